@@ -1,0 +1,56 @@
+"""See and steer GPU concurrency from a notebook.
+
+``import gpustreamlab as gsl`` loads nothing heavy; each public name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from gpustreamlab._version import __version__
+
+if TYPE_CHECKING:
+    from gpustreamlab.errors import GPUStreamLabError
+    from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
+    from gpustreamlab.model import Trace
+    from gpustreamlab.session import Session
+    from gpustreamlab.streams import Event, Stream
+    from gpustreamlab.timeline import Timeline, load_trace
+
+__all__ = [
+    "Event",
+    "GPUStreamLabError",
+    "Session",
+    "Stream",
+    "Timeline",
+    "Trace",
+    "__version__",
+    "load_ipython_extension",
+    "load_trace",
+    "unload_ipython_extension",
+]
+
+_HOMES = {
+    "Event": "streams",
+    "GPUStreamLabError": "errors",
+    "Session": "session",
+    "Stream": "streams",
+    "Timeline": "timeline",
+    "Trace": "model",
+    "load_ipython_extension": "magics",
+    "load_trace": "timeline",
+    "unload_ipython_extension": "magics",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

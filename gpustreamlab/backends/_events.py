@@ -1,0 +1,47 @@
+"""A pool of events: making one costs the host about as much as recording one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+E = TypeVar("E")
+
+
+class EventPool(Generic[E]):
+    """Events that wait to be used again.
+
+    ``list.append`` and ``list.pop`` are atomic, so any thread may take and give back without a lock.
+
+    Parameters
+    ----------
+    create
+        Makes one event.
+    keep_count
+        How many idle events are kept; what comes back beyond that is dropped.
+    """
+
+    def __init__(self, create: Callable[[], E], *, keep_count: int = 262_144) -> None:
+        self._create = create
+        self._keep_count = keep_count
+        self._idle: list[E] = []
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def acquire(self) -> E:
+        """Take an idle event, or make one."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._create()
+
+    def release(self, events: Iterable[E]) -> None:
+        """Give events back."""
+        self._idle.extend(events)
+        del self._idle[self._keep_count :]
+
+    def clear(self) -> list[E]:
+        """Empty the pool and return what was in it, for closing."""
+        idle, self._idle = self._idle, []
+        return idle

@@ -1,0 +1,187 @@
+"""What a device has to be able to do. Two implementations ship: `sim` and `cuda`; one contract battery tests both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import DTypeLike, NDArray
+
+from gpustreamlab.model import Device
+from gpustreamlab.typing import Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockInfo:
+    """What a backend's clock is, and how far it can be trusted. All errors are bounds, in ns."""
+
+    description: str
+    """The clock, in words."""
+    epoch_unix_ns: int
+    """Wall-clock time of the clock's zero, in ns since 1970 (UTC)."""
+    clock_error_ns: int
+    """Error of the distance between any two time stamps."""
+    range_error_ns: int
+    """What may remain of the events' own cost in a corrected range."""
+    range_correction_ns: int
+    """What is subtracted from each range for the events' own cost."""
+    host_error_ns: int
+    """Error of a host time put on this clock."""
+
+
+class RangeTimes(NamedTuple):
+    """When ranges ran, on the backend's clock."""
+
+    start_ns: Int64Array
+    """Shape (n,), int64."""
+    end_ns: Int64Array
+    """Shape (n,), int64, never before ``start_ns``."""
+    queued_ns: Int64Array
+    """Host times of the enqueue on the same clock; shape (n,), int64."""
+
+
+class BackendEvent(Protocol):
+    """A recorded point in a stream. Its type is the backend's own business; only the backend reads it."""
+
+
+class BackendStream(Protocol):
+    """A stream of a backend. Every method returns at once except `synchronize`."""
+
+    @property
+    def handle(self) -> int:
+        """Address of the ``cudaStream_t``, or the stream's number on the simulated device."""
+        ...
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Device ordinal, context number, handle."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """CUDA priority: lower runs first."""
+        ...
+
+    def record(self, event: Any) -> object:
+        """Record the event behind the work enqueued so far. This is on the hot path."""
+        ...
+
+    def wait(self, event: Any) -> None:
+        """Make work enqueued from now on wait for the event."""
+        ...
+
+    def query(self) -> bool:
+        """Tell whether all work enqueued so far has ended."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until all work enqueued so far has ended."""
+        ...
+
+    def close(self) -> None:
+        """Destroy the stream if the backend made it; forget it if it was lent. Idempotent."""
+        ...
+
+
+class Backend(Protocol):
+    """A device, its streams, its events and its clock."""
+
+    name: str
+    """``"cuda"`` or ``"sim"``."""
+    device: Device
+    """The device, real or simulated."""
+    xp: Any
+    """The array module: CuPy, or the simulated device's NumPy-compatible one."""
+    priority_range: tuple[int, int]
+    """Lowest and highest priority that streams take, for example (0, -5)."""
+
+    def source(self) -> str:
+        """Say in one line where this backend's numbers come from."""
+        ...
+
+    def create_stream(self, *, priority: int) -> BackendStream:
+        """Make a stream that does not synchronise with the NULL stream."""
+        ...
+
+    def adopt_stream(self, lender: object) -> BackendStream:
+        """Take a stream that others own.
+
+        Raises
+        ------
+        StreamRefusedError
+            For the NULL, legacy and per-thread default streams, and for objects that lend no stream.
+        """
+        ...
+
+    def select(self, stream: BackendStream) -> object:
+        """Make `xp` of this thread work on the stream; return a token for `restore`."""
+        ...
+
+    def restore(self, token: object) -> None:
+        """Put back what was selected in this thread before the `select` that gave the token."""
+        ...
+
+    def acquire_event(self) -> Any:
+        """Take a timing event from the pool, or make one."""
+        ...
+
+    def release_events(self, events: Iterable[Any]) -> None:
+        """Give events back to the pool."""
+        ...
+
+    def is_event_done(self, event: Any) -> bool:
+        """Tell whether the work in front of a recorded event has ended."""
+        ...
+
+    def synchronize_event(self, event: Any) -> None:
+        """Block the host until the work in front of a recorded event has ended."""
+        ...
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Return the device time between two finished events, in ns, uncorrected."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until the whole device is idle."""
+        ...
+
+    def host_time_ns(self) -> int:
+        """Read the host's clock, in ns: a real monotonic clock, or the simulated host's."""
+        ...
+
+    def tick(self, now_ns: int) -> int:
+        """Keep the clock precise; return the host time at which to call again. Called when a range opens."""
+        ...
+
+    def resolve(self, starts: Sequence[Any], ends: Sequence[Any], queued_host_ns: Int64Array) -> RangeTimes:
+        """Turn finished event pairs into times on the clock, corrected for the events' own cost."""
+        ...
+
+    def clock_info(self) -> ClockInfo:
+        """Describe the clock and its errors as they are now."""
+        ...
+
+    def annotation(self, name: str) -> Any:
+        """Prepare what `push_range` takes for a range of this name (NVTX attributes on CUDA)."""
+        ...
+
+    def push_range(self, annotation: Any) -> object:
+        """Open a range for other tools to see (NVTX on CUDA), in this thread."""
+        ...
+
+    def pop_range(self) -> object:
+        """Close what `push_range` opened last in this thread."""
+        ...
+
+    def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return page-locked host memory as an uninitialised NumPy array: copies from and to it are asynchronous."""
+        ...
+
+    def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
+        """Launch a kernel whose blocks each stay busy for `duration_ns`; with `fill_sms` each block takes a whole SM."""
+        ...
+
+    def close(self) -> None:
+        """Release everything that the backend made. Idempotent."""
+        ...

@@ -1,0 +1,219 @@
+"""Every error that gpustreamlab raises, in one tree.
+
+::
+
+    GPUStreamLabError
+    ├── BackendError
+    │   ├── BackendNotFoundError      (ValueError)    no backend of that name
+    │   ├── BackendUnavailableError   (RuntimeError)  the backend exists, this machine cannot run it
+    │   ├── MissingExtraError         (ImportError)   an optional package is not installed
+    │   └── NotSimulatedError         (NotImplementedError)  the simulated device does not model this
+    ├── DeviceError                   (RuntimeError)  the driver refused or failed
+    │   ├── DeviceNotFoundError       (ValueError)    no device of that ordinal
+    │   ├── DeviceMemoryError         (MemoryError)   the device has no memory left
+    │   ├── InvalidHandleError        (ValueError)    a stream or event that the driver does not know
+    │   └── StickyDeviceError         (RuntimeError)  the context is lost until the process restarts
+    ├── SessionError                  (RuntimeError)
+    │   ├── SessionClosedError                        the session was closed before this call
+    │   ├── StreamClosedError                         the stream was closed before this call
+    │   ├── EventClosedError                          the event was closed before this call
+    │   ├── EventNotRecordedError                     the event was never recorded
+    │   ├── SelectionError                            selections left in another order than entered
+    │   └── CloseError                                parts of a session that could not be closed
+    ├── InvalidNameError              (ValueError)    a stream or label name that cannot be used
+    ├── StreamNotFoundError           (KeyError)      no stream of that name
+    ├── StreamExistsError             (ValueError)    the name is taken by a different stream
+    ├── StreamRefusedError            (ValueError)    a stream that cannot be a lane, with the reason
+    ├── OptionError                   (ValueError)    a number or choice outside its range
+    ├── TraceError                    (ValueError)    columns that do not make a trace
+    └── TraceFileError                (OSError)       a file that could not be read or written
+
+Each message has three parts: what failed with the values, where, and what to type next. Facts are attributes as well as text.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "BackendError",
+    "BackendNotFoundError",
+    "BackendUnavailableError",
+    "CloseError",
+    "DeviceError",
+    "DeviceMemoryError",
+    "DeviceNotFoundError",
+    "EventClosedError",
+    "EventNotRecordedError",
+    "GPUStreamLabError",
+    "InvalidHandleError",
+    "InvalidNameError",
+    "MissingExtraError",
+    "NotSimulatedError",
+    "OptionError",
+    "SelectionError",
+    "SessionClosedError",
+    "SessionError",
+    "StickyDeviceError",
+    "StreamClosedError",
+    "StreamExistsError",
+    "StreamNotFoundError",
+    "StreamRefusedError",
+    "TraceError",
+    "TraceFileError",
+    "nearest_hint",
+]
+
+
+class GPUStreamLabError(Exception):
+    """Root of every error raised on purpose by gpustreamlab."""
+
+
+class BackendError(GPUStreamLabError):
+    """A backend could not be chosen or started."""
+
+
+class BackendNotFoundError(BackendError, ValueError):
+    """No backend has the requested name."""
+
+
+class BackendUnavailableError(BackendError, RuntimeError):
+    """The backend exists, but this machine cannot run it."""
+
+    def __init__(self, message: str, *, reason: str = "unknown") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """Machine-readable reason, a value of `gpustreamlab.typing.Unavailable`."""
+
+
+class MissingExtraError(BackendError, ImportError):
+    """An optional package is not installed; the message holds the `pip install` line."""
+
+
+class NotSimulatedError(BackendError, NotImplementedError):
+    """The simulated device does not model what was asked for."""
+
+
+class DeviceError(GPUStreamLabError, RuntimeError):
+    """The driver refused a call or failed during it."""
+
+    def __init__(self, message: str, *, driver_code: str | None = None) -> None:
+        super().__init__(message)
+        self.driver_code = driver_code
+        """Name of the driver's own error code, for example ``CUDA_ERROR_OUT_OF_MEMORY``."""
+
+
+class DeviceNotFoundError(DeviceError, ValueError):
+    """No device has the requested ordinal."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """The device has not enough free memory."""
+
+
+class InvalidHandleError(DeviceError, ValueError):
+    """The driver does not know this stream or event."""
+
+
+class StickyDeviceError(DeviceError):
+    """The device context is lost (illegal address, launch failure); only a new process helps."""
+
+
+class SessionError(GPUStreamLabError, RuntimeError):
+    """A session, stream or event was used in a state that does not allow it."""
+
+
+class SessionClosedError(SessionError):
+    """The session was closed before this call."""
+
+
+class StreamClosedError(SessionError):
+    """The stream was closed before this call."""
+
+
+class EventClosedError(SessionError):
+    """The event was closed before this call."""
+
+
+class EventNotRecordedError(SessionError):
+    """The event has not been recorded on any stream."""
+
+
+class SelectionError(SessionError):
+    """Stream selections were left in another order, or thread, than they were entered."""
+
+
+class CloseError(SessionError):
+    """The session is closed, but some of its parts failed while closing."""
+
+    def __init__(self, failures: Iterable[tuple[str, BaseException]]) -> None:
+        self.failures = tuple(failures)
+        """Pairs of what was being closed and the exception it raised."""
+        lines = "\n".join(f"  {what}: {type(error).__name__}: {error}" for what, error in self.failures)
+        super().__init__(
+            f"The session is closed, but {len(self.failures)} of its parts failed while closing:\n{lines}\n"
+            "Nothing else holds them; restart the kernel if the device reports errors afterwards."
+        )
+
+
+class InvalidNameError(GPUStreamLabError, ValueError):
+    """A name that cannot be used for a stream."""
+
+
+class StreamNotFoundError(GPUStreamLabError, KeyError):
+    """No stream of the session has this name."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which would hide the line breaks of a message.
+        return str(self.args[0])
+
+
+class StreamExistsError(GPUStreamLabError, ValueError):
+    """The name is taken by a stream with other properties."""
+
+
+class StreamRefusedError(GPUStreamLabError, ValueError):
+    """A stream that cannot become a lane, with the reason."""
+
+
+class OptionError(GPUStreamLabError, ValueError):
+    """A number or choice outside its range."""
+
+
+class TraceError(GPUStreamLabError, ValueError):
+    """Columns or metadata that do not make a valid trace."""
+
+
+class TraceFileError(GPUStreamLabError, OSError):
+    """A trace or timeline file that could not be read or written."""
+
+
+def nearest_hint(wrong: str, valid: Iterable[str]) -> str:
+    """Say which valid choice is nearest to a wrong one.
+
+    Parameters
+    ----------
+    wrong
+        What the user typed.
+    valid
+        The choices there are.
+
+    Returns
+    -------
+    str
+        ``"Did you mean 'copy'?"``, or the list of choices where none is near, or ``""`` where there are none.
+
+    Examples
+    --------
+    >>> nearest_hint("cuad", ["cuda", "sim"])
+    "Did you mean 'cuda'?"
+    """
+    choices = sorted(valid)
+    near = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.5)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    if not choices:
+        return ""
+    shown = ", ".join(repr(choice) for choice in choices[:12])
+    return f"Choose from {shown}{', …' if len(choices) > 12 else ''}."

@@ -1,0 +1,39 @@
+"""The device that a trace was made on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpustreamlab.errors import TraceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A GPU, real or simulated."""
+
+    name: str
+    """The name that the driver gives, or the preset's for a simulated device."""
+    ordinal: int = 0
+    """The CUDA device number."""
+    sm_count: int
+    """How many streaming multiprocessors (SMs) the card has."""
+    compute_capability: tuple[int, int] = (0, 0)
+    """Major and minor number; (0, 0) where there is none."""
+    memory_bytes: int = 0
+    """Device memory in bytes; 0 where unknown."""
+    driver_version: str = ""
+    """The CUDA version that the driver supports, for example ``"13.0"``; empty for a simulated device."""
+    simulated: bool = False
+    """True if no hardware stands behind it."""
+
+    def __post_init__(self) -> None:
+        if self.sm_count < 1:
+            raise TraceError(f"Device {self.name!r} has {self.sm_count} SMs; a device has at least 1.")
+        if self.ordinal < 0:
+            raise TraceError(f"Device {self.name!r} has the ordinal {self.ordinal}; ordinals start at 0.")
+        object.__setattr__(self, "compute_capability", tuple(self.compute_capability))
+
+    @property
+    def label(self) -> str:
+        """The name, marked where the device is simulated."""
+        return f"{self.name} (simulated)" if self.simulated else self.name

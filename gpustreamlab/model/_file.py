@@ -1,0 +1,59 @@
+"""Traces on disk, as Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpustreamlab.errors import TraceError, TraceFileError
+from gpustreamlab.model._schema import table_to_trace, trace_to_table
+from gpustreamlab.model._trace import Trace
+
+
+def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
+    """Write the trace as one Parquet file; see `Trace.save`."""
+    table = trace_to_table(trace)
+    write_file_whole(path, lambda partial: pq.write_table(table, partial, compression="zstd"))
+
+
+def read_trace(path: str | PathLike[str]) -> Trace:
+    """Read a trace that `write_trace` wrote; see `Trace.load`."""
+    target = Path(path)
+    if not target.is_file():
+        raise TraceFileError(f"There is no trace file at {str(target)!r}. Save one with lab.trace.save(path).")
+    try:
+        return table_to_trace(pq.read_table(target))
+    except TraceError as error:
+        raise TraceFileError(f"{str(target)!r} cannot be loaded as a trace. {error}") from error
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TraceFileError(
+            f"{str(target)!r} cannot be read as a trace: {error}. The file is damaged, truncated or no Parquet file; save it again."
+        ) from error
+
+
+def write_file_whole(path: str | PathLike[str], write: Callable[[Path], object]) -> None:
+    """Write a file beside its target and move it there, so that a failure leaves no half a file.
+
+    Raises
+    ------
+    TraceFileError
+        If the folder is missing or nothing can be written there.
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        write(partial)
+        partial.replace(target)
+    except OSError as error:
+        raise TraceFileError(
+            f"{str(target)!r} cannot be written: {error.strerror or error}. Give a path in a folder that exists and is writable."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)

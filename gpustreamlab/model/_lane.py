@@ -1,0 +1,31 @@
+"""One row of the timeline: a stream of a context of a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A stream as the timeline shows it.
+
+    Stream ids are unique only within a context, so a lane is known by device, context and stream together.
+    """
+
+    name: str
+    """How the user calls the stream."""
+    device: int = 0
+    """CUDA device ordinal."""
+    context: int = 0
+    """Number of the context within the session; 0 is the primary context."""
+    stream: int = 0
+    """The stream's handle, or its number on the simulated device."""
+    partition: str | None = None
+    """Name of the partition that the stream belongs to, or None for the whole card."""
+    priority: int = 0
+    """CUDA priority: lower numbers run first, 0 is the lowest priority."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What tells two lanes apart: device, context, stream."""
+        return (self.device, self.context, self.stream)

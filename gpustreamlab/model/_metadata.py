@@ -1,0 +1,55 @@
+"""What a trace says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpustreamlab.errors import TraceError
+from gpustreamlab.model._device import Device
+from gpustreamlab.typing import CaptureTier
+
+SCHEMA_VERSION = 1
+"""Version of the columns and metadata that this package writes; it reads this one and every older one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceMetadata:
+    """Where the numbers of a trace come from, and how far they can be trusted."""
+
+    backend: str
+    """Name of the backend, ``"cuda"`` or ``"sim"``."""
+    device: Device
+    """The device that did the work."""
+    clock: str = ""
+    """Which clock the times were read from, in words."""
+    clock_error_ns: int = 0
+    """Bound on the error of the distance between any two time stamps, in ns."""
+    range_error_ns: int = 0
+    """Bound on what remains of the events' own cost in a range's start, end or duration after correction, in ns."""
+    range_correction_ns: int = 0
+    """What was subtracted from each range for the events' own cost, in ns."""
+    host_error_ns: int = 0
+    """Bound on the error of host times (`Trace.queued_ns`) on the device's clock, in ns."""
+    tier: CaptureTier = CaptureTier.RANGES
+    """How much of the device's work was captured."""
+    dropped_spans: int = 0
+    """Spans that are missing because a buffer was full."""
+    pending_spans: int = 0
+    """Spans whose work had not ended when the trace was taken."""
+    epoch_unix_ns: int = 0
+    """Wall-clock time of the trace's zero, in ns since 1970 (UTC)."""
+    title: str = ""
+    """A name for the trace, free text."""
+    schema_version: int = SCHEMA_VERSION
+    """Version of the columns and metadata."""
+
+    def __post_init__(self) -> None:
+        for name in ("clock_error_ns", "range_error_ns", "host_error_ns", "dropped_spans", "pending_spans"):
+            if getattr(self, name) < 0:
+                raise TraceError(f"TraceMetadata.{name} is {getattr(self, name)}; it cannot be negative.")
+        object.__setattr__(self, "tier", CaptureTier(self.tier))
+
+    @property
+    def simulated(self) -> bool:
+        """True if no hardware stands behind the numbers."""
+        return self.device.simulated

@@ -1,0 +1,205 @@
+"""The immutable record of what ran where and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.errors import TraceError
+from gpustreamlab.model._columns import freeze_column, require_codes, require_equal_lengths, require_text
+from gpustreamlab.model._counters import Counters
+from gpustreamlab.model._edges import Edges
+from gpustreamlab.model._lane import Lane
+from gpustreamlab.model._metadata import TraceMetadata
+from gpustreamlab.model._partition import Layout
+from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+SPAN_KINDS = tuple(SpanKind)
+"""Span kinds by their code in `Trace.kind`."""
+
+COLUMN_DTYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
+    {
+        "start_ns": np.int64,
+        "end_ns": np.int64,
+        "queued_ns": np.int64,
+        "lane": np.int32,
+        "name": np.int32,
+        "kind": np.int8,
+        "parent": np.int64,
+        "thread": np.int32,
+    }
+)
+"""The columns that every trace has, and how each is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """Spans as columns of equal length, with the tables they point into. Nothing in it can be changed.
+
+    Times are int64 nanoseconds on the device's clock, counted from the trace's epoch.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> trace = Trace(
+    ...     start_ns=[0, 500], end_ns=[1000, 900], queued_ns=[-50, 10], lane=[0, 0], name=[0, 1], kind=[0, 0],
+    ...     parent=[-1, 0], thread=[0, 0], names=("step", "gemm"), lanes=(Lane(name="compute"),),
+    ...     threads=("MainThread",), metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
+    ... )
+    >>> len(trace), trace.duration_ns.tolist()
+    (2, [1000, 400])
+    """
+
+    start_ns: Int64Array
+    """When the span started on the device; shape (n_spans,), int64."""
+    end_ns: Int64Array
+    """When the span ended on the device; shape (n_spans,), int64, never before `start_ns`."""
+    queued_ns: Int64Array
+    """Host time of the enqueue, on the same clock; shape (n_spans,), int64."""
+    lane: Int32Array
+    """Index into `lanes`; shape (n_spans,), int32."""
+    name: Int32Array
+    """Index into `names`; shape (n_spans,), int32."""
+    kind: Int8Array
+    """Code of the `SpanKind`, by its order; shape (n_spans,), int8."""
+    parent: Int64Array
+    """Row of the enclosing range, or -1; shape (n_spans,), int64."""
+    thread: Int32Array
+    """Index into `threads` of the host thread, or -1 where unknown; shape (n_spans,), int32."""
+    names: tuple[str, ...]
+    """Interned names."""
+    lanes: tuple[Lane, ...]
+    """The lanes, in the order in which they are drawn."""
+    metadata: TraceMetadata
+    """Where the numbers come from."""
+    threads: tuple[str, ...] = ()
+    """Names of the host threads."""
+    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Optional numeric columns, for example ``grid_blocks`` or ``size_bytes``; shape (n_spans,) each."""
+    edges: Edges = field(default_factory=Edges)
+    """Which span waited for which."""
+    counters: Counters = field(default_factory=Counters)
+    """Quantities of lanes over time."""
+    layout: Layout | None = None
+    """How the SMs were shared out, or None where they were not."""
+
+    def __post_init__(self) -> None:
+        self._freeze()
+        self._validate_tables()
+        self._validate_columns()
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def __repr__(self) -> str:
+        meta = self.metadata
+        missing = f", {meta.dropped_spans:,} dropped" if meta.dropped_spans else ""
+        return f"<Trace: {len(self):,} spans in {len(self.lanes)} lanes on {meta.device.label}{missing}>"
+
+    @property
+    def duration_ns(self) -> Int64Array:
+        """How long each span took on the device; shape (n_spans,), int64, in ns."""
+        return self.end_ns - self.start_ns
+
+    def to_arrow(self) -> pa.Table:
+        """Return the spans as a `pyarrow.Table`, one row a span.
+
+        ``lane``, ``name``, ``kind`` and ``thread`` are dictionary-encoded text. The metadata and the side tables are in the
+        schema's metadata, so the table written by any Arrow tool loads back as the same trace.
+        """
+        from gpustreamlab.model._schema import trace_to_table
+
+        return trace_to_table(self)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Lend the spans to any Arrow reader. Source: the Arrow PyCapsule interface."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the spans as a `pandas.DataFrame`, one row a span, with a ``duration_ns`` column."""
+        frame = self.to_arrow().to_pandas()
+        frame.insert(2, "duration_ns", self.duration_ns)
+        return frame
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the trace as one Parquet file that `Trace.load` reads back exactly.
+
+        Raises
+        ------
+        TraceFileError
+            If the file cannot be written; a file that was there before is then left as it was.
+        """
+        from gpustreamlab.model._file import write_trace
+
+        write_trace(self, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Trace:
+        """Read a trace that `save` wrote.
+
+        Raises
+        ------
+        TraceFileError
+            If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
+        """
+        from gpustreamlab.model._file import read_trace
+
+        return read_trace(path)
+
+    def _freeze(self) -> None:
+        for name, dtype in COLUMN_DTYPES.items():
+            object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
+        extra = {name: freeze_column(name, values, _extra_dtype(name, values)) for name, values in self.extra.items()}
+        object.__setattr__(self, "extra", MappingProxyType(extra))
+        for name in ("names", "lanes", "threads"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def _validate_tables(self) -> None:
+        require_text("names", self.names)
+        require_text("threads", self.threads)
+        keys = [lane.key for lane in self.lanes]
+        if len(set(keys)) != len(keys):
+            raise TraceError("Two lanes have the same device, context and stream; a lane appears once.")
+        names = [lane.name for lane in self.lanes]
+        if len(set(names)) != len(names):
+            raise TraceError(f"Two lanes have the same name; each lane is named once. Got {names}.")
+        require_text("lanes", tuple(names))
+        require_codes("Counters.lane", self.counters.lane, len(self.lanes))
+        clash = set(self.extra) & ({*COLUMN_DTYPES, "duration_ns"})
+        if clash:
+            raise TraceError(f"Extra columns may not be named {sorted(clash)}; every trace has those.")
+
+    def _validate_columns(self) -> None:
+        columns = {name: getattr(self, name) for name in COLUMN_DTYPES} | dict(self.extra)
+        require_equal_lengths("Trace", columns)
+        require_codes("lane", self.lane, len(self.lanes))
+        require_codes("name", self.name, len(self.names))
+        require_codes("kind", self.kind, len(SPAN_KINDS))
+        require_codes("thread", self.thread + 1, len(self.threads) + 1)
+        backwards = np.flatnonzero(self.end_ns < self.start_ns)
+        if backwards.size:
+            row = int(backwards[0])
+            raise TraceError(f"Span {row} ends at {self.end_ns[row]} ns, before its start at {self.start_ns[row]} ns.")
+        span_count = len(self)
+        if span_count and (self.parent.min() < -1 or self.parent.max() >= span_count):
+            raise TraceError(f"Column 'parent' points outside the {span_count} spans; use -1 for no parent.")
+        if (self.parent == np.arange(span_count)).any():
+            raise TraceError("A span is its own parent; use -1 for no parent.")
+        self.edges.require_rows(span_count)
+
+
+def _extra_dtype(name: str, values: object) -> np.dtype[Any]:
+    dtype = np.asarray(values).dtype
+    if dtype.kind not in "iuf":
+        raise TraceError(f"Extra column {name!r} holds {dtype}; extra columns are integers or floats.")
+    return dtype

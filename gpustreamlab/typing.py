@@ -1,0 +1,104 @@
+"""Closed string choices and type aliases that the whole package shares."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "BoolArray",
+    "CaptureTier",
+    "EdgeKind",
+    "FloatArray",
+    "Int8Array",
+    "Int32Array",
+    "Int64Array",
+    "SessionState",
+    "SpanKind",
+    "SupportsCudaStream",
+    "Unavailable",
+]
+
+Int64Array: TypeAlias = NDArray[np.int64]
+Int32Array: TypeAlias = NDArray[np.int32]
+Int8Array: TypeAlias = NDArray[np.int8]
+FloatArray: TypeAlias = NDArray[np.float64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+
+
+class SpanKind(StrEnum):
+    """What a span of a trace stands for. The order is the code stored in a trace's ``kind`` column."""
+
+    RANGE = "range"
+    """A range that the user named: two events on a stream."""
+    KERNEL = "kernel"
+    """One kernel on the device."""
+    COPY = "copy"
+    """One memory copy."""
+    FILL = "fill"
+    """One memset."""
+    WAIT = "wait"
+    """A stream that waits for an event."""
+    HOST = "host"
+    """Work on the host."""
+    MARKER = "marker"
+    """An instant; start and end are equal."""
+
+
+class EdgeKind(StrEnum):
+    """Why one span waits for another. The order is the code stored in an edge table's ``kind`` column."""
+
+    WAIT = "wait"
+    """The target's stream waited for an event recorded after the source."""
+    LAUNCH = "launch"
+    """The source, on the host, launched the target."""
+
+
+class CaptureTier(StrEnum):
+    """How much of the device's work a trace holds."""
+
+    RANGES = "ranges"
+    """Named ranges only, each timed by a pair of events."""
+    KERNELS = "kernels"
+    """Ranges and every kernel, copy and fill."""
+
+
+class SessionState(StrEnum):
+    """Where a session is in its life."""
+
+    OPEN = "open"
+    """Streams can be made and used."""
+    CLOSING = "closing"
+    """`close` is running; new work is refused."""
+    CLOSED = "closed"
+    """Everything the session made is gone; its trace can still be read."""
+
+
+class Unavailable(StrEnum):
+    """Why a backend cannot run on this machine."""
+
+    NO_PACKAGE = "no-package"
+    """A Python package is missing."""
+    NO_DRIVER = "no-driver"
+    """There is no NVIDIA driver."""
+    OLD_DRIVER = "old-driver"
+    """The driver is older than the installed CUDA packages need."""
+    NO_DEVICE = "no-device"
+    """The driver sees no GPU."""
+    UNKNOWN = "unknown"
+    """The driver gave another error."""
+
+
+@runtime_checkable
+class SupportsCudaStream(Protocol):
+    """Anything that lends its CUDA stream through the ``__cuda_stream__`` protocol.
+
+    Source: the CUDA Python stream protocol, version 0.
+    """
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the protocol's version, 0, and the address of the ``cudaStream_t``."""
+        ...
