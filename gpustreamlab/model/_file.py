@@ -33,7 +33,7 @@ def read_trace(path: str | PathLike[str]) -> Trace:
         raise TraceFileError(f"{str(target)!r} cannot be loaded as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TraceFileError(
-            f"{str(target)!r} cannot be read as a trace: {error}. The file is damaged, truncated or no Parquet file; save it again."
+            f"{str(target)!r} cannot be read as a trace: {error}. It is damaged, truncated or no Parquet file; save it again."
         ) from error
 
 
@@ -52,7 +52,7 @@ def write_file_whole(path: str | PathLike[str], write: Callable[[Path], object])
         partial.replace(target)
     except OSError as error:
         raise TraceFileError(
-            f"{str(target)!r} cannot be written: {error.strerror or error}. Give a path in a folder that exists and is writable."
+            f"{str(target)!r} cannot be written: {error.strerror or error}. Give a path in a writable folder."
         ) from error
     finally:
         with contextlib.suppress(OSError):

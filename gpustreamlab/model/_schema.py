@@ -157,7 +157,8 @@ def _codes(column: pa.ChunkedArray, texts: list[str]) -> NDArray[Any]:
 def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
     if column.null_count:
         raise TraceError(f"A column of {column.type} has {column.null_count} nulls; a trace has none.")
-    return column.to_numpy()
+    values: NDArray[Any] = column.to_numpy()
+    return values
 
 
 def _pack(columns: dict[str, NDArray[Any]]) -> bytes:
