@@ -167,9 +167,6 @@ class Trace:
     def _validate_tables(self) -> None:
         require_text("names", self.names)
         require_text("threads", self.threads)
-        keys = [lane.key for lane in self.lanes]
-        if len(set(keys)) != len(keys):
-            raise TraceError("Two lanes have the same device, context and stream; a lane appears once.")
         names = [lane.name for lane in self.lanes]
         if len(set(names)) != len(names):
             raise TraceError(f"Two lanes have the same name; each lane is named once. Got {names}.")

@@ -1,0 +1,62 @@
+# The commands of this project; `make help` lists them. Everything is installed into .venv, which is made anew when
+# pyproject.toml changes. PYTHON=... chooses another interpreter than the newest suitable one on the path.
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo lab test lint types layers unit browser notebooks gpu bench clean
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: .venv/.demo  ## install, run the quickstart, print the overlap table, write timeline.html
+	$(BIN)/python scripts/run_notebook.py notebooks/01-quickstart.ipynb --folder .
+
+lab: .venv/.demo  ## install and open the notebooks in JupyterLab
+	$(BIN)/jupyter lab --notebook-dir=notebooks $(LAB_OPTIONS)
+
+test: lint types layers unit browser notebooks  ## install and run every check that needs no GPU
+
+lint: .venv/.dev  ## style, format and spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+
+types: .venv/.dev  ## mypy, strict
+	$(BIN)/mypy
+
+layers: .venv/.dev  ## imports only point down
+	$(BIN)/lint-imports
+
+unit: .venv/.dev  ## unit tests, the contract on the simulated device, doctests, with branch coverage
+	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+browser: .venv/.dev  ## the exported page in a headless browser
+	scripts/install-chromium
+	$(PYTEST) tests/browser
+
+notebooks: .venv/.dev  ## every notebook, executed
+	$(PYTEST) tests/notebooks
+
+gpu:  ## the GPU tests with the current python, on a machine with a GPU; keeps the report in bench/results
+	python3 scripts/run_gpu_tests.py --report bench/results/gpu-tests.xml
+
+bench: .venv/.dev  ## every benchmark; keeps the figures in bench/results
+	$(BIN)/python scripts/run_benchmarks.py --results bench/results
+
+clean:  ## remove .venv and everything that was built
+	rm -rf .venv build dist out timeline.html .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.made: pyproject.toml scripts/make-venv
+	scripts/make-venv .venv
+	touch $@
+
+.venv/.demo: .venv/.made
+	scripts/install-demo $(BIN)/python
+	touch $@
+
+.venv/.dev: .venv/.made
+	$(BIN)/python -m pip install --quiet --editable '.[notebook]' --group dev
+	touch $@

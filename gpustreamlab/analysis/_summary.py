@@ -1,0 +1,98 @@
+"""What a trace holds, in words."""
+
+from __future__ import annotations
+
+from gpustreamlab.analysis._overlap import Overlap, overlap
+from gpustreamlab.analysis._units import display_name, format_ns, format_share, three_digits
+from gpustreamlab.model import Trace, TraceMetadata
+from gpustreamlab.typing import CaptureTier
+
+LISTED_LANES = 20
+"""How many lanes a summary lists."""
+
+
+def summary_text(trace: Trace, result: Overlap | None = None) -> str:
+    """Describe a trace in a few lines: for terminals, and as the text that stands for a picture.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    result
+        Their overlap, where it is known already.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> trace = Trace(
+    ...     start_ns=[0, 50], end_ns=[100, 250], queued_ns=[0, 0], lane=[0, 1], name=[0, 1], kind=[0, 0],
+    ...     parent=[-1, -1], thread=[0, 0], names=("copy", "gemm"), threads=("MainThread",),
+    ...     lanes=(Lane(name="copies", stream=1), Lane(name="compute", stream=2)),
+    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4, simulated=True)),
+    ... )
+    >>> print(summary_text(trace))
+    Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
+    Busy: copies 100 ns (40%), compute 200 ns (80%)
+    2 or more streams busy for 50 ns (20%); speed-up of overlap 1.20, at best 1.50
+    Tier: ranges (event pairs; ranges contain queueing) · clock error ±0 ns · ranges ±0 ns after a correction of 0 ns
+    """
+    result = overlap(trace) if result is None else result
+    lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
+    if result.sum_ns:
+        lines += [_busy_line(result), _concurrency_line(result)]
+    lines.append(" · ".join(source_facts(trace.metadata)))
+    missing = missing_facts(trace.metadata)
+    return "\n".join([*lines, *([" · ".join(missing)] if missing else [])])
+
+
+def headline(trace: Trace) -> str:
+    """Say what a trace is in half a line: title, spans, streams, device, simulated or real."""
+    meta = trace.metadata
+    title = f"{display_name(meta.title)}: timeline" if meta.title else "Timeline"
+    return f"{title} of {_count(len(trace), 'span')} in {_count(len(trace.lanes), 'stream')} on {device_text(meta)}"
+
+
+def device_text(meta: TraceMetadata) -> str:
+    """Name the device, and say whether it is real."""
+    return f"{display_name(meta.device.name)} ({'SIMULATED' if meta.simulated else 'measured on hardware'})"
+
+
+def source_facts(meta: TraceMetadata) -> list[str]:
+    """Say how the times were taken and how far they can be trusted."""
+    if meta.tier is CaptureTier.RANGES:
+        tier = "Tier: ranges (event pairs; ranges contain queueing)"
+    else:
+        tier = "Tier: kernels (every kernel, copy and fill)"
+    correction = f"ranges ±{format_ns(meta.range_error_ns)} after a correction of {format_ns(meta.range_correction_ns)}"
+    return [tier, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
+
+
+def missing_facts(meta: TraceMetadata) -> list[str]:
+    """Say what the trace does not hold; empty where nothing is missing."""
+    facts = []
+    if meta.dropped_spans:
+        facts.append(f"{meta.dropped_spans:,} spans dropped (the ring was full: the oldest are missing)")
+    if meta.pending_spans:
+        facts.append(f"{meta.pending_spans:,} spans pending (their work had not ended)")
+    return facts
+
+
+def _busy_line(result: Overlap) -> str:
+    shown = [
+        f"{display_name(lane.name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})"
+        for lane, busy_ns in zip(result.lanes[:LISTED_LANES], result.busy_ns.tolist(), strict=False)
+    ]
+    more = len(result.lanes) - len(shown)
+    return f"Busy: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
+
+
+def _concurrency_line(result: Overlap) -> str:
+    together_ns = int(result.concurrency_ns[2:].sum())
+    return (
+        f"2 or more streams busy for {format_ns(together_ns)} ({format_share(together_ns / result.wall_ns)}); "
+        f"speed-up of overlap {three_digits(result.speedup)}, at best {three_digits(result.ideal_speedup)}"
+    )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,136 @@
+"""How long each set of lanes was busy together: one sweep over the times at which lanes become busy and idle.
+
+The sweep works in windows of time that fit the processor's cache. A lane's edges alternate between start and end, so how many
+lie before a window tells which lanes are busy at its beginning, and windows are independent of each other. All sums are integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import map_threaded
+from gpustreamlab.errors import TraceError
+from gpustreamlab.typing import Int64Array
+
+WINDOW_EDGES = 1 << 17
+"""About how many edges one window holds."""
+
+MASK_LANES = 16
+"""How many lanes one bit mask holds: 2 to the power of this many sums are kept."""
+
+LONGEST_NS = 1 << 58
+"""Longest trace that the sweep takes, in ns: 9 years. Times and lane numbers share 64 bits."""
+
+Window = tuple[int, int]
+
+
+def mask_durations(edges: Sequence[Int64Array]) -> Int64Array:
+    """Return how long exactly each set of lanes was busy.
+
+    Parameters
+    ----------
+    edges : sequence of ndarray of int64
+        One array a lane, as `busy_edges` returns; at most `MASK_LANES`.
+
+    Returns
+    -------
+    ndarray of int64, shape (2 ** n_lanes,)
+        In ns. Bit i of the index says that lane i was busy; index 0 is the time in which all were idle.
+    """
+    bits = np.left_shift(1, np.arange(MASK_LANES, dtype=np.int64))
+
+    def sweep(window: Window) -> Int64Array:
+        begin_ns, end_ns = window
+        parts, initial = [], 0
+        for lane, lane_edges in enumerate(edges):
+            first, last = np.searchsorted(lane_edges, window)
+            initial |= int(first & 1) << lane
+            parts.append(((lane_edges[first:last] - begin_ns) << 4) | lane)
+        keys = _merge(parts)
+        masks = np.bitwise_xor.accumulate(np.concatenate(([initial], bits[keys & 15])))
+        sums = np.zeros(1 << len(edges), np.int64)
+        np.add.at(sums, masks, _steps_ns(keys >> 4, end_ns - begin_ns))
+        return sums
+
+    return _sum_windows(sweep, edges, 1 << len(edges))
+
+
+def count_durations(edges: Sequence[Int64Array]) -> Int64Array:
+    """Return how long exactly k lanes were busy, for any number of lanes; shape (n_lanes + 1,), int64, in ns."""
+
+    def sweep(window: Window) -> Int64Array:
+        begin_ns, end_ns = window
+        parts, initial = [], 0
+        for lane_edges in edges:
+            first, last = np.searchsorted(lane_edges, window)
+            initial += int(first & 1)
+            is_end = np.arange(first, last) & 1
+            parts.append(((lane_edges[first:last] - begin_ns) << 1) | is_end)
+        keys = _merge(parts)
+        counts = np.cumsum(np.concatenate(([initial], 1 - 2 * (keys & 1))))
+        sums = np.zeros(len(edges) + 1, np.int64)
+        np.add.at(sums, counts, _steps_ns(keys >> 1, end_ns - begin_ns))
+        return sums
+
+    return _sum_windows(sweep, edges, len(edges) + 1)
+
+
+def count_steps(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
+    """Return when the number of busy lanes changes, and to what.
+
+    Returns
+    -------
+    tuple of two ndarrays of int64, shape (n_steps,)
+        Times in ns, strictly increasing, and how many lanes are busy from each on; the last number is 0.
+    """
+    if not any(len(lane_edges) for lane_edges in edges):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    times_ns = np.concatenate(list(edges))
+    changes = np.concatenate([1 - 2 * (np.arange(len(lane_edges)) & 1) for lane_edges in edges])
+    order = np.argsort(times_ns, kind="stable")
+    times_ns, counts = times_ns[order], np.cumsum(changes[order])
+    last_of_time = np.concatenate((times_ns[1:] > times_ns[:-1], [True]))
+    times_ns, counts = times_ns[last_of_time], counts[last_of_time]
+    changed = np.concatenate(([True], counts[1:] != counts[:-1]))
+    return times_ns[changed], counts[changed]
+
+
+def _sum_windows(sweep: Callable[[Window], Int64Array], edges: Sequence[Int64Array], size: int) -> Int64Array:
+    windows = _windows(edges)
+    sums = np.zeros(size, np.int64)
+    for part in map_threaded(sweep, windows, row_count=sum(map(len, edges))):
+        sums += part
+    return sums
+
+
+def _windows(edges: Sequence[Int64Array]) -> list[Window]:
+    """Cut the time from the first edge to the last into windows of about `WINDOW_EDGES` edges."""
+    busy = [lane_edges for lane_edges in edges if len(lane_edges)]
+    if not busy:
+        return []
+    begin_ns = min(int(lane_edges[0]) for lane_edges in busy)
+    end_ns = max(int(lane_edges[-1]) for lane_edges in busy)
+    if end_ns - begin_ns >= LONGEST_NS:
+        raise TraceError(
+            f"The trace lasts {(end_ns - begin_ns) / 1e9:.3g} s from its first busy span to its last; overlap is computed for up to"
+            f" {LONGEST_NS / 1e9:.3g} s. Leave out the spans whose times are wrong."
+        )
+    stride = max(1, WINDOW_EDGES // (4 * len(busy)))
+    samples = np.sort(np.concatenate([lane_edges[::stride] for lane_edges in busy]))
+    inner = np.unique(samples[:: max(1, WINDOW_EDGES // stride)])
+    borders = [begin_ns, *(int(border) for border in inner if begin_ns < border < end_ns), end_ns]
+    return list(zip(borders[:-1], borders[1:], strict=True))
+
+
+def _merge(parts: list[Int64Array]) -> Int64Array:
+    # The parts are sorted, and numpy's stable sort merges sorted runs instead of sorting anew.
+    keys = np.concatenate(parts)
+    keys.sort(kind="stable")
+    return keys
+
+
+def _steps_ns(times_ns: Int64Array, width_ns: int) -> Int64Array:
+    """Return how long each state lasts: the first from the window's beginning, the last to its end."""
+    return np.diff(times_ns, prepend=0, append=width_ns)

@@ -1,0 +1,94 @@
+"""Write nanoseconds, counts and names for people."""
+
+from __future__ import annotations
+
+import unicodedata
+
+NAME_LIMIT = 80
+"""How many characters of a name a screen shows."""
+
+_UNITS = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9), ("min", 60 * 10**9))
+_FIRST_MINUTE_NS = 120 * 10**9
+
+
+def format_ns(duration_ns: float) -> str:
+    """Write a time with three significant digits in the unit that suits it: ns, µs, ms, s or min.
+
+    Parameters
+    ----------
+    duration_ns
+        In ns; may be negative.
+
+    Examples
+    --------
+    >>> format_ns(950), format_ns(1_234_567), format_ns(999_960), format_ns(-2_500), format_ns(300 * 10**9)
+    ('950 ns', '1.23 ms', '1.00 ms', '-2.50 µs', '5.00 min')
+    """
+    if duration_ns < 0:
+        return f"-{format_ns(-duration_ns)}"
+    if duration_ns < 999.5:
+        return f"{duration_ns:.3g} ns"
+    for (unit, scale), (_, following) in zip(_UNITS[1:4], _UNITS[2:], strict=True):
+        limit_ns = _FIRST_MINUTE_NS if unit == "s" else following
+        if duration_ns < limit_ns * 0.9995:
+            return f"{three_digits(duration_ns / scale)} {unit}"
+    return f"{three_digits(duration_ns / _UNITS[-1][1])} min"
+
+
+def format_ms(duration_ns: float) -> str:
+    """Write a time in ms with three significant digits, without the unit.
+
+    Examples
+    --------
+    >>> format_ms(0), format_ms(1_500), format_ms(12_345_678), format_ms(5_000_000_000)
+    ('0', '0.0015', '12.3', '5,000')
+    """
+    value = duration_ns / 1e6
+    if not value:
+        return "0"
+    if abs(value) < 1:
+        return f"{value:.3g}" if abs(value) >= 1e-4 else f"{value:.6f}"
+    return three_digits(value)
+
+
+def three_digits(value: float) -> str:
+    """Write a number of at least 1 with three significant digits, and all digits in front of the point."""
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+
+
+def format_share(share: float) -> str:
+    """Write a share of 0 to 1 as a percentage, without rounding something to nothing or a part to the whole.
+
+    Examples
+    --------
+    >>> format_share(0.0), format_share(0.0004), format_share(0.257), format_share(0.9999), format_share(1.0), format_share(float("nan"))
+    ('0%', '<1%', '26%', '>99%', '100%', '-')
+    """
+    if share != share:
+        return "-"
+    if 0 < share < 0.005:
+        return "<1%"
+    if 0.995 <= share < 1:
+        return ">99%"
+    return f"{share:.0%}"
+
+
+def display_name(name: str, limit: int = NAME_LIMIT) -> str:
+    """Return a name as a screen can show it: no control or direction signs, and cut in the middle where it is long.
+
+    Examples
+    --------
+    >>> display_name("gemm\\n\\u202e1"), display_name("a" * 50, limit=9)
+    ('gemm␣␣1', 'aaaa…aaaa')
+    """
+    head = name if len(name) <= 2 * limit else f"{name[:limit]}{name[-limit:]}"
+    shown = "".join("␣" if unicodedata.category(sign) in _HIDDEN and sign != "\u200d" else sign for sign in head)
+    if len(name) <= limit:
+        return shown or "(no name)"
+    left = limit // 2
+    return f"{shown[:left]}…{shown[len(shown) - (limit - left - 1) :]}"
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp"})

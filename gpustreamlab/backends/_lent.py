@@ -1,0 +1,44 @@
+"""Streams that others own: which can be lanes, and why not."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from gpustreamlab.errors import StreamRefusedError
+from gpustreamlab.typing import SupportsCudaStream
+
+DEFAULT_STREAM_REASONS = MappingProxyType(
+    {
+        0: "the NULL stream, which means another context in every thread and waits for all blocking streams",
+        1: "the legacy default stream, which waits for all blocking streams, so it cannot overlap with them",
+        2: "the per-thread default stream, which is another stream in every thread",
+    }
+)
+"""Handles that name no one stream, and why none can be a lane. Source: CUDA driver API, stream synchronisation behaviour."""
+
+
+def lent_handle(lender: object) -> int:
+    """Return the handle of the stream that an object lends through ``__cuda_stream__``.
+
+    Raises
+    ------
+    StreamRefusedError
+        If the object lends none, speaks another version of the protocol, or lends a default stream.
+    """
+    if not isinstance(lender, SupportsCudaStream):
+        raise StreamRefusedError(
+            f"A {type(lender).__name__} lends no CUDA stream: it has no __cuda_stream__ method. "
+            "Pass the stream object of CuPy, torch, cuda.core or another library, not its handle."
+        )
+    lent: object = lender.__cuda_stream__()
+    if not isinstance(lent, tuple) or len(lent) != 2 or lent[0] != 0:
+        raise StreamRefusedError(
+            f"{type(lender).__name__}.__cuda_stream__() gave {lent!r}; version 0 of the protocol gives (0, handle)."
+        )
+    handle = int(lent[1])
+    if handle in DEFAULT_STREAM_REASONS:
+        raise StreamRefusedError(
+            f"Stream handle {handle} is {DEFAULT_STREAM_REASONS[handle]}; it cannot be a lane. "
+            "Make a stream of your own: lab.stream('name'), cupy.cuda.Stream(non_blocking=True) or torch.cuda.Stream()."
+        )
+    return handle

@@ -1,0 +1,89 @@
+"""Choose the backend of a session: the GPU if there is one, else the simulated device, and say which."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+from gpustreamlab.backends._protocol import Backend
+from gpustreamlab.errors import BackendNotFoundError, nearest_hint
+
+BACKEND_NAMES = ("cuda", "sim")
+
+
+class Choice(NamedTuple):
+    """A backend and how it came to be chosen."""
+
+    backend: Backend
+    is_owned: bool
+    """True if it was made here, so that whoever asked for it closes it."""
+    fallback_reason: str
+    """Why the simulated device stands in for a GPU; empty if it was asked for or if the GPU is used."""
+
+
+def choose_backend(wanted: str | Backend | None, device: int) -> Choice:
+    """Return the backend to use.
+
+    Parameters
+    ----------
+    wanted
+        ``"cuda"``, ``"sim"``, a backend object, or None: the GPU if there is one, else the simulated device.
+    device
+        The device's number.
+
+    Raises
+    ------
+    BackendNotFoundError
+        For another name, or an object that is no backend.
+    BackendUnavailableError
+        If ``"cuda"`` was asked for and cannot run here; asking for CUDA never falls back.
+    DeviceNotFoundError
+        If there is no device of that number.
+    """
+    if wanted is None:
+        return _first_available(device)
+    if not isinstance(wanted, str):
+        return Choice(_checked(wanted), is_owned=False, fallback_reason="")
+    if wanted == "cuda":
+        return Choice(_cuda(device), is_owned=True, fallback_reason="")
+    if wanted == "sim":
+        return Choice(_sim(device), is_owned=True, fallback_reason="")
+    raise BackendNotFoundError(
+        f"There is no backend {wanted!r}. {nearest_hint(wanted, BACKEND_NAMES)} "
+        "Session(backend=...) takes 'cuda', 'sim', a backend object, or nothing for the GPU if there is one."
+    )
+
+
+def _first_available(device: int) -> Choice:
+    from gpustreamlab.backends.cuda._probe import why_unavailable
+
+    problem = why_unavailable()
+    if problem is None:
+        return Choice(_cuda(device), is_owned=True, fallback_reason="")
+    return Choice(_sim(device), is_owned=True, fallback_reason=problem[1])
+
+
+def _cuda(device: int) -> Backend:
+    from gpustreamlab.backends.cuda import CudaBackend
+
+    return CudaBackend(device)
+
+
+def _sim(device: int) -> Backend:
+    from gpustreamlab.backends.sim import SimBackend
+    from gpustreamlab.errors import DeviceNotFoundError
+
+    if device != 0:
+        raise DeviceNotFoundError(
+            f"There is no simulated device {device!r}; there is one, number 0. Use gpustreamlab.Session(device=0)."
+        )
+    return SimBackend()
+
+
+def _checked(wanted: object) -> Backend:
+    missing = [name for name in ("create_stream", "acquire_event", "resolve", "clock_info") if not hasattr(wanted, name)]
+    if missing:
+        raise BackendNotFoundError(
+            f"A {type(wanted).__name__} is no backend: it has no {missing[0]}. "
+            "Pass 'cuda', 'sim', or an object with the methods of gpustreamlab.backends.Backend."
+        )
+    return cast(Backend, wanted)

@@ -1,0 +1,277 @@
+"""The real device: streams and events of cuda.core, arrays of CuPy."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpustreamlab.backends._events import EventPool
+from gpustreamlab.backends._lent import lent_handle
+from gpustreamlab.backends._protocol import BackendStream, ClockInfo, RangeTimes
+from gpustreamlab.backends.cuda._calibrate import PAIR_COUNT, calibrate
+from gpustreamlab.backends.cuda._clock import EventClock
+from gpustreamlab.backends.cuda._errors import mapped_errors
+from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy
+from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
+from gpustreamlab.backends.cuda._nvtx import open_domain
+from gpustreamlab.backends.cuda._probe import why_unavailable
+from gpustreamlab.backends.cuda._stream import CudaStream
+from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError
+from gpustreamlab.model import Device
+from gpustreamlab.typing import Int64Array
+
+ANCHOR_SPIN_NS = 10_000
+"""How long the kernel in front of a timed anchor runs: long enough for the event to be enqueued behind it."""
+
+
+class CudaBackend:
+    """One CUDA device, through its primary context.
+
+    Parameters
+    ----------
+    ordinal
+        The CUDA device number.
+
+    Raises
+    ------
+    BackendUnavailableError
+        If there is no driver, no device, or a package is missing.
+    DeviceNotFoundError
+        If there are devices, but none of this number.
+    """
+
+    name = "cuda"
+
+    def __init__(self, ordinal: int = 0) -> None:
+        problem = why_unavailable()
+        if problem is not None:
+            raise BackendUnavailableError(problem[1], reason=problem[0])
+        self.xp = import_cupy()
+        self._core = import_cuda_core()
+        self._ordinal = ordinal
+        self._check_ordinal()
+        self._event_options = self._core.EventOptions(timing_enabled=True)
+        self._events: EventPool[Any] = EventPool(self._create_event)
+        self._is_closed = False
+        with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
+            self.device = self._describe_device()
+            self.priority_range = self._read_priority_range()
+            self._clock_stream = self._core.Device(ordinal).create_stream()
+            self._clock_cupy = self.xp.cuda.Stream.from_external(self._clock_stream)
+            self._clock = self._start_clock()
+        domain = open_domain()
+        self._attributes = domain.get_event_attributes
+        self.push_range = domain.push_range
+        self.pop_range = domain.pop_range
+        self.acquire_event = self._events.acquire
+        self.release_events = self._events.release
+
+    def source(self) -> str:
+        """Say in one line where this backend's numbers come from."""
+        return f"CUDA events on {self.device.name}, driver {self.device.driver_version}"
+
+    def create_stream(self, *, priority: int) -> CudaStream:
+        """Make a non-blocking stream of the primary context."""
+        options = self._core.StreamOptions(nonblocking=True, priority=priority)
+        with mapped_errors(f"Creating a stream of priority {priority}"), self._device_scope():
+            stream = self._core.Device(self._ordinal).create_stream(options=options)
+        return self._wrap(stream, lender=None)
+
+    def adopt_stream(self, lender: object) -> CudaStream:
+        """Take a stream that others own, through ``__cuda_stream__``; the lender is kept alive."""
+        lent_handle(lender)
+        with mapped_errors(f"Taking the stream of a {type(lender).__name__}"), self._device_scope():
+            stream = self._core.Device(self._ordinal).create_stream(lender)
+            return self._wrap(stream, lender=lender)
+
+    def select(self, stream: BackendStream) -> object:
+        """Make CuPy's current stream of this thread follow; the device is switched only where it differs."""
+        assert isinstance(stream, CudaStream)  # noqa: S101 - a session hands back what it got from this backend
+        cuda = self.xp.cuda
+        previous_ordinal: int = cuda.runtime.getDevice()
+        if previous_ordinal != self._ordinal:
+            cuda.Device(self._ordinal).use()
+        previous_stream = cuda.get_current_stream()
+        stream.cupy.use()
+        return previous_stream, previous_ordinal
+
+    def restore(self, token: object) -> None:
+        """Put back CuPy's stream and device as `select` found them."""
+        previous_stream, previous_ordinal = cast(tuple[Any, int], token)
+        previous_stream.use()
+        if previous_ordinal != self._ordinal:
+            self.xp.cuda.Device(previous_ordinal).use()
+
+    def is_event_done(self, event: Any) -> bool:
+        """Tell whether the work in front of a recorded event has ended."""
+        with mapped_errors("Asking whether an event has happened"):
+            return bool(event.is_done)
+
+    def synchronize_event(self, event: Any) -> None:
+        """Block the host until the work in front of a recorded event has ended."""
+        with mapped_errors("Waiting for an event"):
+            event.sync()
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Return the device time between two finished events, in ns: what ``cuEventElapsedTime`` says."""
+        with mapped_errors("Measuring between two events"):
+            elapsed_ms: float = end - start
+        return round(elapsed_ms * 1e6)
+
+    def synchronize(self) -> None:
+        """Block the host until the whole device is idle."""
+        with mapped_errors(f"Waiting for CUDA device {self._ordinal}"), self._device_scope():
+            self.xp.cuda.runtime.deviceSynchronize()
+
+    def host_time_ns(self) -> int:
+        """Read the host's monotonic clock, in ns."""
+        return time.perf_counter_ns()
+
+    def tick(self, now_ns: int) -> int:
+        """Keep the clock precise; return the host time at which to call again."""
+        with mapped_errors("Recording a clock anchor"):
+            return self._clock.tick(now_ns)
+
+    def resolve(self, starts: Sequence[Any], ends: Sequence[Any], queued_host_ns: Int64Array) -> RangeTimes:
+        """Turn finished event pairs into times, with half of the pair's own cost taken off at either end."""
+        with mapped_errors("Reading the times of finished ranges"):
+            times = self._clock.place(starts, ends, queued_host_ns)
+        pair_ns = self._clock.calibration.pair_ns
+        start_ns = times.start_ns + pair_ns // 2
+        end_ns = times.end_ns - (pair_ns - pair_ns // 2)
+        # A range that holds no device work is shorter than the events' own cost: it becomes an instant.
+        middle_ns = (times.start_ns + times.end_ns) // 2
+        empty = end_ns < start_ns
+        return RangeTimes(np.where(empty, middle_ns, start_ns), np.where(empty, middle_ns, end_ns), times.queued_ns)
+
+    def clock_info(self) -> ClockInfo:
+        """Describe the clock and its errors as they are now."""
+        calibration = self._clock.calibration
+        return ClockInfo(
+            description=f"CUDA events, {calibration.tick_ns} ns ticks, anchored at least every 0.25 s of recording",
+            epoch_unix_ns=self._epoch_unix_ns,
+            clock_error_ns=self._clock.error_ns,
+            range_error_ns=(calibration.pair_ns + 1) // 2 + calibration.pair_spread_ns,
+            range_correction_ns=calibration.pair_ns,
+            host_error_ns=self._clock.host_error_ns,
+        )
+
+    def annotation(self, name: str) -> Any:
+        """Prepare the NVTX attributes of a range."""
+        return self._attributes(message=name)
+
+    def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return page-locked host memory as an uninitialised NumPy array."""
+        import cupyx
+
+        with mapped_errors(f"Allocating page-locked memory of shape {shape}"):
+            array: NDArray[Any] = cupyx.empty_pinned(shape, dtype)
+        return array
+
+    def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
+        """Launch a kernel whose blocks each stay busy for `duration_ns`."""
+        kernel, shared_bytes = filling_spin_kernel(self._ordinal) if fill_sms else (spin_kernel(self._ordinal), 0)
+        token = self.select(stream)
+        try:
+            with mapped_errors(f"Launching a spin kernel of {blocks} blocks"):
+                kernel((blocks,), (32,), (np.int64(duration_ns), np.uint64(0)), shared_mem=shared_bytes)
+        finally:
+            self.restore(token)
+
+    def close(self) -> None:
+        """Release what this backend made: events, and the clock's own stream. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with mapped_errors(f"Closing CUDA device {self._ordinal}"), self._device_scope():
+            self._clock_stream.sync()
+            self._clock.close()
+            for event in self._events.clear():
+                event.close()
+            self.xp.get_default_memory_pool().free_all_blocks(stream=self._clock_cupy)
+            self._clock_stream.close()
+
+    def _check_ordinal(self) -> None:
+        with mapped_errors("Counting CUDA devices"):
+            count: int = self.xp.cuda.runtime.getDeviceCount()
+        if not 0 <= self._ordinal < count:
+            raise DeviceNotFoundError(
+                f"There is no CUDA device {self._ordinal}; this machine has {count}, numbered from 0. "
+                f"Use gpustreamlab.Session(device={min(max(self._ordinal, 0), count - 1)})."
+            )
+
+    @contextlib.contextmanager
+    def _device_scope(self) -> Iterator[None]:
+        """Make the device current for cuda.core and CuPy, and put back what was current."""
+        with self.xp.cuda.Device(self._ordinal):
+            self._core.Device(self._ordinal).set_current()
+            yield
+
+    def _describe_device(self) -> Device:
+        facts = self.xp.cuda.runtime.getDeviceProperties(self._ordinal)
+        version: int = self.xp.cuda.runtime.driverGetVersion()
+        return Device(
+            name=facts["name"].decode(),
+            ordinal=self._ordinal,
+            sm_count=facts["multiProcessorCount"],
+            compute_capability=(facts["major"], facts["minor"]),
+            memory_bytes=facts["totalGlobalMem"],
+            driver_version=f"{version // 1000}.{version % 1000 // 10}",
+        )
+
+    def _read_priority_range(self) -> tuple[int, int]:
+        from cuda.bindings import driver
+
+        status, lowest, highest = driver.cuCtxGetStreamPriorityRange()
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"cuCtxGetStreamPriorityRange gave {status!s}")
+        return int(lowest), int(highest)
+
+    def _create_event(self) -> Any:
+        with mapped_errors("Creating an event"), self._device_scope():
+            return self._core.Device(self._ordinal).create_event(options=self._event_options)
+
+    def _wrap(self, stream: Any, *, lender: object) -> CudaStream:
+        return CudaStream(
+            stream,
+            self.xp.cuda.Stream.from_external(stream),
+            key=(self._ordinal, 0, int(stream.handle)),
+            priority=int(stream.priority),
+            lender=lender,
+            free_arena=lambda cupy_stream: self.xp.get_default_memory_pool().free_all_blocks(stream=cupy_stream),
+        )
+
+    def _start_clock(self) -> EventClock:
+        times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
+        calibration = calibrate(
+            self._clock_stream,
+            create_event=self._create_event,
+            spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
+            times=times,
+        )
+        self._epoch_unix_ns = time.time_ns() + calibration.latency_ns + ANCHOR_SPIN_NS
+        return EventClock(
+            record=self._record_anchor,
+            record_timed=self._record_timed_anchor,
+            release=self._events.release,
+            host_time_ns=self.host_time_ns,
+            calibration=calibration,
+        )
+
+    def _record_anchor(self) -> Any:
+        return self._clock_stream.record(self._events.acquire())
+
+    def _record_timed_anchor(self) -> tuple[Any, Any]:
+        timer = self.pinned_empty(2, np.uint64)
+        self._spin_timed(ANCHOR_SPIN_NS, timer)
+        return self._record_anchor(), timer
+
+    def _spin_timed(self, duration_ns: int, began_ended: NDArray[Any]) -> None:
+        """Launch a one-block kernel on the clock's stream that stores when it began and ended, by ``%globaltimer``."""
+        with self._device_scope(), self._clock_cupy:
+            spin_kernel(self._ordinal)((1,), (1,), (np.int64(duration_ns), np.uint64(began_ended.ctypes.data)))

@@ -1,0 +1,246 @@
+"""Times of events on one clock of integer nanoseconds that stays precise for hours.
+
+``cuEventElapsedTime`` gives a 32-bit float of milliseconds, so a time read against one base event gets coarser with age
+(FACTS.md: 7.8 us after 75 s). Here an *anchor* event is recorded at least every quarter of a second while ranges are being
+recorded, and each anchor's place is the sum of integer steps from anchor to anchor. The card's event clock ticks in steps
+(32 ns on an H100 and H200), and a step below half a second is known to better than half a tick, so the sum is exact. After a
+longer pause the anchor is placed by the card's own ``%globaltimer`` instead, read by a small kernel in front of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.backends._protocol import RangeTimes
+from gpustreamlab.typing import Int64Array
+
+ANCHOR_INTERVAL_NS = 250_000_000
+"""Host time between two anchors while ranges are recorded."""
+EXACT_STEP_NS = 500_000_000
+"""Longest distance that a 32-bit float of milliseconds resolves to half of 32 ns: its step is 30.5 ns from 256 to 512 ms."""
+KEPT_ANCHORS = 4_096
+"""Anchors kept for ranges that end late: 17 minutes of uninterrupted recording."""
+HOST_DRIFT_PPM = 20
+"""Assumed bound on how fast host and card clocks drift apart; 6 ppm were seen on an H200."""
+HOST_WINDOW = 4
+"""Anchors on either side whose smallest latency places host times."""
+
+
+@dataclass(slots=True)
+class Anchor:
+    """An event and its place on the clock: `device_ns` is 0 until the event has happened."""
+
+    event: Any
+    host_ns: int
+    device_ns: int = 0
+    timer: Any = None
+    """Pinned array of two uint64, when the kernel in front of the event began and ended by ``%globaltimer``; or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was measured when the clock was started. All in ns."""
+
+    tick_ns: int
+    """Step of the card's event clock."""
+    pair_ns: int
+    """What a pair of events adds to the kernel between them (median)."""
+    pair_spread_ns: int
+    """How far that varies (5th to 95th percentile)."""
+    anchor_spread_ns: int
+    """How far the time from a kernel's end, by ``%globaltimer``, to the event behind it varies (5th to 95th percentile)."""
+    latency_ns: int
+    """From the host's call to the event on an idle stream: half of the shortest record-and-wait."""
+
+
+class EventClock:
+    """Places finished events on an int64 clock that starts at 0 with the session.
+
+    Parameters
+    ----------
+    record
+        Records a fresh event, on a stream of its own, and returns it.
+    record_timed
+        The same behind a small kernel that stores ``%globaltimer``; returns the event and the pinned pair it is stored in.
+    release
+        Takes an event that is no longer needed.
+    calibration
+        What was measured at the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        record: Callable[[], Any],
+        record_timed: Callable[[], tuple[Any, Any]],
+        release: Callable[[list[Any]], None],
+        host_time_ns: Callable[[], int],
+        calibration: Calibration,
+    ) -> None:
+        self.calibration = calibration
+        self._record = record
+        self._record_timed = record_timed
+        self._release = release
+        self._host_time_ns = host_time_ns
+        self._lock = threading.Lock()
+        self._anchors: list[Anchor] = []
+        self._waiting: deque[Anchor] = deque()
+        self._last_tick_ns = 0
+        self._timed_anchors = 0
+        self._rounding_ns = 0
+        self._start()
+
+    @property
+    def error_ns(self) -> int:
+        """Bound on the error of the distance between any two time stamps, in ns."""
+        timed = self.calibration.anchor_spread_ns if self._timed_anchors else 0
+        return self.calibration.tick_ns + timed + self._rounding_ns
+
+    @property
+    def host_error_ns(self) -> int:
+        """Bound on the error of a host time put on this clock, in ns."""
+        window_ns = 2 * HOST_WINDOW * ANCHOR_INTERVAL_NS
+        return self.calibration.latency_ns + window_ns * HOST_DRIFT_PPM // 1_000_000
+
+    def tick(self, now_ns: int) -> int:
+        """Record an anchor; return the host time at which the next one is due."""
+        with self._lock:
+            paused = now_ns - self._last_tick_ns > EXACT_STEP_NS - ANCHOR_INTERVAL_NS // 2
+            self._last_tick_ns = now_ns
+            if paused:
+                event, timer = self._record_timed()
+                self._waiting.append(Anchor(event, now_ns, timer=timer))
+            else:
+                self._waiting.append(Anchor(self._record(), now_ns))
+        return now_ns + ANCHOR_INTERVAL_NS
+
+    def place(self, starts: Sequence[Any], ends: Sequence[Any], queued_host_ns: Int64Array) -> RangeTimes:
+        """Return when finished event pairs ran, uncorrected; see `RangeTimes`."""
+        with self._lock:
+            self._settle()
+            anchors = list(self._anchors)
+        host_ns = np.array([anchor.host_ns for anchor in anchors], np.int64)
+        device_ns = np.array([anchor.device_ns for anchor in anchors], np.int64)
+        nearest = np.clip(np.searchsorted(host_ns, queued_host_ns, side="right") - 1, 0, None)
+        start_ns = self._starts(starts, anchors, device_ns, nearest)
+        late = start_ns - device_ns[nearest] > EXACT_STEP_NS
+        if late.any():
+            # Deep queues start long after they were filled: read those against the anchor that is near on the card's clock.
+            rows = np.flatnonzero(late)
+            nearest = np.clip(np.searchsorted(device_ns, start_ns[rows], side="right") - 1, 0, None)
+            start_ns[rows] = self._starts([starts[row] for row in rows.tolist()], anchors, device_ns, nearest)
+        duration_ns = self._snap(np.array([end - start for start, end in zip(starts, ends, strict=True)], np.float64))
+        queued_ns = queued_host_ns + _host_offsets(host_ns, device_ns, queued_host_ns, self.calibration.latency_ns)
+        return RangeTimes(start_ns, start_ns + duration_ns, np.minimum(queued_ns, start_ns))
+
+    def close(self) -> None:
+        """Give every anchor's event back. Idempotent."""
+        with self._lock:
+            events = [anchor.event for anchor in (*self._anchors, *self._waiting)]
+            self._anchors.clear()
+            self._waiting.clear()
+        self._release(events)
+
+    def _start(self) -> None:
+        now_ns = self._host_time_ns()
+        event, timer = self._record_timed()
+        event.sync()
+        self._origin_timer_ns = int(timer[1])
+        self._anchors.append(Anchor(event, now_ns + _spin_ns(timer), device_ns=0))
+        self._last_tick_ns = now_ns
+
+    def _settle(self) -> None:
+        """Place every waiting anchor whose event has happened."""
+        while self._waiting and self._waiting[0].event.is_done:
+            self._anchors.append(self._placed(self._waiting.popleft()))
+        excess = len(self._anchors) - KEPT_ANCHORS
+        if excess > 0:
+            self._release([anchor.event for anchor in self._anchors[:excess]])
+            del self._anchors[:excess]
+
+    def _placed(self, anchor: Anchor) -> Anchor:
+        last = self._anchors[-1]
+        step_ns = int(self._snap(np.array([anchor.event - last.event]))[0])
+        if anchor.timer is not None:
+            anchor.host_ns += _spin_ns(anchor.timer)
+        if step_ns < EXACT_STEP_NS or anchor.timer is None:
+            anchor.device_ns = last.device_ns + step_ns
+            self._rounding_ns += rounding_ns(step_ns, self.calibration.tick_ns)
+        else:
+            anchor.device_ns = int(anchor.timer[1]) - self._origin_timer_ns
+            self._timed_anchors += 1
+        anchor.timer = None
+        return anchor
+
+    def _starts(self, starts: Sequence[Any], anchors: list[Anchor], device_ns: Int64Array, nearest: Int64Array) -> Int64Array:
+        elapsed_ms = [event - anchors[row].event for event, row in zip(starts, nearest.tolist(), strict=True)]
+        return device_ns[nearest] + self._snap(np.array(elapsed_ms, np.float64))
+
+    def _snap(self, elapsed_ms: np.ndarray[Any, np.dtype[np.float64]]) -> Int64Array:
+        return snap_to_ticks(elapsed_ms, self.calibration.tick_ns)
+
+
+def snap_to_ticks(elapsed_ms: np.ndarray[Any, np.dtype[np.float64]], tick_ns: int) -> Int64Array:
+    """Turn float milliseconds into the integer nanoseconds they were rounded from.
+
+    Parameters
+    ----------
+    elapsed_ms : ndarray of float64, shape (n,)
+        What ``cuEventElapsedTime`` gave: a float32 of milliseconds.
+    tick_ns
+        Step of the clock behind it. A distance below 2**23 half-ticks comes back exactly.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        Nanoseconds, multiples of the tick.
+
+    Examples
+    --------
+    >>> snap_to_ticks(np.array([np.float32(251.000032)], np.float64), 32).tolist()
+    [251000032]
+    """
+    return np.rint(elapsed_ms * (1e6 / tick_ns)).astype(np.int64) * tick_ns
+
+
+def rounding_ns(step_ns: int, tick_ns: int) -> int:
+    """Return how far a distance read as float32 milliseconds may be off after `snap_to_ticks`, in ns.
+
+    Examples
+    --------
+    >>> rounding_ns(250_000_000, 32), rounding_ns(75_000_000_000, 32)
+    (0, 3907)
+    """
+    half_step_ns = float(np.spacing(np.float32(step_ns / 1e6))) * 1e6 / 2
+    return 0 if half_step_ns < tick_ns / 2 else int(np.ceil(half_step_ns))
+
+
+def find_tick_ns(elapsed_ms: Sequence[float]) -> int:
+    """Return the step of the event clock from short distances, in ns: 1 where none is seen.
+
+    Examples
+    --------
+    >>> find_tick_ns([0.001248, 0.00128, 0.001312])
+    32
+    """
+    distances = np.rint(np.asarray(elapsed_ms) * 1e6).astype(np.int64)
+    return max(1, int(np.gcd.reduce(distances))) if distances.size else 1
+
+
+def _spin_ns(timer: Any) -> int:
+    return int(timer[1]) - int(timer[0])
+
+
+def _host_offsets(host_ns: Int64Array, device_ns: Int64Array, asked_host_ns: Int64Array, latency_ns: int) -> Int64Array:
+    """Return card time minus host time at each asked host time, from the anchor least delayed nearby."""
+    padded = np.pad(device_ns - host_ns - latency_ns, HOST_WINDOW, mode="edge")
+    best = np.lib.stride_tricks.sliding_window_view(padded, 2 * HOST_WINDOW + 1).min(axis=1)
+    nearest = np.clip(np.searchsorted(host_ns, asked_host_ns, side="right") - 1, 0, None)
+    offsets: Int64Array = best[nearest]
+    return offsets

@@ -1,0 +1,72 @@
+"""The optional CUDA packages are imported here, and nowhere else."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gpustreamlab.backends.cuda._libcuda import cuda_extra, read_driver
+from gpustreamlab.errors import MissingExtraError
+
+
+def import_cupy() -> Any:
+    """Import CuPy.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed or cannot be imported; the message holds the line to type.
+    """
+    return _import("cupy", "CuPy")
+
+
+def import_cuda_core() -> Any:
+    """Import cuda.core, which needs cuda.bindings beside it.
+
+    Raises
+    ------
+    MissingExtraError
+        If one of the two is not installed or cannot be imported; the message holds the line to type.
+    """
+    return _import("cuda.core", "cuda.core")
+
+
+def import_nvtx() -> Any:
+    """Import nvtx.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed or cannot be imported; the message holds the line to type.
+    """
+    return _import("nvtx", "nvtx")
+
+
+def install_line() -> str:
+    """Return what to type to install the CUDA packages that suit this machine's driver."""
+    return install_line_for(read_driver().version)
+
+
+def install_line_for(version: tuple[int, int] | None) -> str:
+    """Return what to type to install the CUDA packages that suit a driver.
+
+    Parameters
+    ----------
+    version
+        The CUDA version that the driver supports, or None where there is no driver; then it is the newest extra's line.
+
+    Examples
+    --------
+    >>> install_line_for((12, 6))
+    "pip install 'gpustreamlab[cuda12]'"
+    """
+    return f"pip install 'gpustreamlab[{cuda_extra(version) or 'cuda13'}]'"
+
+
+def _import(module: str, title: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{title} cannot be imported ({error}). The CUDA backend needs it; install it with: {install_line()}", name=module
+        ) from error

@@ -1,0 +1,64 @@
+"""The few kernels that the CUDA backend brings along."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from gpustreamlab.backends.cuda._import import import_cupy
+
+_SOURCE = r"""
+__device__ __forceinline__ unsigned long long global_timer() {
+    unsigned long long ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+// Each block is busy for duration_ns of the card's own clock; block 0 stores when it began and ended.
+extern "C" __global__ void spin(long long duration_ns, unsigned long long* began_ended) {
+    const unsigned long long began = global_timer();
+    unsigned long long now = began;
+    while (static_cast<long long>(now - began) < duration_ns) now = global_timer();
+    if (began_ended && blockIdx.x == 0 && threadIdx.x == 0) {
+        began_ended[0] = began;
+        began_ended[1] = now;
+    }
+}
+
+// Busy until the card's own clock reads began_ended[0] + offset_ns; began_ended[0] is set by an earlier spin.
+extern "C" __global__ void spin_until(long long offset_ns, const unsigned long long* origin, unsigned long long* began_ended) {
+    const unsigned long long began = global_timer();
+    unsigned long long now = began;
+    while (static_cast<long long>(now - origin[0]) < offset_ns) now = global_timer();
+    began_ended[0] = began;
+    began_ended[1] = now;
+}
+"""
+
+
+@cache
+def spin_kernel(device_ordinal: int) -> Any:
+    """Return ``spin(int64 duration_ns, uint64* began_ended)`` for a device; the pointer may be 0."""
+    return _module(device_ordinal).get_function("spin")
+
+
+@cache
+def spin_until_kernel(device_ordinal: int) -> Any:
+    """Return ``spin_until(int64 offset_ns, uint64* origin, uint64* began_ended)`` for a device."""
+    return _module(device_ordinal).get_function("spin_until")
+
+
+@cache
+def filling_spin_kernel(device_ordinal: int) -> tuple[Any, int]:
+    """Return a ``spin`` whose blocks each need a whole SM, and the bytes of shared memory that make it so."""
+    cupy = import_cupy()
+    # A module of its own: the attribute below would change every launch of the shared function.
+    kernel = cupy.RawModule(code=_SOURCE).get_function("spin")
+    shared_bytes = int(cupy.cuda.Device(device_ordinal).attributes["MaxSharedMemoryPerBlockOptin"])
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    return kernel, shared_bytes
+
+
+@cache
+def _module(device_ordinal: int) -> Any:
+    return import_cupy().RawModule(code=_SOURCE)

@@ -1,0 +1,162 @@
+"""Ask the NVIDIA driver what there is, through ctypes: no CUDA package is imported and no context is made."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpustreamlab.typing import Unavailable
+
+LIBRARY_NAME = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+
+OLDEST_CUDA = (12, 0)
+"""The oldest CUDA version of a driver that any extra works with."""
+OLDEST_GREEN = (12, 4)
+"""The CUDA version of a driver that brought green contexts. Source: CUDA 12.4 driver API, 6.34."""
+
+_SUCCESS = 0
+_CODES = {34: Unavailable.NO_DRIVER, 100: Unavailable.NO_DEVICE, 101: Unavailable.NO_DEVICE}
+"""What a result of cuInit means: stub library, no device, invalid device. Source: CUDA driver API, CUresult."""
+_SM_COUNT, _MAJOR, _MINOR = 16, 75, 76
+"""Numbers of device attributes. Source: CUDA driver API, CUdevice_attribute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as the driver describes it."""
+
+    ordinal: int
+    """The CUDA device number."""
+    name: str
+    """The name that the driver gives."""
+    sm_count: int
+    """How many SMs it has."""
+    memory_bytes: int
+    """Its memory, in bytes."""
+    compute_capability: tuple[int, int]
+    """Major and minor number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What the driver says about this machine."""
+
+    reason: Unavailable | None = None
+    """Why no GPU can be used, or None if one can."""
+    message: str = ""
+    """The driver's own words for `reason`."""
+    version: tuple[int, int] | None = None
+    """The CUDA version that it supports, or None where there is no driver."""
+    device_count: int = 0
+    """How many GPUs this process may use."""
+
+    @property
+    def version_text(self) -> str:
+        """The version as users write it, for example ``"13.0"``."""
+        return "" if self.version is None else f"{self.version[0]}.{self.version[1]}"
+
+
+def load_libcuda() -> Any:
+    """Load the driver's library.
+
+    Raises
+    ------
+    OSError
+        If there is none.
+    """
+    return ctypes.CDLL(LIBRARY_NAME)
+
+
+def read_driver(load: Callable[[], Any] = load_libcuda) -> Driver:
+    """Read the driver's version and count its GPUs. Never raises."""
+    try:
+        library = load()
+    except OSError as error:
+        return Driver(reason=Unavailable.NO_DRIVER, message=str(error))
+    version = _read_version(library)
+    result = library.cuInit(0)
+    if result != _SUCCESS:
+        reason = _CODES.get(result, Unavailable.UNKNOWN)
+        return Driver(reason=reason, message=_describe(library, "cuInit", result), version=version)
+    count = ctypes.c_int()
+    result = library.cuDeviceGetCount(ctypes.byref(count))
+    if result != _SUCCESS:
+        return Driver(reason=Unavailable.UNKNOWN, message=_describe(library, "cuDeviceGetCount", result), version=version)
+    if version is not None and version < OLDEST_CUDA:
+        return Driver(reason=Unavailable.OLD_DRIVER, version=version, device_count=count.value)
+    return Driver(reason=None if count.value else Unavailable.NO_DEVICE, version=version, device_count=count.value)
+
+
+def read_gpus(load: Callable[[], Any] = load_libcuda) -> tuple[Gpu, ...]:
+    """Describe each GPU that this process may use; none where the driver finds none. Never raises."""
+    driver = read_driver(load)
+    if driver.reason is not None:
+        return ()
+    library = load()
+    return tuple(gpu for ordinal in range(driver.device_count) if (gpu := _read_gpu(library, ordinal)) is not None)
+
+
+def cuda_extra(version: tuple[int, int] | None) -> str | None:
+    """Name the extra that suits a driver.
+
+    Parameters
+    ----------
+    version
+        The CUDA version that the driver supports, or None where there is no driver.
+
+    Returns
+    -------
+    str or None
+        ``"cuda13"``, ``"cuda12"``, or None where the driver is missing or too old for both.
+
+    Examples
+    --------
+    >>> cuda_extra((12, 8)), cuda_extra((13, 0)), cuda_extra((11, 8)), cuda_extra(None)
+    ('cuda12', 'cuda13', None, None)
+    """
+    if version is None or version < OLDEST_CUDA:
+        return None
+    # A driver runs what was built for its own major version and for older ones, so a later one takes the newest extra.
+    return "cuda12" if version[0] == 12 else "cuda13"
+
+
+def _read_version(library: Any) -> tuple[int, int] | None:
+    number = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(number)) != _SUCCESS:
+        return None
+    # The driver writes 13.1 as 13010.
+    return number.value // 1000, number.value % 1000 // 10
+
+
+def _read_gpu(library: Any, ordinal: int) -> Gpu | None:
+    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    results = (
+        library.cuDeviceGet(ctypes.byref(device), ordinal),
+        library.cuDeviceGetName(name, len(name), device),
+        library.cuDeviceTotalMem_v2(ctypes.byref(memory), device),
+    )
+    if any(result != _SUCCESS for result in results):
+        return None
+    return Gpu(
+        ordinal=ordinal,
+        name=name.value.decode(errors="replace"),
+        sm_count=_read_attribute(library, device, _SM_COUNT),
+        memory_bytes=memory.value,
+        compute_capability=(_read_attribute(library, device, _MAJOR), _read_attribute(library, device, _MINOR)),
+    )
+
+
+def _read_attribute(library: Any, device: ctypes.c_int, attribute: int) -> int:
+    value = ctypes.c_int()
+    result = library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+    return value.value if result == _SUCCESS else 0
+
+
+def _describe(library: Any, call: str, result: int) -> str:
+    name = ctypes.c_char_p()
+    known = library.cuGetErrorName(result, ctypes.byref(name)) == _SUCCESS and name.value
+    text = name.value.decode(errors="replace") if known and name.value else f"error {result}"
+    return f"{call} said {text}"

@@ -1,0 +1,265 @@
+"""Find out what this machine can do with CUDA, and what to type where it cannot. Nothing here raises or makes a context."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from gpustreamlab.backends.cuda._errors import mapped_errors
+from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy, import_nvtx, install_line_for
+from gpustreamlab.backends.cuda._libcuda import OLDEST_GREEN, Driver, cuda_extra, read_driver, read_gpus
+from gpustreamlab.errors import DeviceError, MissingExtraError
+from gpustreamlab.typing import Unavailable
+
+_MODULES = ("cupy", "cuda.core", "cuda.bindings", "nvtx")
+_CUPY_BUILDS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+_DRIVER_PAGE = "https://www.nvidia.com/drivers"
+_CUPTI_LINE = "pip install 'gpustreamlab[cupti]'"
+
+
+class CheckStatus(StrEnum):
+    """What a check found."""
+
+    OK = "ok"
+    """It works."""
+    LACKING = "lacking"
+    """It does not work, and the fix can be typed here."""
+    UNAVAILABLE = "unavailable"
+    """It cannot work on this machine as it is: hardware, or a driver, is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at, and what was found."""
+
+    name: str
+    """What was looked at."""
+    status: CheckStatus
+    """What was found."""
+    detail: str
+    """Versions and numbers, or what is wrong."""
+    fix: str = ""
+    """What to type or do; empty where nothing is wrong."""
+
+
+def why_unavailable() -> tuple[Unavailable, str] | None:
+    """Say why the CUDA backend cannot run here, or None if it can.
+
+    Costs under a millisecond where there is no driver: no CUDA package is imported.
+
+    Returns
+    -------
+    tuple of Unavailable and str, or None
+        The reason, and a message that says what is wrong and what to do.
+    """
+    driver = read_driver()
+    if driver.reason is not None:
+        return driver.reason, f"{_driver_problem(driver)} {_driver_fix(driver)}"
+    missing = [name for name in _MODULES if not _has_module(name)]
+    if missing:
+        found = f"{'Python package' if len(missing) == 1 else 'Python packages'} {', '.join(missing)}"
+        return Unavailable.NO_PACKAGE, f"CUDA needs the {found}. Install with: {install_line_for(driver.version)}"
+    build = _newer_build(driver.version)
+    if build is not None:
+        return Unavailable.OLD_DRIVER, f"{_build_problem(build, driver)} {_build_fix(build, driver)}"
+    return None
+
+
+def cuda_checks() -> list[Check]:
+    """Check the driver, the GPUs, the CUDA packages, green contexts and CUPTI.
+
+    Imports the CUDA packages, which takes a second.
+    """
+    driver = read_driver()
+    return [
+        _check_driver(driver),
+        *_check_gpus(driver),
+        _check_cupy(driver),
+        _check_cuda_core(driver),
+        _check_nvtx(driver),
+        _check_green_contexts(driver),
+        _check_cupti(),
+    ]
+
+
+def _check_driver(driver: Driver) -> Check:
+    if driver.reason is None:
+        return Check(name="CUDA driver", status=CheckStatus.OK, detail=f"supports CUDA {driver.version_text}")
+    status = CheckStatus.UNAVAILABLE
+    return Check(name="CUDA driver", status=status, detail=_driver_problem(driver), fix=_driver_fix(driver))
+
+
+def _check_gpus(driver: Driver) -> Iterator[Check]:
+    gpus = read_gpus()
+    for gpu in gpus:
+        capability = ".".join(str(part) for part in gpu.compute_capability)
+        detail = f"{gpu.name}, {gpu.sm_count} SMs, {gpu.memory_bytes / 2**30:.1f} GiB, compute capability {capability}"
+        yield Check(name=f"GPU {gpu.ordinal}", status=CheckStatus.OK, detail=detail)
+    if not gpus:
+        fix = _driver_fix(driver)
+        yield Check(name="GPU", status=CheckStatus.UNAVAILABLE, detail="none that this process may use", fix=fix)
+
+
+def _check_cupy(driver: Driver) -> Check:
+    build = _newer_build(driver.version)
+    if build is not None:
+        detail, fix = _build_problem(build, driver), _build_fix(build, driver)
+        return Check(name="CuPy", status=CheckStatus.LACKING, detail=detail, fix=fix)
+
+    def use() -> str:
+        cupy = import_cupy()
+        with mapped_errors("CuPy's first use"):
+            cupy.cuda.runtime.getDeviceCount()
+        return str(cupy.__version__)
+
+    return _check_package("CuPy", use, driver, distributions=_CUPY_BUILDS)
+
+
+def _check_cuda_core(driver: Driver) -> Check:
+    def use() -> str:
+        core = import_cuda_core()
+        with mapped_errors("cuda.core's first use"):
+            core.Device(0)
+        return f"{core.__version__}, with cuda.bindings {_version_of('cuda-bindings') or 'of an unknown version'}"
+
+    return _check_package("cuda.core", use, driver, distributions=("cuda-core",))
+
+
+def _check_nvtx(driver: Driver) -> Check:
+    def use() -> str:
+        nvtx = import_nvtx()
+        with mapped_errors("nvtx's first use"):
+            nvtx.get_domain("gpustreamlab")
+        return _version_of("nvtx") or "unknown version"
+
+    return _check_package("nvtx", use, driver, distributions=("nvtx",))
+
+
+def _check_package(name: str, use: Callable[[], str], driver: Driver, *, distributions: tuple[str, ...]) -> Check:
+    """Use a package once: a failing import is lacking, a failing first use lies with the driver."""
+    try:
+        return Check(name=name, status=CheckStatus.OK, detail=use())
+    except MissingExtraError as error:
+        installed = _first_version(distributions)
+        detail = f"{installed} is installed but cannot be imported: {error.__cause__}" if installed else "not installed"
+        return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=install_line_for(driver.version))
+    except DeviceError as error:
+        return _failed_use(name, driver, f"{_first_version(distributions)} is installed; its first use fails: {_cause(error)}")
+
+
+def _failed_use(name: str, driver: Driver, detail: str) -> Check:
+    if driver.reason is not None:
+        return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=_driver_fix(driver))
+    fix = install_line_for(driver.version).replace("install ", "install --upgrade ", 1)
+    return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=fix)
+
+
+def _check_green_contexts(driver: Driver) -> Check:
+    name = "green contexts"
+    if driver.reason is not None:
+        return Check(
+            name=name, status=CheckStatus.UNAVAILABLE, detail="they need a GPU and its driver", fix=_driver_fix(driver)
+        )
+    if driver.version is None or driver.version < OLDEST_GREEN:
+        detail = f"the driver supports CUDA {driver.version_text or 'of an unknown version'}; they need 12.4"
+        fix = f"Update the NVIDIA driver: {_DRIVER_PAGE}"
+        return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=fix)
+    try:
+        core = import_cuda_core()
+        with mapped_errors("Reading the SM resource of GPU 0"):
+            sms = core.Device(0).resources.sm
+            steps = f"at least {sms.min_partition_size} a partition, in steps of {sms.coscheduled_alignment}"
+            detail = f"GPU 0: {sms.sm_count} SMs, {steps}"
+    except MissingExtraError:
+        fix = install_line_for(driver.version)
+        return Check(name=name, status=CheckStatus.LACKING, detail="they need cuda.core and cuda.bindings", fix=fix)
+    except DeviceError as error:
+        return _failed_use(name, driver, f"cuda.core cannot read the device's SMs: {_cause(error)}")
+    return Check(name=name, status=CheckStatus.OK, detail=detail)
+
+
+def _check_cupti() -> Check:
+    version = _version_of("cupti-python")
+    if version is None:
+        return Check(
+            name="CUPTI", status=CheckStatus.LACKING, detail="not installed; ranges are timed without it", fix=_CUPTI_LINE
+        )
+    library = _version_of("nvidia-cuda-cupti") or _version_of("nvidia-cuda-cupti-cu12")
+    detail = f"cupti-python {version}, libcupti {library or 'of the CUDA toolkit'}"
+    return Check(name="CUPTI", status=CheckStatus.OK, detail=detail)
+
+
+def _driver_problem(driver: Driver) -> str:
+    match driver.reason:
+        case Unavailable.NO_DRIVER:
+            return f"No NVIDIA driver was found ({driver.message})."
+        case Unavailable.OLD_DRIVER:
+            return f"The NVIDIA driver supports CUDA {driver.version_text}; gpustreamlab needs 12.0 or newer."
+        case Unavailable.NO_DEVICE if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+            shown = os.environ["CUDA_VISIBLE_DEVICES"]
+            return f"The NVIDIA driver shows this process no GPU, with CUDA_VISIBLE_DEVICES={shown!r}."
+        case Unavailable.NO_DEVICE:
+            return "The NVIDIA driver finds no GPU."
+        case _:
+            return f"The NVIDIA driver does not start ({driver.message})."
+
+
+def _driver_fix(driver: Driver) -> str:
+    match driver.reason:
+        case Unavailable.NO_DRIVER:
+            return f"Install it from {_DRIVER_PAGE}, or in a container start that with: docker run --gpus all"
+        case Unavailable.OLD_DRIVER:
+            return f"Update it from {_DRIVER_PAGE}"
+        case Unavailable.NO_DEVICE if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+            return "Restart without it: unset CUDA_VISIBLE_DEVICES"
+        case Unavailable.NO_DEVICE:
+            return "Look whether it is listed by: nvidia-smi -L"
+        case _:
+            return "Look for the cause in: nvidia-smi; sudo dmesg | grep -i nvrm"
+
+
+def _newer_build(version: tuple[int, int] | None) -> str | None:
+    """Name an installed CuPy build that is made for a newer driver than this one, or None."""
+    if version is None or version[0] >= 13 or _version_of("cupy-cuda13x") is None:
+        return None
+    return "cupy-cuda13x"
+
+
+def _build_problem(build: str, driver: Driver) -> str:
+    return f"{build} is installed; it needs a driver for CUDA 13, and this one supports CUDA {driver.version_text}."
+
+
+def _build_fix(build: str, driver: Driver) -> str:
+    # Two builds of CuPy in one environment overwrite each other, so the wrong one goes first.
+    if cuda_extra(driver.version) is None:
+        return f"Update the driver from {_DRIVER_PAGE}"
+    return f"pip uninstall --yes {build} && {install_line_for(driver.version)}"
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        # The parent package is missing, or something put a module without a spec in its place.
+        return False
+
+
+def _version_of(distribution: str) -> str | None:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(distribution)
+    return None
+
+
+def _first_version(distributions: tuple[str, ...]) -> str:
+    found = (f"{name} {version}" for name in distributions if (version := _version_of(name)) is not None)
+    return next(found, "")
+
+
+def _cause(error: BaseException) -> Any:
+    return error.__cause__ or error

@@ -1,0 +1,73 @@
+"""A CUDA stream, ours or lent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
+
+
+class CudaStream:
+    """One stream of the primary context.
+
+    Parameters
+    ----------
+    core_stream
+        The `cuda.core.Stream`.
+    cupy_stream
+        The same stream as CuPy sees it.
+    key
+        Device ordinal, context number, handle.
+    lender
+        The object that owns the stream, kept alive; None if the stream is ours.
+    free_arena
+        Gives back what CuPy's pool keeps for the stream; called before a stream of ours is destroyed.
+    """
+
+    def __init__(
+        self, core_stream: Any, cupy_stream: Any, *, key: tuple[int, int, int], priority: int, lender: object, free_arena: Any
+    ) -> None:
+        self.core = core_stream
+        self.cupy = cupy_stream
+        self.key = key
+        self.handle = key[2]
+        self.priority = priority
+        self._lender = lender
+        self._free_arena = free_arena
+        self._record = core_stream.record
+        self._is_closed = False
+
+    def record(self, event: Any) -> object:
+        """Record a `cuda.core.Event` behind the work enqueued so far."""
+        try:
+            return self._record(event)
+        except Exception as error:
+            raise map_error(error, f"Recording an event on stream {self.handle:#x}") from error
+
+    def wait(self, event: Any) -> None:
+        """Make later work wait for a `cuda.core.Event`."""
+        with mapped_errors(f"Making stream {self.handle:#x} wait for an event"):
+            self.core.wait(event)
+
+    def query(self) -> bool:
+        """Tell whether all work enqueued so far has ended."""
+        with mapped_errors(f"Asking stream {self.handle:#x} whether it is done"):
+            return bool(self.cupy.done)
+
+    def synchronize(self) -> None:
+        """Block the host until all work enqueued so far has ended."""
+        with mapped_errors(f"Waiting for stream {self.handle:#x}"):
+            self.core.sync()
+
+    def close(self) -> None:
+        """Destroy the stream if it is ours, with the memory that CuPy's pool keeps for it; forget it if it was lent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with mapped_errors(f"Closing stream {self.handle:#x}"):
+            if self._lender is None:
+                # CuPy keeps one arena per stream pointer, which outlives the stream and is inherited by the next one with
+                # the same pointer (cupy#8068).
+                self._free_arena(self.cupy)
+            self.core.close()
+        self._lender = None

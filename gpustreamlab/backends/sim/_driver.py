@@ -1,0 +1,293 @@
+"""The host's side of the simulated device: what a CUDA driver does between a call and the hardware."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gpustreamlab.backends.sim._clock import HostClock
+from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, DeviceWork, KernelSpec, Mark, StreamQueue, Wait
+from gpustreamlab.backends.sim._event import SimEvent
+from gpustreamlab.backends.sim._presets import DevicePreset
+from gpustreamlab.backends.sim._scheduler import Scheduler
+from gpustreamlab.errors import EventNotRecordedError, InvalidHandleError, SessionClosedError, SessionError, StreamClosedError
+
+_NULL = 0
+_FIRST_HANDLE = 3  # 0, 1 and 2 are CUDA's NULL, legacy and per-thread handles
+_LAZY_COMMANDS = 4_096  # commands that may wait to be simulated
+
+
+class SimDriver:
+    """Charges each call to the host's clock, hands work to the scheduler, and waits for it.
+
+    Every method may be called from any thread. Virtual time depends on the order of calls, so a program that submits from several
+    threads is as deterministic as their order.
+
+    Parameters
+    ----------
+    preset
+        The device.
+    """
+
+    def __init__(self, preset: DevicePreset) -> None:
+        self.preset = preset
+        self.lock = threading.RLock()
+        self.is_closed = False
+        self.clock = HostClock()
+        self.scheduler = Scheduler(preset)
+        self.null_stream = self.scheduler.add_stream(_NULL, preset.priority_range[0], None)
+        self.streams: dict[int, StreamQueue] = {}
+        """Streams by handle, without the NULL stream."""
+        self._blocking: list[StreamQueue] = []
+        self._next_handle = _FIRST_HANDLE
+        self._null_count = 0
+        self._lazy_left = _LAZY_COMMANDS
+        self._thread = threading.local()
+
+    # Streams
+
+    def create_stream(self, priority: int, sm_ids: frozenset[int] | None, *, is_blocking: bool) -> StreamQueue:
+        """Make a stream."""
+        with self.lock:
+            self.check_open()
+            self._charge(self.preset.host.create_stream_ns)
+            self._catch_up()
+            stream = self.scheduler.add_stream(self._next_handle, priority, sm_ids)
+            self.streams[self._next_handle] = stream
+            self._next_handle += 1
+            if is_blocking:
+                stream.is_blocking = True
+                stream.null_count = -1
+                self._blocking.append(stream)
+            return stream
+
+    def destroy_stream(self, stream: StreamQueue) -> None:
+        """Destroy a stream; the work that it holds still runs."""
+        with self.lock:
+            if self.streams.pop(stream.number, None) is None:
+                return
+            if stream.is_blocking:
+                # The NULL stream still has to wait for what is left in it.
+                if stream.has_new_work:
+                    self._order_null_behind(stream)
+                self._blocking.remove(stream)
+            self.scheduler.remove_stream(stream)
+
+    # Enqueue
+
+    def launch(self, stream: StreamQueue, spec: KernelSpec) -> None:
+        """Launch a kernel or a fill."""
+        with self.lock:
+            now_ns = self._enter(stream, self.preset.host.launch_ns)
+            self.scheduler.submit_kernel(stream, spec, now_ns)
+
+    def copy(self, stream: StreamQueue, spec: CopySpec, *, is_pinned: bool) -> None:
+        """Enqueue a copy; the host is blocked until it has ended where its memory is not page-locked."""
+        with self.lock:
+            now_ns = self._enter(stream, self.preset.host.copy_ns)
+            self.scheduler.submit(stream, CopyRun(stream, spec), now_ns)
+            if not is_pinned:
+                self.synchronize_stream(stream)
+
+    def record(self, stream: StreamQueue, event: SimEvent) -> None:
+        """Record an event; what it held before is forgotten."""
+        with self.lock:
+            if type(event) is not SimEvent:
+                raise _refuse_event(event)
+            mark = event.mark = Mark()
+            self.scheduler.submit(stream, mark, self._enter(stream, self.preset.host.record_ns))
+
+    def wait(self, stream: StreamQueue, event: SimEvent) -> None:
+        """Make later work of a stream wait for the event as it is recorded now. Without a record nothing waits, as in CUDA."""
+        with self.lock:
+            if type(event) is not SimEvent:
+                raise _refuse_event(event)
+            now_ns = self._enter(stream, self.preset.host.wait_ns)
+            if event.mark is not None and event.mark.time_ns < 0:
+                self.scheduler.submit(stream, Wait(event.mark), now_ns)
+
+    # Ask and wait
+
+    def is_stream_idle(self, stream: StreamQueue) -> bool:
+        """Tell whether a stream has no work left."""
+        with self.lock:
+            self.check_open()
+            self._charge(self.preset.host.query_ns)
+            self._catch_up()
+            return not stream.is_busy
+
+    def is_event_done(self, event: SimEvent) -> bool:
+        """Tell whether an event was reached; one that was never recorded counts as reached, as in CUDA."""
+        with self.lock:
+            mark = self._read_mark(event)
+            self._charge(self.preset.host.query_ns)
+            if mark is None or 0 <= mark.time_ns < self.clock.now_ns:
+                return True
+            self._catch_up()
+            return mark.time_ns >= 0
+
+    def elapsed_ns(self, start: SimEvent, end: SimEvent) -> int:
+        """Return the time between two events that were reached."""
+        with self.lock:
+            self._charge(self.preset.host.elapsed_ns)
+            return self.time_of(end) - self.time_of(start)
+
+    def time_of(self, event: SimEvent) -> int:
+        """Return when an event was reached."""
+        with self.lock:
+            mark = self._read_mark(event)
+            if mark is None:
+                raise EventNotRecordedError(
+                    "This event was never recorded, so it has no time. Record it on a stream first: stream.record(event)."
+                )
+            if mark.time_ns < 0:
+                self._catch_up()
+            if mark.time_ns < 0:
+                raise SessionError(
+                    "The work in front of this event has not ended. Wait for it first: backend.synchronize_event(event)."
+                )
+            return mark.time_ns
+
+    def synchronize_stream(self, stream: StreamQueue) -> None:
+        """Block the host until a stream has no work left."""
+        self._block_until(lambda: not stream.is_busy)
+
+    def synchronize_event(self, event: SimEvent) -> None:
+        """Block the host until an event is reached."""
+        with self.lock:
+            mark = self._read_mark(event)
+            self._block_until(lambda: mark is None or mark.time_ns >= 0)
+
+    def synchronize(self) -> None:
+        """Block the host until nothing runs."""
+        self._block_until(lambda: not self.scheduler.busy_count)
+
+    # Clock
+
+    def read_clock(self) -> int:
+        """Return the host's time; reading it takes a moment, so a loop that waits for a time ends."""
+        with self.lock:
+            self._charge(self.preset.host.clock_read_ns)
+            return self.clock.now_ns
+
+    def charge(self, duration_ns: int) -> None:
+        """Let the host spend time."""
+        with self.lock:
+            self._charge(duration_ns)
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        """Make this thread's questions free of charge: a tool that looks on must not move the clock it looks at."""
+        before = getattr(self._thread, "is_observing", False)
+        self._thread.is_observing = True
+        try:
+            yield
+        finally:
+            self._thread.is_observing = before
+
+    def set_observer(self, observer: Callable[[DeviceWork], None] | None) -> None:
+        """Hand finished work to a function from now on, or to none."""
+        with self.lock:
+            self._catch_up()
+            self.scheduler.observer = observer
+
+    # Life
+
+    def check_open(self) -> None:
+        """Raise if the device was closed."""
+        if self.is_closed:
+            raise SessionClosedError("The simulated device was closed before this call. Make a new one: SimBackend().")
+
+    def close(self) -> None:
+        """Let everything end, and refuse work from now on."""
+        with self.lock:
+            if not self.is_closed:
+                self.synchronize()
+                self.is_closed = True
+                self.streams.clear()
+
+    # Inside
+
+    def _enter(self, stream: StreamQueue, cost_ns: int) -> int:
+        """Do what comes before every enqueue, and return its time."""
+        if self.is_closed or stream.is_closed:
+            self.check_open()
+            raise StreamClosedError(
+                f"Stream {stream.number} of the simulated device was closed before this call. Make a new one: backend.create_stream()."
+            )
+        if len(stream.queue) >= self.preset.queue_limit:
+            self._wait_for_room(stream)
+        self._lazy_left -= 1
+        if self._lazy_left < 0:
+            self._lazy_left = _LAZY_COMMANDS
+            self._catch_up()
+        clock = self.clock
+        clock.now_ns += cost_ns
+        if self._blocking:
+            self._keep_null_order(stream)
+        elif stream is self.null_stream:
+            self._null_count += 1
+        return clock.now_ns
+
+    def _keep_null_order(self, stream: StreamQueue) -> None:
+        """Apply the legacy default stream's rule: it waits for all blocking streams, and they for it.
+
+        Source: CUDA programming guide, "Default stream" and "Implicit synchronization"; streams made non-blocking are exempt.
+        """
+        if stream is self.null_stream:
+            for other in self._blocking:
+                if other.has_new_work:
+                    self._order_null_behind(other)
+            self._null_count += 1
+        elif stream.is_blocking:
+            stream.has_new_work = True
+            if stream.null_count != self._null_count:
+                stream.null_count = self._null_count
+                self._order(stream, behind=self.null_stream)
+
+    def _order_null_behind(self, stream: StreamQueue) -> None:
+        stream.has_new_work = False
+        self._order(self.null_stream, behind=stream)
+
+    def _order(self, stream: StreamQueue, *, behind: StreamQueue) -> None:
+        mark = Mark()
+        self.scheduler.submit(behind, mark, self.clock.now_ns)
+        self.scheduler.submit(stream, Wait(mark), self.clock.now_ns)
+
+    def _wait_for_room(self, stream: StreamQueue) -> None:
+        """Block the host until a full stream has room, as a full launch queue does on hardware."""
+        self._catch_up()
+        scheduler = self.scheduler
+        while len(stream.queue) >= self.preset.queue_limit:
+            scheduler.step()
+            self.clock.jump_to(scheduler.now_ns)
+
+    def _catch_up(self) -> None:
+        self.scheduler.run_before(self.clock.now_ns)
+
+    def _block_until(self, is_reached: Callable[[], bool]) -> None:
+        with self.lock:
+            self.check_open()
+            self._catch_up()
+            scheduler = self.scheduler
+            while not is_reached():
+                scheduler.step()
+                self.clock.jump_to(scheduler.now_ns)
+            self.clock.advance(self.preset.host.synchronize_ns)
+
+    def _charge(self, duration_ns: int) -> None:
+        if not getattr(self._thread, "is_observing", False):
+            self.clock.now_ns += duration_ns
+
+    def _read_mark(self, event: SimEvent) -> Mark | None:
+        self.check_open()
+        if type(event) is not SimEvent:
+            raise _refuse_event(event)
+        return event.mark
+
+
+def _refuse_event(event: object) -> InvalidHandleError:
+    return InvalidHandleError(
+        f"The simulated device was given {type(event).__name__!r} as an event. It only knows its own: backend.acquire_event()."
+    )

@@ -1,0 +1,394 @@
+"""The discrete-event core of the simulated device: what runs when, on which SMs.
+
+Pure: it holds no clock but its own, and the same commands at the same times give the same times. Rules:
+
+- A stream runs its commands in order. A kernel that reaches the head of its stream joins the kernels that wait for SMs.
+- Blocks are given out by priority, then by who came first. A kernel with blocks left over claims the SMs that it may use against
+  everyone behind it. Running blocks are never pushed out; a higher priority gets the slots as blocks end.
+  Source: Amert et al., "GPU Scheduling on the NVIDIA TX2: Hidden Details Revealed", RTSS 2017, rules for the execution engine's queues.
+- Everything that happens at one instant is taken in before blocks are given out for that instant.
+- An instant is only simulated when the host's clock is past it, so nothing submitted later could have changed it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+
+from gpustreamlab.backends.sim._bandwidth import share_bandwidth
+from gpustreamlab.backends.sim._commands import (
+    Batch,
+    Command,
+    CopyRun,
+    CopySpec,
+    DeviceWork,
+    KernelRun,
+    KernelSpec,
+    Mark,
+    StreamQueue,
+    Wait,
+)
+from gpustreamlab.backends.sim._presets import DevicePreset
+from gpustreamlab.backends.sim._sms import SlotPool
+from gpustreamlab.typing import SpanKind
+
+_WAKE, _BOUNDARY, _COPY_END = 0, 1, 2
+_STALE_ENTRIES = 4_096  # entries of the heap that may be out of date before it is cleaned
+
+
+class Scheduler:
+    """Simulates the device's side of everything submitted to it.
+
+    Parameters
+    ----------
+    preset
+        Sizes and speeds.
+    """
+
+    def __init__(self, preset: DevicePreset) -> None:
+        self.preset = preset
+        self.now_ns = 0
+        """The last instant that was simulated."""
+        self.busy_count = 0
+        """Streams that have work."""
+        self.observer: Callable[[DeviceWork], None] | None = None
+        """Gets each finished kernel, copy and fill."""
+        self.pool = SlotPool(preset.sm_count, preset.slots_per_sm)
+        self.streams: list[StreamQueue] = []
+        self._heap: list[tuple[int, int, int, StreamQueue | KernelRun | CopyRun]] = []
+        self._heap_limit = _STALE_ENTRIES
+        self._order = 0
+        self._levels: list[list[KernelRun]] = [[] for _ in range(1 + preset.priority_range[0] - preset.priority_range[1])]
+        self._waiting_count = 0
+        self._arrived: list[KernelRun | CopyRun] = []
+        self._must_issue = False
+        self._may_interrupt = False
+        self._engines: tuple[deque[CopyRun], deque[CopyRun]] = (deque(), deque())
+        self._drawing: dict[int, KernelRun] = {}
+        self._wanted_bytes_per_s = 0
+        self._traffic_changed = False
+        self._is_contended = False
+
+    # Streams
+
+    def add_stream(self, number: int, priority: int, sm_ids: frozenset[int] | None) -> StreamQueue:
+        """Make a stream, and cut the SM groups that its set crosses."""
+        if sm_ids is not None:
+            for group in self.pool.plan_splits(sm_ids):
+                self._split_group(group, sm_ids)
+        sm_count = self.pool.sm_count if sm_ids is None else len(sm_ids)
+        level = priority - self.preset.priority_range[1]
+        stream = StreamQueue(number, level, self.pool.mask_of(sm_ids), sm_count)
+        self.streams.append(stream)
+        return stream
+
+    def remove_stream(self, stream: StreamQueue) -> None:
+        """Forget a stream; what it holds still runs."""
+        stream.is_closed = True
+        if not stream.is_busy:
+            self.streams.remove(stream)
+
+    def _split_group(self, group: int, sm_ids: frozenset[int]) -> None:
+        held = [
+            (batch, run.spec.block_slots) for run in self._running_kernels() for batch in run.batches if batch.mask >> group & 1
+        ]
+        new = self.pool.split(group, sm_ids, held)
+        for stream in self.streams:
+            if stream.mask >> group & 1:
+                stream.mask |= 1 << new
+
+    def _running_kernels(self) -> list[KernelRun]:
+        """Return the kernels that hold slots, in the order in which they became ready."""
+        runs = {entry[3].order: entry[3] for entry in self._heap if isinstance(entry[3], KernelRun)}
+        return [runs[order] for order in sorted(runs) if runs[order].batches]
+
+    # Submission
+
+    def submit(self, stream: StreamQueue, command: Command, now_ns: int) -> None:
+        """Put a command into a stream at a host time that is later than every simulated instant."""
+        command.submit_ns = now_ns
+        stream.queue.append(command)
+        if not stream.is_busy:
+            stream.is_busy = True
+            self.busy_count += 1
+            self._order += 1
+            heapq.heappush(self._heap, (now_ns, self._order, _WAKE, stream))
+
+    def submit_kernel(self, stream: StreamQueue, spec: KernelSpec, now_ns: int) -> None:
+        """Put a kernel into a stream."""
+        block_ns = spec.block_ns
+        if spec.efficiency:
+            block_ns = max(1, round(block_ns / interpolate(spec.efficiency, stream.sm_count)))
+        self.submit(stream, KernelRun(stream, spec, block_ns), now_ns)
+
+    def submit_copy(self, stream: StreamQueue, spec: CopySpec, now_ns: int) -> None:
+        """Put a copy into a stream."""
+        self.submit(stream, CopyRun(stream, spec), now_ns)
+
+    # Time
+
+    def run_before(self, limit_ns: int) -> None:
+        """Simulate every instant before a host time. The host may still submit work at that time itself."""
+        heap = self._heap
+        while heap and heap[0][0] < limit_ns:
+            self.step()
+
+    def step(self) -> None:
+        """Simulate the next instant at which something happens."""
+        heap = self._heap
+        now_ns = self.now_ns = heap[0][0]
+        while heap and heap[0][0] == now_ns:
+            _, order, what, item = heapq.heappop(heap)
+            if what == _WAKE:
+                self._advance(item)  # type: ignore[arg-type]  # the code says which type it is
+            elif what == _BOUNDARY:
+                if item.due_order == order:  # type: ignore[union-attr]
+                    self._end_waves(item)  # type: ignore[arg-type]
+            else:
+                self._end_copy(item)  # type: ignore[arg-type]
+        if self._arrived:
+            self._admit()
+        if self._must_issue:
+            self._issue()
+        if self._traffic_changed:
+            self._share_bandwidth()
+
+    # Streams in order
+
+    def _advance(self, stream: StreamQueue) -> None:
+        """Start what comes next in a stream whose last command has ended."""
+        queue = stream.queue
+        now_ns = self.now_ns
+        while queue:
+            command = queue[0]
+            if command.submit_ns > now_ns:
+                self._wake_at(stream, command.submit_ns)
+                return
+            queue.popleft()
+            kind = type(command)
+            if kind is KernelRun:
+                self._arrived.append(command)  # type: ignore[arg-type]
+                return
+            if kind is Mark:
+                self._reach(command)  # type: ignore[arg-type]
+            elif kind is Wait:
+                if self._must_stand(stream, command.mark):  # type: ignore[union-attr]
+                    return
+            else:
+                self._arrived.append(command)  # type: ignore[arg-type]
+                return
+        stream.is_busy = False
+        self.busy_count -= 1
+        if stream.is_closed:
+            self.streams.remove(stream)
+
+    def _wake_at(self, stream: StreamQueue, time_ns: int) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (time_ns, self._order, _WAKE, stream))
+
+    def _reach(self, mark: Mark) -> None:
+        mark.time_ns = self.now_ns
+        if mark.waiters is not None:
+            for waiter in mark.waiters:
+                self._wake_at(waiter, self.now_ns)
+            mark.waiters = None
+
+    @staticmethod
+    def _must_stand(stream: StreamQueue, mark: Mark) -> bool:
+        if mark.time_ns >= 0:
+            return False
+        if mark.waiters is None:
+            mark.waiters = []
+        mark.waiters.append(stream)
+        return True
+
+    def _admit(self) -> None:
+        """Let what reached the head of its stream at this instant queue up for SMs or a copy engine, by time of submission."""
+        arrived, self._arrived = self._arrived, []
+        if len(arrived) > 1:
+            arrived.sort(key=_read_submit_ns)
+        for run in arrived:
+            if type(run) is KernelRun:
+                self._enter_kernel(run)
+            elif type(run) is CopyRun:
+                self._enter_copy(run)
+
+    # Copies
+
+    def _enter_copy(self, copy: CopyRun) -> None:
+        engine = self._engines[copy.spec.engine]
+        engine.append(copy)
+        if len(engine) == 1:
+            self._start_copy(copy)
+
+    def _start_copy(self, copy: CopyRun) -> None:
+        copy.start_ns = self.now_ns
+        self._order += 1
+        heapq.heappush(self._heap, (self.now_ns + copy.spec.duration_ns, self._order, _COPY_END, copy))
+
+    def _end_copy(self, copy: CopyRun) -> None:
+        engine = self._engines[copy.spec.engine]
+        engine.popleft()
+        if engine:
+            self._start_copy(engine[0])
+        if self.observer is not None:
+            spec = copy.spec
+            times = (copy.submit_ns, copy.start_ns, self.now_ns)
+            self.observer(DeviceWork(SpanKind.COPY, spec.name, copy.stream.number, *times, 0, spec.size_bytes, 0))
+        self._advance(copy.stream)
+
+    # Kernels
+
+    def _enter_kernel(self, run: KernelRun) -> None:
+        """Let a kernel join those that wait for SMs."""
+        self._order += 1
+        run.order = self._order
+        level = run.stream.level
+        self._levels[level].append(run)
+        self._waiting_count += 1
+        self._must_issue = True
+        if not self._may_interrupt and self._waiting_count > 1:
+            self._may_interrupt = any(self._levels[level + 1 :])
+
+    def _end_waves(self, run: KernelRun) -> None:
+        """Free the slots of the batches whose planned waves end now."""
+        work = run.work_at(self.now_ns) + 1e-3  # due times are whole ns, rounded up
+        slots = run.spec.block_slots
+        going_on = []
+        for batch in run.batches:
+            if batch.end_work > work:
+                going_on.append(batch)
+                continue
+            self.pool.give_back(batch.parts, slots)
+            self._change_running(run, -batch.blocks)
+        run.batches = going_on
+        if self._waiting_count:
+            self._must_issue = True
+        if going_on:
+            self._expect_boundary(run)
+        elif not run.backlog:
+            self._finish(run)
+
+    def _finish(self, run: KernelRun) -> None:
+        run.due_order = -1
+        if self.observer is not None:
+            spec = run.spec
+            times = (run.submit_ns, run.start_ns, self.now_ns)
+            work = DeviceWork(spec.kind, spec.name, run.stream.number, *times, spec.blocks, spec.size_bytes, spec.operations)
+            self.observer(work)
+        self._advance(run.stream)
+
+    def _change_running(self, run: KernelRun, blocks: int) -> None:
+        run.running += blocks
+        if run.block_draw:
+            self._wanted_bytes_per_s += blocks * run.block_draw
+            self._traffic_changed = True
+            if run.running:
+                self._drawing[run.order] = run
+            else:
+                del self._drawing[run.order]
+
+    def _expect_boundary(self, run: KernelRun) -> None:
+        """Enter the instant at which the kernel's next batch ends."""
+        batches = run.batches
+        end_work = batches[0].end_work if len(batches) == 1 else min(batch.end_work for batch in batches)
+        left = end_work - run.ref_work
+        time_ns = run.ref_ns + (math.ceil(left) if run.speed == 1 else math.ceil(left / run.speed))
+        self._order = run.due_order = self._order + 1
+        heapq.heappush(self._heap, (max(time_ns, self.now_ns), self._order, _BOUNDARY, run))
+        if len(self._heap) > self._heap_limit:
+            self._clean_heap()
+
+    def _clean_heap(self) -> None:
+        """Drop entries of kernels that have a newer one."""
+        live = [entry for entry in self._heap if entry[2] != _BOUNDARY or entry[3].due_order == entry[1]]  # type: ignore[union-attr]
+        self._heap[:] = live
+        heapq.heapify(self._heap)
+        self._heap_limit = _STALE_ENTRIES + 2 * len(live)
+
+    # Giving out blocks
+
+    def _issue(self) -> None:
+        """Give free slots to the kernels that wait, in order."""
+        self._must_issue = False
+        pool = self.pool
+        claimed = 0
+        for level in self._levels:
+            position = 0
+            while position < len(level):
+                run = level[position]
+                if claimed & run.stream.mask and run.is_planned:
+                    run.drop_plan(self.now_ns)
+                    self._expect_boundary(run)
+                open_mask = run.stream.mask & ~claimed
+                if open_mask and pool.has_room(open_mask, run.spec.block_slots):
+                    self._place(run, open_mask)
+                if run.count_waiting(self.now_ns):
+                    claimed |= run.stream.mask
+                    position += 1
+                    if claimed == pool.full_mask and not self._may_interrupt:
+                        return
+                else:
+                    del level[position]
+                    self._waiting_count -= 1
+        self._may_interrupt = False
+
+    def _place(self, run: KernelRun, open_mask: int) -> None:
+        """Start as many of a kernel's blocks as find room in the open SM groups."""
+        now_ns = self.now_ns
+        run.drop_plan(now_ns)
+        blocks, parts, mask = self.pool.take(open_mask, run.spec.block_slots, run.backlog)
+        if blocks:
+            if run.start_ns < 0:
+                run.start_ns = run.ref_ns = now_ns
+            run.batches.append(Batch(blocks, parts, mask, run.work_at(now_ns) + run.block_ns))
+            run.backlog -= blocks
+            self._change_running(run, blocks)
+        if run.backlog:
+            run.plan(open_mask)
+        if run.batches:
+            self._expect_boundary(run)
+
+    # Memory bandwidth
+
+    def _share_bandwidth(self) -> None:
+        """Set the speed of every kernel that draws on the memory, after a change of what runs."""
+        self._traffic_changed = False
+        cap = self.preset.memory_bytes_per_s
+        if self._wanted_bytes_per_s <= cap and not self._is_contended:
+            return
+        runs = list(self._drawing.values())
+        draws = [
+            (run.running * run.block_draw, run.running * max(run.spec.block_limit_bytes_per_s, run.block_draw)) for run in runs
+        ]
+        share = share_bandwidth(draws, cap)
+        self._is_contended = share < 1.0
+        for run, (wanted, limit) in zip(runs, draws, strict=True):
+            speed = min(1.0, share * limit / wanted)
+            if speed != run.speed:
+                run.ref_work = run.work_at(self.now_ns)
+                run.ref_ns = self.now_ns
+                run.speed = speed
+                self._expect_boundary(run)
+
+
+def interpolate(curve: tuple[tuple[int, float], ...], at: int) -> float:
+    """Read a calibration curve, straight between its points and flat outside.
+
+    Examples
+    --------
+    >>> interpolate(((10, 1.0), (20, 0.5)), 15)
+    0.75
+    """
+    below = [point for point in curve if point[0] <= at]
+    above = [point for point in curve if point[0] >= at]
+    if not below or not above:
+        return (below[-1] if below else above[0])[1]
+    (left, low), (right, high) = below[-1], above[0]
+    return low if left == right else low + (high - low) * (at - left) / (right - left)
+
+
+def _read_submit_ns(run: KernelRun | CopyRun) -> int:
+    return run.submit_ns

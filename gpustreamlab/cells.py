@@ -1,0 +1,112 @@
+"""Run the body of a cell magic as IPython runs a cell.
+
+IPython's ``%%time`` is the model: transform, parse, run, evaluate the last expression. Running the body through
+``shell.run_cell`` instead would lose the last value and mark a failing cell as successful.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+__all__ = ["CompiledCell", "awaits_at_top_level", "compile_cell", "magic_transformer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledCell:
+    """A cell's statements, and its last expression apart."""
+
+    statements: CodeType
+    """All but the last expression."""
+    last_expression: CodeType | None
+    """What the cell's value comes from; None if it ends in a statement."""
+
+    @property
+    def is_async(self) -> bool:
+        """True if the cell awaits at its top level."""
+        return any(code is not None and _is_coroutine(code) for code in (self.statements, self.last_expression))
+
+    def run(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
+        """Run the cell inside a context manager; return the value of its last expression, or None."""
+        # IPython shows a traceback from below this frame, so the user sees the cell and not this package.
+        __tracebackhide__ = "__ipython_bottom__"
+        with around:
+            exec(self.statements, namespace)  # noqa: S102 - running the user's cell is what this is for
+            return None if self.last_expression is None else eval(self.last_expression, namespace)  # noqa: S307
+
+    async def run_async(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
+        """Run a cell that awaits at its top level; see `run`."""
+        __tracebackhide__ = "__ipython_bottom__"
+        with around:
+            value = None
+            for code in (self.statements, self.last_expression):
+                if code is not None:
+                    value = eval(code, namespace)  # noqa: S307
+                    if _is_coroutine(code):
+                        value = await value
+            return None if self.last_expression is None else value
+
+
+def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell:
+    """Compile the body of a cell magic.
+
+    Parameters
+    ----------
+    shell
+        The IPython shell.
+    body
+        The cell without its magic line; it may hold magics and shell commands itself.
+    lines_above
+        How many lines of the cell stand above the body, so that tracebacks show the cell's own line numbers.
+
+    Raises
+    ------
+    SyntaxError
+        As the shell raises it for any cell.
+    """
+    source = "\n" * lines_above + shell.transform_cell(body)
+    name = shell.compile.cache(source, shell.execution_count, raw_code=source)
+    tree = shell.transform_ast(shell.compile.ast_parse(source, filename=name))
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    with shell.compile.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
+        return CompiledCell(
+            statements=shell.compile(tree, name, "exec"),
+            last_expression=None if last is None else shell.compile(ast.Expression(last.value), name, "eval"),
+        )
+
+
+def awaits_at_top_level(shell: Any, body: str) -> bool:
+    """Tell whether a cell's body awaits at its top level; False for one that does not compile."""
+    try:
+        code = compile(shell.transform_cell(body), "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except (SyntaxError, ValueError):
+        return False
+    return _is_coroutine(code)
+
+
+def magic_transformer(shell: Any, magic_name: str) -> Callable[[list[str]], list[str]]:
+    """Return an input transformer that awaits a cell magic whose body awaits.
+
+    A magic is an ordinary call, so it cannot await for its body inside the running event loop. The call can be awaited by
+    the cell, though: the magic then returns a coroutine, and IPython runs the cell on its loop as it does any other.
+    """
+    marker = f"%%{magic_name}"
+
+    def transform(lines: list[str]) -> list[str]:
+        if not lines or lines[0].split(None, 1)[:1] != [marker]:
+            return lines
+        line, body = lines[0].strip()[len(marker) :].strip(), "".join(lines[1:])
+        if not shell.autoawait or not awaits_at_top_level(shell, body):
+            return lines
+        return [f"await get_ipython().run_cell_magic({magic_name!r}, {line!r}, {body!r})\n"]
+
+    return transform
+
+
+def _is_coroutine(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_COROUTINE)

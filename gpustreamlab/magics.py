@@ -1,0 +1,240 @@
+"""IPython magics: `%gpulab`, `%%gpustream` and `%gputimeline`. Each does what the Python API also does."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
+
+from gpustreamlab.backends import BACKEND_NAMES
+from gpustreamlab.cells import compile_cell, magic_transformer
+from gpustreamlab.errors import GPUStreamLabError, nearest_hint
+from gpustreamlab.selections import Selection
+from gpustreamlab.session import Session
+from gpustreamlab.streams import Stream
+from gpustreamlab.timeline import Timeline
+
+__all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extension"]
+
+DEFAULT_VARIABLE = "lab"
+"""The variable that `%gpulab start` puts the session into."""
+
+
+class MagicParser(argparse.ArgumentParser):
+    """An argument parser that answers misuse with one line and the nearest valid choice."""
+
+    def parse(self, line: str) -> argparse.Namespace | None:
+        """Return the arguments, or None if help was asked for and shown.
+
+        Raises
+        ------
+        UsageError
+            For anything that cannot be understood.
+        """
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            self.error(f"{error} in {line!r}; close the quotes")
+        if {"-h", "--help"} & set(words):
+            self.print_help()
+            return None
+        arguments, left = self.parse_known_args(words)
+        if left:
+            self.error(f"there is no option or argument {left[0]!r}. {self.hint(left[0])}")
+        return arguments
+
+    @property
+    def options(self) -> list[str]:
+        """Every option, long form."""
+        return [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+
+    @property
+    def choices(self) -> list[str]:
+        """Every closed choice of an argument or option."""
+        return [choice for action in self._actions for choice in action.choices or ()]
+
+    def hint(self, wrong: str) -> str:
+        """Name the option nearest to a wrong one."""
+        return nearest_hint(wrong.partition("=")[0], self.options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise IPython's own `UsageError`, which shows as one line."""
+        raise UsageError(f"{self.prog}: {message} (see {self.prog} -h)")
+
+
+def gpulab_parser() -> MagicParser:
+    """Return the parser of `%gpulab`."""
+    parser = MagicParser(prog="%gpulab", description="Start, show or close the session.", allow_abbrev=False)
+    parser.add_argument(
+        "action", nargs="?", choices=("start", "show", "close"), help="default: show the session, or start one if there is none"
+    )
+    parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
+    parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")
+    parser.add_argument("--as", dest="variable", default=DEFAULT_VARIABLE, help="variable for the session (default: lab)")
+    return parser
+
+
+def gpustream_parser() -> MagicParser:
+    """Return the parser of `%%gpustream`."""
+    parser = MagicParser(
+        prog="%%gpustream", description="Run the cell with a stream selected, as one named range.", allow_abbrev=False
+    )
+    parser.add_argument("stream", help="name of the stream; made on first use")
+    parser.add_argument("--priority", type=int, help="CUDA priority for a new stream: lower runs first (default: 0)")
+    parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
+    parser.add_argument("--label", help="name of the range (default: the cell's number)")
+    parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
+    return parser
+
+
+def gputimeline_parser() -> MagicParser:
+    """Return the parser of `%gputimeline`."""
+    parser = MagicParser(prog="%gputimeline", description="Show the timeline of what ran so far.", allow_abbrev=False)
+    parser.add_argument("--save", metavar="FILE", help="write it to a .html or .svg file instead")
+    return parser
+
+
+@magics_class
+class GpuStreamMagics(Magics):  # type: ignore[misc]
+    """The magics of one shell, and the session that they work on."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._session: Session | None = None
+
+    @line_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def gpulab(self, line: str) -> Session | None:
+        """Start, show or close the session."""
+        arguments = gpulab_parser().parse(line)
+        if arguments is None:
+            return None
+        open_sessions = self._open_sessions()
+        action = arguments.action or ("show" if open_sessions else "start")
+        if action == "start":
+            return self._start(arguments)
+        session = self._find_session()
+        if action == "show":
+            return session
+        session.close()
+        self._session = None
+        return None
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
+    @output_can_be_silenced  # type: ignore[untyped-decorator]
+    def gpustream(self, line: str, cell: str) -> object:
+        """Run the cell with a stream selected, as one named range."""
+        arguments = gpustream_parser().parse(line)
+        if arguments is None:
+            return None
+        session = self._find_session()
+        code = compile_cell(self.shell, cell)
+        label = f"In [{self.shell.execution_count}]" if arguments.label is None else arguments.label
+        with _usage_errors():
+            stream = session.stream(arguments.stream, priority=arguments.priority)
+            for other in self._named_streams(session, arguments.after):
+                stream.wait(other)
+            around = _selected(session.on(stream, label), stream, synchronize=arguments.sync)
+        return code.run_async(self.shell.user_ns, around) if code.is_async else code.run(self.shell.user_ns, around)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def gputimeline(self, line: str) -> Timeline | None:
+        """Show the timeline of what ran so far, or save it."""
+        arguments = gputimeline_parser().parse(line)
+        if arguments is None:
+            return None
+        timeline = self._find_session().timeline()
+        if arguments.save is None:
+            return timeline
+        with _usage_errors():
+            print(f"Timeline saved to {timeline.save(arguments.save)}")  # noqa: T201 - a magic's answer
+        return None
+
+    def complete(self, event: Any) -> list[str]:
+        """Complete options and stream names for `%%gpustream` and its kin; called by IPython's completer."""
+        magic = event.line.lstrip().split(None, 1)[0].lstrip("%")
+        parser = {"gpulab": gpulab_parser, "gpustream": gpustream_parser, "gputimeline": gputimeline_parser}[magic]()
+        if event.symbol.startswith("-"):
+            return parser.options
+        names = {name for session in self._open_sessions() for name in session.streams} if magic == "gpustream" else set()
+        return sorted(names) + parser.choices + parser.options
+
+    def _start(self, arguments: argparse.Namespace) -> Session:
+        if not arguments.variable.isidentifier():
+            raise UsageError(f"%gpulab: --as takes a variable's name, not {arguments.variable!r}")
+        with _usage_errors():
+            session = Session(arguments.backend, device=arguments.device)
+        self._session = session
+        self.shell.push({arguments.variable: session})
+        return session
+
+    def _open_sessions(self) -> list[Session]:
+        held = [self._session] if self._session is not None else []
+        found = {id(value): value for value in [*held, *self.shell.user_ns.values()] if isinstance(value, Session)}
+        return [session for session in found.values() if not session.is_closed]
+
+    def _find_session(self) -> Session:
+        """Return the session started by `%gpulab`, or the only open one in the notebook's variables."""
+        if self._session is not None and not self._session.is_closed:
+            return self._session
+        sessions = self._open_sessions()
+        if len(sessions) == 1:
+            return sessions[0]
+        if not sessions:
+            raise UsageError("There is no open session. Start one with: %gpulab start")
+        names = sorted(name for name, value in self.shell.user_ns.items() if value in sessions and not name.startswith("_"))
+        raise UsageError(f"There are {len(sessions)} open sessions ({', '.join(names)}). Close all but one with NAME.close().")
+
+    @staticmethod
+    def _named_streams(session: Session, listed: str) -> Sequence[Stream]:
+        names = [name for name in listed.split(",") if name]
+        for name in names:
+            if name not in session.streams:
+                raise UsageError(
+                    f"%%gpustream: --after names no stream of the session: {name!r}. {nearest_hint(name, session.streams)}"
+                )
+        return [session.streams[name] for name in names]
+
+
+@contextmanager
+def _selected(selection: Selection, stream: Stream, *, synchronize: bool) -> Iterator[None]:
+    with selection:
+        yield
+    if synchronize:
+        stream.synchronize()
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Show errors of ours as one line: what was typed is wrong, not the program."""
+    try:
+        yield
+    except GPUStreamLabError as error:
+        raise UsageError(str(error)) from error
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics; what ``%load_ext gpustreamlab`` calls. Loading twice is silent."""
+    unload_ipython_extension(shell)
+    magics = GpuStreamMagics(shell)
+    shell.register_magics(magics)
+    transform = magic_transformer(shell, "gpustream")
+    transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
+    shell.input_transformers_cleanup.append(transform)
+    for name in ("%gpulab", "%%gpustream", "%gputimeline"):
+        shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=name)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take the magics away again; what ``%unload_ext gpustreamlab`` calls."""
+    transformers = shell.input_transformers_cleanup
+    transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
+    for kind, name in (("line", "gpulab"), ("cell", "gpustream"), ("line", "gputimeline")):
+        shell.magics_manager.magics[kind].pop(name, None)

@@ -1,0 +1,16 @@
+"""Named ranges, their bounded buffer, and the trace made from it."""
+
+from gpustreamlab.recorder._buffer import Drained, SpanBuffer
+from gpustreamlab.recorder._ranges import OpenRange, Range, RecordedLane
+from gpustreamlab.recorder._recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Recorder
+
+__all__ = [
+    "DEFAULT_PENDING_LIMIT",
+    "DEFAULT_RING_SIZE",
+    "Drained",
+    "OpenRange",
+    "Range",
+    "RecordedLane",
+    "Recorder",
+    "SpanBuffer",
+]

@@ -1,0 +1,84 @@
+"""A bounded ring of finished spans, read by append index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from gpustreamlab.errors import OptionError
+from gpustreamlab.typing import Int64Array
+
+SPAN_COLUMNS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "number")
+"""What the ring holds for each span, int64 each. ``number`` counts ranges as they open; ``parent`` is such a number or -1."""
+
+_FIRST_ROWS = 4_096
+
+
+class Drained(NamedTuple):
+    """What was appended since a cursor."""
+
+    columns: Mapping[str, Int64Array]
+    """Copies, shape (n_new,) each, in the order of appending; see `SPAN_COLUMNS`."""
+    cursor: int
+    """Pass this to the next drain."""
+    missed: int
+    """Spans that were overwritten before they could be read."""
+
+
+class SpanBuffer:
+    """The last `ring_size` spans.
+
+    Memory grows with use up to ``ring_size * 72`` bytes. When the ring is full, the oldest spans make room.
+
+    Parameters
+    ----------
+    ring_size
+        How many spans are kept; at least 1.
+    """
+
+    def __init__(self, ring_size: int) -> None:
+        if type(ring_size) is not int or ring_size < 1:
+            raise OptionError(
+                f"ring_size is {ring_size!r}; it is the number of spans kept, at least 1. Use ring_size=1_000_000."
+            )
+        self.ring_size = ring_size
+        self.appended_count = 0
+        self._rows = np.empty((len(SPAN_COLUMNS), min(_FIRST_ROWS, ring_size)), np.int64)
+
+    def __len__(self) -> int:
+        return min(self.appended_count, self.ring_size)
+
+    @property
+    def dropped_count(self) -> int:
+        """Spans that were overwritten because the ring was full."""
+        return self.appended_count - len(self)
+
+    def append(self, columns: Mapping[str, Int64Array]) -> None:
+        """Append spans, given as equally long columns."""
+        block = np.stack([columns[name] for name in SPAN_COLUMNS])
+        added = block.shape[1]
+        kept = block[:, max(0, added - self.ring_size) :]
+        self._grow(min(self.appended_count + added, self.ring_size))
+        first = self.appended_count + added - kept.shape[1]
+        places = (first + np.arange(kept.shape[1])) % self.ring_size
+        self._rows[:, places] = kept
+        self.appended_count += added
+
+    def drain(self, cursor: int) -> Drained:
+        """Return what was appended since the cursor; start with 0."""
+        oldest = self.appended_count - len(self)
+        first = max(cursor, oldest)
+        places = np.arange(first, self.appended_count) % self.ring_size
+        columns = dict(zip(SPAN_COLUMNS, self._rows[:, places], strict=True))
+        return Drained(columns, self.appended_count, first - cursor)
+
+    def _grow(self, wanted: int) -> None:
+        held = self._rows.shape[1]
+        if wanted <= held:
+            return
+        # Until the ring is full it has not wrapped, so rows are in order and growing is a copy.
+        grown = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held), self.ring_size)), np.int64)
+        grown[:, :held] = self._rows
+        self._rows = grown

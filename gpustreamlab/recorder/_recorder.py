@@ -1,0 +1,233 @@
+"""Collects ranges of all lanes and threads of a session into one bounded buffer."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.backends import Backend, BackendStream
+from gpustreamlab.errors import OptionError
+from gpustreamlab.model import Lane, Trace, TraceMetadata
+from gpustreamlab.recorder._buffer import Drained, SpanBuffer
+from gpustreamlab.recorder._names import NameTable
+from gpustreamlab.recorder._ranges import FinishedRange, OpenRange, Range, RecordedLane, ThreadState, new_numbers
+from gpustreamlab.recorder._snapshot import RANGE_CODE, build_trace
+from gpustreamlab.typing import CaptureTier
+
+DEFAULT_RING_SIZE = 1_000_000
+"""Spans kept by default."""
+DEFAULT_PENDING_LIMIT = 65_536
+"""Closed ranges of one lane whose device work has not ended, beyond which new ones are dropped."""
+COLLECT_EVERY = 4_096
+"""Closed ranges of one lane after which finished ones are collected in passing, so that their events are used again."""
+NAME_LIMIT = 65_536
+"""Different range names told apart in one session."""
+THREAD_LIMIT = 4_096
+"""Different thread names told apart in one session."""
+
+
+class Recorder:
+    """The range tier: a pair of events and an NVTX range for each named range.
+
+    Parameters
+    ----------
+    backend
+        Whose events, clock and NVTX domain are used.
+    ring_size
+        How many finished spans are kept; the oldest make room and are counted as dropped.
+    pending_limit
+        How many closed ranges of one lane may wait for the device; later ones are counted as dropped.
+    """
+
+    def __init__(
+        self, backend: Backend, *, ring_size: int = DEFAULT_RING_SIZE, pending_limit: int = DEFAULT_PENDING_LIMIT
+    ) -> None:
+        if type(pending_limit) is not int or pending_limit < 1:
+            raise OptionError(
+                f"pending_limit is {pending_limit!r}; it is a number of ranges, at least 1. Use pending_limit=65_536."
+            )
+        self._backend = backend
+        self._buffer = SpanBuffer(ring_size)
+        self._pending_limit = pending_limit
+        self._lock = threading.Lock()
+        self._names = NameTable(NAME_LIMIT)
+        self._threads = NameTable(THREAD_LIMIT)
+        self._annotations: dict[str, tuple[int, Any]] = {}
+        self._local = threading.local()
+        self._lanes: list[Lane] = []
+        self._recorded: list[RecordedLane] = []
+        self._edges: deque[tuple[int, int]] = deque(maxlen=ring_size)
+        self._overflowed_count = 0
+        self.failed_count = 0
+        # What a range needs on its hot path, looked up once.
+        self.numbers = new_numbers()
+        self.next_tick_ns = 0
+        self.host_time_ns = backend.host_time_ns
+        self.tick = backend.tick
+        self.acquire_event = backend.acquire_event
+        self.push_range = backend.push_range
+        self.pop_range = backend.pop_range
+
+    @property
+    def dropped_count(self) -> int:
+        """Ranges that are missing: overwritten, beyond the pending limit, or failed to record."""
+        return self._buffer.dropped_count + self._overflowed_count + self.failed_count
+
+    @property
+    def pending_count(self) -> int:
+        """Closed ranges whose device work had not ended when they were last collected."""
+        return sum(len(lane.finished) for lane in self._recorded)
+
+    @property
+    def span_count(self) -> int:
+        """Finished spans in the buffer."""
+        return len(self._buffer)
+
+    def add_lane(self, lane: Lane, stream: BackendStream) -> RecordedLane:
+        """Start recording a stream; one made anew under a name goes on in that name's lane."""
+        with self._lock:
+            names = [known.name for known in self._lanes]
+            index = names.index(lane.name) if lane.name in names else len(names)
+            recorded = RecordedLane(index, stream)
+            self._lanes[index : index + 1] = [lane]
+            self._recorded[index : index + 1] = [recorded]
+        return recorded
+
+    def range(self, lane: RecordedLane, name: str) -> Range:
+        """Return a range to enter with ``with``."""
+        return Range(self, lane, name)
+
+    def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
+        """Open a range that any thread may end."""
+        return OpenRange(self, lane, name)
+
+    def prepared(self, name: str) -> tuple[int, Any]:
+        """Return the number and the NVTX attributes of a name."""
+        try:
+            return self._annotations[name]
+        except KeyError:
+            return self._prepare(name)
+
+    def thread_state(self) -> ThreadState:
+        """Return what is open in this thread."""
+        try:
+            state: ThreadState = self._local.state
+        except AttributeError:
+            state = self._local.state = ThreadState(self._threads.code(_utf8(threading.current_thread().name)))
+        return state
+
+    def after_append(self, lane: RecordedLane) -> None:
+        """Collect in passing when many ranges have closed, and drop the newest where the device falls behind."""
+        waiting = lane.finished
+        if len(waiting) % COLLECT_EVERY and len(waiting) <= self._pending_limit:
+            return
+        self.collect()
+        with lane.lock:
+            while len(waiting) > self._pending_limit:
+                dropped = waiting.pop()
+                self._overflowed_count += 1
+                self._backend.release_events((dropped.start, dropped.end))
+
+    def add_edge(self, source_number: int, target: RecordedLane) -> None:
+        """Note that the next range of a lane waits for an earlier range; -1 stands for none."""
+        if source_number >= 0:
+            target.incoming.append(source_number)
+
+    def close_edges(self, lane: RecordedLane, number: int) -> None:
+        """Let the edges that wait for a lane's next range end at it."""
+        incoming, lane.incoming = lane.incoming, []
+        self._edges.extend((source, number) for source in incoming)
+
+    def collect(self) -> None:
+        """Move ranges whose device work has ended into the buffer. Never waits for the device."""
+        with self._lock:
+            for lane in self._recorded:
+                self._collect_lane(lane)
+
+    def drain(self, cursor: int) -> Drained:
+        """Collect, then return the spans appended since the cursor; start with 0."""
+        self.collect()
+        with self._lock:
+            return self._buffer.drain(cursor)
+
+    def trace(self, *, title: str = "") -> Trace:
+        """Collect, then return everything in the buffer as an immutable trace."""
+        drained = self.drain(0)
+        return build_trace(
+            drained.columns,
+            names=self._names.texts,
+            lanes=tuple(self._lanes),
+            threads=self._threads.texts,
+            edges=tuple(self._edges),
+            metadata=self._metadata(title),
+        )
+
+    def _prepare(self, name: str) -> tuple[int, Any]:
+        text = _utf8(name)
+        prepared = self._names.code(text), self._backend.annotation(text)
+        if len(self._annotations) < NAME_LIMIT:
+            self._annotations[name] = prepared
+        return prepared
+
+    def _collect_lane(self, lane: RecordedLane) -> None:
+        ended = self._count_ended(lane.finished)
+        if not ended:
+            return
+        rows = [lane.finished.popleft() for _ in range(ended)]
+        starts, ends, names, queued, numbers, parents, threads = zip(*rows, strict=True)
+        times = self._backend.resolve(starts, ends, np.array(queued, np.int64))
+        self._buffer.append(
+            {
+                "start_ns": times.start_ns,
+                "end_ns": times.end_ns,
+                "queued_ns": times.queued_ns,
+                "lane": np.full(ended, lane.index, np.int64),
+                "name": np.array(names, np.int64),
+                "kind": np.full(ended, RANGE_CODE, np.int64),
+                "parent": np.array(parents, np.int64),
+                "thread": np.array(threads, np.int64),
+                "number": np.array(numbers, np.int64),
+            }
+        )
+        self._backend.release_events(starts)
+        self._backend.release_events(ends)
+
+    def _count_ended(self, waiting: Sequence[FinishedRange] | deque[FinishedRange]) -> int:
+        """Return how many of a lane's closed ranges have ended: a stream ends them in order, so a few questions are enough."""
+        is_done = self._backend.is_event_done
+        low, high = 0, len(waiting)
+        if high and is_done(waiting[high - 1].end):
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            if is_done(waiting[middle].end):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _metadata(self, title: str) -> TraceMetadata:
+        clock = self._backend.clock_info()
+        return TraceMetadata(
+            backend=self._backend.name,
+            device=self._backend.device,
+            clock=clock.description,
+            clock_error_ns=clock.clock_error_ns,
+            range_error_ns=clock.range_error_ns,
+            range_correction_ns=clock.range_correction_ns,
+            host_error_ns=clock.host_error_ns,
+            tier=CaptureTier.RANGES,
+            dropped_spans=self.dropped_count,
+            pending_spans=self.pending_count,
+            epoch_unix_ns=clock.epoch_unix_ns,
+            title=title,
+        )
+
+
+def _utf8(text: str) -> str:
+    """Replace what UTF-8 cannot write, so that every name can be stored."""
+    return text.encode("utf-8", "replace").decode("utf-8")

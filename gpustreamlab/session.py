@@ -1,0 +1,433 @@
+"""The session: owns every stream, event and clock, and the recorder that watches them."""
+
+from __future__ import annotations
+
+import atexit
+import html
+import logging
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from numpy.typing import DTypeLike, NDArray
+
+from gpustreamlab.analysis import Overlap, overlap
+from gpustreamlab.backends import Backend, BackendStream, choose_backend
+from gpustreamlab.errors import (
+    CloseError,
+    OptionError,
+    SelectionError,
+    SessionClosedError,
+    SessionError,
+    StreamClosedError,
+    StreamExistsError,
+    StreamNotFoundError,
+    nearest_hint,
+)
+from gpustreamlab.model import Device, Lane, Trace
+from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
+from gpustreamlab.selections import Selection, Selections
+from gpustreamlab.streams import Event, Stream, check_priority, check_stream_name
+from gpustreamlab.timeline import Timeline
+from gpustreamlab.typing import SessionState, SupportsCudaStream
+
+__all__ = ["Session"]
+
+_log = logging.getLogger(__name__)
+_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Session:
+    """Streams of one device, and the record of what ran in them.
+
+    Parameters
+    ----------
+    backend
+        ``"cuda"``, ``"sim"``, a backend object, or None: the GPU if there is one, else the simulated device. A session always
+        says which it uses. A backend object stays its owner's: the session does not close it.
+    device
+        The CUDA device number.
+    ring_size
+        How many finished ranges are kept, 72 bytes each; the oldest make room and are counted.
+    pending_limit
+        How many closed ranges of one stream may wait for the device; later ones are dropped and counted.
+    title
+        A name for traces and timelines.
+
+    Raises
+    ------
+    BackendNotFoundError
+        If there is no such backend.
+    BackendUnavailableError
+        If ``"cuda"`` was asked for and cannot run here.
+    DeviceNotFoundError
+        If there is no device of that number.
+    OptionError
+        If a size is below 1.
+
+    Examples
+    --------
+    >>> with Session("sim") as lab:
+    ...     copy, compute = lab.stream("copy"), lab.stream("compute", priority=-1)
+    ...     with lab.on("copy", "upload"):
+    ...         a = lab.xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+    ...     compute.wait(copy.record())
+    ...     with lab.on("compute", "gemm"):
+    ...         b = a @ a
+    ...     lab.synchronize()
+    ...     len(lab.trace), b.get().tolist()
+    (2, [[7.0, 10.0], [15.0, 22.0]])
+    """
+
+    def __init__(
+        self,
+        backend: str | Backend | None = None,
+        *,
+        device: int = 0,
+        ring_size: int = DEFAULT_RING_SIZE,
+        pending_limit: int = DEFAULT_PENDING_LIMIT,
+        title: str = "",
+    ) -> None:
+        self._state = SessionState.CLOSED  # until everything below has worked, there is nothing to close
+        if isinstance(device, bool) or not isinstance(device, int):
+            raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
+        choice = choose_backend(backend, device)
+        self._backend = choice.backend
+        self._owns_backend = choice.is_owned
+        self.fallback_reason: str = choice.fallback_reason
+        """Why the simulated device stands in for a GPU; empty if it does not."""
+        try:
+            self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
+        except Exception:
+            if self._owns_backend:
+                self._backend.close()
+            raise
+        self.title = title
+        """A name for traces and timelines."""
+        self._streams: dict[str, Stream] = {}
+        self._lock = threading.RLock()
+        self._selections = Selections(self._backend, self._recorder)
+        self._entered = False
+        self._last_trace: Trace | None = None
+        self._state = SessionState.OPEN
+        _open_sessions.add(self)
+
+    def __enter__(self) -> Self:
+        self._require_open("enter it")
+        if self._entered:
+            raise SessionError("This session is entered already. Use one `with` block, or call lab.close() at the end.")
+        self._entered = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except CloseError as failure:
+            if error is None:
+                raise
+            error.add_note(str(failure))
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", None) is SessionState.OPEN and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was never closed. Call lab.close() or use `with`.", ResourceWarning, stacklevel=2)
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        return f"<Session: {', '.join(facts.values())}>"
+
+    def _repr_html_(self) -> str:
+        left = "style='text-align:left'"
+        rows = "".join(
+            f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>"
+            for name, value in self._facts().items()
+        )
+        note = f"<p>{html.escape(self.fallback_reason)}</p>" if self.fallback_reason else ""
+        return f"<div><strong>gpustreamlab session</strong><table>{rows}</table>{note}</div>"
+
+    @property
+    def state(self) -> SessionState:
+        """Where the session is in its life."""
+        return self._state
+
+    @property
+    def is_closed(self) -> bool:
+        """True unless the session is open."""
+        return self._state is not SessionState.OPEN
+
+    @property
+    def backend(self) -> Backend:
+        """The backend in use."""
+        return self._backend
+
+    @property
+    def device(self) -> Device:
+        """The device in use, real or simulated."""
+        return self._backend.device
+
+    @property
+    def is_simulated(self) -> bool:
+        """True if no hardware stands behind the numbers."""
+        return self._backend.device.simulated
+
+    @property
+    def xp(self) -> Any:
+        """The array module: CuPy on a GPU, a NumPy-compatible one on the simulated device."""
+        return self._backend.xp
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """The session's open streams by name, in the order of their making."""
+        return MappingProxyType({name: stream for name, stream in self._streams.items() if not stream.is_closed})
+
+    @property
+    def current(self) -> Stream | None:
+        """The stream selected in this thread, or None."""
+        return self._selections.current
+
+    def stream(self, name: str, *, priority: int | None = None, external: object | None = None) -> Stream:
+        """Return the stream of this name, making it on first use.
+
+        Parameters
+        ----------
+        name
+            Letters, digits and ``_ - . + : / # @``, at most 100 of them.
+        priority
+            CUDA priority, lower runs first; None for the default on first use and for "as it is" later.
+        external
+            An object with ``__cuda_stream__`` (a stream of CuPy, torch, cuda.core, ...) to use instead of a new stream. It
+            stays its owner's, is kept alive until the session closes, and is never destroyed here.
+
+        Returns
+        -------
+        Stream
+            Non-blocking: it does not wait for the NULL stream. Order it after work done with no stream selected by
+            `synchronize`, or by an event.
+
+        Raises
+        ------
+        InvalidNameError
+            If the name cannot be used.
+        OptionError
+            If the device does not take the priority.
+        StreamExistsError
+            If the name is taken by a stream of another priority or owner.
+        StreamRefusedError
+            If `external` lends no stream, or a default stream.
+        SessionClosedError
+            If the session is closed.
+        """
+        self._require_open(f"get stream {name!r}"[:60])
+        check_stream_name(name)
+        if priority is not None:
+            check_priority(priority, self._backend.priority_range)
+        with self._lock:
+            known = self.streams.get(name)
+            if known is not None:
+                return self._as_it_is(known, priority, external)
+            made = self._make_backend_stream(priority or 0, external)
+            return self._add_stream(name, made)
+
+    def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
+        """Select a stream for this thread, and record a range around what runs in the ``with`` block.
+
+        CuPy's current stream (or the simulated device's) follows, and is put back on every exit. Selections nest.
+
+        Parameters
+        ----------
+        stream
+            A stream's name, a `Stream`, or any object with ``__cuda_stream__``, which becomes a lane on first use.
+        label
+            Name of the range; the stream's name if None.
+
+        Raises
+        ------
+        StreamNotFoundError
+            If no stream has this name; the message names the nearest.
+        """
+        self._require_open("select a stream")
+        chosen = self._find(stream)
+        chosen.require_open()
+        return self._selections.select(chosen, chosen.name if label is None else str(label))
+
+    def range(self, label: str) -> Range:
+        """Return a named range on the stream selected in this thread, to enter with ``with``. Ranges nest.
+
+        Raises
+        ------
+        SelectionError
+            If no stream is selected in this thread.
+        """
+        current = self.current
+        if current is None:
+            raise SelectionError(
+                f"Range {label!r} needs a stream, and none is selected in this thread. Use: with lab.on('name', {label!r}): ..."
+            )
+        return self._recorder.range(current.recorded, str(label))
+
+    def start_range(self, stream: str | Stream | SupportsCudaStream, label: str) -> OpenRange:
+        """Open a range on a stream now; call its ``end()`` later, from any thread."""
+        self._require_open("start a range")
+        return self._recorder.start_range(self._find(stream).recorded, str(label))
+
+    def event(self) -> Event:
+        """Return an event that is not recorded yet."""
+        self._require_open("make an event")
+        return Event(self._backend)
+
+    def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float64") -> NDArray[Any]:
+        """Return page-locked host memory as an uninitialised NumPy array: copies to and from it can overlap other work."""
+        self._require_open("allocate page-locked memory")
+        return self._backend.pinned_empty(shape, dtype)
+
+    def synchronize(self) -> None:
+        """Block the host until the whole device is idle; afterwards every closed range is in the trace."""
+        self._require_open("synchronize")
+        self._backend.synchronize()
+        self._recorder.collect()
+
+    @property
+    def trace(self) -> Trace:
+        """An immutable snapshot of the ranges whose work has ended. Never waits for the device.
+
+        Ranges that still run are counted in ``trace.metadata.pending_spans``; call `synchronize` first to have them all. A
+        closed session keeps its last trace.
+        """
+        with self._lock:
+            if self._last_trace is not None:
+                return self._last_trace
+            return self._recorder.trace(title=self.title)
+
+    def overlap(self) -> Overlap:
+        """Return how much the streams' work overlapped, so far; see `gpustreamlab.analysis.overlap`."""
+        return overlap(self.trace)
+
+    def timeline(self, trace: Trace | None = None) -> Timeline:
+        """Return the timeline of what ran so far, or of a saved trace."""
+        return Timeline(self.trace if trace is None else trace)
+
+    def close(self) -> None:
+        """Wait for the streams' work, keep the trace, and release everything the session made.
+
+        Order: this thread's selections, each stream (its work, its ranges, the stream), events, the clock, the backend if
+        the session made it. Closing twice is silent. A part that fails does not stop the others.
+
+        Raises
+        ------
+        CloseError
+            If parts failed; the session is closed all the same.
+        """
+        with self._lock:
+            if self._state is not SessionState.OPEN:
+                return
+            self._state = SessionState.CLOSING
+            _open_sessions.discard(self)
+            steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close)]
+            steps += [(f"stream {stream.name!r}", stream.close) for stream in self._streams.values()]
+            steps.append(("trace", self._keep_trace))
+            if self._owns_backend:
+                steps.append((f"backend {self._backend.name!r}", self._backend.close))
+            failures = [(what, error) for what, step in steps if (error := _failure_of(step)) is not None]
+            self._state = SessionState.CLOSED
+        if failures:
+            raise CloseError(failures)
+
+    def _require_open(self, doing: str) -> None:
+        if self._state is not SessionState.OPEN:
+            raise SessionClosedError(
+                f"This session is closed; it cannot {doing}. Its trace can still be read. "
+                "Start another with gpustreamlab.Session()."
+            )
+
+    def _as_it_is(self, known: Stream, priority: int | None, external: object | None) -> Stream:
+        if priority is not None and priority != known.priority:
+            raise StreamExistsError(
+                f"Stream {known.name!r} exists with priority {known.priority}, not {priority}. "
+                f"Close it first with lab.stream({known.name!r}).close(), or use another name."
+            )
+        if external is not None:
+            if not isinstance(external, SupportsCudaStream) or external.__cuda_stream__()[1] != known.handle:
+                raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
+        return known
+
+    def _make_backend_stream(self, priority: int, external: object | None) -> BackendStream:
+        if external is None:
+            return self._backend.create_stream(priority=priority)
+        return self._backend.adopt_stream(external)
+
+    def _add_stream(self, name: str, made: BackendStream) -> Stream:
+        device, context, handle = made.key
+        for other in self.streams.values():
+            if other.lane.key == made.key:
+                made.close()
+                raise StreamExistsError(f"This stream is a lane already, named {other.name!r}. Use lab.stream({other.name!r}).")
+        lane = Lane(name=name, device=device, context=context, stream=handle, priority=made.priority)
+        stream = Stream(lane, self._backend, made, self._recorder)
+        self._streams[name] = stream
+        return stream
+
+    def _find(self, stream: object) -> Stream:
+        if isinstance(stream, str):
+            found = self._streams.get(stream)
+            if found is None:
+                hint = nearest_hint(stream, self.streams)
+                raise StreamNotFoundError(
+                    f"The session has no stream {stream[:40]!r}. {hint} Make it first with lab.stream({stream[:40]!r})."
+                )
+            return found
+        if isinstance(stream, Stream) and self._streams.get(stream.name) is stream:
+            return stream
+        if isinstance(stream, Stream) and stream.is_closed:
+            raise StreamClosedError(f"Stream {stream.name!r} is closed. Make another with lab.stream({stream.name!r}).")
+        return self._adopted(stream)
+
+    def _adopted(self, lender: object) -> Stream:
+        """Return the lane of a stream that others own, making it on first use."""
+        with self._lock:
+            made = self._backend.adopt_stream(lender)
+            for known in self.streams.values():
+                if known.lane.key == made.key:
+                    made.close()
+                    return known
+            library = type(lender).__module__.partition(".")[0]
+            number = 1 + sum(name.startswith(f"{library}-") for name in self._streams)
+            return self._add_stream(f"{library}-{number}", made)
+
+    def _keep_trace(self) -> None:
+        self._last_trace = self._recorder.trace(title=self.title)
+
+    def _facts(self) -> dict[str, str]:
+        """Return what the representations say; never touches the device."""
+        trace = self._last_trace
+        span_count = len(trace) if trace is not None else self._recorder.span_count
+        dropped_count = trace.metadata.dropped_spans if trace is not None else self._recorder.dropped_count
+        names = list(self.streams)
+        listed = f" ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})" if names else ""
+        return {
+            "device": f"{self.device.label}, {self.device.sm_count} SMs",
+            "numbers": "simulated, no hardware behind them" if self.is_simulated else "real, measured",
+            "streams": f"{len(names)} streams{listed}",
+            "spans": f"{span_count:,} spans",
+            "dropped": f"{dropped_count:,} dropped",
+            "state": self._state.value,
+        }
+
+
+def _failure_of(step: Callable[[], object]) -> Exception | None:
+    try:
+        step()
+    except Exception as error:  # noqa: BLE001 - every failure of a close is reported, none stops the others
+        return error
+    return None
+
+
+@atexit.register
+def _close_open_sessions() -> None:
+    """Close what is still open before the interpreter takes its modules apart."""
+    for session in list(_open_sessions):
+        failure = _failure_of(session.close)
+        if failure is not None:
+            _log.debug("A session could not be closed at exit: %s", failure)

@@ -1,0 +1,291 @@
+"""Streams and events of a session."""
+
+from __future__ import annotations
+
+import unicodedata
+from types import TracebackType
+from typing import Any
+
+from gpustreamlab.backends import Backend, BackendStream
+from gpustreamlab.errors import (
+    EventClosedError,
+    EventNotRecordedError,
+    InvalidNameError,
+    OptionError,
+    StreamClosedError,
+)
+from gpustreamlab.model import Lane
+from gpustreamlab.recorder import Recorder
+
+__all__ = ["MAX_NAME_LENGTH", "Event", "Stream", "check_priority", "check_stream_name"]
+
+MAX_NAME_LENGTH = 100
+"""Longest name of a stream, in characters."""
+_NAME_SIGNS = frozenset("_-.+:/#@")
+
+
+class Stream:
+    """An ordered queue of device work, and a lane of the timeline. Made by `Session.stream`.
+
+    Work enqueued in one stream runs in order; work of different streams may overlap. Every method returns at once, except
+    `synchronize` and `close`. Any library that reads ``__cuda_stream__`` (CuPy, torch, cuda.core, ...) takes it as its own.
+    """
+
+    def __init__(self, lane: Lane, backend: Backend, backend_stream: BackendStream, recorder: Recorder) -> None:
+        self.lane = lane
+        """The lane of the timeline, as a value."""
+        self.backend_stream = backend_stream
+        self.recorded = recorder.add_lane(lane, backend_stream)
+        self._backend = backend
+        self._recorder = recorder
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = " closed" if self._is_closed else ""
+        return f"<Stream {self.name!r}, priority {self.priority}, handle {self.lane.stream:#x}{state}>"
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Lend the stream to other libraries: protocol version 0 and the handle. Source: the CUDA Python stream protocol."""
+        self.require_open()
+        return (0, self.backend_stream.handle)
+
+    @property
+    def name(self) -> str:
+        """How the user calls it."""
+        return self.lane.name
+
+    @property
+    def priority(self) -> int:
+        """CUDA priority: lower numbers run first; 0 is the lowest priority."""
+        return self.lane.priority
+
+    @property
+    def handle(self) -> int:
+        """Address of the ``cudaStream_t``, or the stream's number on the simulated device."""
+        return self.lane.stream
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `close` has begun."""
+        return self._is_closed
+
+    def record(self, event: Event | None = None) -> Event:
+        """Record an event behind the work enqueued so far.
+
+        Parameters
+        ----------
+        event
+            An event to record again; a new one if None.
+
+        Raises
+        ------
+        StreamClosedError
+            If the stream is closed.
+        EventClosedError
+            If the event is closed.
+        """
+        self.require_open()
+        event = event or Event(self._backend)
+        event.record(self)
+        return event
+
+    def wait(self, other: Event | Stream) -> None:
+        """Make work enqueued from now on wait for an event, or for all that another stream holds now.
+
+        Waiting for an event that was never recorded is nothing to wait for, as in CUDA.
+
+        Raises
+        ------
+        StreamClosedError
+            If either stream is closed.
+        EventClosedError
+            If the event is closed.
+        """
+        self.require_open()
+        if isinstance(other, Stream):
+            with other.record() as event:
+                self.wait(event)
+            return
+        if not isinstance(other, Event):
+            raise OptionError(
+                f"Stream {self.name!r} cannot wait for a {type(other).__name__}. Pass an event of lab.stream(name).record(), "
+                "or a stream of the session."
+            )
+        other.make_wait(self)
+
+    def query(self) -> bool:
+        """Tell whether all work enqueued so far has ended, without waiting for it."""
+        self.require_open()
+        return self.backend_stream.query()
+
+    def synchronize(self) -> None:
+        """Block the host until all work enqueued so far has ended."""
+        self.require_open()
+        self.backend_stream.synchronize()
+
+    def close(self) -> None:
+        """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self.backend_stream.synchronize()
+            self._recorder.collect()
+        finally:
+            self.backend_stream.close()
+
+    def note_edge(self, range_number: int) -> None:
+        """Note for the timeline that the stream's next range waits for an earlier range of another stream."""
+        self._recorder.add_edge(range_number, self.recorded)
+
+    def require_open(self) -> None:
+        """Raise `StreamClosedError` if the stream is closed."""
+        if self._is_closed:
+            raise StreamClosedError(
+                f"Stream {self.name!r} is closed. Make another with lab.stream({self.name!r}) on an open session."
+            )
+
+
+class Event:
+    """A point in a stream that others can wait for, and that has a time. Made by `Session.event` or `Stream.record`.
+
+    An event means the work in front of it when it was last recorded. As a context manager it gives its device event back
+    to the pool at the end.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._event: Any = backend.acquire_event()
+        self._stream: Stream | None = None
+        self._range_number = -1
+
+    def __enter__(self) -> Event:
+        self._require_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._event is None:
+            return "<Event closed>"
+        return f"<Event recorded on {self._stream.name!r}>" if self._stream else "<Event not recorded>"
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `close` was called."""
+        return self._event is None
+
+    def record(self, stream: Stream) -> None:
+        """Record behind the work that the stream holds now; an earlier recording is forgotten."""
+        event = self._require_open()
+        stream.require_open()
+        stream.backend_stream.record(event)
+        self._stream = stream
+        self._range_number = stream.recorded.last_number
+
+    def make_wait(self, stream: Stream) -> None:
+        """Make a stream's later work wait for this event; what `Stream.wait` does."""
+        event = self._require_open()
+        stream.require_open()
+        if self._stream is None:
+            return
+        stream.backend_stream.wait(event)
+        if stream is not self._stream:
+            stream.note_edge(self._range_number)
+
+    def query(self) -> bool:
+        """Tell whether the work in front of the event has ended; True if it was never recorded, as in CUDA."""
+        event = self._require_open()
+        return self._stream is None or self._backend.is_event_done(event)
+
+    def synchronize(self) -> None:
+        """Block the host until the work in front of the event has ended."""
+        event = self._require_open()
+        if self._stream is not None:
+            self._backend.synchronize_event(event)
+
+    def elapsed_ns(self, end: Event) -> int:
+        """Return the device time from this event to a later one, in ns, waiting for both.
+
+        The value is what the device's own event clock says, uncorrected: a float32 of milliseconds on CUDA, so it is
+        coarser than 1 ns above 16 ms. Source: CUDA driver API, ``cuEventElapsedTime``.
+
+        Raises
+        ------
+        EventNotRecordedError
+            If either event was never recorded.
+        """
+        for event in (self, end):
+            if event._stream is None:  # noqa: SLF001 - the other event is of this class
+                raise EventNotRecordedError(
+                    "Time between two events needs both recorded. Record them with stream.record(event) around the work."
+                )
+            event.synchronize()
+        return self._backend.elapsed_ns(self._require_open(), end._require_open())
+
+    def close(self) -> None:
+        """Give the device event back to the pool. Closing twice is silent; work that waits for it still does."""
+        event, self._event = self._event, None
+        if event is not None:
+            self._backend.release_events((event,))
+
+    def _require_open(self) -> Any:
+        if self._event is None:
+            raise EventClosedError("This event is closed. Record a new one with lab.stream(name).record().")
+        return self._event
+
+
+def check_stream_name(name: object) -> str:
+    """Return a name that magics can take and screens can show.
+
+    Letters and digits of any script, and ``_ - . + : / # @``: no spaces, commas, quotes, brackets or control characters.
+
+    Raises
+    ------
+    InvalidNameError
+        If the name is no text, empty, too long, or has other signs; the message proposes one that works.
+
+    Examples
+    --------
+    >>> check_stream_name("copy-in/0")
+    'copy-in/0'
+    """
+    if not isinstance(name, str):
+        raise InvalidNameError(f"A stream's name is a str, not {type(name).__name__}. Use for example lab.stream('copy').")
+    if not name:
+        raise InvalidNameError("A stream's name cannot be empty. Use for example lab.stream('copy').")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidNameError(
+            f"A stream's name has at most {MAX_NAME_LENGTH} characters; {name[:20]!r}… has {len(name):,}. "
+            "Shorten it, and put the rest into a range's label."
+        )
+    wrong = sorted({sign for sign in name if not _is_name_sign(sign)})
+    if wrong:
+        proposal = "".join(sign if _is_name_sign(sign) else "_" for sign in name).strip("_") or "stream"
+        raise InvalidNameError(
+            f"Stream name {name!r} has {wrong[0]!r}, which the magics cannot take. Names have letters, digits and "
+            f"{' '.join(sorted(_NAME_SIGNS))}: use {proposal!r}, and put free text into a range's label."
+        )
+    return name
+
+
+def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
+    """Return a priority that the device takes; raise `OptionError` otherwise.
+
+    Parameters
+    ----------
+    priority_range
+        Lowest and highest priority of the device, for example (0, -5).
+    """
+    lowest, highest = priority_range
+    if isinstance(priority, bool) or not isinstance(priority, int) or not highest <= priority <= lowest:
+        raise OptionError(
+            f"Priority {priority!r} is outside what the device takes: a whole number from {highest} (runs first) to {lowest} "
+            f"(the default). Use priority={highest} for the most urgent stream."
+        )
+    return priority
+
+
+def _is_name_sign(sign: str) -> bool:
+    return sign in _NAME_SIGNS or unicodedata.category(sign)[0] in "LNM"

@@ -1,0 +1,435 @@
+"""One battery for every backend. Each check takes a function that opens a fresh session and asserts what a user may rely on.
+
+The checks assert order, nesting and state, never how long something took: they hold on any device. Run them all with
+pytest::
+
+    @pytest.mark.parametrize("check", CONTRACT_CHECKS, ids=lambda check: check.__name__)
+    def test_contract(check):
+        check(lambda **options: gpustreamlab.Session(MyBackend(), **options))
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gpustreamlab.errors import (
+    EventClosedError,
+    EventNotRecordedError,
+    InvalidNameError,
+    OptionError,
+    SelectionError,
+    SessionClosedError,
+    StreamClosedError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamRefusedError,
+)
+from gpustreamlab.model import Trace
+from gpustreamlab.session import Session
+from gpustreamlab.workloads import spin, spin_card
+
+OpenSession: TypeAlias = Callable[..., Session]
+ContractCheck: TypeAlias = Callable[[OpenSession], None]
+
+SPIN_NS = 2_000_000
+"""Long against a launch, so that what is enqueued behind it finds it running."""
+
+
+def work_of_one_stream_runs_in_order(open_session: OpenSession) -> None:
+    """Ranges of one stream follow each other, in the order in which they were enqueued."""
+    with open_session() as lab:
+        lab.stream("a")
+        for label in "xyz":
+            with lab.on("a", label):
+                spin(lab, SPIN_NS // 10)
+        trace = _finished(lab)
+        assert _names(trace) == ["x", "y", "z"]
+        assert (trace.start_ns[1:] >= trace.end_ns[:-1]).all()
+
+
+def streams_overlap(open_session: OpenSession) -> None:
+    """Small kernels of different streams run side by side."""
+    with open_session() as lab:
+        for name in "ab":
+            with lab.on(lab.stream(name), name):
+                spin(lab, SPIN_NS)
+        _finished(lab)
+        assert lab.overlap().common_ns[0, 1] > SPIN_NS // 2
+
+
+def waiting_orders_two_streams(open_session: OpenSession) -> None:
+    """Work enqueued after a wait starts after the work in front of the event has ended, and the trace has the edge."""
+    with open_session() as lab:
+        first, second = lab.stream("first"), lab.stream("second")
+        with lab.on(first, "produce"):
+            spin(lab, SPIN_NS)
+        done = first.record()
+        second.wait(done)
+        with lab.on(second, "consume"):
+            spin(lab, SPIN_NS // 10)
+        trace = _finished(lab)
+        produce, consume = _row(trace, "produce"), _row(trace, "consume")
+        assert trace.start_ns[consume] >= trace.end_ns[produce] - trace.metadata.range_error_ns
+        assert (trace.edges.source.tolist(), trace.edges.target.tolist()) == ([produce], [consume])
+
+
+def a_wait_means_the_recording_before_it(open_session: OpenSession) -> None:
+    """Recording an event again, or giving it back, does not change what an earlier wait waits for."""
+    with open_session() as lab:
+        slow, quick, waiting = lab.stream("slow"), lab.stream("quick"), lab.stream("waiting")
+        with lab.on(slow, "slow"):
+            spin(lab, 5 * SPIN_NS)
+        event = quick.record()
+        waiting.wait(event)
+        slow.record(event)
+        event.close()
+        with lab.on(waiting, "waiting"):
+            spin(lab, SPIN_NS // 10)
+        trace = _finished(lab)
+        assert trace.end_ns[_row(trace, "waiting")] < trace.end_ns[_row(trace, "slow")]
+
+
+def waiting_for_a_stream_waits_for_all_it_holds(open_session: OpenSession) -> None:
+    """A stream can wait for another stream without an event of the user's."""
+    with open_session() as lab:
+        first, second = lab.stream("first"), lab.stream("second")
+        with lab.on(first, "produce"):
+            spin(lab, SPIN_NS)
+        second.wait(first)
+        with lab.on(second, "consume"):
+            spin(lab, SPIN_NS // 10)
+        trace = _finished(lab)
+        after = trace.start_ns[_row(trace, "consume")] - trace.end_ns[_row(trace, "produce")]
+        assert after >= -trace.metadata.range_error_ns
+
+
+def events_tell_when_they_happen(open_session: OpenSession) -> None:
+    """An event is done when the work in front of it is, and never-recorded events are nothing to wait for."""
+    with open_session() as lab:
+        stream, never = lab.stream("a"), lab.event()
+        assert never.query()
+        never.synchronize()
+        stream.wait(never)
+        with lab.on(stream):
+            spin(lab, 10 * SPIN_NS)
+        event = stream.record()
+        assert not event.query()
+        assert not stream.query()
+        event.synchronize()
+        assert event.query()
+        stream.synchronize()
+        assert stream.query()
+
+
+def elapsed_times_add_up(open_session: OpenSession) -> None:
+    """Times between events grow along a stream, and the parts add up to the whole."""
+    with open_session() as lab:
+        stream = lab.stream("a")
+        events = [stream.record()]
+        for _ in range(3):
+            with lab.on(stream):
+                spin(lab, SPIN_NS // 2)
+            events.append(stream.record())
+        parts = [first.elapsed_ns(second) for first, second in pairwise(events)]
+        assert all(part >= SPIN_NS // 2 for part in parts)
+        assert abs(events[0].elapsed_ns(events[-1]) - sum(parts)) <= 3
+        try:
+            events[0].elapsed_ns(lab.event())
+        except EventNotRecordedError:
+            return
+        raise AssertionError("the time to an event that was never recorded was given")
+
+
+def selection_nests_and_is_restored(open_session: OpenSession) -> None:
+    """Each thread has its own selection; it nests, and an exception restores it like any other exit."""
+    with open_session() as lab:
+        outer, inner = lab.stream("outer"), lab.stream("inner")
+        seen: list[object] = []
+        with lab.on(outer):
+            with lab.on(inner):
+                assert lab.current is inner
+                thread = threading.Thread(target=lambda: seen.append(lab.current))
+                thread.start()
+                thread.join()
+            assert lab.current is outer
+            _expect(ZeroDivisionError, lambda: _fail_on(lab, inner))
+            assert seen == [None]
+            assert lab.current is outer
+        assert _current(lab) is None
+
+
+def wrong_nesting_is_an_error(open_session: OpenSession) -> None:
+    """Leaving selections in another order than entered says so and leaves nothing selected."""
+    with open_session() as lab:
+        first, second = lab.on(lab.stream("a")), lab.on(lab.stream("b"))
+        first.__enter__()
+        second.__enter__()
+        _expect(SelectionError, lambda: first.__exit__(None, None, None))
+        second.__exit__(None, None, None)
+        assert _current(lab) is None
+
+
+def ranges_nest(open_session: OpenSession) -> None:
+    """A range inside another has it as its parent, and lies inside it."""
+    with open_session() as lab:
+        with lab.on(lab.stream("a"), "outer"), lab.range("middle"):
+            spin(lab, SPIN_NS // 10)
+            with lab.range("inner"):
+                spin(lab, SPIN_NS // 10)
+        trace = _finished(lab)
+        outer, middle, inner = (_row(trace, name) for name in ("outer", "middle", "inner"))
+        assert trace.parent[[outer, middle, inner]].tolist() == [-1, outer, middle]
+        for child, parent in ((middle, outer), (inner, middle)):
+            assert trace.start_ns[child] >= trace.start_ns[parent]
+            assert trace.end_ns[child] <= trace.end_ns[parent]
+        _expect(SelectionError, lambda: lab.range("nowhere"))
+
+
+def ranges_of_threads_stay_apart(open_session: OpenSession) -> None:
+    """Ranges of several threads are all kept, each with its thread and no parent in another."""
+    with open_session() as lab:
+        streams = [lab.stream(f"s{number}") for number in range(4)]
+
+        def work(number: int) -> None:
+            for _ in range(50):
+                with lab.on(streams[number], f"range-{number}"):
+                    spin(lab, 1_000)
+
+        threads = [threading.Thread(target=work, args=(number,), name=f"worker-{number}") for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        trace = _finished(lab)
+        assert len(trace) == 200
+        assert (trace.parent == -1).all()
+        for row in range(len(trace)):
+            assert trace.threads[trace.thread[row]][-1] == trace.names[trace.name[row]][-1]
+
+
+def a_range_may_end_in_another_thread(open_session: OpenSession) -> None:
+    """A range that was opened by hand covers the work until any thread ends it."""
+    with open_session() as lab:
+        stream = lab.stream("a")
+        opened = lab.start_range(stream, "handed over")
+        with lab.on(stream, "work"):
+            spin(lab, SPIN_NS // 10)
+        thread = threading.Thread(target=opened.end)
+        thread.start()
+        thread.join()
+        opened.end()
+        trace = _finished(lab)
+        handed, work = _row(trace, "handed over"), _row(trace, "work")
+        assert trace.start_ns[handed] <= trace.start_ns[work]
+        assert trace.end_ns[handed] >= trace.end_ns[work] - 2 * trace.metadata.range_error_ns
+
+
+def arrays_are_right(open_session: OpenSession) -> None:
+    """Work in a pipeline of streams gives what NumPy gives."""
+    with open_session() as lab:
+        host = lab.pinned_empty((64, 64), "float32")
+        host[...] = np.arange(64 * 64, dtype="float32").reshape(64, 64) / 64
+        back = lab.pinned_empty((64, 64), "float32")
+        device = lab.xp.empty((64, 64), dtype="float32")
+        lab.synchronize()
+        upload, compute, download = (lab.stream(name) for name in ("upload", "compute", "download"))
+        with lab.on(upload):
+            device.set(host)
+        compute.wait(upload)
+        with lab.on(compute):
+            result = lab.xp.sqrt(device) + device.T
+        download.wait(compute)
+        with lab.on(download):
+            result.get(out=back, blocking=False)
+        lab.synchronize()
+        np.testing.assert_allclose(back, np.sqrt(host) + host.T, rtol=1e-6)
+
+
+def closing_waits_for_work_in_flight(open_session: OpenSession) -> None:
+    """Closing keeps the ranges of work that still runs, and may be called twice."""
+    lab = open_session()
+    with lab.on(lab.stream("a"), "long"):
+        spin(lab, 5 * SPIN_NS)
+    lab.close()
+    lab.close()
+    assert _names(lab.trace) == ["long"]
+    assert lab.trace.duration_ns[0] >= 5 * SPIN_NS - 2 * lab.trace.metadata.range_error_ns
+    assert lab.trace.metadata.pending_spans == 0
+
+
+def a_snapshot_never_waits(open_session: OpenSession) -> None:
+    """A trace taken while work runs leaves the work out and counts it."""
+    with open_session() as lab:
+        with lab.on(lab.stream("a"), "long"):
+            spin(lab, 20 * SPIN_NS)
+        trace = lab.trace
+        assert (len(trace), trace.metadata.pending_spans) == (0, 1)
+        assert len(_finished(lab)) == 1
+
+
+def use_after_close_says_so(open_session: OpenSession) -> None:
+    """Every door of a closed session, stream or event gives the error that names it."""
+    lab = open_session()
+    stream, event = lab.stream("a"), lab.event()
+    event.close()
+    _expect(EventClosedError, lambda: stream.wait(event))
+    _expect(EventClosedError, lambda: stream.record(event))
+    closed = lab.stream("b")
+    closed.close()
+    for use in (closed.record, closed.query, closed.synchronize, closed.__cuda_stream__):
+        _expect(StreamClosedError, use)
+    _expect(StreamClosedError, lambda: lab.on(closed))
+    lab.close()
+    for late in (lambda: lab.stream("a"), lambda: lab.on("a"), lab.event, lab.synchronize, lab.__enter__):
+        _expect(SessionClosedError, late)
+    _expect(StreamClosedError, stream.record)
+
+
+def misuse_is_told(open_session: OpenSession) -> None:
+    """Names, priorities and foreign streams that cannot be used are refused with a reason, and nothing is left behind."""
+    with open_session() as lab:
+        lab.stream("copy", priority=-1)
+        wrong_names: tuple[Any, ...] = ("", "a b", "a,b", "x" * 10_000, "<b>", "🚀", None)
+        for name in wrong_names:
+            _expect(InvalidNameError, partial(lab.stream, name))
+        wrong_priorities: tuple[Any, ...] = (1, 10**9, -(10**9), True, 0.5)
+        for priority in wrong_priorities:
+            _expect(OptionError, partial(lab.stream, "new", priority=priority))
+        _expect(StreamExistsError, lambda: lab.stream("copy", priority=0))
+        _expect(StreamNotFoundError, lambda: lab.on("cpoy"))
+        for handle in (0, 1, 2):
+            _expect(StreamRefusedError, partial(lab.stream, "lent", external=_Lender(handle)))
+        _expect(StreamRefusedError, lambda: lab.stream("lent", external=object()))
+        assert list(lab.streams) == ["copy"]
+        assert lab.stream("copy") is lab.stream("copy", priority=-1)
+
+
+def priorities_are_kept(open_session: OpenSession) -> None:
+    """Streams have the priority that was asked for."""
+    with open_session() as lab:
+        lowest, highest = lab.backend.priority_range
+        for priority in range(highest, lowest + 1):
+            assert lab.stream(f"p{-priority}", priority=priority).priority == priority
+
+
+def lent_streams_stay_their_owners(open_session: OpenSession) -> None:
+    """A stream of one session can be a lane of another with the same backend object, and outlives it."""
+    with open_session() as owner:
+        stream = owner.stream("mine")
+        other = Session(owner.backend)
+        lane = other.stream("lent", external=stream)
+        assert lane.handle == stream.handle
+        assert other.stream("lent", external=stream) is lane
+        with other.on(stream, "theirs"):
+            spin(other, 1_000)
+        other.close()
+        assert _names(other.trace) == ["theirs"]
+        with owner.on(stream, "ours"):
+            spin(owner, 1_000)
+        assert _names(_finished(owner)) == ["ours"]
+
+
+def two_sessions_work_at_once(open_session: OpenSession) -> None:
+    """Sessions do not see each other's streams or ranges."""
+    with open_session() as one, open_session() as two:
+        for lab, label in ((one, "one"), (two, "two")):
+            with lab.on(lab.stream("same"), label):
+                spin(lab, 1_000)
+        assert _names(_finished(one)) == ["one"]
+        assert _names(_finished(two)) == ["two"]
+
+
+def a_full_ring_counts_what_it_drops(open_session: OpenSession) -> None:
+    """The newest ranges stay, and the dropped ones are counted where everybody sees them."""
+    with open_session(ring_size=10) as lab:
+        lab.stream("a")
+        for number in range(25):
+            with lab.on("a", f"n{number}"):
+                spin(lab, 1_000)
+        trace = _finished(lab)
+        assert _names(trace) == [f"n{number}" for number in range(15, 25)]
+        assert trace.metadata.dropped_spans == 15
+        assert "15 dropped" in repr(lab)
+
+
+def card_filling_kernels_take_turns(open_session: OpenSession) -> None:
+    """Kernels that each take the whole card end one after the other, whatever their streams."""
+    with open_session() as lab:
+        for number in range(3):
+            lab.stream(f"s{number}")
+        for number in range(3):
+            with lab.on(f"s{number}", f"n{number}"):
+                spin_card(lab, SPIN_NS)
+        ends_ns = np.sort(_finished(lab).end_ns)
+        assert (np.diff(ends_ns) >= SPIN_NS * 0.9).all()
+
+
+CONTRACT_CHECKS: tuple[ContractCheck, ...] = (
+    work_of_one_stream_runs_in_order,
+    streams_overlap,
+    waiting_orders_two_streams,
+    a_wait_means_the_recording_before_it,
+    waiting_for_a_stream_waits_for_all_it_holds,
+    events_tell_when_they_happen,
+    elapsed_times_add_up,
+    selection_nests_and_is_restored,
+    wrong_nesting_is_an_error,
+    ranges_nest,
+    ranges_of_threads_stay_apart,
+    a_range_may_end_in_another_thread,
+    arrays_are_right,
+    closing_waits_for_work_in_flight,
+    a_snapshot_never_waits,
+    use_after_close_says_so,
+    misuse_is_told,
+    priorities_are_kept,
+    lent_streams_stay_their_owners,
+    two_sessions_work_at_once,
+    a_full_ring_counts_what_it_drops,
+    card_filling_kernels_take_turns,
+)
+"""Every check, to run one by one."""
+
+
+class _Lender:
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self._handle)
+
+
+def _finished(lab: Session) -> Trace:
+    lab.synchronize()
+    return lab.trace
+
+
+def _names(trace: Trace) -> list[str]:
+    return [trace.names[code] for code in trace.name]
+
+
+def _row(trace: Trace, name: str) -> int:
+    return _names(trace).index(name)
+
+
+def _current(lab: Session) -> object:
+    return lab.current
+
+
+def _fail_on(lab: Session, stream: Any) -> None:
+    with lab.on(stream):
+        raise ZeroDivisionError
+
+
+def _expect(error: type[BaseException], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except error:
+        return
+    raise AssertionError(f"{error.__name__} was not raised")

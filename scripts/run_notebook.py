@@ -1,0 +1,89 @@
+"""Run a notebook without a browser and print what its cells tagged ``show`` print.
+
+A failing cell ends the run with the cell's own traceback and status 1. A notebook that writes ``timeline.html`` into its
+working folder has its place printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+
+TAG = "show"
+TIMELINE_NAME = "timeline.html"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return 0, or 1 where a cell fails or the notebook cannot be run."""
+    options = make_parser().parse_args(argv)
+    if not options.notebook.is_file():
+        print(f"There is no notebook {options.notebook}. The notebooks are in notebooks/.", file=sys.stderr)
+        return 1
+    options.folder.mkdir(parents=True, exist_ok=True)
+    notebook = nbformat.read(options.notebook, as_version=4)
+    try:
+        run(notebook, folder=options.folder, timeout_s=options.timeout_s)
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        print(f"{options.notebook} failed:\n{error}", file=sys.stderr)
+        return 1
+    finally:
+        if options.save is not None:
+            nbformat.write(notebook, options.save)
+    print("\n\n".join(shown_texts(notebook)))
+    print(closing_lines(options.notebook, options.folder))
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line."""
+    parser = argparse.ArgumentParser(description="Run a notebook without a browser.")
+    parser.add_argument("notebook", type=Path, help="the notebook; the file itself is not changed")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where it runs and writes its files (default: here)")
+    parser.add_argument(
+        "--timeout-s", type=int, default=600, help="how long one cell may take, in seconds (default: %(default)s)"
+    )
+    parser.add_argument("--save", type=Path, help="keep the executed notebook as this file")
+    return parser
+
+
+def run(notebook: NotebookNode, *, folder: Path, timeout_s: int) -> None:
+    """Execute the notebook in place, in a kernel of its own whose working folder is `folder`."""
+    client = NotebookClient(notebook, timeout=timeout_s, resources={"metadata": {"path": str(folder)}})
+    client.execute()
+
+
+def shown_texts(notebook: NotebookNode) -> list[str]:
+    """Return the text of each tagged cell that printed or displayed something."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and TAG in cell.metadata.get("tags", ())]
+    return [text for cell in cells if (text := "\n".join(filter(None, map(output_text, cell.outputs))))]
+
+
+def output_text(output: NotebookNode) -> str:
+    """Return the plain text of one output of a cell; standard error has none."""
+    if output.output_type == "stream":
+        return output.text.rstrip() if output.name == "stdout" else ""
+    if output.output_type in {"execute_result", "display_data"}:
+        return output.data.get("text/plain", "").rstrip()
+    return ""
+
+
+def closing_lines(notebook: Path, folder: Path) -> str:
+    """Say what was written and how to go on."""
+    timeline = folder / TIMELINE_NAME
+    written = (
+        f"The timeline is in {timeline} ({timeline.stat().st_size / 1e6:.1f} MB): open it in any browser."
+        if timeline.is_file()
+        else ""
+    )
+    return "\n".join(filter(None, ["", written, f"Open the notebook itself ({notebook.name}) with: make lab"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

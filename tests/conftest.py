@@ -1,0 +1,30 @@
+"""Guards that hold for every test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+FOREIGN_THREAD_TYPES = frozenset({"HistorySavingThread", "GarbageCollectorThread", "TMonitor"})
+"""Threads that other packages start once a process and never end: IPython's history, pyzmq's collector, tqdm's monitor."""
+GRACE_S = 1.0
+"""How long a thread that a test asked to end may take to do so."""
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Fail a test that leaves a thread running."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before and is_ours(thread)]
+    for thread in left:
+        thread.join(GRACE_S)
+    names = [thread.name for thread in left if thread.is_alive()]
+    assert not names, f"The test left threads running: {names}"
+
+
+def is_ours(thread: threading.Thread) -> bool:
+    """Tell whether the project, not a package that it uses, started the thread."""
+    return type(thread).__name__ not in FOREIGN_THREAD_TYPES and not isinstance(thread, threading._DummyThread)

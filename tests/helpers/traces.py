@@ -1,0 +1,131 @@
+"""Small traces to draw and to compute with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpustreamlab.model import Device, Edges, Lane, Partition, Layout, SPAN_KINDS, Trace, TraceMetadata
+from gpustreamlab.typing import CaptureTier, SpanKind
+
+EVIL_NAME = "</script><img src=x onerror=alert(1)>"
+MS = 1_000_000
+
+
+def make_trace(spans, *, lanes=None, threads=("MainThread",), edges=(), layout=None, **meta):
+    """Build a trace from dicts or tuples (lane, name, start_ns, end_ns[, options]); lanes are named in order of appearance."""
+    rows = []
+    for lane, name, start_ns, end_ns, *options in spans:
+        rows.append({"lane": lane, "name": name, "start_ns": start_ns, "end_ns": end_ns} | (options[0] if options else {}))
+    names = tuple(dict.fromkeys(row["name"] for row in rows))
+    if lanes is None:
+        lanes = tuple(Lane(name=name, stream=number) for number, name in enumerate(dict.fromkeys(row["lane"] for row in rows), 1))
+    lane_codes = {lane.name: code for code, lane in enumerate(lanes)}
+    facts = {"backend": "sim", "device": Device(name="NVIDIA H200", sm_count=132, simulated=True), "clock": "virtual"} | meta
+    return Trace(
+        start_ns=[row["start_ns"] for row in rows],
+        end_ns=[row["end_ns"] for row in rows],
+        queued_ns=[row.get("queued_ns", row["start_ns"]) for row in rows],
+        lane=[lane_codes[row["lane"]] for row in rows],
+        name=[names.index(row["name"]) for row in rows],
+        kind=[SPAN_KINDS.index(SpanKind(row.get("kind", "range"))) for row in rows],
+        parent=[row.get("parent", -1) for row in rows],
+        thread=[row.get("thread", 0) for row in rows],
+        names=names,
+        lanes=lanes,
+        threads=threads,
+        edges=Edges(source=[a for a, _ in edges], target=[b for _, b in edges], kind=[0] * len(edges)),
+        layout=layout,
+        metadata=TraceMetadata(**facts),
+    )
+
+
+def empty_trace(**meta):
+    """A session in which nothing ran yet."""
+    return make_trace([], lanes=(), **meta)
+
+
+def one_lane_trace():
+    """Four ranges on one stream."""
+    names = ("load", "filter", "statistics", "store")
+    return make_trace([("default", name, k * MS, (k + 1) * MS - 100_000, {"queued_ns": k * MS - 300_000}) for k, name in enumerate(names)])
+
+
+def pipeline_trace(batch_count=6, **meta):
+    """A double-buffered pipeline of three streams: upload, compute, download, with waits."""
+    spans, edges = [], []
+    for k in range(batch_count):
+        up = k * MS
+        run = up + 900_000
+        down = run + 1_100_000
+        first = len(spans)
+        spans.append(("upload", "copy in", up, up + 900_000, {"queued_ns": up - 40_000}))
+        spans.append(("compute", "filter", run, run + 600_000, {"queued_ns": up - 30_000}))
+        spans.append(("compute", "statistics", run + 600_000, run + 980_000, {"queued_ns": up - 20_000}))
+        spans.append(("download", "copy out", down - 100_000, down + 500_000, {"queued_ns": up - 10_000}))
+        edges += [(first, first + 1), (first + 2, first + 3)]
+    lanes = (
+        Lane(name="upload", stream=1),
+        Lane(name="compute", stream=2, priority=-1, partition="prefill"),
+        Lane(name="download", stream=3),
+    )
+    layout = Layout(partitions=(Partition(name="prefill", requested_sms=90, granted_sms=96),), remainder_sms=36)
+    facts = {"clock_error_ns": 500, "range_error_ns": 400, "range_correction_ns": 2600, "title": "Image pipeline"} | meta
+    return make_trace(spans, lanes=lanes, edges=edges, layout=layout, **facts)
+
+
+def nested_trace():
+    """Ranges in ranges on two streams, with kernels inside, every kind, and two threads on one stream."""
+    ms = MS
+    spans = [
+        ("main", "step", 0, 10 * ms),
+        ("main", "forward", 0, 6 * ms, {"parent": 0}),
+        ("main", "gemm", 200_000, 3 * ms, {"parent": 1, "kind": "kernel"}),
+        ("main", "softmax", 3 * ms, 5 * ms, {"parent": 1, "kind": "kernel"}),
+        ("main", "backward", 6 * ms, 10 * ms, {"parent": 0}),
+        ("main", "gemm", 6_500_000, 9 * ms, {"parent": 4, "kind": "kernel"}),
+        ("side", "worker A", 1 * ms, 7 * ms, {"thread": 1}),
+        ("side", "copy", 2 * ms, 4 * ms, {"thread": 1, "parent": 6, "kind": "copy"}),
+        ("side", "worker B", 3 * ms, 9 * ms, {"thread": 2}),
+        ("side", "fill", 5 * ms, 8 * ms, {"thread": 2, "parent": 8, "kind": "fill"}),
+        ("side", "wait for step", 9 * ms, 10 * ms, {"kind": "wait"}),
+        ("side", "done", 10 * ms, 10 * ms, {"kind": "marker"}),
+    ]
+    return make_trace(spans, threads=("MainThread", "Worker-1", "Worker-2"), tier=CaptureTier.KERNELS)
+
+
+def evil_trace(name=EVIL_NAME):
+    """Names that try to leave their place, everywhere where there is a name."""
+    other = "$$\\mathbb{evil}$$ {{ x }} @{name} &lt;b&gt; \"'`\u2028\u202eabc"
+    spans = [(name, name, 0, 4 * MS), (name, other, 4 * MS, 6 * MS), (other, name, 2 * MS, 7 * MS), (other, "long " * 500, 7 * MS, 9 * MS)]
+    lanes = (Lane(name=name, stream=1, partition=name), Lane(name=other, stream=2, partition=other, priority=-3))
+    return make_trace(
+        spans, lanes=lanes, threads=(name,), title=name, clock=name, device=Device(name=name, sm_count=1, simulated=False), backend=name
+    )
+
+
+def random_trace(span_count, lane_count=16, *, name_count=12, seed=0, mean_ns=8_000, **meta):
+    """Spans that do not overlap within their lane, as columns, in order of time."""
+    rng = np.random.default_rng(seed)
+    lane = rng.integers(0, lane_count, span_count)
+    gap_ns, duration_ns = rng.integers(0, mean_ns // 2, span_count), rng.integers(mean_ns // 8, mean_ns, span_count)
+    start_ns = np.empty(span_count, np.int64)
+    for code in range(lane_count):
+        rows = lane == code
+        start_ns[rows] = np.cumsum(gap_ns[rows] + duration_ns[rows]) - duration_ns[rows]
+    order = np.argsort(start_ns, kind="stable")
+    lane, start_ns, duration_ns = lane[order], start_ns[order], duration_ns[order]
+    zeros = np.zeros(span_count, np.int64)
+    return Trace(
+        start_ns=start_ns,
+        end_ns=start_ns + duration_ns,
+        queued_ns=start_ns - rng.integers(0, 20_000, span_count),
+        lane=lane,
+        name=rng.integers(0, name_count, span_count),
+        kind=zeros,
+        parent=zeros - 1,
+        thread=zeros,
+        names=tuple(f"kernel {number}" for number in range(name_count)),
+        lanes=tuple(Lane(name=f"stream {number}", stream=number + 1) for number in range(lane_count)),
+        threads=("MainThread",),
+        metadata=TraceMetadata(backend="sim", device=Device(name="NVIDIA H200", sm_count=132, simulated=True), **meta),
+    )
