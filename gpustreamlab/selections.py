@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from types import TracebackType
 
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import SelectionError
-from gpustreamlab.recorder import Range, Recorder
+from gpustreamlab.recorder import LaneWriter, Range, Recorder
 from gpustreamlab.streams import Stream
 
 __all__ = ["Selection", "Selections"]
@@ -21,8 +20,7 @@ class Selections:
 
     def __init__(self, backend: Backend, recorder: Recorder) -> None:
         self.backend = backend
-        self._recorder = recorder
-        self._local = threading.local()
+        self.recorder = recorder
         self.is_closed = False
 
     @property
@@ -33,71 +31,102 @@ class Selections:
 
     def entered(self) -> list[Selection]:
         """Return this thread's selections, innermost last."""
-        try:
-            entered: list[Selection] = self._local.entered
-        except AttributeError:
-            entered = self._local.entered = []
-        return entered
+        return self.recorder.thread_state().selections
 
     def select(self, stream: Stream, label: str) -> Selection:
         """Return a selection of a stream, with a range of this name, to enter with ``with``."""
-        return Selection(self, stream, self._recorder.range(stream.recorded, label))
+        return Selection(self, stream, label)
+
+    def range(self, label: str) -> Range:
+        """Return a range on the stream selected in this thread, to enter with ``with``."""
+        state = self.recorder.thread_state()
+        if state.writer is None:
+            raise SelectionError(
+                f"Range {label!r} needs a stream, and none is selected in this thread. Use: with lab.on('name', {label!r}): ..."
+            )
+        return state.writer.range(str(label))
 
     def close(self) -> None:
         """Put back what was selected in this thread before the first selection; leaving one later is then silent."""
         self.is_closed = True
         entered = self.entered()
         while entered:
-            self.backend.restore(entered.pop().token)
+            selection = entered.pop()
+            self.recorder.thread_state().writer = selection.above
+            self.backend.restore(selection.token)
 
 
 class Selection:
     """A stream selected for one thread, with a range around it; made by `Session.on`, entered with ``with`` once."""
 
-    __slots__ = ("_range", "_selections", "stream", "token")
+    __slots__ = ("_depth", "_label", "_range", "_selections", "_state", "above", "stream", "token")
 
-    def __init__(self, selections: Selections, stream: Stream, around: Range) -> None:
+    def __init__(self, selections: Selections, stream: Stream, label: str) -> None:
         self._selections = selections
-        self._range = around
+        self._label = label
         self.stream = stream
         """The selected stream."""
         self.token: object = None
         """What the backend needs to put back the selection before this one."""
+        self.above: LaneWriter | None = None
+        """Writer of the lane selected before."""
 
     def __enter__(self) -> Stream:
+        recorder = self._selections.recorder
         backend = self._selections.backend
-        self.stream.require_open()
-        self.token = backend.select(self.stream.backend_stream)
+        stream = self.stream
+        self._state = state = recorder.thread_state()
+        writer = recorder.writer(stream.recorded, state)
+        self._depth = len(state.open_ranges)
+        self.token = token = backend.select(stream.backend_stream)
         try:
-            self._range.__enter__()
+            self._range = entered = writer.range(self._label)
+            entered.__enter__()
         except BaseException:
-            backend.restore(self.token)
+            backend.restore(token)
             raise
-        self._selections.entered().append(self)
-        return self.stream
+        self.above = state.writer
+        state.writer = writer
+        state.selections.append(self)
+        return stream
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        entered = self._state.selections
+        if not entered or entered[-1] is not self or self._selections.recorder.thread_state() is not self._state:
+            self._leave_out_of_turn(error)
+            return
         try:
+            # A range that an interrupt kept from being closed is forgotten here.
+            del self._state.open_ranges[self._depth + 1 :]
             if self.stream.is_closed:
                 self._range.abandon()
             else:
                 self._range.__exit__(kind, error, trace)
         finally:
-            self._leave(error)
-
-    def _leave(self, error: BaseException | None) -> None:
-        entered = self._selections.entered()
-        if entered and entered[-1] is self:
             entered.pop()
+            self._state.writer = self.above
             self._selections.backend.restore(self.token)
-        elif self in entered:
-            # The selection above takes over what is to be put back, so that nothing stays selected in the end.
-            place = entered.index(self)
-            entered[place + 1].token = self.token
-            del entered[place]
-            self._complain(error, "before one that was entered after it")
-        elif not self._selections.is_closed:
+
+    def _leave_out_of_turn(self, error: BaseException | None) -> None:
+        """Leave so that nothing stays selected in the end, drop the range, and say what was wrong."""
+        entered = self._state.selections
+        if self not in entered:
+            if not self._selections.is_closed:
+                self._complain(error, "twice")
+            return
+        if self._selections.recorder.thread_state() is not self._state:
             self._complain(error, "in a thread that did not enter it")
+            return
+        place = entered.index(self)
+        following = entered[place + 1]
+        # The selection above takes over what is to be put back, and the ranges above move down by one.
+        following.token, following.above = self.token, self.above
+        for selection in entered[place + 1 :]:
+            selection._depth -= 1
+        del self._state.open_ranges[self._depth]
+        del entered[place]
+        self._selections.recorder.failed_count += 1
+        self._complain(error, "before one that was entered after it")
 
     def _complain(self, error: BaseException | None, how: str) -> None:
         message = f"The selection of stream {self.stream.name!r} was left {how}. Enter and leave with nested `with` blocks."

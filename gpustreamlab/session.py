@@ -16,11 +16,10 @@ from typing import Any, Self
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Overlap, overlap
-from gpustreamlab.backends import Backend, BackendStream, choose_backend
+from gpustreamlab.backends import Backend, BackendStream, choose_backend, lent_handle
 from gpustreamlab.errors import (
     CloseError,
     OptionError,
-    SelectionError,
     SessionClosedError,
     SessionError,
     StreamClosedError,
@@ -261,12 +260,10 @@ class Session:
         SelectionError
             If no stream is selected in this thread.
         """
-        current = self.current
-        if current is None:
-            raise SelectionError(
-                f"Range {label!r} needs a stream, and none is selected in this thread. Use: with lab.on('name', {label!r}): ..."
-            )
-        return self._recorder.range(current.recorded, str(label))
+        try:
+            return self._recorder.local.state.writer.ranges[label]
+        except (AttributeError, KeyError):
+            return self._selections.range(label)
 
     def start_range(self, stream: str | Stream | SupportsCudaStream, label: str) -> OpenRange:
         """Open a range on a stream now; call its ``end()`` later, from any thread."""
@@ -348,9 +345,8 @@ class Session:
                 f"Stream {known.name!r} exists with priority {known.priority}, not {priority}. "
                 f"Close it first with lab.stream({known.name!r}).close(), or use another name."
             )
-        if external is not None:
-            if not isinstance(external, SupportsCudaStream) or external.__cuda_stream__()[1] != known.handle:
-                raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
+        if external is not None and lent_handle(external) != known.handle:
+            raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
         return known
 
     def _make_backend_stream(self, priority: int, external: object | None) -> BackendStream:

@@ -41,13 +41,13 @@ def format_ms(duration_ns: float) -> str:
     Examples
     --------
     >>> format_ms(0), format_ms(1_500), format_ms(12_345_678), format_ms(5_000_000_000)
-    ('0', '0.0015', '12.3', '5,000')
+    ('0', '0.00150', '12.3', '5,000')
     """
     value = duration_ns / 1e6
     if not value:
         return "0"
     if abs(value) < 1:
-        return f"{value:.3g}" if abs(value) >= 1e-4 else f"{value:.6f}"
+        return f"{value:#.3g}" if abs(value) >= 1e-4 else f"{value:.6f}"
     return three_digits(value)
 
 

@@ -64,7 +64,11 @@ class BackendStream(Protocol):
         ...
 
     def record(self, event: Any) -> object:
-        """Record the event behind the work enqueued so far. This is on the hot path."""
+        """Record the event behind the work enqueued so far."""
+        ...
+
+    def record_raw(self, event: Any) -> object:
+        """Do what `record` does, on the hot path of ranges: errors are the driver's own, see `Backend.map_error`."""
         ...
 
     def wait(self, event: Any) -> None:
@@ -98,6 +102,10 @@ class Backend(Protocol):
 
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
+        ...
+
+    def map_error(self, error: Exception, doing: str) -> Exception:
+        """Return the error of ours that stands for one that the driver raised in `record_raw`."""
         ...
 
     def create_stream(self, *, priority: int) -> BackendStream:

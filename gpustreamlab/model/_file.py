@@ -19,7 +19,7 @@ from gpustreamlab.model._trace import Trace
 def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
     """Write the trace as one Parquet file; see `Trace.save`."""
     table = trace_to_table(trace)
-    write_file_whole(path, lambda partial: pq.write_table(table, partial, compression="zstd"))
+    write_file_whole(path, lambda partial: pq.write_table(table, partial, compression="zstd", write_page_checksum=True))
 
 
 def read_trace(path: str | PathLike[str]) -> Trace:
@@ -28,12 +28,13 @@ def read_trace(path: str | PathLike[str]) -> Trace:
     if not target.is_file():
         raise TraceFileError(f"There is no trace file at {str(target)!r}. Save one with lab.trace.save(path).")
     try:
-        return table_to_trace(pq.read_table(target))
+        return table_to_trace(pq.read_table(target, page_checksum_verification=True))
     except TraceError as error:
         raise TraceFileError(f"{str(target)!r} cannot be loaded as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TraceFileError(
-            f"{str(target)!r} cannot be read as a trace: {error}. It is damaged, truncated or no Parquet file; save it again."
+            f"{str(target)!r} cannot be read as a trace: {' '.join(str(error).split())} "
+            "It is damaged, truncated or no Parquet file; save it again."
         ) from error
 
 

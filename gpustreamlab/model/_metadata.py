@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpustreamlab.errors import TraceError
+from gpustreamlab.errors import TraceError, nearest_hint
 from gpustreamlab.model._device import Device
 from gpustreamlab.typing import CaptureTier
 
@@ -47,7 +47,10 @@ class TraceMetadata:
         for name in ("clock_error_ns", "range_error_ns", "host_error_ns", "dropped_spans", "pending_spans"):
             if getattr(self, name) < 0:
                 raise TraceError(f"TraceMetadata.{name} is {getattr(self, name)}; it cannot be negative.")
-        object.__setattr__(self, "tier", CaptureTier(self.tier))
+        try:
+            object.__setattr__(self, "tier", CaptureTier(self.tier))
+        except ValueError as error:
+            raise TraceError(f"TraceMetadata.tier is {self.tier!r}. {nearest_hint(str(self.tier), CaptureTier)}") from error
 
     @property
     def simulated(self) -> bool:

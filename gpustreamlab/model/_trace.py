@@ -167,6 +167,7 @@ class Trace:
     def _validate_tables(self) -> None:
         require_text("names", self.names)
         require_text("threads", self.threads)
+        require_text("extra", tuple(self.extra))
         names = [lane.name for lane in self.lanes]
         if len(set(names)) != len(names):
             raise TraceError(f"Two lanes have the same name; each lane is named once. Got {names}.")
@@ -175,6 +176,8 @@ class Trace:
         clash = set(self.extra) & ({*COLUMN_DTYPES, "duration_ns"})
         if clash:
             raise TraceError(f"Extra columns may not be named {sorted(clash)}; every trace has those.")
+        if any("\0" in name for name in self.extra):
+            raise TraceError("An extra column has a NUL character in its name, where Arrow ends a name. Leave it out.")
 
     def _validate_columns(self) -> None:
         columns = {name: getattr(self, name) for name in COLUMN_DTYPES} | dict(self.extra)
@@ -197,6 +200,6 @@ class Trace:
 
 def _extra_dtype(name: str, values: object) -> np.dtype[Any]:
     dtype = np.asarray(values).dtype
-    if dtype.kind not in "iuf":
-        raise TraceError(f"Extra column {name!r} holds {dtype}; extra columns are integers or floats.")
-    return dtype
+    if dtype.kind not in "iuf" or dtype.itemsize > 8:
+        raise TraceError(f"Extra column {name!r} holds {dtype}; extra columns are integers or floats of at most 8 bytes.")
+    return dtype.newbyteorder("=")

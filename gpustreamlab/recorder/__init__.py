@@ -1,13 +1,14 @@
 """Named ranges, their bounded buffer, and the trace made from it."""
 
 from gpustreamlab.recorder._buffer import Drained, SpanBuffer
-from gpustreamlab.recorder._ranges import OpenRange, Range, RecordedLane
+from gpustreamlab.recorder._ranges import LaneWriter, OpenRange, Range, RecordedLane
 from gpustreamlab.recorder._recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Recorder
 
 __all__ = [
     "DEFAULT_PENDING_LIMIT",
     "DEFAULT_RING_SIZE",
     "Drained",
+    "LaneWriter",
     "OpenRange",
     "Range",
     "RecordedLane",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,18 @@ from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Lane, Trace, TraceMetadata
 from gpustreamlab.recorder._buffer import Drained, SpanBuffer
 from gpustreamlab.recorder._names import NameTable
-from gpustreamlab.recorder._ranges import FinishedRange, OpenRange, Range, RecordedLane, ThreadState, new_numbers
+from gpustreamlab.recorder._ranges import COLLECT_EVERY, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.recorder._snapshot import RANGE_CODE, build_trace
 from gpustreamlab.typing import CaptureTier
 
 DEFAULT_RING_SIZE = 1_000_000
 """Spans kept by default."""
 DEFAULT_PENDING_LIMIT = 65_536
-"""Closed ranges of one lane whose device work has not ended, beyond which new ones are dropped."""
-COLLECT_EVERY = 4_096
-"""Closed ranges of one lane after which finished ones are collected in passing, so that their events are used again."""
+"""Closed ranges of one lane and thread whose device work has not ended, beyond which new ones are dropped."""
+IDLE_PAIRS = 65_536
+"""Pairs of events kept for later ranges; more go back to the backend's pool."""
+KEPT_RANGES = 4_096
+"""Names of one thread and lane whose ranges are kept for the next use."""
 NAME_LIMIT = 65_536
 """Different range names told apart in one session."""
 THREAD_LIMIT = 4_096
@@ -40,7 +43,7 @@ class Recorder:
     ring_size
         How many finished spans are kept; the oldest make room and are counted as dropped.
     pending_limit
-        How many closed ranges of one lane may wait for the device; later ones are counted as dropped.
+        How many closed ranges of one lane and thread may wait for the device; later ones are counted as dropped.
     """
 
     def __init__(
@@ -56,21 +59,21 @@ class Recorder:
         self._lock = threading.Lock()
         self._names = NameTable(NAME_LIMIT)
         self._threads = NameTable(THREAD_LIMIT)
-        self._annotations: dict[str, tuple[int, Any]] = {}
-        self._local = threading.local()
         self._lanes: list[Lane] = []
         self._recorded: list[RecordedLane] = []
         self._edges: deque[tuple[int, int]] = deque(maxlen=ring_size)
         self._overflowed_count = 0
+        self._idle_pairs: list[tuple[Any, Any]] = []
         self.failed_count = 0
+        """Ranges whose start or end could not be recorded."""
         # What a range needs on its hot path, looked up once.
-        self.numbers = new_numbers()
+        self.local = threading.local()
+        self.numbers = count()
         self.next_tick_ns = 0
         self.host_time_ns = backend.host_time_ns
-        self.tick = backend.tick
-        self.acquire_event = backend.acquire_event
         self.push_range = backend.push_range
         self.pop_range = backend.pop_range
+        self.pop_pair = self._idle_pairs.pop
 
     @property
     def dropped_count(self) -> int:
@@ -80,7 +83,7 @@ class Recorder:
     @property
     def pending_count(self) -> int:
         """Closed ranges whose device work had not ended when they were last collected."""
-        return sum(len(lane.finished) for lane in self._recorded)
+        return sum(len(writer.finished) for lane in self._recorded for writer in tuple(lane.writers))
 
     @property
     def span_count(self) -> int:
@@ -97,40 +100,66 @@ class Recorder:
             self._recorded[index : index + 1] = [recorded]
         return recorded
 
-    def range(self, lane: RecordedLane, name: str) -> Range:
-        """Return a range to enter with ``with``."""
-        return Range(self, lane, name)
-
     def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
         """Open a range that any thread may end."""
         return OpenRange(self, lane, name)
 
-    def prepared(self, name: str) -> tuple[int, Any]:
-        """Return the number and the NVTX attributes of a name."""
-        try:
-            return self._annotations[name]
-        except KeyError:
-            return self._prepare(name)
-
     def thread_state(self) -> ThreadState:
-        """Return what is open in this thread."""
+        """Return what this thread has open and selected."""
         try:
-            state: ThreadState = self._local.state
+            state: ThreadState = self.local.state
         except AttributeError:
-            state = self._local.state = ThreadState(self._threads.code(_utf8(threading.current_thread().name)))
+            state = self.local.state = ThreadState(self._threads.code(_utf8(threading.current_thread().name)))
         return state
 
-    def after_append(self, lane: RecordedLane) -> None:
-        """Collect in passing when many ranges have closed, and drop the newest where the device falls behind."""
-        waiting = lane.finished
-        if len(waiting) % COLLECT_EVERY and len(waiting) <= self._pending_limit:
-            return
+    def writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
+        """Return this thread's way to a lane."""
+        try:
+            return state.writers[lane]
+        except KeyError:
+            writer = state.writers[lane] = self.new_writer(lane, state)
+            return writer
+
+    def new_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
+        """Return a new way to a lane, whose closed ranges are collected with all others."""
+        writer = LaneWriter(self, lane, state, collect_at=min(COLLECT_EVERY, self._pending_limit + 1))
+        with self._lock:
+            lane.writers.append(writer)
+        return writer
+
+    def make_range(self, writer: LaneWriter, name: str) -> Range:
+        """Return a range of a new name; it is kept for the next use as long as there is room."""
+        made = Range(writer, name, *self.prepare(name))
+        if len(writer.ranges) < KEPT_RANGES:
+            writer.ranges[name] = made
+        return made
+
+    def prepare(self, name: str) -> tuple[int, Any]:
+        """Return the code and the NVTX attributes of a name."""
+        text = _utf8(name)
+        return self._names.code(text), self._backend.annotation(text)
+
+    def new_pair(self) -> tuple[Any, Any]:
+        """Return the two events of a range."""
+        return self._backend.acquire_event(), self._backend.acquire_event()
+
+    def tick(self, now_ns: int) -> None:
+        """Keep the clock precise; called by the first range after `next_tick_ns`."""
+        self.next_tick_ns = self._backend.tick(now_ns)
+
+    def failed(self, error: Exception, name: str, lane: RecordedLane) -> Exception:
+        """Count a range that could not be recorded; return the error to raise."""
+        self.failed_count += 1
+        return self._backend.map_error(error, f"Recording range {name[:60]!r} on stream {self._lanes[lane.index].name!r}")
+
+    def collect_in_passing(self, writer: LaneWriter) -> None:
+        """Collect when many ranges have closed, and drop the newest where the device falls behind; called by a range."""
         self.collect()
-        with lane.lock:
-            while len(waiting) > self._pending_limit:
-                dropped = waiting.pop()
-                self._overflowed_count += 1
-                self._backend.release_events((dropped.start, dropped.end))
+        waiting = writer.finished
+        while len(waiting) > self._pending_limit:
+            self._release([waiting.pop()])
+            self._overflowed_count += 1
+        writer.collect_at = min(len(waiting) + COLLECT_EVERY, self._pending_limit + 1)
 
     def add_edge(self, source_number: int, target: RecordedLane) -> None:
         """Note that the next range of a lane waits for an earlier range; -1 stands for none."""
@@ -166,19 +195,19 @@ class Recorder:
             metadata=self._metadata(title),
         )
 
-    def _prepare(self, name: str) -> tuple[int, Any]:
-        text = _utf8(name)
-        prepared = self._names.code(text), self._backend.annotation(text)
-        if len(self._annotations) < NAME_LIMIT:
-            self._annotations[name] = prepared
-        return prepared
-
     def _collect_lane(self, lane: RecordedLane) -> None:
-        ended = self._count_ended(lane.finished)
+        for writer in lane.writers:
+            self._collect_writer(lane, writer)
+        if any(_is_spent(writer) for writer in lane.writers):
+            lane.writers[:] = [writer for writer in lane.writers if not _is_spent(writer)]
+
+    def _collect_writer(self, lane: RecordedLane, writer: LaneWriter) -> None:
+        ended = self._count_ended(writer.finished)
         if not ended:
             return
-        rows = [lane.finished.popleft() for _ in range(ended)]
-        starts, ends, names, queued, numbers, parents, threads = zip(*rows, strict=True)
+        rows = [writer.finished.popleft() for _ in range(ended)]
+        pairs, names, queued, numbers, parents = zip(*rows, strict=True)
+        starts, ends = zip(*pairs, strict=True)
         times = self._backend.resolve(starts, ends, np.array(queued, np.int64))
         self._buffer.append(
             {
@@ -189,22 +218,28 @@ class Recorder:
                 "name": np.array(names, np.int64),
                 "kind": np.full(ended, RANGE_CODE, np.int64),
                 "parent": np.array(parents, np.int64),
-                "thread": np.array(threads, np.int64),
+                "thread": np.full(ended, writer.thread, np.int64),
                 "number": np.array(numbers, np.int64),
             }
         )
-        self._backend.release_events(starts)
-        self._backend.release_events(ends)
+        self._release(rows)
 
-    def _count_ended(self, waiting: Sequence[FinishedRange] | deque[FinishedRange]) -> int:
+    def _release(self, rows: Sequence[FinishedRange]) -> None:
+        """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""
+        room = max(0, IDLE_PAIRS - len(self._idle_pairs))
+        self._idle_pairs.extend(row[0] for row in rows[:room])
+        for events, *_ in rows[room:]:
+            self._backend.release_events(events)
+
+    def _count_ended(self, waiting: deque[FinishedRange]) -> int:
         """Return how many of a lane's closed ranges have ended: a stream ends them in order, so a few questions are enough."""
         is_done = self._backend.is_event_done
         low, high = 0, len(waiting)
-        if high and is_done(waiting[high - 1].end):
+        if high and is_done(waiting[high - 1][0][1]):
             return high
         while low < high:
             middle = (low + high) // 2
-            if is_done(waiting[middle].end):
+            if is_done(waiting[middle][0][1]):
                 low = middle + 1
             else:
                 high = middle
@@ -226,6 +261,11 @@ class Recorder:
             epoch_unix_ns=clock.epoch_unix_ns,
             title=title,
         )
+
+
+def _is_spent(writer: LaneWriter) -> bool:
+    """Tell whether nothing more can come from a writer: its thread has ended and its ranges are collected."""
+    return not writer.finished and not writer.owner.is_alive()
 
 
 def _utf8(text: str) -> str:

@@ -15,7 +15,7 @@ from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, RangeTimes
 from gpustreamlab.backends.cuda._calibrate import PAIR_COUNT, calibrate
 from gpustreamlab.backends.cuda._clock import EventClock
-from gpustreamlab.backends.cuda._errors import mapped_errors
+from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
 from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy
 from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._nvtx import open_domain
@@ -70,6 +70,8 @@ class CudaBackend:
         self.pop_range = domain.pop_range
         self.acquire_event = self._events.acquire
         self.release_events = self._events.release
+        self.map_error = map_error
+        self.host_time_ns = time.perf_counter_ns
 
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
@@ -127,10 +129,6 @@ class CudaBackend:
         """Block the host until the whole device is idle."""
         with mapped_errors(f"Waiting for CUDA device {self._ordinal}"), self._device_scope():
             self.xp.cuda.runtime.deviceSynchronize()
-
-    def host_time_ns(self) -> int:
-        """Read the host's monotonic clock, in ns."""
-        return time.perf_counter_ns()
 
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again."""
@@ -259,7 +257,6 @@ class CudaBackend:
             record=self._record_anchor,
             record_timed=self._record_timed_anchor,
             release=self._events.release,
-            host_time_ns=self.host_time_ns,
             calibration=calibration,
         )
 

@@ -10,6 +10,7 @@ longer pause the anchor is placed by the card's own ``%globaltimer`` instead, re
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -80,14 +81,12 @@ class EventClock:
         record: Callable[[], Any],
         record_timed: Callable[[], tuple[Any, Any]],
         release: Callable[[list[Any]], None],
-        host_time_ns: Callable[[], int],
         calibration: Calibration,
     ) -> None:
         self.calibration = calibration
         self._record = record
         self._record_timed = record_timed
         self._release = release
-        self._host_time_ns = host_time_ns
         self._lock = threading.Lock()
         self._anchors: list[Anchor] = []
         self._waiting: deque[Anchor] = deque()
@@ -148,7 +147,7 @@ class EventClock:
         self._release(events)
 
     def _start(self) -> None:
-        now_ns = self._host_time_ns()
+        now_ns = time.perf_counter_ns()
         event, timer = self._record_timed()
         event.sync()
         self._origin_timer_ns = int(timer[1])

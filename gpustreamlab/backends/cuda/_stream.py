@@ -34,13 +34,13 @@ class CudaStream:
         self.priority = priority
         self._lender = lender
         self._free_arena = free_arena
-        self._record = core_stream.record
+        self.record_raw = core_stream.record
         self._is_closed = False
 
     def record(self, event: Any) -> object:
         """Record a `cuda.core.Event` behind the work enqueued so far."""
         try:
-            return self._record(event)
+            return self.record_raw(event)
         except Exception as error:
             raise map_error(error, f"Recording an event on stream {self.handle:#x}") from error
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 def share_bandwidth(draws: Sequence[tuple[float, float]], cap: float) -> float:
     """Return the share of its own limit that each kernel may draw so that all of them together stay under the cap.
 
-    Each kernel draws what it wants, or this share of its limit if that is less: kernels that are bound by arithmetic are slowed last.
+    Each kernel draws what it wants, or this share of its limit if that is less: kernels that are bound by arithmetic are
+    slowed last.
 
     Parameters
     ----------

@@ -227,14 +227,6 @@ class KernelRun:
             return self.ref_work + (now_ns - self.ref_ns)
         return self.ref_work + (now_ns - self.ref_ns) * self.speed
 
-    def count_waiting(self, now_ns: int) -> int:
-        """Return how many blocks have not started."""
-        if not self.is_planned:
-            return self.backlog
-        work = self.work_at(now_ns)
-        block_ns = self.block_ns
-        return self.backlog + sum(batch.blocks * int((batch.end_work - work + 1e-6) // block_ns) for batch in self.batches)
-
     def drop_plan(self, now_ns: int) -> None:
         """Give the waves that have not started back to the backlog."""
         if not self.is_planned:
@@ -250,11 +242,12 @@ class KernelRun:
     def plan(self, open_mask: int) -> None:
         """Let the batches on open SM groups go on as many whole waves as the backlog gives.
 
-        Batches of one kernel progress alike, so handing out whole rounds at once ends as handing out wave after wave would.
+        Batches of one kernel progress alike, so handing out whole rounds at once ends as handing out wave after wave would. The
+        last round stays in the backlog: others may use what is left over from the moment it starts.
         """
         batches = [batch for batch in self.batches if not batch.mask & ~open_mask]
         width = sum(batch.blocks for batch in batches)
-        waves = self.backlog // width if width else 0
+        waves = (self.backlog - 1) // width if width else 0
         if waves:
             for batch in batches:
                 batch.end_work += waves * self.block_ns

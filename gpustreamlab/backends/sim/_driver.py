@@ -21,8 +21,8 @@ _LAZY_COMMANDS = 4_096  # commands that may wait to be simulated
 class SimDriver:
     """Charges each call to the host's clock, hands work to the scheduler, and waits for it.
 
-    Every method may be called from any thread. Virtual time depends on the order of calls, so a program that submits from several
-    threads is as deterministic as their order.
+    Every method may be called from any thread. Virtual time depends on the order of calls, so a program that submits from
+    several threads is as deterministic as their order.
 
     Parameters
     ----------
@@ -58,7 +58,6 @@ class SimDriver:
             self._next_handle += 1
             if is_blocking:
                 stream.is_blocking = True
-                stream.null_count = -1
                 self._blocking.append(stream)
             return stream
 
@@ -214,7 +213,8 @@ class SimDriver:
         if self.is_closed or stream.is_closed:
             self.check_open()
             raise StreamClosedError(
-                f"Stream {stream.number} of the simulated device was closed before this call. Make a new one: backend.create_stream()."
+                f"Stream {stream.number} of the simulated device was closed before this call. Make a new one: "
+                "backend.create_stream()."
             )
         if len(stream.queue) >= self.preset.queue_limit:
             self._wait_for_room(stream)

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 
-class PinnedArray(np.ndarray[Any, np.dtype[Any]]):
-    """A NumPy array whose memory counts as page-locked. Views of it count too, copies do not."""
-
-    _owns_locked_pages = False
+class LockedPages(np.ndarray[Any, np.dtype[Any]]):
+    """Memory that counts as page-locked. Users get plain arrays whose base it is, so that copies and results do not count."""
 
 
 def create_pinned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -23,16 +21,14 @@ def create_pinned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any
     >>> is_pinned(buffer[2:4]), is_pinned(buffer.copy())
     (True, False)
     """
-    array = PinnedArray(shape, dtype=dtype)
-    array._owns_locked_pages = True
-    return array
+    return LockedPages(shape, dtype=dtype).view(np.ndarray)
 
 
 def is_pinned(array: NDArray[Any]) -> bool:
-    """Tell whether an array's memory counts as page-locked, by asking who owns it."""
+    """Tell whether an array's memory counts as page-locked: whether its owner says so."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
-        if isinstance(owner, PinnedArray) and owner._owns_locked_pages:
+        if type(owner) is LockedPages:
             return True
         owner = owner.base
     return False

@@ -162,9 +162,10 @@ def find_preset(preset: str | DevicePreset) -> DevicePreset:
     """
     if isinstance(preset, DevicePreset):
         return preset
-    if isinstance(preset, str) and preset.lower() in PRESETS:
-        return PRESETS[preset.lower()]
+    key = str(preset).lower()
+    if key in PRESETS:
+        return PRESETS[key]
     raise BackendNotFoundError(
-        f"No simulated device is called {preset!r}. {nearest_hint(str(preset).lower(), PRESETS)} "
+        f"No simulated device is called {preset!r}. {nearest_hint(key, PRESETS)} "
         "SimBackend takes one of these names or a DevicePreset."
     )

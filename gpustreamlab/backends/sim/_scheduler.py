@@ -3,9 +3,10 @@
 Pure: it holds no clock but its own, and the same commands at the same times give the same times. Rules:
 
 - A stream runs its commands in order. A kernel that reaches the head of its stream joins the kernels that wait for SMs.
-- Blocks are given out by priority, then by who came first. A kernel with blocks left over claims the SMs that it may use against
-  everyone behind it. Running blocks are never pushed out; a higher priority gets the slots as blocks end.
-  Source: Amert et al., "GPU Scheduling on the NVIDIA TX2: Hidden Details Revealed", RTSS 2017, rules for the execution engine's queues.
+- Blocks are given out by priority, then by who came first. A kernel with blocks left over claims the SMs that it may use
+  against everyone behind it. Running blocks are never pushed out; a higher priority gets the slots as blocks end.
+  Source: Amert et al., "GPU Scheduling on the NVIDIA TX2: Hidden Details Revealed", RTSS 2017, rules for the execution
+  engine's queues.
 - Everything that happens at one instant is taken in before blocks are given out for that instant.
 - An instant is only simulated when the host's clock is past it, so nothing submitted later could have changed it.
 """
@@ -16,6 +17,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from gpustreamlab.backends.sim._bandwidth import share_bandwidth
 from gpustreamlab.backends.sim._commands import (
@@ -57,7 +59,8 @@ class Scheduler:
         """Gets each finished kernel, copy and fill."""
         self.pool = SlotPool(preset.sm_count, preset.slots_per_sm)
         self.streams: list[StreamQueue] = []
-        self._heap: list[tuple[int, int, int, StreamQueue | KernelRun | CopyRun]] = []
+        # Time, running number, what is due, and the stream, kernel or copy that it is due for.
+        self._heap: list[tuple[int, int, int, Any]] = []
         self._heap_limit = _STALE_ENTRIES
         self._order = 0
         self._levels: list[list[KernelRun]] = [[] for _ in range(1 + preset.priority_range[0] - preset.priority_range[1])]
@@ -142,12 +145,12 @@ class Scheduler:
         while heap and heap[0][0] == now_ns:
             _, order, what, item = heapq.heappop(heap)
             if what == _WAKE:
-                self._advance(item)  # type: ignore[arg-type]  # the code says which type it is
+                self._advance(item)
             elif what == _BOUNDARY:
-                if item.due_order == order:  # type: ignore[union-attr]
-                    self._end_waves(item)  # type: ignore[arg-type]
+                if item.due_order == order:
+                    self._end_waves(item)
             else:
-                self._end_copy(item)  # type: ignore[arg-type]
+                self._end_copy(item)
         if self._arrived:
             self._admit()
         if self._must_issue:
@@ -303,7 +306,7 @@ class Scheduler:
 
     def _clean_heap(self) -> None:
         """Drop entries of kernels that have a newer one."""
-        live = [entry for entry in self._heap if entry[2] != _BOUNDARY or entry[3].due_order == entry[1]]  # type: ignore[union-attr]
+        live = [entry for entry in self._heap if entry[2] != _BOUNDARY or entry[3].due_order == entry[1]]
         self._heap[:] = live
         heapq.heapify(self._heap)
         self._heap_limit = _STALE_ENTRIES + 2 * len(live)
@@ -319,13 +322,13 @@ class Scheduler:
             position = 0
             while position < len(level):
                 run = level[position]
-                if claimed & run.stream.mask and run.is_planned:
+                if claimed & run.stream.mask and run.is_planned and run.batches:
                     run.drop_plan(self.now_ns)
                     self._expect_boundary(run)
                 open_mask = run.stream.mask & ~claimed
                 if open_mask and pool.has_room(open_mask, run.spec.block_slots):
                     self._place(run, open_mask)
-                if run.count_waiting(self.now_ns):
+                if run.backlog:
                     claimed |= run.stream.mask
                     position += 1
                     if claimed == pool.full_mask and not self._may_interrupt:

@@ -11,8 +11,8 @@ from gpustreamlab.errors import OptionError
 class SlotPool:
     """The slots of all SMs.
 
-    SMs that every stream's allowed set either contains or excludes are alike; they form one group, and only the group's free slots are
-    counted. A set of SMs is then a bit mask of groups.
+    SMs that every stream's allowed set either contains or excludes are alike; they form one group, and only the group's free
+    slots are counted. A set of SMs is then a bit mask of groups.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ class SlotPool:
         wrong = sorted(sm for sm in wanted if not 0 <= sm < self.sm_count)
         if wrong or not wanted:
             raise OptionError(
-                f"A simulated stream was given the SMs {wrong or 'of an empty set'}; this device has SMs 0 to {self.sm_count - 1}. "
-                "Give some of those as sm_ids, or None for all."
+                f"A simulated stream was given the SMs {wrong or 'of an empty set'}; this device has SMs 0 to "
+                f"{self.sm_count - 1}. Give some of those as sm_ids, or None for all."
             )
         return wanted
 

@@ -62,7 +62,8 @@ class SimStream:
         """Raise if the stream was closed."""
         if self.is_closed:
             raise StreamClosedError(
-                f"Stream {self.handle} of the simulated device was closed before this call. Make a new one: backend.create_stream()."
+                f"Stream {self.handle} of the simulated device was closed before this call. Make a new one: "
+                "backend.create_stream()."
             )
 
     def record(self, event: SimEvent) -> None:
@@ -70,6 +71,10 @@ class SimStream:
         if self.is_closed:
             self.check_open()
         self._driver.record(self.queue, event)
+
+    def record_raw(self, event: SimEvent) -> None:
+        """Do what `record` does; the simulated device has no errors of a driver's to map."""
+        self.record(event)
 
     def wait(self, event: SimEvent) -> None:
         """Make work enqueued from now on wait for the event."""

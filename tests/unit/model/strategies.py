@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Counters, Device, Edges, Lane, Layout, Partition, Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier
 
-EXTRA_DTYPES = ("<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "<f4", "<f8", ">i4", ">f8")
+EXTRA_DTYPES = ("<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", ">i4", ">f8")
 TIMES_NS = st.integers(-(2**62), 2**62 - 1)
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.sampled_from(
@@ -114,7 +114,7 @@ def counters(draw: st.DrawFn, lane_count: int) -> Counters:
 def extras(draw: st.DrawFn, size: int) -> dict[str, np.ndarray]:
     """Draw extra columns of every dtype, NaN included."""
     reserved = {"start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "duration_ns"}
-    names = draw(st.lists(texts.filter(lambda text: text not in reserved), max_size=3, unique=True))
+    names = draw(st.lists(texts.filter(lambda text: text not in reserved and "\0" not in text), max_size=3, unique=True))
     return {name: draw(hnp.arrays(draw(st.sampled_from(EXTRA_DTYPES)), size)) for name in names}
 
 

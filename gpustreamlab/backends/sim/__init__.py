@@ -1,0 +1,27 @@
+"""The simulated device: a GPU with a virtual clock, for machines without one, lessons and tests."""
+
+from gpustreamlab.backends.sim._array import SimArray
+from gpustreamlab.backends.sim._backend import SimBackend
+from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec
+from gpustreamlab.backends.sim._cost import plan_host_copy, plan_matmul, plan_spin, plan_streaming
+from gpustreamlab.backends.sim._event import SimEvent
+from gpustreamlab.backends.sim._presets import H200, LAPTOP, PRESETS, DevicePreset, HostCosts
+from gpustreamlab.backends.sim._stream import SimStream
+
+__all__ = [
+    "H200",
+    "LAPTOP",
+    "PRESETS",
+    "DevicePreset",
+    "DeviceWork",
+    "HostCosts",
+    "KernelSpec",
+    "SimArray",
+    "SimBackend",
+    "SimEvent",
+    "SimStream",
+    "plan_host_copy",
+    "plan_matmul",
+    "plan_spin",
+    "plan_streaming",
+]

@@ -1,0 +1,231 @@
+"""Arrays of the simulated device: NumPy's values, modelled time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import NDArray
+
+from gpustreamlab.backends.sim._functions import METHODS
+from gpustreamlab.errors import NotSimulatedError
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._xp import ArrayModule
+
+
+class SimArray(NDArrayOperatorsMixin):
+    """An array on the simulated device. It behaves like `cupy.ndarray` as far as both are NumPy-compatible.
+
+    Values are computed at once, in the order of the calls; only time is modelled. Made by the functions of ``backend.xp``.
+
+    Parameters
+    ----------
+    values
+        The values, owned by the device.
+    module
+        The array module that it belongs to.
+
+    Examples
+    --------
+    >>> from gpustreamlab.backends.sim import SimBackend
+    >>> xp = SimBackend().xp
+    >>> a = xp.arange(6).reshape(2, 3)
+    >>> (a * 2).sum(axis=0).get()
+    array([ 6, 10, 14])
+    """
+
+    __slots__ = ("module", "sim_values")
+    __hash__ = None  # type: ignore[assignment]  # mutable, as NumPy's and CuPy's arrays
+
+    def __init__(self, values: NDArray[Any], module: ArrayModule) -> None:
+        self.sim_values = values
+        """The values as the simulation sees them. Looking at them takes no virtual time; programs use `get`."""
+        self.module = module
+        """The array module that it belongs to."""
+
+    # Looks
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Size of each dimension. Setting it reshapes in place."""
+        return self.sim_values.shape
+
+    @shape.setter
+    def shape(self, shape: int | tuple[int, ...]) -> None:
+        self.sim_values = self.sim_values.reshape(shape, copy=False)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.sim_values.dtype
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions there are."""
+        return self.sim_values.ndim
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return self.sim_values.size
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.sim_values.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.sim_values.nbytes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next along each dimension."""
+        return self.sim_values.strides
+
+    @property
+    def flags(self) -> Any:
+        """Memory layout."""
+        return self.sim_values.flags
+
+    @property
+    def T(self) -> SimArray:  # noqa: N802
+        """The transposed view."""
+        return self.module.wrap(self.sim_values.T)
+
+    @property
+    def real(self) -> SimArray:
+        """The real part, as a view."""
+        return self.module.wrap(self.sim_values.real)
+
+    @property
+    def imag(self) -> SimArray:
+        """The imaginary part; a view of a complex array."""
+        return self.module.call_function("imag", np.imag, (self,), {})  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in METHODS:
+            raise AttributeError(f"Arrays of the simulated device have no attribute {name!r}.")
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return self.module.call_method(name, self, args, kwargs)
+
+        method.__name__ = name
+        method.__doc__ = getattr(np.ndarray, name).__doc__
+        return method
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *METHODS})
+
+    # NumPy's protocols
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NDArray[Any]:
+        """Refuse: as with CuPy, the copy to the host has to be visible in the code."""
+        raise TypeError(
+            "An array of the simulated device is not turned into a NumPy array by itself, because that copies to the host "
+            "and waits. Use array.get() or xp.asnumpy(array)."
+        )
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Run a NumPy ufunc on the device."""
+        name = ufunc.__name__
+        if method == "__call__":
+            return self.module.call_function(name, ufunc, inputs, kwargs)
+        if method == "reduce":
+            return self.module.call_function("sum", ufunc.reduce, inputs, kwargs)
+        raise NotSimulatedError(
+            f"The simulated device has no numpy.{name}.{method}. Use numpy.{name} or its reduce, or do it on the host."
+        )
+
+    def __array_function__(self, func: Callable[..., Any], types: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a NumPy function on the device."""
+        module_name = (getattr(func, "__module__", None) or "numpy").removeprefix("numpy").lstrip(".")
+        name = f"{module_name}.{func.__name__}" if module_name in {"fft", "linalg"} else func.__name__
+        return self.module.find(name)(*args, **kwargs)
+
+    # Elements
+
+    def __getitem__(self, index: Any) -> SimArray:
+        return self.module.read_items(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.module.write_items(self, index, value)
+
+    def __len__(self) -> int:
+        return len(self.sim_values)
+
+    def __iter__(self) -> Iterator[SimArray]:
+        return (self[position] for position in range(len(self)))
+
+    # Host
+
+    def get(
+        self, stream: object = None, order: str = "C", out: NDArray[Any] | None = None, *, blocking: bool = True
+    ) -> NDArray[Any]:
+        """Copy to the host.
+
+        Parameters
+        ----------
+        stream
+            Only None: the copy goes to the selected stream.
+        order
+            Only ``"C"``.
+        out
+            Array to copy into: C-contiguous, same shape and dtype.
+        blocking
+            Whether the host waits. Without, and with `out` in page-locked memory, the virtual host goes on at once. The values
+            are in `out` at once all the same: a program that reads them too early goes unnoticed here, and fails on a GPU.
+        """
+        if stream is not None or order != "C":
+            raise NotSimulatedError(
+                "The simulated device copies to the host in C order, on the selected stream: array.get(out=...)."
+            )
+        return self.module.copy_to_host(self, out, blocking=blocking)
+
+    def set(self, arr: NDArray[Any], stream: object = None) -> None:
+        """Copy from a NumPy array of the same shape and dtype; from page-locked memory the host does not wait."""
+        if stream is not None:
+            raise NotSimulatedError("The simulated device copies on the selected stream: array.set(host_array).")
+        self.module.copy_from_host(self, arr)
+
+    def item(self, *args: Any) -> Any:
+        """Return one element as a Python number; the host waits for it."""
+        return self.get().item(*args)
+
+    def tolist(self) -> Any:
+        """Return all elements as nested lists; the host waits for them."""
+        return self.get().tolist()
+
+    def __float__(self) -> float:
+        return float(self.get())
+
+    def __int__(self) -> int:
+        return int(self.get())
+
+    def __complex__(self) -> complex:
+        return complex(self.get())
+
+    def __bool__(self) -> bool:
+        return bool(self.get())
+
+    def __index__(self) -> int:
+        return self.get().__index__()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.get()[()], spec)
+
+    def __repr__(self) -> str:
+        return repr(self.module.show(self))
+
+    def __str__(self) -> str:
+        return str(self.module.show(self))
+
+    def __copy__(self) -> SimArray:
+        return self.module.call_method("copy", self, (), {})  # type: ignore[no-any-return]
+
+    def __deepcopy__(self, memo: object) -> SimArray:
+        return self.__copy__()

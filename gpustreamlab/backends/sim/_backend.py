@@ -1,0 +1,293 @@
+"""The simulated device behind the backend protocol."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpustreamlab.backends._events import EventPool
+from gpustreamlab.backends._lent import lent_handle
+from gpustreamlab.backends._protocol import BackendStream, ClockInfo, RangeTimes
+from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec
+from gpustreamlab.backends.sim._cost import plan_spin
+from gpustreamlab.backends.sim._driver import SimDriver
+from gpustreamlab.backends.sim._event import SimEvent
+from gpustreamlab.backends.sim._pinned import create_pinned
+from gpustreamlab.backends.sim._presets import DevicePreset, find_preset
+from gpustreamlab.backends.sim._stream import SimStream
+from gpustreamlab.backends.sim._xp import ArrayModule
+from gpustreamlab.errors import InvalidHandleError, OptionError, SelectionError, StreamRefusedError
+from gpustreamlab.model import Device
+from gpustreamlab.typing import Int64Array
+
+_NEVER_NS = 1 << 62
+_CONTEXT = 1
+
+
+class SimBackend:
+    """A GPU that does not exist: results are NumPy's, times are modelled on a virtual clock.
+
+    The same program gives the same times, bit for bit. See docs/explanations/simulated-device.md for what is modelled.
+
+    Parameters
+    ----------
+    preset
+        ``"h200"``, ``"laptop"``, or sizes and speeds of your own.
+
+    Raises
+    ------
+    BackendNotFoundError
+        If no preset has this name.
+
+    Examples
+    --------
+    >>> backend = SimBackend("laptop")
+    >>> stream = backend.create_stream(priority=0)
+    >>> start, end = backend.acquire_event(), backend.acquire_event()
+    >>> stream.record(start)
+    >>> backend.launch_spin(stream, 1_000_000, blocks=48, fill_sms=True)  # two waves on 24 SMs
+    >>> stream.record(end)
+    >>> stream.synchronize()
+    >>> backend.elapsed_ns(start, end)
+    2004000
+    """
+
+    name = "sim"
+
+    def __init__(self, preset: str | DevicePreset = "h200") -> None:
+        self.preset = find_preset(preset)
+        """Sizes and speeds of the device."""
+        self.device = Device(
+            name=self.preset.name,
+            sm_count=self.preset.sm_count,
+            compute_capability=self.preset.compute_capability,
+            memory_bytes=self.preset.memory_bytes,
+            simulated=True,
+        )
+        """The device, marked as simulated."""
+        self.priority_range = self.preset.priority_range
+        """Lowest and highest priority."""
+        self.driver = SimDriver(self.preset)
+        """The driver; for tests and for the array module."""
+        self.null_stream = SimStream(self.driver, self.driver.null_stream, key=self._key_of(0), priority=0, is_owned=False)
+        """Where work goes while no stream is selected. It cannot be a lane."""
+        self.xp = ArrayModule(self)
+        """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
+        self._events: EventPool[SimEvent] = EventPool(self._create_event)
+        self._selected = threading.local()
+
+    def __repr__(self) -> str:
+        return f"<SimBackend {self.device.label!r}{', closed' if self.driver.is_closed else ''}>"
+
+    def source(self) -> str:
+        """Say in one line where this backend's numbers come from."""
+        return f"simulated {self.preset.name} ({self.preset.sm_count} SMs): modelled times on a virtual clock, not measured"
+
+    # Streams
+
+    def map_error(self, error: Exception, doing: str) -> Exception:
+        """Return the error as it is: the simulated device raises errors of ours only."""
+        return error
+
+    def create_stream(self, *, priority: int = 0, sm_ids: Iterable[int] | None = None, nonblocking: bool = True) -> SimStream:
+        """Make a stream.
+
+        Parameters
+        ----------
+        priority
+            CUDA priority: lower runs first.
+        sm_ids
+            The SMs that its kernels may run on; None for all.
+        nonblocking
+            Whether it is exempt from synchronising with the NULL stream.
+
+        Raises
+        ------
+        OptionError
+            For a priority outside the range, or an SM that the device does not have.
+
+        Examples
+        --------
+        >>> SimBackend().create_stream(priority=-1, sm_ids=range(8)).handle
+        3
+        """
+        low, high = self.priority_range
+        if not high <= priority <= low:
+            raise OptionError(
+                f"A simulated stream was given priority {priority}; this device takes {low} (lowest) to {high} (highest). "
+                f"Use priority={min(max(priority, high), low)}."
+            )
+        wanted = None if sm_ids is None else self.driver.scheduler.pool.check_sm_ids(sm_ids)
+        queue = self.driver.create_stream(priority, wanted, is_blocking=not nonblocking)
+        return SimStream(self.driver, queue, key=self._key_of(queue.number), priority=priority, is_owned=True)
+
+    def adopt_stream(self, lender: object) -> SimStream:
+        """Take a stream of this device that others own.
+
+        Raises
+        ------
+        StreamRefusedError
+            For the NULL, legacy and per-thread default streams, for objects that lend no stream and for streams that this
+            device does not have.
+        """
+        self.driver.check_open()
+        handle = lent_handle(lender)
+        queue = self.driver.streams.get(handle)
+        if queue is None:
+            raise StreamRefusedError(
+                f"{type(lender).__name__} lends the handle {handle:#x}, which the simulated device does not know. It takes "
+                "only its own streams; for streams of a real GPU use Session(backend='cuda')."
+            )
+        priority = queue.level + self.priority_range[1]
+        return SimStream(self.driver, queue, key=self._key_of(handle), priority=priority, is_owned=False)
+
+    def select(self, stream: BackendStream) -> object:
+        """Make `xp` of this thread work on the stream; return a token for `restore`."""
+        self.driver.check_open()
+        if not isinstance(stream, SimStream) or stream.driver is not self.driver:
+            raise InvalidHandleError(
+                f"The simulated device has no {stream!r} to work on: it is not one of its streams. Use one from "
+                "backend.create_stream()."
+            )
+        stream.check_open()
+        self.driver.charge(self.preset.host.select_ns)
+        before = self.selected_stream
+        self._selected.stream = stream
+        return before
+
+    def restore(self, token: object) -> None:
+        """Put back what was selected in this thread before the `select` that gave the token."""
+        if not isinstance(token, SimStream):
+            raise SelectionError(f"restore() was given {token!r}; give it what select() returned.")
+        self._selected.stream = token
+
+    @property
+    def selected_stream(self) -> SimStream:
+        """The stream that `xp` of this thread works on."""
+        return getattr(self._selected, "stream", self.null_stream)
+
+    # Events
+
+    def acquire_event(self) -> SimEvent:
+        """Take an event from the pool, or make one."""
+        return self._events.acquire()
+
+    def release_events(self, events: Iterable[SimEvent]) -> None:
+        """Give events back to the pool; they forget what they recorded."""
+        idle = list(events)
+        for event in idle:
+            event.mark = None
+        self._events.release(idle)
+
+    def is_event_done(self, event: SimEvent) -> bool:
+        """Tell whether the work in front of an event has ended; True for one that was never recorded, as in CUDA."""
+        return self.driver.is_event_done(event)
+
+    def synchronize_event(self, event: SimEvent) -> None:
+        """Block the host until the work in front of an event has ended."""
+        self.driver.synchronize_event(event)
+
+    def elapsed_ns(self, start: SimEvent, end: SimEvent) -> int:
+        """Return the device time between two finished events, in ns."""
+        return self.driver.elapsed_ns(start, end)
+
+    # Clock
+
+    def synchronize(self) -> None:
+        """Block the host until the whole device is idle."""
+        self.driver.synchronize()
+
+    def host_time_ns(self) -> int:
+        """Read the virtual host's clock; the reading itself takes 40 ns, so a loop that waits for a time ends."""
+        return self.driver.read_clock()
+
+    def tick(self, now_ns: int) -> int:
+        """Do nothing: the virtual clock stays exact."""
+        return max(now_ns, _NEVER_NS)
+
+    def resolve(self, starts: Sequence[SimEvent], ends: Sequence[SimEvent], queued_host_ns: Int64Array) -> RangeTimes:
+        """Turn finished event pairs into times. Host and device share one clock here, so they are exact."""
+        time_of = self.driver.time_of
+        return RangeTimes(
+            np.fromiter((time_of(event) for event in starts), np.int64, len(starts)),
+            np.fromiter((time_of(event) for event in ends), np.int64, len(ends)),
+            np.asarray(queued_host_ns, np.int64),
+        )
+
+    def clock_info(self) -> ClockInfo:
+        """Describe the virtual clock: exact, and without a wall-clock time."""
+        return ClockInfo(
+            description="virtual clock of the simulated device; exact, starts at 0 and is tied to no wall clock",
+            epoch_unix_ns=0,
+            clock_error_ns=0,
+            range_error_ns=0,
+            range_correction_ns=0,
+            host_error_ns=0,
+        )
+
+    def observing(self) -> AbstractContextManager[None]:
+        """Make this thread's queries and clock reads free of virtual time, for tools that look on from outside."""
+        return self.driver.observing()
+
+    def set_observer(self, observer: Callable[[DeviceWork], None] | None) -> None:
+        """Hand every kernel, copy and fill that ends from now on to a function; None for no one.
+
+        It is called in the middle of the simulation: it must only keep what it is given. One that raises is dropped and logged.
+        """
+        self.driver.set_observer(observer)
+
+    # Ranges for other tools
+
+    def annotation(self, name: str) -> str:
+        """Return the name: no other tool sees a simulated device."""
+        return name
+
+    def push_range(self, annotation: str) -> None:
+        """Spend the time that opening a range takes."""
+        self.driver.charge(self.preset.host.push_ns)
+
+    def pop_range(self) -> None:
+        """Spend the time that closing a range takes."""
+        self.driver.charge(self.preset.host.push_ns)
+
+    # Work
+
+    def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return an uninitialised NumPy array in memory that counts as page-locked. Its views count too, copies do not."""
+        return create_pinned(shape, dtype)
+
+    def launch_spin(self, stream: SimStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
+        """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one of its slots.
+
+        Raises
+        ------
+        OptionError
+            For a duration or a number of blocks below 1.
+        """
+        self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms))
+
+    def launch_kernel(self, stream: SimStream, spec: KernelSpec) -> None:
+        """Launch a kernel that computes nothing but takes time; see `gpustreamlab.backends.sim.plan_streaming` and its like."""
+        if stream.is_closed:
+            stream.check_open()
+        self.driver.launch(stream.queue, spec)
+
+    # Life
+
+    def close(self) -> None:
+        """Let everything end and refuse work from now on. Idempotent."""
+        self.driver.close()
+        self._events.clear()
+
+    def _create_event(self) -> SimEvent:
+        self.driver.check_open()
+        self.driver.charge(self.preset.host.create_event_ns)
+        return SimEvent()
+
+    def _key_of(self, handle: int) -> tuple[int, int, int]:
+        return self.device.ordinal, _CONTEXT, handle

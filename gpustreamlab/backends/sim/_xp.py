@@ -1,0 +1,463 @@
+"""The array module of the simulated device: NumPy's functions, each with a modelled kernel or copy.
+
+It follows CuPy where CuPy differs from NumPy: reductions give 0-d arrays, host arrays are refused, reading a value waits.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpustreamlab.backends.sim._array import SimArray
+from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
+from gpustreamlab.backends.sim._cost import plan_host_copy, plan_streaming
+from gpustreamlab.backends.sim._functions import CONSTANTS, METADATA, METHODS, RULES, WRITING_METHODS, Call, Rule
+from gpustreamlab.backends.sim._pinned import is_pinned
+from gpustreamlab.backends.sim._random import RandomModule
+from gpustreamlab.errors import NotSimulatedError, nearest_hint
+from gpustreamlab.typing import SpanKind
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._backend import SimBackend
+
+_FLAG_BYTES = 8  # what the host reads to learn the size of a result
+
+
+class _NotSimulatedNameError(NotSimulatedError, AttributeError):
+    """A name that NumPy has and the simulated device has not; an AttributeError too, so that hasattr() works."""
+
+
+class ArrayModule:
+    """NumPy-compatible functions on a simulated device.
+
+    Parameters
+    ----------
+    backend
+        The device; work goes to its selected stream.
+
+    Examples
+    --------
+    >>> from gpustreamlab.backends.sim import SimBackend
+    >>> xp = SimBackend().xp
+    >>> float(xp.asarray([1.0, 2.0, 6.0]).mean())
+    3.0
+    """
+
+    ndarray = SimArray
+
+    def __init__(self, backend: SimBackend) -> None:
+        self._backend = backend
+        self._found: dict[str, Callable[..., Any]] = {}
+        self.fft = SubModule(self, "fft")
+        """Fourier transforms, as `numpy.fft`."""
+        self.linalg = SubModule(self, "linalg")
+        """`numpy.linalg`, as far as it is modelled."""
+        self.random = RandomModule(self)
+        """Random numbers: NumPy's own generators. Only a seed makes values repeat."""
+
+    def __repr__(self) -> str:
+        return f"<array module of the simulated {self._backend.preset.name}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in CONSTANTS or name in METADATA:
+            return getattr(np, name)
+        plain = getattr(np, name, None)
+        if isinstance(plain, type) and issubclass(plain, np.generic):
+            return plain
+        return self.find(name)
+
+    def __dir__(self) -> list[str]:
+        scalars = [
+            name for name in dir(np) if isinstance(getattr(np, name), type) and issubclass(getattr(np, name), np.generic)
+        ]
+        functions = [name for name in RULES if "." not in name and hasattr(np, name)]
+        own = [name for name in super().__dir__() if hasattr(np, name) or name in {"asnumpy", "get_array_module"}]
+        return sorted({*own, *functions, *scalars, *CONSTANTS, *METADATA})
+
+    # Functions
+
+    def find(self, name: str) -> Callable[..., Any]:
+        """Return the modelled function of a name; submodules with a dot, such as ``"fft.rfft2"``.
+
+        Raises
+        ------
+        NotSimulatedError
+            If NumPy has it, but its time is not modelled. It is an AttributeError too.
+        AttributeError
+            If NumPy does not have it.
+        """
+        own = type(self).__dict__.get(name)
+        if isinstance(own, types.FunctionType):
+            return own.__get__(self)
+        if name not in self._found:
+            self._found[name] = self._make_function(name)
+        return self._found[name]
+
+    def _make_function(self, name: str) -> Callable[..., Any]:
+        plain: Any = np
+        for part in name.split("."):
+            plain = getattr(plain, part, None)
+        if name not in RULES or plain is None:
+            raise _explain_missing(name, exists=plain is not None)
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self.call_function(name, plain, args, kwargs)
+
+        function.__name__ = function.__qualname__ = name.rpartition(".")[2]
+        function.__doc__ = plain.__doc__
+        return function
+
+    def call_function(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Let NumPy compute a function, and launch the kernel that models it."""
+        rule = RULES.get(name)
+        if rule is None:
+            raise _explain_missing(name, exists=True)
+        call_args = _Arguments(self, name)
+        plain_args = [call_args.unwrap(value) for value in args]
+        plain_kwargs = {key: call_args.unwrap(value) for key, value in kwargs.items()}
+        if not call_args.inputs and not rule.is_creation:
+            raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
+        with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
+            result = function(*plain_args, **plain_kwargs)
+        outputs = list(_find_arrays(result))
+        if name == "copyto":
+            outputs = [plain_args[0]]
+        self._launch(rule, Call(name, call_args.inputs, outputs, plain_args))
+        out = kwargs.get("out")
+        if out is None:
+            return self._wrap_result(result)
+        return out[0] if isinstance(out, tuple) and len(out) == 1 else out
+
+    def call_method(self, name: str, array: SimArray, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Let NumPy compute a method, and launch the kernel that models it."""
+        if name not in METHODS:
+            raise AttributeError(name)
+        method = getattr(np.ndarray, name)
+        if name not in WRITING_METHODS:
+            return self.call_function(name, method, (array, *args), kwargs)
+        call_args = _Arguments(self, name)
+        plain_args = [call_args.unwrap(value) for value in (array, *args)]
+        method(*plain_args, **kwargs)
+        self._launch(RULES[name], Call(name, call_args.inputs[1:], [array.sim_values], plain_args))
+        return None
+
+    # Arrays
+
+    def wrap(self, values: NDArray[Any]) -> SimArray:
+        """Make a device array of values that the device owns."""
+        check_dtype(values.dtype)
+        return SimArray(values, self)
+
+    def array(self, obj: Any, dtype: DTypeLike | None = None, copy: bool = True, ndmin: int = 0) -> SimArray:  # noqa: FBT001, FBT002
+        """Copy values to the device, or from one device array to another."""
+        if isinstance(obj, SimArray):
+            wanted = np.dtype(dtype) if dtype is not None else obj.dtype
+            result = obj if wanted == obj.dtype and not copy else obj.astype(wanted)
+        elif isinstance(obj, (list, tuple)) and any(isinstance(item, SimArray) for item in obj):
+            result = self.find("stack")(obj)
+            result = result if dtype is None else result.astype(dtype)
+        else:
+            source = np.asarray(obj, dtype=dtype)
+            check_dtype(source.dtype)
+            result = self.wrap(np.empty_like(source, subok=False))
+            self.copy_from_host(result, source)
+        missing = max(0, ndmin - result.ndim)
+        return result.reshape((1,) * missing + result.shape) if missing else result
+
+    def asarray(self, a: Any, dtype: DTypeLike | None = None) -> SimArray:
+        """Copy values to the device; a device array of the right dtype is returned as it is."""
+        return self.array(a, dtype, copy=False)
+
+    asanyarray = asarray
+
+    def asnumpy(
+        self, a: Any, stream: object = None, order: str = "C", out: NDArray[Any] | None = None, *, blocking: bool = True
+    ) -> NDArray[Any]:
+        """Copy a device array to the host; other values become a NumPy array as they are."""
+        if isinstance(a, SimArray):
+            return a.get(stream, order, out, blocking=blocking)
+        values = np.asarray(a)
+        if out is None:
+            return values
+        out[...] = values
+        return out
+
+    def get_array_module(self, *args: Any) -> Any:
+        """Return this module if any argument is a device array, else NumPy."""
+        return self if any(isinstance(value, SimArray) for value in args) else np
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = float, order: str = "C") -> SimArray:
+        """Make an uninitialised array; no kernel runs."""
+        return self.wrap(np.empty(shape, dtype, order=order))  # type: ignore[call-overload]
+
+    def empty_like(self, a: SimArray, dtype: DTypeLike | None = None) -> SimArray:
+        """Make an uninitialised array of another's shape; no kernel runs."""
+        return self.wrap(np.empty_like(_Arguments(self, "empty_like").unwrap(a), dtype=dtype))
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = float, order: str = "C") -> SimArray:
+        """Make an array of zeros, with a fill."""
+        result = self.wrap(np.zeros(shape, dtype, order=order))  # type: ignore[call-overload]
+        self._fill_zeros(result)
+        return result
+
+    def zeros_like(self, a: SimArray, dtype: DTypeLike | None = None) -> SimArray:
+        """Make an array of zeros of another's shape, with a fill."""
+        result = self.wrap(np.zeros_like(_Arguments(self, "zeros_like").unwrap(a), dtype=dtype))
+        self._fill_zeros(result)
+        return result
+
+    # Elements
+
+    def read_items(self, array: SimArray, index: Any) -> SimArray:
+        """Index an array: a view without a kernel, or a gather."""
+        values = array.sim_values
+        if _is_basic(index):
+            view = values[index]
+            # NumPy gives a scalar where CuPy gives a 0-d view.
+            return SimArray(view if isinstance(view, np.ndarray) else _view_scalar(values, index), self)
+        call_args = _Arguments(self, "getitem")
+        plain = call_args.unwrap(_read_lists(index))
+        result = np.asarray(values[plain])
+        rule = RULES["mask" if _has_mask(plain) else "getitem"]
+        self._launch(rule, Call("getitem", [*call_args.inputs, result], [result], ()))
+        return self.wrap(result)
+
+    def write_items(self, array: SimArray, index: Any, value: Any) -> None:
+        """Assign to elements: a fill, a copy or a scatter."""
+        values = array.sim_values
+        if isinstance(value, np.ndarray) and value.ndim and _is_basic(index):
+            target = self.read_items(array, index)
+            self.copy_from_host(target, np.ascontiguousarray(np.broadcast_to(value, target.shape), dtype=target.dtype))
+            return
+        call_args = _Arguments(self, "setitem")
+        plain_index, plain_value = call_args.unwrap(_read_lists(index)), call_args.unwrap(value)
+        values[plain_index] = plain_value
+        region = np.asarray(values[plain_index])
+        self._launch(RULES["setitem"], Call("setitem", call_args.inputs, [region], ()))
+
+    # Host and device
+
+    def copy_to_host(self, array: SimArray, out: NDArray[Any] | None, *, blocking: bool) -> NDArray[Any]:
+        """Copy an array to the host on the selected stream."""
+        self._check_own(array)
+        values = array.sim_values
+        target = np.empty(values.shape, values.dtype) if out is None else _check_target(out, values)
+        if values.size:
+            if not values.flags.c_contiguous:
+                self._launch(RULES["copy"], Call("copy", [values], [values], ()))
+            self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target))
+        np.copyto(target, values)
+        if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
+            self._synchronize()
+        return target
+
+    def show(self, array: SimArray) -> NDArray[Any]:
+        """Return the values to print: read as `copy_to_host` does, and still there after the device was closed."""
+        return array.sim_values if self._backend.driver.is_closed else array.get()
+
+    def copy_from_host(self, array: SimArray, source: NDArray[Any]) -> None:
+        """Copy from the host into an array, on the selected stream."""
+        self._check_own(array)
+        if not isinstance(source, np.ndarray):
+            raise TypeError(
+                f"array.set() takes a NumPy array, not {type(source).__name__}. Use xp.asarray(values) for other values."
+            )
+        values = array.sim_values
+        if source.dtype != values.dtype or source.shape != values.shape:
+            raise ValueError(
+                f"array.set() was given {source.dtype} of shape {source.shape}; this array is {values.dtype} of shape "
+                f"{values.shape}. Give the same, for example by host.astype(array.dtype).reshape(array.shape)."
+            )
+        if values.size:
+            self._copy(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source))
+            if not values.flags.c_contiguous:
+                self._launch(RULES["copy"], Call("copy", [values], [values], ()))
+        np.copyto(values, source)
+
+    # Inside
+
+    def launch_random(self, name: str, rule: Rule, result: Any) -> Any:
+        """Launch the kernel of drawn numbers and wrap them."""
+        outputs = list(_find_arrays(result))
+        self._launch(rule, Call(name, [], outputs, ()))
+        return self._wrap_result(result)
+
+    def _launch(self, rule: Rule, call: Call) -> None:
+        for array in call.outputs:
+            check_dtype(array.dtype)
+        if not call.element_count or (rule.may_be_view and _are_views(call)):
+            return
+        backend = self._backend
+        backend.launch_kernel(backend.selected_stream, rule.plan(backend.preset, call))
+        if rule.needs_host:
+            self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True)
+            self._synchronize()
+
+    def _fill_zeros(self, array: SimArray) -> None:
+        if array.size:
+            backend = self._backend
+            spec = plan_streaming(
+                backend.preset, "memset", size_bytes=array.nbytes, operations=0, dtype=array.dtype, kind=SpanKind.FILL
+            )
+            backend.launch_kernel(backend.selected_stream, spec)
+
+    def _copy(self, engine: int, size_bytes: int, *, is_pinned: bool) -> None:
+        backend = self._backend
+        spec = plan_host_copy(backend.preset, engine, size_bytes, is_pinned=is_pinned)
+        stream = backend.selected_stream
+        stream.check_open()
+        backend.driver.copy(stream.queue, spec, is_pinned=is_pinned)
+
+    def _synchronize(self) -> None:
+        self._backend.selected_stream.synchronize()
+
+    def _check_own(self, array: SimArray) -> None:
+        _Arguments(self, "get").unwrap(array)
+
+    def _wrap_result(self, result: Any) -> Any:
+        if isinstance(result, (tuple, list)):
+            return (
+                type(result)(self._wrap_result(item) for item in result)
+                if type(result) in {tuple, list}
+                else tuple(self._wrap_result(item) for item in result)
+            )
+        return None if result is None else self.wrap(np.asarray(result))
+
+
+class SubModule:
+    """A submodule such as ``xp.fft``.
+
+    Parameters
+    ----------
+    module
+        The array module.
+    name
+        The submodule's name in NumPy.
+    """
+
+    def __init__(self, module: ArrayModule, name: str) -> None:
+        self._module = module
+        self._name = name
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._module.find(f"{self._name}.{name}")
+
+    def __dir__(self) -> list[str]:
+        prefix = f"{self._name}."
+        return sorted(name.removeprefix(prefix) for name in RULES if name.startswith(prefix))
+
+
+class _Arguments:
+    """Takes the values out of a call's device arrays, and keeps them for the cost."""
+
+    def __init__(self, module: ArrayModule, name: str) -> None:
+        self._module = module
+        self._name = name
+        self.inputs: list[NDArray[Any]] = []
+
+    def unwrap(self, value: Any) -> Any:
+        if isinstance(value, SimArray):
+            if value.module is not self._module:
+                raise NotSimulatedError(
+                    f"xp.{self._name} was given an array of another simulated device. Copy it over the host: "
+                    "xp.asarray(array.get())."
+                )
+            self.inputs.append(value.sim_values)
+            return value.sim_values
+        if isinstance(value, (list, tuple)):
+            items = [self.unwrap(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, np.ndarray):
+            raise TypeError(
+                f"xp.{self._name} was given a NumPy array of shape {value.shape}. Copy it to the device: xp.asarray(array)."
+            )
+        if hasattr(value, "__cuda_array_interface__"):
+            raise NotSimulatedError(
+                f"xp.{self._name} was given a {type(value).__name__} of a real GPU. Copy it over the host: "
+                "xp.asarray(array.get())."
+            )
+        return value
+
+
+def check_dtype(dtype: np.dtype[Any]) -> None:
+    """Refuse dtypes that no GPU array has.
+
+    Raises
+    ------
+    NotSimulatedError
+        For objects, text, dates, records and long doubles.
+    """
+    if dtype.kind not in "biufc" or dtype.char in "gG":
+        raise NotSimulatedError(
+            f"The simulated device has no arrays of dtype {dtype}. Use booleans, integers, floats or complex numbers."
+        )
+
+
+def _explain_missing(name: str, *, exists: bool) -> Exception:
+    if not exists:
+        shown = name.rpartition(".")[2]
+        return AttributeError(f"NumPy and the simulated device have no function {name!r}. {nearest_hint(shown, RULES)}")
+    return _NotSimulatedNameError(
+        f"The simulated device does not model the time of numpy.{name}. {nearest_hint(name, RULES)} "
+        "Or compute it on the host: xp.asarray(numpy_function(array.get()))."
+    )
+
+
+def _find_arrays(result: Any) -> Iterator[NDArray[Any]]:
+    if isinstance(result, (tuple, list)):
+        for item in result:
+            yield from _find_arrays(item)
+    elif result is not None:
+        yield np.asarray(result)
+
+
+def _are_views(call: Call) -> bool:
+    return all(any(np.may_share_memory(output, source) for source in call.inputs) for output in call.outputs)
+
+
+def _is_basic(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(
+        part is None
+        or part is Ellipsis
+        or (isinstance(part, (slice, int, np.integer)) and not isinstance(part, (bool, np.bool_)))
+        for part in parts
+    )
+
+
+def _view_scalar(values: NDArray[Any], index: Any) -> NDArray[Any]:
+    parts = index if isinstance(index, tuple) else (index,)
+    return values[(*(part for part in parts if part is not Ellipsis), ...)]
+
+
+def _read_lists(index: Any) -> Any:
+    """Keep lists of an index as they are; NumPy arrays in it are small host data that travel with the launch."""
+    if isinstance(index, np.ndarray):
+        return index.tolist() if index.ndim else index.item()
+    if isinstance(index, tuple):
+        return tuple(_read_lists(part) for part in index)
+    return index
+
+
+def _has_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(np.asarray(part).dtype == np.bool_ for part in parts if isinstance(part, (np.ndarray, list, bool, np.bool_)))
+
+
+def _check_target(out: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"array.get(out=...) takes a NumPy array, not {type(out).__name__}.")
+    if out.shape != values.shape or out.dtype != values.dtype or not out.flags.c_contiguous:
+        raise ValueError(
+            f"array.get(out=...) was given {out.dtype} of shape {out.shape}; this array is {values.dtype} of shape "
+            f"{values.shape}. Give a C-contiguous array of the same shape and dtype."
+        )
+    return out

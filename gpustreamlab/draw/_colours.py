@@ -1,0 +1,91 @@
+"""How a name looks: a colour, and a hatch that tells names of one colour apart."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpustreamlab.typing import SpanKind
+
+PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#F0E442", "#D55E00")
+"""Colours that people with any kind of colour blindness tell apart. Source: Okabe and Ito, Color Universal Design, 2008."""
+
+NAME_HATCHES = (" ", "/", "-", "|")
+"""Hatches of the first, second … name of one colour, as Bokeh writes them; the first is none."""
+
+KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x", SpanKind.HOST: "+"}
+"""Hatches of spans that are no range and no kernel; they win over the name's."""
+
+KIND_FILLS = {SpanKind.WAIT: "#b4bac0", SpanKind.HOST: "#b4bac0"}
+"""Colours of spans in which the device does nothing; they win over the name's."""
+
+DARK_TEXT, LIGHT_TEXT = "#101418", "#ffffff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameStyle:
+    """How the bars of one name look."""
+
+    fill: str
+    """Colour of the bar, ``#rrggbb``."""
+    hatch: str
+    """Hatch over it, as Bokeh writes it; a space is none."""
+    text: str
+    """Colour of text on the bar that is easy to read, ``#rrggbb``."""
+
+
+def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
+    """Choose how each name looks.
+
+    A name gets the colour that its own letters choose, and the next free one where an earlier name has that. So a name keeps
+    its look from run to run unless names before it claim it, and never changes when more names follow.
+
+    Parameters
+    ----------
+    names
+        Distinct names, in the order in which they first appeared.
+
+    Returns
+    -------
+    tuple of NameStyle
+        The first 7 differ in colour, the first 28 in colour or hatch; beyond that looks repeat.
+    """
+    looks = len(PALETTE) * len(NAME_HATCHES)
+    taken: set[int] = set()
+    styles = []
+    for name in names:
+        wanted = zlib.crc32(name.encode()) % len(PALETTE)
+        if len(taken) == looks:
+            styles.append(_style(zlib.crc32(name.encode()) % looks))
+            continue
+        group = len(taken) // len(PALETTE) * len(PALETTE)
+        slot = next(slot for step in range(len(PALETTE)) if (slot := group + (wanted + step) % len(PALETTE)) not in taken)
+        taken.add(slot)
+        styles.append(_style(slot))
+    return tuple(styles)
+
+
+def text_colour(fill: str) -> str:
+    """Return the text colour with the higher contrast on a fill. Source: relative luminance, WCAG 2.2.
+
+    Examples
+    --------
+    >>> text_colour("#F0E442"), text_colour("#0072B2")
+    ('#101418', '#ffffff')
+    """
+    luminance = _luminance(fill)
+    on_light = (luminance + 0.05) / (_luminance(DARK_TEXT) + 0.05)
+    on_dark = 1.05 / (luminance + 0.05)
+    return DARK_TEXT if on_light >= on_dark else LIGHT_TEXT
+
+
+def _style(slot: int) -> NameStyle:
+    fill = PALETTE[slot % len(PALETTE)]
+    return NameStyle(fill=fill, hatch=NAME_HATCHES[slot // len(PALETTE)], text=text_colour(fill))
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

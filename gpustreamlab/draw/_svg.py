@@ -1,0 +1,250 @@
+"""The timeline as a static SVG picture, for places without JavaScript."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from html import escape
+
+import numpy as np
+
+from gpustreamlab.analysis import Overlap, overlap, time_ticks
+from gpustreamlab.draw._colours import text_colour
+from gpustreamlab.draw._figure import EMPTY_TEXT
+from gpustreamlab.draw._header import Header, plan_header, swatch_svg
+from gpustreamlab.draw._scene import Scene, plan_scene, text_width_px
+from gpustreamlab.model import Trace
+from gpustreamlab.typing import FloatArray, Int64Array
+
+WIDTH_PX = 1000
+"""Width of the picture."""
+
+MAX_SVG_BARS = 2_000
+"""Most bars that a picture holds; narrower neighbours are merged until they are fewer."""
+
+MAX_SVG_WAITS = 300
+"""Most arrows between spans that a picture holds."""
+
+MAX_SVG_HEIGHT_PX = 2_400
+"""Tallest area of lanes in the picture; rows get lower where a trace needs more."""
+
+_STRIP_PX = 44
+_INK, _SOFT, _GRID, _PAPER = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
+_HATCH_PATHS = {
+    "/": "M-2 10L10 -2M-2 2L2 -2M6 10L10 6",
+    "\\": "M-2 -2L10 10M6 -2L10 2M-2 6L2 10",
+    "-": "M0 4H8",
+    "|": "M4 0V8",
+    "x": "M0 0L8 8M8 0L0 8",
+    "+": "M4 0V8M0 4H8",
+    ".": "M4 3V5",
+}
+
+
+def timeline_svg(trace: Trace, *, scene: Scene | None = None, result: Overlap | None = None) -> str:
+    """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis. No scripts, all names escaped.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    scene, result
+        Their layout and overlap, where they are known already.
+    """
+    scene = plan_scene(trace) if scene is None else scene
+    header = plan_header(trace, scene, overlap(trace) if result is None else result)
+    head, head_px = _head(header)
+    plot = _Plot(scene, head_px)
+    parts = [*head, *_lanes(scene, plot), *_axis(plot), *_bars(trace, scene, plot), *_waits(scene, plot), *_strip(scene, plot)]
+    height_px = round(plot.bottom_px + _STRIP_PX + 50)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{height_px}" viewBox="0 0 {WIDTH_PX} {height_px}" '
+        f'font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="12" fill="{_INK}">'
+        f"<title>{escape(header.title)}</title><defs>{_patterns()}</defs>"
+        f'<rect width="100%" height="100%" fill="{_PAPER}"/>{"".join(parts)}</svg>'
+    )
+
+
+def picture_uri(svg: str) -> str:
+    """Return an SVG text as a data URI for an ``img`` element, in which nothing runs."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+class _Plot:
+    """Where things are in the picture, in px."""
+
+    def __init__(self, scene: Scene, top_px: float) -> None:
+        texts = [text for box in scene.lanes for text in (box.label, box.detail)]
+        self.left_px = min(220.0, 24 + max([40.0, *(text_width_px(text, 11) for text in texts)]))
+        self.right_px = WIDTH_PX - 16.0
+        self.top_px = top_px
+        self.scale_y = min(1.0, MAX_SVG_HEIGHT_PX / max(1.0, scene.height_px))
+        self.bottom_px = top_px + max(40.0, scene.height_px * self.scale_y)
+        self.end_ns = scene.width_ns or 1e6
+        self.scale_x = (self.right_px - self.left_px) / self.end_ns
+
+    def x(self, time_ns: FloatArray) -> FloatArray:
+        return self.left_px + time_ns * self.scale_x
+
+    def y(self, place_px: float) -> float:
+        return self.top_px + place_px * self.scale_y
+
+
+def _head(header: Header) -> tuple[list[str], float]:
+    badge_px = text_width_px(header.badge, 11) + 14
+    lines = [
+        f'<text x="12" y="24" font-size="16" font-weight="600">{escape(_cut(header.title, 80))}</text>',
+        f'<rect x="{WIDTH_PX - 12 - badge_px:.0f}" y="10" width="{badge_px:.0f}" height="18" rx="9" '
+        f'fill="{"#e69f00" if header.badge == "SIMULATED" else "#56b4e9"}"/>',
+        f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle">{header.badge}</text>',
+    ]
+    place = 42
+    texts = [(header.facts, _INK, 400), (header.finding, _INK, 600), (header.source, _SOFT, 400)]
+    texts += [(f"⚠ {fact}", "#8a4b00", 600) for fact in header.missing]
+    for text, colour, weight in texts:
+        if text:
+            lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(_cut(text, 150))}</text>')
+            place += 17
+    legend, place = _legend(header, place)
+    return [*lines, *legend], place + 4.0
+
+
+def _legend(header: Header, place: int) -> tuple[list[str], int]:
+    parts, x = [], 12.0
+    entries = [(name, swatch_svg(style)) for name, style in header.legend]
+    entries += [(f"and {header.more_names:,} more names", "")] if header.more_names else []
+    for name, swatch in entries:
+        width_px = 22 + text_width_px(name, 12) + 12
+        if x + width_px > WIDTH_PX - 12 and x > 12:
+            x, place = 12.0, place + 18
+        parts.append(f'<g transform="translate({x:.0f} {place - 9})">{swatch}<text x="21" y="10">{escape(name)}</text></g>')
+        x += width_px
+    return parts, place + (12 if entries else -6)
+
+
+def _lanes(scene: Scene, plot: _Plot) -> Iterator[str]:
+    last_px = -100.0
+    for index, box in enumerate(scene.lanes):
+        top, bottom = plot.y(box.top), plot.y(box.bottom)
+        if index % 2:
+            yield f'<rect x="0" y="{top:.1f}" width="{WIDTH_PX}" height="{bottom - top:.1f}" fill="#808080" fill-opacity=".1"/>'
+        middle = (top + bottom) / 2
+        if middle - last_px < 11:
+            continue
+        last_px = middle
+        two = bool(box.detail) and bottom - top > 28
+        yield _text(plot.left_px - 8, middle + (-2 if two else 4), box.label, "end", _INK)
+        if two:
+            yield _text(plot.left_px - 8, middle + 12, box.detail, "end", _SOFT, 10)
+    if not len(scene.span):
+        yield _text((plot.left_px + plot.right_px) / 2, (plot.top_px + plot.bottom_px) / 2 + 4, EMPTY_TEXT, "middle", _SOFT, 14)
+
+
+def _bars(trace: Trace, scene: Scene, plot: _Plot) -> Iterator[str]:
+    first, left_px, right_px, longest = merge_bars(scene, plot.scale_x)
+    x0 = plot.x(left_px / plot.scale_x)
+    x1 = plot.x(right_px / plot.scale_x)
+    shapes: dict[tuple[str, str], list[str]] = {}
+    labels: list[str] = []
+    counts = np.diff([*first.tolist(), len(scene.span)])
+    for place, begin, end, count in zip(longest.tolist(), x0.tolist(), x1.tolist(), counts.tolist(), strict=True):
+        row, name = int(scene.row[place]), int(trace.name[scene.span[place]])
+        top, height = plot.y(float(scene.row_top[row])), float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y
+        style, kind = scene.styles[name], int(trace.kind[scene.span[place]])
+        fill, hatch = scene.kind_fill[kind] or style.fill, scene.kind_hatch[kind] or style.hatch
+        width = max(1.0, end - begin)
+        shapes.setdefault((fill, hatch if width >= 5 else " "), []).append(f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z")
+        room = int((width - 8) / 6.3)
+        text = trace.names[name]
+        if count == 1 and height >= 11 and room >= min(3, len(text)):
+            labels.append(_text(begin + 4, top + height / 2 + 4, _cut(text, room), "start", text_colour(fill), 11))
+    for (fill, hatch), paths in shapes.items():
+        outline = f'<path d="{"".join(paths)}" fill="{fill}" stroke="{_PAPER}" stroke-width=".7"/>'
+        yield outline + (f'<path d="{"".join(paths)}" fill="url(#h{_HATCH_NAMES[hatch]})"/>' if hatch in _HATCH_NAMES else "")
+    yield from labels
+
+
+def merge_bars(scene: Scene, scale_x: float, limit: int = MAX_SVG_BARS) -> tuple[Int64Array, FloatArray, FloatArray, Int64Array]:
+    """Merge narrow neighbours of one row until at most `limit` bars are left, or one a row.
+
+    Returns
+    -------
+    tuple of four ndarrays, shape (n_bars,)
+        Place in the scene of the first span of each bar; left and right end in px; place of the longest span, whose colour the
+        bar has.
+    """
+    left_px, right_px = scene.left_ns * scale_x, scene.right_ns * scale_x
+    if not len(left_px):
+        none = np.zeros(0)
+        return none.astype(np.int64), none, none, none.astype(np.int64)
+    least_px = 1.0
+    while True:
+        narrow = right_px - left_px < least_px
+        cell = np.floor(left_px / least_px)
+        joins = narrow[1:] & narrow[:-1] & (cell[1:] == cell[:-1]) & (scene.row[1:] == scene.row[:-1])
+        first = np.concatenate(([0], np.flatnonzero(~joins) + 1))
+        if len(first) <= limit or least_px > 2 * WIDTH_PX:
+            break
+        least_px *= 2
+    bar = np.repeat(np.arange(len(first)), np.diff([*first, len(left_px)]))
+    order = np.lexsort((right_px - left_px, bar))
+    longest = order[np.append(first[1:], len(order)) - 1]
+    return first, left_px[first], np.maximum.reduceat(right_px, first), longest
+
+
+def _waits(scene: Scene, plot: _Plot) -> Iterator[str]:
+    for source, target in scene.edges[:MAX_SVG_WAITS].tolist():
+        down = scene.row[source] <= scene.row[target]
+        from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
+        x0, x1 = (plot.left_px + float(time_ns) * plot.scale_x for time_ns in (scene.right_ns[source], scene.left_ns[target]))
+        y0, y1 = plot.y(float(from_y[scene.row[source]])), plot.y(float(to_y[scene.row[target]]))
+        back = -5 if down else 5
+        yield f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{_SOFT}"/>'
+        yield f'<path d="M{x1:.1f} {y1:.1f}l-3 {back}h6z" fill="{_SOFT}"/>'
+
+
+def _strip(scene: Scene, plot: _Plot) -> Iterator[str]:
+    top, bottom = plot.bottom_px + 10, plot.bottom_px + 10 + _STRIP_PX
+    most = max(1, int(scene.step_count.max(initial=0)))
+    columns = 400
+    edges_ns = np.linspace(0, plot.end_ns, columns + 1)
+    if len(scene.step_ns) > columns:
+        area = np.concatenate(([0.0], np.cumsum(np.diff(scene.step_ns) * scene.step_count[:-1])))
+        times_ns, counts = edges_ns[:-1], np.diff(np.interp(edges_ns, scene.step_ns, area)) / (edges_ns[1] - edges_ns[0])
+    else:
+        times_ns, counts = scene.step_ns, scene.step_count.astype(np.float64)
+    if len(times_ns):
+        x = plot.x(times_ns)
+        y = bottom - counts / most * _STRIP_PX
+        steps = "".join(f"H{place:.1f}V{height:.1f}" for place, height in zip(x.tolist(), y.tolist(), strict=True))
+        yield f'<path d="M{x[0]:.1f} {bottom:.1f}{steps}H{plot.right_px:.1f}V{bottom:.1f}z" fill="#4c8dae" fill-opacity=".75"/>'
+    yield _text(plot.left_px - 8, top + 8, f"{most:,} busy", "end", _INK, 11)
+    yield _text(plot.left_px - 8, bottom, "0", "end", _INK, 11)
+
+
+def _axis(plot: _Plot) -> Iterator[str]:
+    bottom = plot.bottom_px + 10 + _STRIP_PX
+    for tick_ns, label in time_ticks(0, plot.end_ns):
+        x = plot.left_px + tick_ns * plot.scale_x
+        yield f'<path d="M{x:.1f} {plot.top_px:.0f}V{bottom + 4:.0f}" stroke="{_GRID}" stroke-opacity=".7"/>'
+        yield _text(x, bottom + 18, label, "middle", _INK, 11)
+    yield _text((plot.left_px + plot.right_px) / 2, bottom + 34, "time since the first start", "middle", _SOFT, 11)
+
+
+def _text(x: float, y: float, text: str, anchor: str, colour: str, size_px: int = 12) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-size="{size_px}">{escape(text)}</text>'
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"
+
+
+_HATCH_NAMES = {sign: str(number) for number, sign in enumerate(_HATCH_PATHS)}
+
+
+def _patterns() -> str:
+    return "".join(
+        f'<pattern id="h{_HATCH_NAMES[sign]}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<path d="{path}" stroke="#101418" stroke-opacity=".4" fill="none"/></pattern>'
+        for sign, path in _HATCH_PATHS.items()
+    )

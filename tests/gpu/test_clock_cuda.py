@@ -1,0 +1,123 @@
+"""The clock: exact steps, known cost, and one grain for events and kernels."""
+
+import time
+
+import cupy
+import numpy as np
+import pytest
+from cuda.core import Device, EventOptions
+
+from gpustreamlab import Session
+from gpustreamlab.backends.cuda._clock import EXACT_STEP_NS
+from gpustreamlab.backends.cuda._kernels import spin_kernel, spin_until_kernel
+
+
+def _timed_spans(lab, count, spacing_ns):
+    """Record spans that end `spacing_ns` apart by the card's own timer; return the trace of those spans."""
+    origin = cupy.zeros(2, cupy.uint64)
+    times = cupy.zeros((count, 2), cupy.uint64)
+    lab.synchronize()
+    already = len(lab.trace)
+    with lab.on("clock", "gate"):
+        spin_kernel(0)((1,), (1,), (np.int64(2_000_000), origin))
+    for row in range(count):
+        with lab.on("clock", f"span-{row}"):
+            spin_until_kernel(0)((1,), (1,), (np.int64(2_100_000 + (row + 1) * spacing_ns), origin, times[row]))
+    lab.synchronize()
+    trace = lab.trace
+    return trace.start_ns[already + 1 :], trace.end_ns[already + 1 :], times.get().astype(np.int64)
+
+
+def test_gaps_of_ten_microseconds_are_right_now_and_after_a_pause(lab):
+    lab.stream("clock")
+    for pause_s in (0.0, 1.5):
+        time.sleep(pause_s)
+        _, end_ns, times = _timed_spans(lab, 20, 10_000)
+        error_ns = np.diff(end_ns) - np.diff(times[:, 1])
+        assert np.abs(error_ns).max() <= 1_000
+
+
+def test_places_after_a_pause_agree_with_the_cards_own_timer(lab):
+    lab.stream("clock")
+    _, first_ns, first_times = _timed_spans(lab, 5, 10_000)
+    time.sleep(1.5)
+    _, later_ns, later_times = _timed_spans(lab, 5, 10_000)
+    error_ns = (later_ns[-1] - first_ns[0]) - (later_times[-1, 1] - first_times[0, 1])
+    assert abs(error_ns) <= lab.trace.metadata.clock_error_ns + lab.trace.metadata.range_error_ns
+
+
+def test_corrected_durations_are_those_of_the_kernels(lab):
+    lab.stream("clock")
+    for duration_ns in (10_000, 100_000, 1_000_000):
+        times = cupy.zeros((50, 2), cupy.uint64)
+        lab.synchronize()
+        already = len(lab.trace)
+        for row in range(50):
+            with lab.on("clock"):
+                spin_kernel(0)((1,), (1,), (np.int64(duration_ns), times[row]))
+        lab.synchronize()
+        kernel_ns = np.diff(times.get().astype(np.int64), axis=1)[:, 0]
+        error_ns = lab.trace.duration_ns[already:] - kernel_ns
+        assert np.median(np.abs(error_ns)) <= 500
+
+
+def test_a_chain_of_short_steps_is_exact():
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    events = [device.create_event(options=EventOptions(timing_enabled=True)) for _ in range(60)]
+    for event in events:
+        stream.record(event)
+        time.sleep(0.0002)
+    stream.sync()
+    from gpustreamlab.backends.cuda._clock import find_tick_ns, snap_to_ticks
+
+    tick_ns = find_tick_ns([event - events[0] for event in events])
+    steps = snap_to_ticks(np.array([after - before for before, after in zip(events, events[1:], strict=False)]), tick_ns)
+    whole = snap_to_ticks(np.array([events[-1] - events[0]]), tick_ns)
+    assert whole[0] < EXACT_STEP_NS
+    assert steps.sum() == whole[0]
+
+
+def test_an_empty_range_is_an_instant(lab):
+    with lab.on(lab.stream("a"), "nothing"):
+        pass
+    lab.synchronize()
+    assert lab.trace.duration_ns[0] <= lab.trace.metadata.range_error_ns
+
+
+def test_queued_times_come_before_starts_and_near_them_on_an_idle_stream(lab):
+    lab.stream("a")
+    for _ in range(100):
+        with lab.on("a"):
+            pass
+        lab.synchronize()
+    waited_ns = lab.trace.start_ns - lab.trace.queued_ns
+    assert (waited_ns >= 0).all()
+    assert np.median(waited_ns) < 100_000
+
+
+def test_wall_clock_of_the_epoch(lab):
+    with lab.on(lab.stream("a")):
+        pass
+    lab.synchronize()
+    now_ns = lab.trace.metadata.epoch_unix_ns + int(lab.trace.end_ns[0])
+    assert abs(time.time_ns() - now_ns) < 1_000_000_000
+
+
+def test_the_stated_correction_is_what_was_measured(lab):
+    info = lab.backend.clock_info()
+    assert 500 < info.range_correction_ns < 20_000
+    assert info.clock_error_ns < 1_000
+    assert info.range_error_ns < 20_000
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_sessions_have_clocks_of_their_own(count):
+    sessions = [Session("cuda") for _ in range(count)]
+    for session in sessions:
+        with session.on(session.stream("a")):
+            pass
+    for session in sessions:
+        session.close()
+        assert len(session.trace) == 1

@@ -1,0 +1,225 @@
+"""Streams of CuPy, torch and cuda.core as lanes, and what a selection does to CuPy."""
+
+import gc
+import subprocess
+import sys
+import threading
+
+import cupy
+import numpy as np
+import pytest
+import torch
+from cuda.core import Device
+from cuda.bindings import driver
+
+from gpustreamlab import Session, errors
+from gpustreamlab.backends.cuda._errors import map_error
+from gpustreamlab.workloads import spin
+
+
+def test_cupy_follows_the_selection_and_gets_its_own_back(lab):
+    mine = cupy.cuda.Stream(non_blocking=True)
+    stream = lab.stream("a")
+    with mine:
+        with lab.on(stream):
+            assert cupy.cuda.get_current_stream().ptr == stream.handle
+        assert cupy.cuda.get_current_stream().ptr == mine.ptr
+    assert cupy.cuda.get_current_stream().ptr == 0
+
+
+def test_other_threads_see_nothing_of_a_selection(lab):
+    seen = []
+    with lab.on(lab.stream("a")):
+        thread = threading.Thread(target=lambda: seen.append(cupy.cuda.get_current_stream().ptr))
+        thread.start()
+        thread.join()
+    assert seen == [0]
+
+
+def test_sessions_work_from_a_thread_without_a_context(lab):
+    results = []
+
+    def work():
+        with lab.on(lab.stream("made in a thread"[:4]), "there"):
+            results.append(float(cupy.arange(10, dtype="float32").sum()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert results == [45.0]
+
+
+def _lenders():
+    device = Device(0)
+    device.set_current()
+    return {"cupy": cupy.cuda.Stream(non_blocking=True), "torch": torch.cuda.Stream(), "cuda": device.create_stream()}
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch", "cuda"])
+def test_streams_of_other_libraries_are_lanes_and_outlive_the_session(library):
+    lender = _lenders()[library]
+    handle = lender.__cuda_stream__()[1]
+    with Session("cuda") as lab:
+        with lab.on(lender, "work"):
+            assert lab.current.handle == handle
+            assert cupy.cuda.get_current_stream().ptr == handle
+            total = cupy.arange(1000, dtype="float32").sum()
+        lab.synchronize()
+        assert lab.current is None
+        assert [lane.name for lane in lab.trace.lanes] == [f"{library}-1"]
+        assert float(total) == 499500.0
+    gc.collect()
+    with cupy.cuda.Stream.from_external(lender):
+        assert float(cupy.ones(10).sum()) == 10.0
+
+
+def test_our_streams_are_taken_by_other_libraries(lab):
+    stream = lab.stream("a")
+    assert cupy.cuda.Stream.from_external(stream).ptr == stream.handle
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
+        assert torch.cuda.current_stream().cuda_stream == stream.handle
+    assert int(Device(0).create_stream(stream).handle) == stream.handle
+
+
+@pytest.mark.parametrize("lender", [cupy.cuda.Stream.null, cupy.cuda.Stream.ptds, torch.cuda.default_stream()], ids=["null", "ptds", "torch"])
+def test_default_streams_are_refused_with_a_reason(lab, lender):
+    with pytest.raises(errors.StreamRefusedError, match="cannot be a lane"):
+        lab.on(lender)
+
+
+def test_lanes_do_not_wait_for_the_null_stream(lab):
+    with lab.on(lab.stream("a"), "beside"):
+        spin(lab, 1_000_000)
+    done = lab.stream("a").record()
+    cupy.ones(10)
+    assert not done.query()
+
+
+def test_reading_a_result_waits_for_its_own_stream_only(lab):
+    with lab.on(lab.stream("slow"), "slow"):
+        spin(lab, 50_000_000)
+    slow = lab.stream("slow").record()
+    with lab.on(lab.stream("quick"), "quick"):
+        assert float(cupy.ones(10).sum()) == 10.0
+    assert not slow.query()
+
+
+def test_a_closed_streams_memory_goes_back(lab):
+    pool = cupy.get_default_memory_pool()
+    before = pool.total_bytes()
+    stream = lab.stream("a")
+    with lab.on(stream):
+        array = cupy.ones(1 << 24, dtype="float32")
+    stream.synchronize()
+    del array
+    stream.close()
+    assert pool.total_bytes() <= before
+
+
+def test_events_are_used_again(lab):
+    lab.stream("a")
+    for _ in range(3):
+        for _ in range(1000):
+            with lab.on("a"):
+                pass
+        lab.synchronize()
+    assert len(lab.backend._events) <= 2_100
+
+
+def test_a_stalled_stream_drops_ranges_and_counts_them():
+    with Session("cuda", pending_limit=100) as lab:
+        lab.stream("a")
+        with lab.on("a", "long"):
+            spin(lab, 200_000_000)
+        for _ in range(300):
+            with lab.on("a", "short"):
+                pass
+        lab.synchronize()
+        trace = lab.trace
+        assert len(trace) == 100
+        assert trace.metadata.dropped_spans == 201
+
+
+def test_device_7_of_1_is_named():
+    with pytest.raises(errors.DeviceNotFoundError, match="no CUDA device 7"):
+        Session("cuda", device=7)
+
+
+def test_every_driver_error_is_mapped():
+    for result in driver.CUresult:
+        if result is not driver.CUresult.CUDA_SUCCESS:
+            mapped = map_error(RuntimeError(f"{result.name}: something"), "Testing")
+            assert isinstance(mapped, errors.DeviceError)
+            assert mapped.driver_code == result.name.removeprefix("CUDA_ERROR_")
+
+
+def test_running_out_of_memory_in_a_range_leaves_the_session_usable(lab):
+    with pytest.raises(cupy.cuda.memory.OutOfMemoryError), lab.on(lab.stream("a"), "too much"):
+        cupy.empty(1 << 45, dtype="uint8")
+    with lab.on("a", "fine"):
+        cupy.ones(10)
+    lab.synchronize()
+    assert len(lab.trace) == 2
+
+
+_STICKY = """
+import cupy, numpy as np, gpustreamlab as gsl
+lab = gsl.Session("cuda")
+with lab.on(lab.stream("a"), "fine"):
+    cupy.ones(10)
+lab.synchronize()
+assert len(lab.trace) == 1
+bad = cupy.RawKernel('extern "C" __global__ void bad(int* p) { *p = 1; }', "bad")
+try:
+    with lab.on("a", "bad"):
+        bad((1,), (1,), (np.uint64(16),))
+    lab.synchronize()
+except gsl.GPUStreamLabError as error:
+    print(type(error).__name__, error.driver_code)
+try:
+    lab.close()
+except gsl.GPUStreamLabError as error:
+    print(type(error).__name__)
+print(lab.is_closed, len(lab.trace))
+"""
+
+
+def test_an_illegal_address_keeps_the_trace():
+    done = subprocess.run([sys.executable, "-c", _STICKY], capture_output=True, text=True, timeout=120, check=False)
+    lines = done.stdout.split()
+    assert lines[:2] == ["StickyDeviceError", "ILLEGAL_ADDRESS"], done.stdout + done.stderr
+    assert lines[-2:] == ["True", "1"], done.stdout + done.stderr
+
+
+_LEFT_OPEN = """
+import gpustreamlab as gsl
+from gpustreamlab.workloads import spin
+lab = gsl.Session("cuda")
+with lab.on(lab.stream("a"), "in flight"):
+    spin(lab, 300_000_000)
+selection = lab.on("a")
+selection.__enter__()
+"""
+
+
+def test_interpreter_shutdown_with_work_in_flight_is_silent():
+    done = subprocess.run([sys.executable, "-c", _LEFT_OPEN], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_simulated_times_of_card_filling_kernels_match(lab):
+    from gpustreamlab.workloads import spin_card
+
+    with Session("sim") as sim:
+        ends = []
+        for session in (lab, sim):
+            for number in range(4):
+                session.stream(f"s{number}")
+            for number in range(4):
+                with session.on(f"s{number}"):
+                    spin_card(session, 1_000_000)
+            session.synchronize()
+            trace = session.trace
+            ends.append(np.sort(trace.end_ns) - trace.start_ns.min())
+    assert np.allclose(ends[0] / 1e6, [1, 2, 3, 4], rtol=0.1)
+    assert np.allclose(ends[0], ends[1], rtol=0.1)

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.model import SCHEMA_VERSION, Device, Lane, Trace, TraceMetadata, write_file_whole
+from gpustreamlab.model._schema import COUNTERS_KEY, EDGES_KEY, METADATA_KEY
+from tests.unit.model.equality import assert_same_trace
+from tests.unit.model.strategies import traces
+
+FRESH = TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4))
+
+
+@pytest.fixture
+def trace():
+    return Trace(
+        start_ns=[0, 500],
+        end_ns=[1000, 900],
+        queued_ns=[0, 0],
+        lane=[0, 0],
+        name=[0, 1],
+        kind=[0, 0],
+        parent=[-1, 0],
+        thread=[0, 0],
+        names=("step", "名前 </script>"),
+        lanes=(Lane(name="compute"),),
+        threads=("MainThread",),
+        extra={"size_bytes": [1, 2]},
+        metadata=FRESH,
+    )
+
+
+def rewrite(path, change):
+    """Change the facts in a saved file's schema metadata, and its columns."""
+    table = pq.read_table(path)
+    metadata = dict(table.schema.metadata)
+    facts = json.loads(metadata[METADATA_KEY])
+    table = change(table, facts, metadata) or table
+    if METADATA_KEY in metadata:
+        metadata[METADATA_KEY] = json.dumps(facts).encode()
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+
+
+@settings(max_examples=25, deadline=None)
+@given(traces())
+def test_parquet_round_trip_is_exact(tmp_path_factory, trace):
+    path = tmp_path_factory.mktemp("trace") / "run.parquet"
+
+    trace.save(path)
+
+    assert_same_trace(Trace.load(path), trace)
+
+
+def test_path_may_be_text_or_any_path_like(trace, tmp_path):
+    trace.save(str(tmp_path / "a.parquet"))
+
+    assert_same_trace(Trace.load(str(tmp_path / "a.parquet")), trace)
+
+
+def test_other_tools_read_the_spans(trace, tmp_path):
+    trace.save(tmp_path / "run.parquet")
+
+    assert pq.read_table(tmp_path / "run.parquet")["name"].to_pylist() == ["step", "名前 </script>"]
+
+
+def test_saving_leaves_one_file(trace, tmp_path):
+    trace.save(tmp_path / "run.parquet")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def corrupt(data):
+    return data[:4] + bytes(byte ^ 0xFF for byte in data[4:-8]) + data[-8:]
+
+
+DAMAGED = {
+    "empty": lambda data: b"",
+    "truncated at the end": lambda data: data[:-1],
+    "truncated in the middle": lambda data: data[: len(data) // 2],
+    "truncated at the start": lambda data: data[3:],
+    "corrupted inside": corrupt,
+    "corrupted footer": lambda data: data[:-200] + bytes(192) + data[-8:],
+    "no Parquet": lambda data: b"hello, world\n" * 100,
+    "a pickle": lambda data: b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07builtins\x94.",
+    "zeros": lambda data: bytes(len(data)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_file_is_named_in_the_error(trace, tmp_path, damage):
+    path = tmp_path / "run.parquet"
+    trace.save(path)
+    path.write_bytes(damage(path.read_bytes()))
+
+    with pytest.raises(TraceFileError, match=r"run\.parquet.*cannot be read as a trace.*save it again") as caught:
+        Trace.load(path)
+
+    assert caught.value.__cause__ is not None
+
+
+def test_every_truncation_is_an_error_of_ours(trace, tmp_path):
+    path = tmp_path / "run.parquet"
+    trace.save(path)
+    data = path.read_bytes()
+
+    for size in range(0, len(data), 97):
+        path.write_bytes(data[:size])
+        with pytest.raises(TraceFileError):
+            Trace.load(path)
+
+
+def test_a_flipped_bit_among_the_columns_is_noticed(trace, tmp_path):
+    # GIVEN a saved trace, whose pages carry checksums
+    path = tmp_path / "run.parquet"
+    trace.save(path)
+    data = path.read_bytes()
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    place = column.dictionary_page_offset or column.data_page_offset
+    last = place + column.total_compressed_size - 1
+
+    # WHEN one bit of a column's last page changes
+    path.write_bytes(data[:last] + bytes([data[last] ^ 1]) + data[last + 1 :])
+
+    # THEN it is not loaded
+    with pytest.raises(TraceFileError, match="cannot be read as a trace"):
+        Trace.load(path)
+
+
+def set_fact(name, value):
+    def change(table, facts, metadata):
+        facts[name] = value
+
+    return change
+
+
+def drop_key(key):
+    def change(table, facts, metadata):
+        del metadata[key]
+
+    return change
+
+
+def drop_column(name):
+    return lambda table, facts, metadata: table.drop_columns([name])
+
+
+def replace_column(name, values):
+    return lambda table, facts, metadata: table.set_column(table.column_names.index(name), name, pa.array(values))
+
+
+def set_raw(key, value):
+    def change(table, facts, metadata):
+        metadata[key] = value
+
+    return change
+
+
+WRONG_CONTENTS = {
+    "newer schema": (set_fact("schema_version", SCHEMA_VERSION + 1), r"schema version 2.*pip install --upgrade gpustreamlab"),
+    "no metadata of ours": (drop_key(METADATA_KEY), r"holds no gpustreamlab metadata"),
+    "a column is missing": (drop_column("queued_ns"), r"lacks the columns \['queued_ns'\]"),
+    "an extra column is missing": (drop_column("size_bytes"), r"size_bytes"),
+    "nulls among the numbers": (replace_column("start_ns", [0, None]), r"1 nulls"),
+    "times as text": (replace_column("start_ns", ["0", "500"]), r"'start_ns'"),
+    "a name that no table holds": (replace_column("name", ["step", "stranger"]), r"'stranger'"),
+    "a span that ends too early": (replace_column("end_ns", [-1, 900]), r"Span 0 ends at -1 ns"),
+    "lanes are no list": (set_fact("lanes", 7), r"cannot be read as a trace"),
+    "a lane is no object": (set_fact("lanes", ["compute"]), r"cannot be read as a trace"),
+    "a lane without a name": (set_fact("lanes", [{}]), r"cannot be read as a trace"),
+    "the version is no number": (set_fact("schema_version", "one"), r"cannot be read as a trace"),
+    "the version is null": (set_fact("schema_version", None), r"cannot be read as a trace"),
+    "metadata is null": (set_fact("metadata", None), r"cannot be read as a trace"),
+    "edges are garbage": (set_raw(EDGES_KEY, b"!!!!"), r"cannot be read as a trace"),
+    "counters are garbage": (set_raw(COUNTERS_KEY, b"AAAA"), r"cannot be read as a trace"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_CONTENTS.values(), ids=WRONG_CONTENTS.keys())
+def test_a_parquet_file_that_is_no_trace_is_refused(trace, tmp_path, change, message):
+    path = tmp_path / "run.parquet"
+    trace.save(path)
+    rewrite(path, change)
+
+    with pytest.raises(TraceFileError, match=message):
+        Trace.load(path)
+
+
+def test_metadata_that_is_no_json_is_refused(trace, tmp_path):
+    path = tmp_path / "run.parquet"
+    table = trace.to_arrow().replace_schema_metadata({METADATA_KEY: b"{not json"})
+    pq.write_table(table, path)
+
+    with pytest.raises(TraceFileError, match="cannot be read as a trace"):
+        Trace.load(path)
+
+
+def test_an_older_file_loads_through_defaults(trace, tmp_path):
+    # GIVEN a file without what later versions added, and with a field that only they know
+    path = tmp_path / "run.parquet"
+    trace.save(path)
+
+    def make_old(table, facts, metadata):
+        facts["schema_version"] = 0
+        for name in ("host_error_ns", "pending_spans", "title", "schema_version"):
+            del facts["metadata"][name]
+        facts["metadata"]["from_the_future"] = 1
+        del facts["lanes"][0]["priority"]
+        del metadata[EDGES_KEY], metadata[COUNTERS_KEY]
+
+    rewrite(path, make_old)
+
+    # WHEN it is loaded
+    loaded = Trace.load(path)
+
+    # THEN the defaults stand in
+    assert_same_trace(loaded, trace)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TraceFileError, match=r"no trace file at .*gone\.parquet.*lab\.trace\.save"):
+        Trace.load(tmp_path / "gone.parquet")
+
+
+def test_a_folder_is_no_trace_file(tmp_path):
+    with pytest.raises(TraceFileError, match="no trace file"):
+        Trace.load(tmp_path)
+
+
+UNWRITABLE = {
+    "folder is missing": lambda folder: folder / "missing" / "run.parquet",
+    "folder is a file": lambda folder: make_file(folder / "file") / "run.parquet",
+    "target is a folder": lambda folder: make_folder(folder / "run.parquet"),
+    "name is too long": lambda folder: folder / ("x" * 300 + ".parquet"),
+}
+
+
+def make_file(path):
+    path.write_text("")
+    return path
+
+
+def make_folder(path):
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("place", UNWRITABLE.values(), ids=UNWRITABLE.keys())
+def test_an_unwritable_path_is_named(trace, tmp_path, place):
+    path = place(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(TraceFileError, match=r"cannot be written: .*Give a path in a writable folder") as caught:
+        trace.save(path)
+
+    assert isinstance(caught.value, OSError)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_failing_save_leaves_the_old_file(tmp_path):
+    # GIVEN a file, and a writer that fails half-way
+    path = tmp_path / "run.parquet"
+    path.write_text("old")
+
+    def write_half(partial):
+        partial.write_text("half of the ne")
+        raise OSError(28, "No space left on device")
+
+    # WHEN it is written anew
+    with pytest.raises(TraceFileError, match="No space left on device"):
+        write_file_whole(path, write_half)
+
+    # THEN the old file stands and nothing else
+    assert path.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def test_an_interrupted_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "run.parquet"
+    path.write_text("old")
+
+    def interrupt(partial):
+        partial.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_file_whole(path, interrupt)
+
+    assert path.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def test_a_save_replaces_the_old_file(trace, tmp_path):
+    path = tmp_path / "run.parquet"
+    path.write_text("old")
+
+    trace.save(path)
+
+    assert_same_trace(Trace.load(path), trace)

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpustreamlab.errors import TraceError
+from gpustreamlab.model import (
+    COLUMN_DTYPES,
+    SPAN_KINDS,
+    Counters,
+    Device,
+    Edges,
+    Lane,
+    Layout,
+    Partition,
+    Trace,
+    TraceMetadata,
+)
+from gpustreamlab.model._schema import table_to_trace
+from gpustreamlab.typing import SpanKind
+from tests.unit.model.equality import assert_same_trace
+from tests.unit.model.strategies import traces
+
+DEVICE = Device(name="demo", sm_count=4)
+METADATA = TraceMetadata(backend="sim", device=DEVICE)
+VALID = {
+    "start_ns": [0, 500],
+    "end_ns": [1000, 900],
+    "queued_ns": [-50, 10],
+    "lane": [0, 1],
+    "name": [0, 1],
+    "kind": [0, 0],
+    "parent": [-1, 0],
+    "thread": [0, -1],
+    "names": ("step", "gemm"),
+    "lanes": (Lane(name="copy", stream=1), Lane(name="compute", stream=2)),
+    "threads": ("MainThread",),
+    "metadata": METADATA,
+}
+
+
+def make(**changes):
+    return Trace(**(VALID | changes))
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces())
+def test_arrow_round_trip_is_exact(trace):
+    assert_same_trace(table_to_trace(trace.to_arrow()), trace)
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces())
+def test_arrow_stream_interface_round_trip_is_exact(trace):
+    # GIVEN a reader that knows nothing but the PyCapsule interface
+    reader = pa.RecordBatchReader.from_stream(trace)
+
+    # WHEN the table it read is turned back
+    again = table_to_trace(reader.read_all())
+
+    # THEN nothing was lost
+    assert_same_trace(again, trace)
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces(), st.integers(1, 3))
+def test_a_table_in_many_chunks_is_the_same_trace(trace, rows_per_chunk):
+    chunks = trace.to_arrow().to_batches(max_chunksize=rows_per_chunk)
+    table = pa.Table.from_batches(chunks, schema=trace.to_arrow().schema)
+
+    assert_same_trace(table_to_trace(table), trace)
+
+
+def test_arrow_text_columns_are_readable():
+    table = make().to_arrow()
+
+    assert table.column_names == list(COLUMN_DTYPES)
+    assert table["lane"].to_pylist() == ["copy", "compute"]
+    assert table["name"].to_pylist() == ["step", "gemm"]
+    assert table["kind"].to_pylist() == ["range", "range"]
+    assert table["thread"].to_pylist() == ["MainThread", None]
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces())
+def test_pandas_has_every_row_and_the_duration(trace):
+    frame = trace.to_pandas()
+
+    assert len(frame) == len(trace)
+    assert frame["duration_ns"].tolist() == (trace.end_ns - trace.start_ns).tolist()
+    assert frame["name"].tolist() == [trace.names[code] for code in trace.name]
+    assert frame["lane"].tolist() == [trace.lanes[code].name for code in trace.lane]
+
+
+@pytest.mark.parametrize("column", [*COLUMN_DTYPES, "extra"])
+def test_columns_cannot_be_written(column):
+    trace = make(extra={"size_bytes": np.array([1, 2])})
+    array = trace.extra["size_bytes"] if column == "extra" else getattr(trace, column)
+
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 7
+
+
+@pytest.mark.parametrize("column", [*COLUMN_DTYPES, "extra"])
+def test_columns_share_nothing_with_the_caller(column):
+    # GIVEN the caller's own array, of the dtype that is stored
+    dtype = COLUMN_DTYPES.get(column, np.int64)
+    given_array = np.zeros(2, dtype)
+    trace = make(parent=[-1, -1], extra={"x": given_array}) if column == "extra" else make(**_safe(column, given_array))
+    stored = trace.extra["x"] if column == "extra" else getattr(trace, column)
+    before = stored.tolist()
+
+    # WHEN the caller writes into it
+    given_array[:] = 1
+
+    # THEN the trace does not change
+    assert not np.shares_memory(stored, given_array)
+    assert stored.tolist() == before
+
+
+def _safe(column, given_array):
+    if column == "parent":
+        given_array[:] = -1
+    return {"start_ns": [0, 0], "end_ns": [1, 1], column: given_array}
+
+
+def test_extra_mapping_cannot_be_written():
+    trace = make(extra={"x": [1, 2]})
+
+    with pytest.raises(TypeError):
+        trace.extra["y"] = np.array([1, 2])
+
+
+def test_changing_the_callers_tables_changes_nothing():
+    names, extra = ["step", "gemm"], {"x": np.array([1, 2])}
+    trace = make(names=names, extra=extra)
+
+    names[0], extra["z"] = "other", np.array([3, 4])
+
+    assert trace.names == ("step", "gemm")
+    assert list(trace.extra) == ["x"]
+
+
+def test_attributes_cannot_be_set():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make().names = ("x", "y")
+
+
+def test_edges_and_counters_are_frozen():
+    edges = Edges(source=[0], target=[1], kind=[0])
+    counters = Counters(time_ns=[0], lane=[0], name=[0], value=[np.nan], names=("pool_bytes",))
+
+    for array in (edges.source, edges.target, edges.kind, counters.time_ns, counters.lane, counters.name, counters.value):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+def test_extra_columns_of_the_other_byte_order_are_stored_natively():
+    trace = make(extra={"x": np.array([1, 2], ">i4")})
+
+    assert trace.extra["x"].dtype == np.dtype("=i4")
+    assert trace.to_arrow()["x"].to_pylist() == [1, 2]
+
+
+def test_repr_counts_spans_and_lanes():
+    simulated = dataclasses.replace(METADATA, device=dataclasses.replace(DEVICE, simulated=True), dropped_spans=1200)
+
+    assert repr(make()) == "<Trace: 2 spans in 2 lanes on demo>"
+    assert repr(make(metadata=simulated)) == "<Trace: 2 spans in 2 lanes on demo (simulated), 1,200 dropped>"
+
+
+def test_kinds_are_stored_by_their_order():
+    assert [SPAN_KINDS.index(kind) for kind in SpanKind] == list(range(len(SpanKind)))
+
+
+INVALID_TRACES = {
+    "two dimensions": ({"start_ns": [[0, 500]]}, r"'start_ns' has 2 dimensions"),
+    "unequal lengths": ({"end_ns": [1000]}, r"differ in length.*'end_ns': 1"),
+    "fractional time": ({"start_ns": [0.5, 500]}, r"'start_ns' holds values that int64 cannot store exactly"),
+    "NaN time": ({"start_ns": [np.nan, 500]}, r"'start_ns' holds NaN or infinity"),
+    "infinite time": ({"end_ns": [np.inf, 900]}, r"'end_ns' holds NaN or infinity"),
+    "time beyond int64": ({"end_ns": np.array([2**63, 900], np.uint64)}, r"'end_ns' holds values that int64 cannot"),
+    "float time beyond int64": ({"end_ns": [2.0**63, 900]}, r"'end_ns' holds values that int64 cannot"),
+    "text as time": ({"start_ns": ["0", "500"]}, r"'start_ns' holds .*, not numbers"),
+    "objects as time": ({"start_ns": [None, 1]}, r"'start_ns' holds object, not numbers"),
+    "end before start": ({"end_ns": [1000, 499]}, r"Span 1 ends at 499 ns, before its start at 500 ns"),
+    "lane code too large": ({"lane": [0, 2]}, r"'lane' points outside its table of 2 entries"),
+    "lane code negative": ({"lane": [-1, 0]}, r"'lane' points outside"),
+    "lane code beyond int32": ({"lane": [0, 2**31]}, r"'lane' holds values that int32 cannot store"),
+    "name code too large": ({"name": [0, 2]}, r"'name' points outside"),
+    "kind code too large": ({"kind": [0, len(SPAN_KINDS)]}, r"'kind' points outside"),
+    "thread code too large": ({"thread": [0, 1]}, r"'thread' points outside"),
+    "thread code below -1": ({"thread": [0, -2]}, r"'thread' points outside"),
+    "parent too large": ({"parent": [-1, 2]}, r"'parent' points outside the 2 spans; use -1"),
+    "parent below -1": ({"parent": [-2, 0]}, r"'parent' points outside"),
+    "own parent": ({"parent": [-1, 1]}, r"its own parent; use -1"),
+    "names repeat": ({"names": ("a", "a")}, r"'names' repeat"),
+    "name is no text": ({"names": ("a", 1)}, r"'names' holds 1, which is no str"),
+    "lone surrogate in a name": ({"names": ("a", "\ud800")}, r"'names' holds .*lone surrogates"),
+    "lone surrogate in a thread": ({"threads": ("\udfff",)}, r"'threads' holds .*lone surrogates"),
+    "threads repeat": ({"threads": ("a", "a")}, r"'threads' repeat"),
+    "lane names repeat": ({"lanes": (Lane(name="a", stream=1), Lane(name="a", stream=2))}, r"Two lanes have the same name"),
+    "lone surrogate in a lane": ({"lanes": (Lane(name="\ud800"), Lane(name="b", stream=2))}, r"'lanes' holds .*surrogates"),
+    "extra column too short": ({"extra": {"x": [1]}}, r"differ in length.*'x': 1"),
+    "extra column of text": ({"extra": {"x": ["a", "b"]}}, r"'x' holds .*; extra columns are integers or floats"),
+    "extra column of bools": ({"extra": {"x": [True, False]}}, r"'x' holds bool"),
+    "extra column of complex": ({"extra": {"x": [1j, 2j]}}, r"'x' holds complex128"),
+    "extra column with a taken name": ({"extra": {"start_ns": [1, 2]}}, r"may not be named \['start_ns'\]"),
+    "extra column named duration_ns": ({"extra": {"duration_ns": [1, 2]}}, r"may not be named \['duration_ns'\]"),
+    "lone surrogate in an extra column's name": ({"extra": {"\ud800": [1, 2]}}, r"'extra' holds .*surrogates"),
+    "NUL in an extra column's name": ({"extra": {"a\0b": [1, 2]}}, r"NUL character in its name"),
+    "extra column of long doubles": ({"extra": {"x": np.zeros(2, np.longdouble)}}, r"'x' holds .*extra columns are"),
+    "edge beyond the spans": ({"edges": Edges(source=[0], target=[2], kind=[0])}, r"Edges.target points outside the 2 spans"),
+    "negative edge": ({"edges": Edges(source=[-1], target=[1], kind=[0])}, r"Edges.source points outside"),
+    "counter of an unknown lane": (
+        {"counters": Counters(time_ns=[0], lane=[2], name=[0], value=[0.0], names=("x",))},
+        r"'Counters.lane' points outside",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), INVALID_TRACES.values(), ids=INVALID_TRACES.keys())
+def test_an_invalid_trace_cannot_be_made(changes, message):
+    with pytest.raises(TraceError, match=message):
+        make(**changes)
+
+
+INVALID_PARTS = {
+    "device without SMs": (lambda: Device(name="x", sm_count=0), r"'x' has 0 SMs"),
+    "negative ordinal": (lambda: Device(name="x", sm_count=1, ordinal=-1), r"the ordinal -1"),
+    "negative request": (lambda: Partition(name="p", requested_sms=-1, granted_sms=0), r"'p' has a negative"),
+    "negative grant": (lambda: Partition(name="p", requested_sms=0, granted_sms=-8), r"'p' has a negative"),
+    "partition named twice": (
+        lambda: Layout(partitions=(Partition(name="p", requested_sms=1, granted_sms=8),) * 2),
+        r"names each partition once",
+    ),
+    "negative error": (lambda: dataclasses.replace(METADATA, clock_error_ns=-1), r"clock_error_ns is -1"),
+    "negative dropped": (lambda: dataclasses.replace(METADATA, dropped_spans=-1), r"dropped_spans is -1"),
+    "negative pending": (lambda: dataclasses.replace(METADATA, pending_spans=-1), r"pending_spans is -1"),
+    "negative range error": (lambda: dataclasses.replace(METADATA, range_error_ns=-1), r"range_error_ns is -1"),
+    "negative host error": (lambda: dataclasses.replace(METADATA, host_error_ns=-1), r"host_error_ns is -1"),
+    "unknown tier": (lambda: dataclasses.replace(METADATA, tier="everything"), r"everything"),
+    "edges of unequal length": (lambda: Edges(source=[0], target=[], kind=[]), r"columns of Edges differ in length"),
+    "unknown edge kind": (lambda: Edges(source=[0], target=[1], kind=[9]), r"'kind' points outside"),
+    "counters of unequal length": (lambda: Counters(time_ns=[0]), r"columns of Counters differ in length"),
+    "unknown counter": (lambda: Counters(time_ns=[0], lane=[0], name=[0], value=[0.0]), r"'name' points outside"),
+    "counter names repeat": (lambda: Counters(names=("a", "a")), r"'Counters.names' repeat"),
+}
+
+
+@pytest.mark.parametrize(("build", "message"), INVALID_PARTS.values(), ids=INVALID_PARTS.keys())
+def test_an_invalid_part_cannot_be_made(build, message):
+    with pytest.raises(TraceError, match=message):
+        build()
+
+
+def test_lane_key_has_device_and_context_too():
+    assert Lane(name="a", device=1, context=2, stream=3).key == (1, 2, 3)
+
+
+def test_simulated_device_says_so():
+    device = Device(name="h200", sm_count=132, simulated=True)
+
+    assert device.label == "h200 (simulated)"
+    assert TraceMetadata(backend="sim", device=device).simulated
+    assert DEVICE.label == "demo"

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gpustreamlab import __version__, cli
+from gpustreamlab.backends.cuda._probe import Check, CheckStatus
+from gpustreamlab.typing import Unavailable
+
+ROW = Check(name="CuPy", status=CheckStatus.OK, detail="14.2.0")
+LACKING = Check(name="nvtx", status=CheckStatus.LACKING, detail="not installed", fix="pip install nvtx")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """A machine without a driver, checked at no cost."""
+    monkeypatch.setattr(cli, "cuda_checks", lambda: [ROW])
+    monkeypatch.setattr(cli, "why_unavailable", lambda: (Unavailable.NO_DRIVER, "No NVIDIA driver was found. Install it."))
+
+
+def test_doctor_prints_every_row_and_succeeds(capsys, no_gpu):
+    status = cli.main(["doctor"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert [line.split()[1] for line in lines if not line.startswith(" ")] == [
+        "Python",
+        "gpustreamlab",
+        "CuPy",
+        "jupyterlab",
+        "ipykernel",
+        "ipywidgets",
+        "Session()",
+    ]
+
+
+def test_doctor_says_which_backend_a_session_uses(capsys, monkeypatch, no_gpu):
+    cli.main(["doctor"])
+    simulated = capsys.readouterr().out
+    monkeypatch.setattr(cli, "why_unavailable", lambda: None)
+    cli.main(["doctor"])
+    real = capsys.readouterr().out
+
+    assert "(backend 'sim'), because:" in simulated
+    assert "(backend 'cuda')" in real
+
+
+def test_doctor_as_json(capsys, no_gpu):
+    status = cli.main(["doctor", "--json"])
+
+    facts = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert facts["gpustreamlab"] == __version__
+    assert {"name": "CuPy", "status": "ok", "detail": "14.2.0", "fix": ""} in facts["checks"]
+    assert facts["checks"][-1]["name"] == "Session()"
+
+
+def test_doctor_fails_only_where_nothing_works(capsys, monkeypatch, no_gpu):
+    monkeypatch.setitem(sys.modules, "gpustreamlab.backends.sim", None)
+
+    status = cli.main(["doctor"])
+
+    assert status == 1
+    assert "no GPU can be used, and the simulated device cannot be imported" in " ".join(capsys.readouterr().out.split())
+
+
+def test_missing_jupyter_gives_the_line_to_type(capsys, monkeypatch, no_gpu):
+    def version(name):
+        raise cli.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(cli.importlib.metadata, "version", version)
+
+    cli.main(["doctor"])
+
+    assert "fix: pip install 'gpustreamlab[notebook]'" in capsys.readouterr().out
+
+
+def test_a_fix_is_written_whole_and_once():
+    long_line = "pip uninstall --yes cupy-cuda13x && pip install 'gpustreamlab[cuda12]' --some --more --options --than --fit"
+    first = Check(name="driver", status=CheckStatus.UNAVAILABLE, detail="old", fix=long_line)
+    second = Check(name="GPU", status=CheckStatus.UNAVAILABLE, detail="none", fix=long_line)
+
+    text = cli.checks_to_text([first, second], columns=40)
+
+    assert text.count(f"fix: {long_line}") == 1
+    assert text.endswith("fix: as for driver")
+
+
+def test_a_long_detail_is_wrapped_under_itself():
+    text = cli.checks_to_text([Check(name="x", status=CheckStatus.OK, detail="word " * 40)], columns=60)
+
+    assert all(len(line) <= 60 for line in text.splitlines())
+    assert all(line.startswith(" " * 16) for line in text.splitlines()[1:])
+
+
+def test_statuses_are_words_that_line_up():
+    first, *_, last = cli.checks_to_text([ROW, LACKING]).splitlines()
+
+    assert first == "ok           CuPy  14.2.0"
+    assert last == "                   fix: pip install nvtx"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["docter"], ["doctor", "--jsn"]], ids=["nothing", "unknown command", "unknown option"]
+)
+def test_wrong_arguments_end_with_status_2(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+
+    assert caught.value.code == 2
+    assert "usage: gpustreamlab" in capsys.readouterr().err
+
+
+def test_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"gpustreamlab {__version__}\n"
+
+
+def test_the_command_runs_on_this_machine_without_the_cuda_packages():
+    # GIVEN a fresh interpreter in which no CUDA package can be imported
+    program = (
+        "import sys\n"
+        "for name in ('cupy', 'cuda', 'cuda.core', 'nvtx', 'cupti'):\n"
+        "    sys.modules[name] = None\n"
+        "from gpustreamlab.cli import main\n"
+        "sys.exit(main(['doctor', '--json']))\n"
+    )
+
+    # WHEN doctor runs there
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    # THEN each lack is a row with its fix
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["checks"]}
+    for name in ("CuPy", "cuda.core", "nvtx"):
+        assert rows[name]["status"] == "lacking"
+        assert rows[name]["fix"].startswith("pip install 'gpustreamlab[cuda1")

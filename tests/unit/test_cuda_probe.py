@@ -1,0 +1,276 @@
+"""What is said about a machine's CUDA, with a fake driver: no GPU and no CUDA package is needed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import types
+
+import pytest
+
+from gpustreamlab.backends.cuda import _probe
+from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy, import_nvtx, install_line, install_line_for
+from gpustreamlab.backends.cuda._libcuda import Driver, Gpu, cuda_extra, read_driver, read_gpus
+from gpustreamlab.backends.cuda._probe import CheckStatus, cuda_checks, why_unavailable
+from gpustreamlab.errors import MissingExtraError
+from gpustreamlab.typing import Unavailable
+from tests.helpers.libcuda import NO_DEVICE, STUB_LIBRARY, UNKNOWN_ERROR, FakeLibcuda, install_driver, no_libcuda
+
+CUDA_MODULES = ("cupy", "cuda", "cuda.core", "cuda.bindings", "nvtx", "cupti")
+ALL_INSTALLED = {"cupy-cuda13x": "14.2.0", "cuda-core": "1.2.2", "cuda-bindings": "13.5.0", "nvtx": "0.2.17"}
+
+
+@pytest.fixture
+def block_packages(monkeypatch):
+    """Make every CUDA package look as if it were not installed."""
+    for name in [name for name in sys.modules if name.split(".")[0] in {"cupy", "cuda", "nvtx", "cupti"}]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in CUDA_MODULES:
+        monkeypatch.setitem(sys.modules, name, None)
+    pretend_installed(monkeypatch, {})
+
+
+@pytest.fixture
+def working_packages(monkeypatch):
+    """Put stand-ins that work in the place of the CUDA packages."""
+    sms = types.SimpleNamespace(sm_count=132, min_partition_size=8, coscheduled_alignment=8)
+    device = types.SimpleNamespace(resources=types.SimpleNamespace(sm=sms))
+    runtime = types.SimpleNamespace(getDeviceCount=lambda: 1)
+    modules = {
+        "cupy": {"__version__": "14.2.0", "cuda": types.SimpleNamespace(runtime=runtime)},
+        "cuda": {"__path__": []},
+        "cuda.core": {"__version__": "1.2.2", "Device": lambda ordinal: device},
+        "cuda.bindings": {},
+        "nvtx": {"get_domain": lambda name: None},
+    }
+    for name, values in modules.items():
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, name, module)
+    pretend_installed(monkeypatch, ALL_INSTALLED)
+    return sys.modules["cuda.core"]
+
+
+def pretend_installed(monkeypatch, versions):
+    def version(name):
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(_probe.importlib.metadata, "version", version)
+
+
+def checks_by_name():
+    return {check.name: check for check in cuda_checks()}
+
+
+DRIVERS = {
+    "no library": (no_libcuda, Unavailable.NO_DRIVER, None),
+    "stub library": (lambda: FakeLibcuda(init_result=STUB_LIBRARY), Unavailable.NO_DRIVER, (13, 0)),
+    "no device": (lambda: FakeLibcuda(init_result=NO_DEVICE), Unavailable.NO_DEVICE, (13, 0)),
+    "hidden devices": (lambda: FakeLibcuda(gpus=()), Unavailable.NO_DEVICE, (13, 0)),
+    "broken": (lambda: FakeLibcuda(init_result=UNKNOWN_ERROR), Unavailable.UNKNOWN, (13, 0)),
+    "broken later": (lambda: FakeLibcuda(count_result=UNKNOWN_ERROR), Unavailable.UNKNOWN, (13, 0)),
+    "no version": (lambda: FakeLibcuda(version=None), None, None),
+    "too old": (lambda: FakeLibcuda(version=11080), Unavailable.OLD_DRIVER, (11, 8)),
+    "12.4": (lambda: FakeLibcuda(version=12040), None, (12, 4)),
+    "13.1": (lambda: FakeLibcuda(version=13010), None, (13, 1)),
+}
+
+
+@pytest.mark.parametrize(("load", "reason", "version"), DRIVERS.values(), ids=DRIVERS.keys())
+def test_the_driver_is_read_without_raising(load, reason, version):
+    driver = read_driver(load)
+
+    assert driver.reason is reason
+    assert driver.version == version
+
+
+def test_the_driver_names_its_own_error():
+    assert read_driver(lambda: FakeLibcuda(init_result=NO_DEVICE)).message == "cuInit said CUDA_ERROR_NO_DEVICE"
+    assert read_driver(lambda: FakeLibcuda(init_result=UNKNOWN_ERROR)).message == "cuInit said error 999"
+
+
+def test_gpus_are_described_by_the_driver():
+    first, second = read_gpus(lambda: FakeLibcuda(gpus=("NVIDIA H200", "NVIDIA H100")))
+
+    assert first == Gpu(ordinal=0, name="NVIDIA H200", sm_count=132, memory_bytes=139 * 2**30, compute_capability=(9, 0))
+    assert (second.ordinal, second.name) == (1, "NVIDIA H100")
+
+
+def test_there_are_no_gpus_without_a_driver():
+    assert read_gpus(no_libcuda) == ()
+
+
+EXTRAS = {
+    "none": (None, None),
+    "11.8": ((11, 8), None),
+    "12.0": ((12, 0), "cuda12"),
+    "12.9": ((12, 9), "cuda12"),
+    "13.0": ((13, 0), "cuda13"),
+    "14.0": ((14, 0), "cuda13"),
+}
+
+
+@pytest.mark.parametrize(("version", "extra"), EXTRAS.values(), ids=EXTRAS.keys())
+def test_the_extra_suits_the_driver(version, extra):
+    assert cuda_extra(version) == extra
+    assert install_line_for(version) == f"pip install 'gpustreamlab[{extra or 'cuda13'}]'"
+
+
+@pytest.mark.parametrize(
+    ("import_it", "title"), [(import_cupy, "CuPy"), (import_cuda_core, "cuda.core"), (import_nvtx, "nvtx")], ids=str
+)
+def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, block_packages, import_it, title):
+    install_driver(monkeypatch, lambda: FakeLibcuda(version=12080))
+
+    with pytest.raises(
+        MissingExtraError, match=rf"^{title} .*install it with: pip install 'gpustreamlab\[cuda12\]'$"
+    ) as caught:
+        import_it()
+
+    assert isinstance(caught.value.__cause__, ImportError)
+    assert install_line() == "pip install 'gpustreamlab[cuda12]'"
+
+
+def test_present_packages_are_imported(working_packages):
+    assert import_cupy().__version__ == "14.2.0"
+    assert import_cuda_core() is working_packages
+    assert import_nvtx() is sys.modules["nvtx"]
+
+
+@pytest.mark.parametrize(
+    ("load", "reason", "words"),
+    [
+        (no_libcuda, Unavailable.NO_DRIVER, ("No NVIDIA driver", "nvidia.com/drivers", "--gpus all")),
+        (lambda: FakeLibcuda(version=11080), Unavailable.OLD_DRIVER, ("supports CUDA 11.8", "needs 12.0", "Update it")),
+        (lambda: FakeLibcuda(gpus=()), Unavailable.NO_DEVICE, ("finds no GPU", "nvidia-smi -L")),
+        (lambda: FakeLibcuda(init_result=UNKNOWN_ERROR), Unavailable.UNKNOWN, ("does not start", "error 999", "nvidia-smi")),
+        (FakeLibcuda, Unavailable.NO_PACKAGE, ("cupy, cuda.core, cuda.bindings, nvtx", "pip install 'gpustreamlab[cuda13]'")),
+    ],
+    ids=["no driver", "old driver", "no device", "unknown", "no package"],
+)
+def test_the_reason_says_what_is_wrong_and_what_to_do(monkeypatch, block_packages, load, reason, words):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install_driver(monkeypatch, load)
+
+    got, message = why_unavailable()
+
+    assert got is reason
+    assert all(word in message for word in words), message
+
+
+def test_hidden_gpus_are_blamed_on_the_variable(monkeypatch, block_packages):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    install_driver(monkeypatch, lambda: FakeLibcuda(init_result=NO_DEVICE))
+
+    _, message = why_unavailable()
+
+    assert "CUDA_VISIBLE_DEVICES='-1'" in message
+    assert "unset CUDA_VISIBLE_DEVICES" in message
+
+
+def test_nothing_is_wrong_where_all_works(monkeypatch, working_packages):
+    install_driver(monkeypatch, FakeLibcuda)
+
+    assert why_unavailable() is None
+
+
+def test_one_missing_package_is_named_alone(monkeypatch, working_packages):
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    install_driver(monkeypatch, FakeLibcuda)
+
+    assert why_unavailable() == (
+        Unavailable.NO_PACKAGE,
+        "CUDA needs the Python package nvtx. Install with: pip install 'gpustreamlab[cuda13]'",
+    )
+
+
+def test_packages_for_a_newer_driver_are_to_be_replaced(monkeypatch, working_packages):
+    install_driver(monkeypatch, lambda: FakeLibcuda(version=12080))
+
+    reason, message = why_unavailable()
+
+    assert reason is Unavailable.OLD_DRIVER
+    assert message.endswith("pip uninstall --yes cupy-cuda13x && pip install 'gpustreamlab[cuda12]'")
+    assert checks_by_name()["CuPy"].status is CheckStatus.LACKING
+
+
+def test_all_checks_are_ok_where_all_works(monkeypatch, working_packages):
+    pretend_installed(monkeypatch, ALL_INSTALLED | {"cupti-python": "13.0.1", "nvidia-cuda-cupti": "13.0.85"})
+    install_driver(monkeypatch, FakeLibcuda)
+
+    checks = checks_by_name()
+
+    assert {check.status for check in checks.values()} == {CheckStatus.OK}
+    assert {check.fix for check in checks.values()} == {""}
+    assert checks["GPU 0"].detail == "NVIDIA H200, 132 SMs, 139.0 GiB, compute capability 9.0"
+    assert checks["green contexts"].detail == "GPU 0: 132 SMs, at least 8 a partition, in steps of 8"
+    assert checks["CUPTI"].detail == "cupti-python 13.0.1, libcupti 13.0.85"
+
+
+def test_missing_packages_become_rows(monkeypatch, block_packages):
+    install_driver(monkeypatch, FakeLibcuda)
+
+    checks = checks_by_name()
+
+    for name in ("CuPy", "cuda.core", "nvtx", "green contexts"):
+        assert checks[name].status is CheckStatus.LACKING
+        assert checks[name].fix == "pip install 'gpustreamlab[cuda13]'"
+    assert checks["CUPTI"].fix == "pip install 'gpustreamlab[cupti]'"
+    assert checks["CuPy"].detail == "not installed"
+
+
+def test_nothing_at_all_still_gives_every_row(monkeypatch, block_packages):
+    install_driver(monkeypatch, no_libcuda)
+
+    checks = cuda_checks()
+
+    assert [check.name for check in checks] == ["CUDA driver", "GPU", "CuPy", "cuda.core", "nvtx", "green contexts", "CUPTI"]
+    assert all(check.fix for check in checks)
+
+
+def test_a_package_that_is_there_but_broken_says_so(monkeypatch, working_packages):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    install_driver(monkeypatch, FakeLibcuda)
+
+    assert checks_by_name()["CuPy"].detail.startswith("cupy-cuda13x 14.2.0 is installed but cannot be imported: ")
+
+
+def test_a_failing_first_use_lies_with_the_driver(monkeypatch, working_packages):
+    def fail(ordinal):
+        raise RuntimeError("CUDA_ERROR_NOT_INITIALIZED: no luck")
+
+    working_packages.Device = fail
+    install_driver(monkeypatch, FakeLibcuda)
+
+    checks = checks_by_name()
+
+    assert (
+        checks["cuda.core"].detail == "cuda-core 1.2.2 is installed; its first use fails: CUDA_ERROR_NOT_INITIALIZED: no luck"
+    )
+    assert checks["cuda.core"].fix == "pip install --upgrade 'gpustreamlab[cuda13]'"
+    assert checks["green contexts"].status is CheckStatus.LACKING
+
+
+@pytest.mark.parametrize(("version", "status"), [(12030, CheckStatus.UNAVAILABLE), (12040, CheckStatus.OK)])
+def test_green_contexts_need_a_driver_for_12_4(monkeypatch, working_packages, version, status):
+    install_driver(monkeypatch, lambda: FakeLibcuda(version=version))
+
+    check = checks_by_name()["green contexts"]
+
+    assert check.status is status
+    assert (status is CheckStatus.OK) or "12.3; they need 12.4" in check.detail
+
+
+def test_this_machine_gets_every_row_whatever_it_has():
+    checks = cuda_checks()
+
+    assert {"CUDA driver", "CuPy", "cuda.core", "nvtx", "green contexts", "CUPTI"} <= {check.name for check in checks}
+    assert all(check.fix for check in checks if check.status is not CheckStatus.OK)
+
+
+def test_version_text_is_empty_without_a_driver():
+    assert Driver().version_text == ""
+    assert Driver(version=(12, 4)).version_text == "12.4"

@@ -1,0 +1,55 @@
+"""What an import loads, seen from fresh interpreters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("cupy", "cuda", "nvtx", "bokeh", "IPython", "pandas", "pyarrow", "numpy")
+SCREEN_AND_CUDA = ("cupy", "cuda", "nvtx", "bokeh", "IPython", "pandas")
+
+
+def run_python(program):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded_by(statement, modules):
+    return run_python(f"import sys; {statement}; print(*[name for name in {modules!r} if name in sys.modules])").split()
+
+
+def test_the_package_loads_nothing_heavy():
+    assert loaded_by("import gpustreamlab", HEAVY) == []
+
+
+@pytest.mark.parametrize("module", ["model", "errors", "typing", "backends.cuda._probe", "backends.cuda._import"])
+def test_what_a_session_starts_with_loads_no_screen_and_no_cuda(module):
+    assert loaded_by(f"import gpustreamlab.{module}", SCREEN_AND_CUDA) == []
+
+
+def test_looking_for_a_gpu_imports_no_cuda_package():
+    program = "from gpustreamlab.backends.cuda._libcuda import Driver, read_driver; read_driver(fail)"
+    define = "def fail(): raise OSError('no libcuda')\n"
+
+    assert (
+        run_python(f"{define}{program}; import sys; print('cupy' in sys.modules, 'cuda' in sys.modules)").split()
+        == ["False"] * 2
+    )
+
+
+def test_the_version_is_there_without_loading_anything():
+    assert run_python("import gpustreamlab; print(gpustreamlab.__version__)").strip()
+    assert loaded_by("import gpustreamlab; gpustreamlab.__version__", HEAVY) == []
+
+
+def test_dir_lists_what_is_not_loaded_yet():
+    assert "True" in run_python("import gpustreamlab; print('Session' in dir(gpustreamlab))")
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    program = "import gpustreamlab\ntry:\n    gpustreamlab.Sesion\nexcept AttributeError as error:\n    print(error)"
+
+    assert run_python(program).strip() == "module 'gpustreamlab' has no attribute 'Sesion'"
