@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+
+from bench._common import report
 
 MODULES = ("numpy", "gpustreamlab", "gpustreamlab.session", "cupy")
 """The floor, ours, ours with everything that a session needs, and what a GPU user imports anyway."""
@@ -25,17 +23,15 @@ print(time.perf_counter_ns() - start_ns)
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table and keep it; return 1 where the limit is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="keep the figures in this file")
-    options = parser.parse_args(argv)
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print and store the figures; return 1 where the limit is broken."""
     runs = {module: measure(module) for module in MODULES if is_importable(module)}
-    figures = {module: {"median_s": statistics.median(seconds), "best_s": min(seconds)} for module, seconds in runs.items()}
-    print(to_table(figures))
-    if options.json is not None:
-        options.json.write_text(json.dumps({"run_count": RUN_COUNT, "limit_s": LIMIT_S, "modules": figures}, indent=2) + "\n")
-    return 0 if figures["gpustreamlab"]["median_s"] < LIMIT_S else 1
+    rows = [
+        {"import": module, "median s": round(statistics.median(run), 4), "best s": round(min(run), 4)}
+        for module, run in runs.items()
+    ]
+    report(f"Import time ({RUN_COUNT} fresh interpreters; gpustreamlab may take {LIMIT_S} s)", rows, argv)
+    return 0 if statistics.median(runs["gpustreamlab"]) < LIMIT_S else 1
 
 
 def measure(module: str) -> list[float]:
@@ -56,12 +52,6 @@ def is_importable(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
-
-
-def to_table(figures: dict[str, dict[str, float]]) -> str:
-    """Write the figures as a Markdown table."""
-    rows = [f"| `import {module}` | {row['median_s']:.3f} | {row['best_s']:.3f} |" for module, row in figures.items()]
-    return "\n".join([f"| {RUN_COUNT} fresh interpreters | median s | best s |", "|---|---|---|", *rows])
 
 
 if __name__ == "__main__":

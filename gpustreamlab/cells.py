@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-__all__ = ["CompiledCell", "awaits_at_top_level", "compile_cell", "magic_transformer"]
+__all__ = ["CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell
         As the shell raises it for any cell.
     """
     source = "\n" * lines_above + shell.transform_cell(body)
-    name = shell.compile.cache(source, shell.execution_count, raw_code=source)
+    name = shell.compile.cache(source, cell_number(shell), raw_code=source)
     tree = shell.transform_ast(shell.compile.ast_parse(source, filename=name))
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with shell.compile.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
@@ -78,6 +78,14 @@ def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell
             statements=shell.compile(tree, name, "exec"),
             last_expression=None if last is None else shell.compile(ast.Expression(last.value), name, "eval"),
         )
+
+
+def cell_number(shell: Any) -> int:
+    """Return the number of the running cell, as in ``In [3]``.
+
+    Not ``shell.execution_count``: IPython 9 raises that before the cell runs, IPython 8 after it.
+    """
+    return len(shell.history_manager.input_hist_parsed) - 1
 
 
 def awaits_at_top_level(shell: Any, body: str) -> bool:
@@ -90,10 +98,11 @@ def awaits_at_top_level(shell: Any, body: str) -> bool:
 
 
 def magic_transformer(shell: Any, magic_name: str) -> Callable[[list[str]], list[str]]:
-    """Return an input transformer that awaits a cell magic whose body awaits.
+    """Return an input transformer for what a cell magic alone cannot have: a body that awaits, and no body at all.
 
     A magic is an ordinary call, so it cannot await for its body inside the running event loop. The call can be awaited by
     the cell, though: the magic then returns a coroutine, and IPython runs the cell on its loop as it does any other.
+    IPython refuses a cell magic with an empty body, but ``-h`` needs none.
     """
     marker = f"%%{magic_name}"
 
@@ -101,9 +110,10 @@ def magic_transformer(shell: Any, magic_name: str) -> Callable[[list[str]], list
         if not lines or lines[0].split(None, 1)[:1] != [marker]:
             return lines
         line, body = lines[0].strip()[len(marker) :].strip(), "".join(lines[1:])
-        if not shell.autoawait or not awaits_at_top_level(shell, body):
+        awaited = "await " if shell.autoawait and awaits_at_top_level(shell, body) else ""
+        if body.strip() and not awaited:
             return lines
-        return [f"await get_ipython().run_cell_magic({magic_name!r}, {line!r}, {body!r})\n"]
+        return [f"{awaited}get_ipython().run_cell_magic({magic_name!r}, {line!r}, {body or chr(10)!r})\n"]
 
     return transform
 

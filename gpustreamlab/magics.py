@@ -6,13 +6,13 @@ import argparse
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
 
 from gpustreamlab.backends import BACKEND_NAMES
-from gpustreamlab.cells import compile_cell, magic_transformer
+from gpustreamlab.cells import cell_number, compile_cell, magic_transformer
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.selections import Selection
 from gpustreamlab.session import Session
@@ -71,11 +71,14 @@ def gpulab_parser() -> MagicParser:
     """Return the parser of `%gpulab`."""
     parser = MagicParser(prog="%gpulab", description="Start, show or close the session.", allow_abbrev=False)
     parser.add_argument(
-        "action", nargs="?", choices=("start", "show", "close"), help="default: show the session, or start one if there is none"
+        "action",
+        nargs="?",
+        choices=("start", "show", "use", "close"),
+        help="default: show the session, or start one if there is none; use: let the magics work on the one in --as",
     )
     parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
     parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")
-    parser.add_argument("--as", dest="variable", default=DEFAULT_VARIABLE, help="variable for the session (default: lab)")
+    parser.add_argument("--as", dest="variable", default=DEFAULT_VARIABLE, help="variable of the session (default: lab)")
     return parser
 
 
@@ -118,6 +121,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         action = arguments.action or ("show" if open_sessions else "start")
         if action == "start":
             return self._start(arguments)
+        if action == "use":
+            return self._use(arguments.variable)
         session = self._find_session()
         if action == "show":
             return session
@@ -135,7 +140,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         session = self._find_session()
         code = compile_cell(self.shell, cell)
-        label = f"In [{self.shell.execution_count}]" if arguments.label is None else arguments.label
+        label = f"In [{cell_number(self.shell)}]" if arguments.label is None else arguments.label
         with _usage_errors():
             stream = session.stream(arguments.stream, priority=arguments.priority)
             for other in self._named_streams(session, arguments.after):
@@ -177,20 +182,31 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
 
     def _open_sessions(self) -> list[Session]:
         held = [self._session] if self._session is not None else []
-        found = {id(value): value for value in [*held, *self.shell.user_ns.values()] if isinstance(value, Session)}
-        return [session for session in found.values() if not session.is_closed]
+        found = {id(value): value for value in [*held, *self.shell.user_ns.values()] if _is_open_session(value)}
+        return list(found.values())
 
     def _find_session(self) -> Session:
-        """Return the session started by `%gpulab`, or the only open one in the notebook's variables."""
-        if self._session is not None and not self._session.is_closed:
-            return self._session
+        """Return the session started or chosen by `%gpulab`, the one in variable `lab`, or the only open one there is."""
+        for session in (self._session, self.shell.user_ns.get(DEFAULT_VARIABLE)):
+            if isinstance(session, Session) and not session.is_closed:
+                return session
         sessions = self._open_sessions()
         if len(sessions) == 1:
             return sessions[0]
         if not sessions:
             raise UsageError("There is no open session. Start one with: %gpulab start")
-        names = sorted(name for name, value in self.shell.user_ns.items() if value in sessions and not name.startswith("_"))
-        raise UsageError(f"There are {len(sessions)} open sessions ({', '.join(names)}). Close all but one with NAME.close().")
+        names = sorted(name for name, value in self.shell.user_ns.items() if _is_open_session(value) and name[0] != "_")
+        raise UsageError(
+            f"There are {len(sessions)} open sessions: {', '.join(names)}. Choose one with: %gpulab use --as {names[0]}"
+        )
+
+    def _use(self, variable: str) -> Session:
+        session = self.shell.user_ns.get(variable)
+        if not _is_open_session(session):
+            names = [name for name, value in self.shell.user_ns.items() if _is_open_session(value) and name[0] != "_"]
+            raise UsageError(f"%gpulab: variable {variable!r} holds no open session. {nearest_hint(variable, names)}")
+        self._session = session
+        return session
 
     @staticmethod
     def _named_streams(session: Session, listed: str) -> Sequence[Stream]:
@@ -201,6 +217,10 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
                     f"%%gpustream: --after names no stream of the session: {name!r}. {nearest_hint(name, session.streams)}"
                 )
         return [session.streams[name] for name in names]
+
+
+def _is_open_session(value: object) -> TypeGuard[Session]:
+    return isinstance(value, Session) and not value.is_closed
 
 
 @contextmanager

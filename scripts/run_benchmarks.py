@@ -1,4 +1,7 @@
-"""Run every benchmark of bench/ in a process of its own and keep each one's figures as JSON."""
+"""Run every benchmark of bench/ in a process of its own and keep each one's figures as JSON.
+
+A benchmark that holds the line ``NEEDS_GPU = True`` is left out, visibly, where CUDA cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,28 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+from gpustreamlab.backends.cuda._probe import why_unavailable
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = "\nNEEDS_GPU = True"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, or 1 where a benchmark failed. The others still run."""
+    """Run the command; return 0, or 1 where a benchmark failed or is unknown. The others still run."""
     options = make_parser().parse_args(argv)
     options.results.mkdir(parents=True, exist_ok=True)
-    scripts = find_benchmarks(BENCH, options.names)
-    failed = [script.stem for script in scripts if not run(script, options.results)]
-    if failed or not scripts:
-        print(f"Failed: {', '.join(failed)}" if failed else "There is no such benchmark.", file=sys.stderr)
-        return 1
-    return 0
+    scripts = find_benchmarks(ROOT / "bench", options.names)
+    unknown = sorted(set(options.names) - {script.stem for script in scripts})
+    problem = why_unavailable()
+    failed = []
+    for script in scripts:
+        if problem is not None and needs_gpu(script):
+            print(f"\n{script.stem} is left out. {problem[1]}", flush=True)
+        elif not run(script, options.results):
+            failed.append(script.stem)
+    if unknown or failed:
+        print(f"Failed: {failed}. Unknown: {unknown}.", file=sys.stderr)
+    return 1 if unknown or failed else 0
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -32,16 +44,20 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def find_benchmarks(folder: Path, names: Sequence[str] = ()) -> list[Path]:
-    """List the benchmark scripts of a folder, sorted; helpers start with an underscore."""
+    """List the benchmarks of a folder, sorted; files that start with an underscore are helpers."""
     scripts = sorted(path for path in folder.glob("*.py") if not path.name.startswith("_"))
     return [script for script in scripts if not names or script.stem in names]
 
 
+def needs_gpu(script: Path) -> bool:
+    """Tell whether a benchmark says that it has no meaning without a GPU."""
+    return MARK in script.read_text(encoding="utf-8")
+
+
 def run(script: Path, results: Path) -> bool:
     """Run one benchmark and tell whether it ended well."""
-    print(f"== {script.stem}", flush=True)
-    command = [sys.executable, str(script), "--json", str(results / f"{script.stem}.json")]
-    return subprocess.run(command, check=False).returncode == 0
+    command = [sys.executable, "-m", f"bench.{script.stem}", "--json", str((results / f"{script.stem}.json").resolve())]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ working folder has its place printed.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,13 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(notebook, folder=options.folder, timeout_s=options.timeout_s)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        print(f"{options.notebook} failed:\n{error}", file=sys.stderr)
+        failure = str(error) if sys.stderr.isatty() else without_colours(str(error))
+        print(f"{options.notebook} failed:\n{failure}", file=sys.stderr)
         return 1
     finally:
+        print("\n\n".join(shown_texts(notebook)))
         if options.save is not None:
             nbformat.write(notebook, options.save)
-    print("\n\n".join(shown_texts(notebook)))
-    print(closing_lines(options.notebook, options.folder))
+    print("\n" + closing_lines(options.notebook, options.folder))
     return 0
 
 
@@ -56,6 +58,8 @@ def make_parser() -> argparse.ArgumentParser:
 def run(notebook: NotebookNode, *, folder: Path, timeout_s: int) -> None:
     """Execute the notebook in place, in a kernel of its own whose working folder is `folder`."""
     client = NotebookClient(notebook, timeout=timeout_s, resources={"metadata": {"path": str(folder)}})
+    # Below errors, ipykernel 7 only says that it talks over TCP, on this machine, to the process that started it.
+    client.extra_arguments = ["--log-level=ERROR"]
     client.execute()
 
 
@@ -74,6 +78,11 @@ def output_text(output: NotebookNode) -> str:
     return ""
 
 
+def without_colours(text: str) -> str:
+    """Take the terminal's colour codes out of a traceback."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
 def closing_lines(notebook: Path, folder: Path) -> str:
     """Say what was written and how to go on."""
     timeline = folder / TIMELINE_NAME
@@ -82,7 +91,7 @@ def closing_lines(notebook: Path, folder: Path) -> str:
         if timeline.is_file()
         else ""
     )
-    return "\n".join(filter(None, ["", written, f"Open the notebook itself ({notebook.name}) with: make lab"]))
+    return "\n".join(filter(None, [written, f"Open the notebook itself ({notebook.name}) with: make lab"]))
 
 
 if __name__ == "__main__":

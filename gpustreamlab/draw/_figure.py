@@ -15,7 +15,7 @@ from gpustreamlab.model import SPAN_KINDS, Trace
 STRIP_PX = 92
 """Height of the strip of busy streams, with the time axis."""
 
-SCROLL_PX = 560
+SCROLL_PX = 520
 """Lanes that are higher than this scroll within the page, so that the time axis stays in view."""
 
 EMPTY_TEXT = "No spans yet: select a stream with lab.on(...)"

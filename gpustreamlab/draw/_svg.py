@@ -156,8 +156,11 @@ def _bars(trace: Trace, scene: Scene, plot: _Plot) -> Iterator[str]:
         shapes.setdefault((fill, hatch if width >= 5 else " "), []).append(f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z")
         room = int((width - 8) / 6.3)
         text = trace.names[name]
-        if count == 1 and height >= 11 and room >= min(3, len(text)):
+        if count == 1 and height >= 11 and room >= min(4, len(text)):
             labels.append(_text(begin + 4, top + height / 2 + 4, _cut(text, room), "start", text_colour(fill), 11))
+    if len(first) < len(scene.span):
+        note = f"Narrow neighbours share a bar here: {len(scene.span):,} spans in {len(first):,} bars."
+        labels.append(_text(plot.right_px, plot.bottom_px + _STRIP_PX + 44, note, "end", _SOFT, 11))
     for (fill, hatch), paths in shapes.items():
         outline = f'<path d="{"".join(paths)}" fill="{fill}" stroke="{_PAPER}" stroke-width=".7"/>'
         yield outline + (f'<path d="{"".join(paths)}" fill="url(#h{_HATCH_NAMES[hatch]})"/>' if hatch in _HATCH_NAMES else "")

@@ -54,11 +54,11 @@ def test_each_class_inherits_what_the_tree_says(kind):
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_each_class_has_a_row_in_the_reference(kind):
-    assert f"`{kind.__name__}`" in PAGE.read_text()
+    assert f"`{kind.__name__}`" in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_reference_names_no_class_that_is_gone():
-    listed = set(re.findall(r"^\| `(\w+Error)`", PAGE.read_text(), flags=re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\w+Error)`", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
 
     assert listed == {kind.__name__ for kind in CLASSES}
 

@@ -18,8 +18,8 @@ MODULES = ("gpustreamlab", "gpustreamlab.errors", "gpustreamlab.typing", "gpustr
 
 @pytest.fixture(scope="module")
 def reference():
-    pages = [*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "README.md"]
-    return "\n".join(page.read_text() for page in pages)
+    pages = [*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "README.md", ROOT / "README.md"]
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
 
 
 @pytest.mark.parametrize("name", gpustreamlab.__all__)

@@ -18,7 +18,7 @@ const draw = () => {
     bar.fill.push(fill); bar.edge.push(wide ? 1 : 0); bar.place.push(i)
     if (sign) { const h = hatch[sign - 1]; h.left.push(a); h.right.push(b); h.top.push(row_top[r]); h.bottom.push(row_bottom[r]) }
     const begin = Math.max(a, x0), room = (Math.min(b, x1) - begin) / px - 10, text = names[n], fit = Math.floor(room / 6.6)
-    if (row_bottom[r] - row_top[r] < 12 || fit < Math.min(3, text.length)) return
+    if (row_bottom[r] - row_top[r] < 12 || fit < Math.min(4, text.length)) return
     label.x.push(begin + 5 * px); label.y.push((row_top[r] + row_bottom[r]) / 2); label.fill.push(fill)
     label.colour.push(fill == fills[n] ? texts[n] : "#101418")
     label.text.push(text.length <= fit ? text : text.slice(0, fit - 1) + "…")

@@ -1,0 +1,175 @@
+"""The saved page in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustreamlab.timeline import Timeline
+from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def save(tmp_path):
+    return lambda trace, name="run.html": Timeline(trace).save(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(empty_trace(), id="empty"),
+        pytest.param(pipeline_trace(), id="pipeline"),
+        pytest.param(nested_trace(), id="nested"),
+        pytest.param(random_trace(2_000, 100), id="100-lanes"),
+        pytest.param(random_trace(20_000), id="20k-spans"),
+    ],
+)
+def test_page_opens_offline_without_a_request_or_an_error(save, open_page, trace):
+    path = save(trace)
+    opened = open_page(path)
+    assert opened.errors == []
+    assert [url for url in opened.requests if not url.startswith("data:")] == [path.as_uri()]
+
+
+def test_bars_of_the_page_are_the_spans_of_the_trace(save, open_page):
+    opened = open_page(save(pipeline_trace()))
+    assert opened.model("bars", "m.data.left.length") == 24
+    assert opened.model("bars", "m.data.left[0]") == 0
+    assert {"copy in", "copy out", "filter"} <= set(opened.model("labels", "m.data.text"))
+
+
+def test_hostile_names_are_text_everywhere(save, open_page):
+    opened = open_page(save(evil_trace()))
+    left, top, width, height = opened.frame_box()
+    for share in (0.1, 0.6, 0.9):
+        opened.page.mouse.move(left + share * width, top + height * 0.25)
+        opened.page.wait_for_timeout(150)
+    body = opened.page.inner_text("body")
+    assert EVIL_NAME in opened.page.inner_text("h1")
+    assert EVIL_NAME in body
+    assert opened.page.title().startswith(EVIL_NAME)
+    assert opened.page.locator("img[src='x']").count() == 0
+    assert opened.dialogs == []
+    assert opened.errors == []
+    assert all(url.startswith(("file:", "data:")) for url in opened.requests)
+
+
+def test_hover_shows_every_field_and_a_hostile_name_as_text(save, open_page):
+    opened = open_page(save(evil_trace()))
+    left, top, width, height = opened.frame_box()
+    opened.page.mouse.move(left + 0.2 * width, top + height * 0.25)
+    text = _tooltip(opened)
+    for field in ("name", "stream", "kind", "start", "duration", "queueing", "thread"):
+        assert field in text
+    assert text.count(EVIL_NAME) == 3  # name, stream, thread
+    assert "4.00 ms (4,000,000 ns)" in text
+    assert opened.page.locator("img[src='x']").count() == 0
+    assert opened.dialogs == []
+
+
+def test_hover_over_merged_bars_says_how_many_spans_they_hold(save, open_page):
+    opened = open_page(save(random_trace(20_000)))
+    place = opened.model("merges", "[m.data.left[5], m.data.right[5], m.data.top[5], m.data.bottom[5], m.data.count[5]]")
+    start, end = opened.model("lanes", "[m.x_range.start, m.x_range.end]")
+    left, top, width, _ = opened.frame_box()
+    opened.page.mouse.move(left + ((place[0] + place[1]) / 2 - start) / (end - start) * width, top + (place[2] + place[3]) / 2)
+    assert f"{place[4]} that are too narrow" in _tooltip(opened)
+
+
+def test_nothing_is_lost_when_narrow_spans_are_merged(save, open_page):
+    opened = open_page(save(random_trace(20_000)))
+    drawn = opened.model("bars", "m.data.left.length") + opened.model("merges", "m.data.count.reduce((a, b) => a + b, 0)")
+    assert drawn == 20_000
+
+
+def test_wheel_zoom_changes_the_unit_of_the_axis_and_reset_restores_it(save, open_page):
+    opened = open_page(save(pipeline_trace()))
+    before_ns = opened.window_ns()
+    assert _tick(opened).endswith(" ms")
+    left, top, width, height = opened.frame_box()
+    opened.page.mouse.move(left + width / 2, top + height / 2)
+    for _ in range(100):
+        if opened.window_ns() < 900_000:
+            break
+        opened.page.mouse.wheel(0, -100)
+        opened.settle()
+    assert 10_000 < opened.window_ns() < 900_000
+    assert _tick(opened).endswith(" µs")
+    opened.page.locator(".bk-ToolbarButton.bk-tool-icon-reset, .bk-tool-icon-reset").first.click()
+    opened.settle()
+    assert opened.window_ns() == before_ns
+    assert _tick(opened).endswith(" ms")
+
+
+def test_dragging_pans_the_lanes_and_the_strip_together(save, open_page):
+    opened = open_page(save(pipeline_trace()))
+    left, top, width, height = opened.frame_box()
+    before_ns = opened.model("lanes", "m.x_range.start")
+    opened.page.mouse.move(left + width * 0.7, top + height / 2)
+    opened.page.mouse.down()
+    opened.page.mouse.move(left + width * 0.6, top + height / 2, steps=5)
+    opened.page.mouse.up()
+    opened.settle()
+    assert opened.model("lanes", "m.x_range.start") > before_ns
+    assert opened.model("busy", "m.x_range.start") == opened.model("lanes", "m.x_range.start")
+
+
+def test_strip_shows_how_many_streams_are_busy(save, open_page):
+    spans = [("a", "x", 0, 100), ("b", "y", 50, 150)]
+    opened = open_page(save(make_trace(spans)))
+    assert opened.model("strip", "[m.data.time, m.data.count]") == [[0, 50, 100, 150], [1, 2, 1, 0]]
+
+
+def test_dark_scheme_changes_background_and_text(save, open_page):
+    path = save(pipeline_trace())
+    light, dark = open_page(path), open_page(path, scheme="dark")
+    assert _background(light) == "rgb(255, 255, 255)"
+    assert _background(dark) == "rgb(20, 23, 26)"
+    dark.page.emulate_media(color_scheme="light")
+    dark.settle()
+    assert _background(dark) == "rgb(255, 255, 255)"
+
+
+@pytest.mark.parametrize("width", [1200, 700])
+def test_page_fits_its_width(save, open_page, width):
+    opened = open_page(save(nested_trace()), width=width)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.frame_box()[2] > width / 2
+
+
+def test_hundred_lanes_scroll_and_keep_the_time_axis_in_view(save, open_page):
+    opened = open_page(save(random_trace(2_000, 100)), height=900)
+    assert opened.page.evaluate("document.documentElement.scrollHeight") <= 900
+    assert opened.model("lanes", "m.height") > 3_000
+
+
+def test_empty_page_says_what_to_do(save, open_page):
+    opened = open_page(save(empty_trace()))
+    assert opened.model("empty", "m.data_source.data.text[0]") == "No spans yet: select a stream with lab.on(...)"
+
+
+def test_page_without_javascript_shows_the_picture(save, open_page):
+    opened = open_page(save(pipeline_trace()), javascript=False)
+    assert opened.page.locator("img.gsl-picture").bounding_box()["height"] > 200
+
+
+def _tick(opened):
+    """Return what the time axis writes at one of its ticks."""
+    return opened.page.evaluate(
+        """() => { const plot = Bokeh.documents.flatMap(d => [...d._all_models.values()]).find(m => m.name === 'busy')
+        const axis = plot.below[0], range = plot.x_range
+        const ticks = axis.ticker.get_ticks(range.start, range.end, range, NaN).major
+        return axis.formatter.doFormat(ticks, {loc: 0})[1] }"""
+    )
+
+
+def _tooltip(opened):
+    """Wait for the tooltip, and return its text: it is within a shadow root."""
+    opened.page.locator(".bk-Tooltip").first.wait_for()
+    cells = ".bk-tooltip-row-label, .bk-tooltip-row-value"
+    return opened.page.locator(".bk-Tooltip").first.evaluate(f"e => [...e.shadowRoot.querySelectorAll('{cells}')].map(c => c.textContent).join(' ')")
+
+
+def _background(opened):
+    return opened.page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -1,0 +1,55 @@
+"""`scripts/run_notebook.py` with real kernels."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from scripts import run_notebook
+
+pytestmark = pytest.mark.notebook
+
+
+def write_notebook(path, *sources):
+    cells = [nbformat.v4.new_code_cell(source, metadata={"tags": ["show"]}) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+def test_a_notebook_runs_in_its_folder_and_its_tagged_text_is_printed(tmp_path, capsys):
+    # GIVEN a notebook that writes into its working folder
+    source = "open('timeline.html', 'w').write('x'); print('table'); 6 * 7"
+    notebook = write_notebook(tmp_path / "a.ipynb", source)
+    before = notebook.read_bytes()
+
+    # WHEN it is run
+    status = run_notebook.main([str(notebook), "--folder", str(tmp_path / "out"), "--save", str(tmp_path / "done.ipynb")])
+
+    # THEN its text is printed, its file is named, and it is unchanged
+    out = capsys.readouterr().out
+    assert status == 0
+    assert "table\n42\n" in out
+    assert str(tmp_path / "out" / "timeline.html") in out
+    assert notebook.read_bytes() == before
+    assert nbformat.read(tmp_path / "done.ipynb", as_version=4).cells[0].execution_count == 1
+
+
+def test_a_failing_cell_fails_with_its_traceback(tmp_path, capsys):
+    notebook = write_notebook(
+        tmp_path / "a.ipynb", "print('before')", "one_line = 1\nraise ValueError('why it failed')", "print('x')"
+    )
+
+    status = run_notebook.main([str(notebook), "--folder", str(tmp_path)])
+
+    captured = capsys.readouterr()
+    assert status == 1
+    assert "ValueError: why it failed" in captured.err
+    assert "raise ValueError" in captured.err
+    assert "before" in captured.out
+
+
+def test_a_cell_that_takes_too_long_fails(tmp_path, capsys):
+    notebook = write_notebook(tmp_path / "a.ipynb", "import time; time.sleep(60)")
+
+    assert run_notebook.main([str(notebook), "--folder", str(tmp_path), "--timeout-s", "1"]) == 1
+    assert "failed" in capsys.readouterr().err

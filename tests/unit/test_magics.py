@@ -1,0 +1,225 @@
+"""The magics in a real shell."""
+
+import re
+import signal
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+from gpustreamlab import Session
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
+
+
+@pytest.fixture
+def shell():
+    config = Config()
+    config.HistoryManager.enabled = False
+    InteractiveShell.clear_instance()
+    made = InteractiveShell.instance(config=config)
+    made.run_cell("%load_ext gpustreamlab")
+    yield made
+    for value in list(made.user_ns.values()):
+        if isinstance(value, Session):
+            value.close()
+    made.run_line_magic("unload_ext", "gpustreamlab")
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def lab(shell):
+    run(shell, "%gpulab start --backend sim")
+    return shell.user_ns["lab"]
+
+
+def run(shell, cell):
+    """Run a cell as a notebook does; return IPython's result and what was printed."""
+    with capture_output() as captured:
+        result = shell.run_cell(cell, store_history=True)
+    return result, captured.stdout + captured.stderr
+
+
+def names(lab):
+    lab.synchronize()
+    return [lab.trace.names[code] for code in lab.trace.name]
+
+
+def test_the_last_value_is_returned_and_kept(shell, lab):
+    number = shell.execution_count
+    result, _ = run(shell, "%%gpustream copy\nx = 20\nx + 1")
+    assert (result.result, shell.user_ns["Out"][number], shell.user_ns["x"]) == (21, 21, 20)
+    assert names(lab) == [f"In [{number}]"]
+
+
+def test_a_semicolon_silences_the_value(shell, lab):
+    result, printed = run(shell, "%%gpustream copy\n20 + 1;")
+    assert result.result is None
+    assert "21" not in printed
+
+
+@pytest.mark.parametrize("body", ["x = 1", "", "# only a comment", "def f():\n    return 1"])
+def test_cells_without_a_value_have_none(shell, lab, body):
+    result, _ = run(shell, f"%%gpustream copy\n{body}")
+    assert result.success
+    assert result.result is None
+
+
+def test_a_failing_cell_fails_and_shows_its_own_line(shell, lab):
+    result, printed = run(shell, "%%gpustream copy\nx = 1\n\ny = x / 0\nz = 2")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    told = re.sub(r"\x1b\[[0-9;]*m", "", printed)
+    assert f"Cell In[{result.execution_count}], line 4" in told
+    assert "----> 4 y = x / 0" in told
+    assert "magics.py" not in told
+    assert lab.current is None
+    assert len(names(lab)) == 1
+
+
+def test_a_syntax_error_is_told_and_runs_nothing(shell, lab):
+    result, printed = run(shell, "%%gpustream copy\nx = 1\ny = = 2")
+    assert not result.success
+    assert "SyntaxError" in printed
+    assert "x" not in shell.user_ns
+    assert names(lab) == []
+
+
+def test_an_interrupt_restores_the_selection(shell, lab):
+    result, printed = run(shell, "%%gpustream copy\nimport signal\nsignal.raise_signal(signal.SIGINT)\nx = 1")
+    assert "KeyboardInterrupt" in printed
+    assert not result.success
+    assert lab.current is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_top_level_await(shell, lab):
+    result, printed = run(shell, "%%gpustream copy\nimport asyncio\nawait asyncio.sleep(0)\nx = lab.current.name\nx")
+    assert result.success, printed
+    assert result.result == "copy"
+    result, printed = run(shell, "%%gpustream copy\nasync def f():\n    return 5\nawait f()")
+    assert (result.result, lab.current) == (5, None), printed
+    result, printed = run(shell, "%%gpustream copy\nimport asyncio\nawait asyncio.sleep(0)\n1 / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert lab.current is None
+
+
+def test_magics_and_shell_commands_inside_the_cell(shell, lab):
+    result, printed = run(shell, "%%gpustream copy\n%alias_magic t timeit\nout = !echo hello\nout[0]")
+    assert result.result == "hello", printed
+
+
+def test_the_stream_is_selected_and_restored(shell, lab):
+    result, _ = run(shell, "%%gpustream copy --priority -2\nlab.current.name, lab.current.priority")
+    assert result.result == ("copy", -2)
+    assert lab.current is None
+
+
+def test_after_waits_label_names_and_sync_waits(shell, lab):
+    run(shell, "from gpustreamlab.workloads import spin")
+    run(shell, "%%gpustream first --label produce\nspin(lab, 1_000_000)")
+    run(shell, "%%gpustream second --after first --label 'use it' --sync\nspin(lab, 1_000_000)")
+    assert lab.streams["second"].query()
+    trace = lab.trace
+    assert [trace.names[code] for code in trace.name] == ["produce", "use it"]
+    assert trace.start_ns[1] >= trace.end_ns[0]
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("%%gpustream copy --prority 1\n1", "'--priority'"),
+        ("%%gpustream copy --after cpoy\n1", "'copy'"),
+        ("%%gpustream copy --priority 7\n1", "outside what the device takes"),
+        ("%%gpustream copy --priority x\n1", "invalid int value"),
+        ("%%gpustream\n1", "required: stream"),
+        ("%%gpustream 'a b'\n1", "'a_b'"),
+        ("%%gpustream \"a\n1", "close the quotes"),
+        ("%%gpustream copy extra\n1", "no option or argument 'extra'"),
+        ("%gpulab strat", "'start'"),
+        ("%gpulab start --backend cuad", "'cuda'"),
+        ("%gpulab use --as lba", "'lab'"),
+        ("%gputimeline --save nowhere/at/all.html", "cannot be written"),
+        ("%gputimeline --save run.pdf", ".html"),
+    ],
+)
+def test_misuse_is_one_line_with_the_nearest_choice(shell, lab, cell, told):
+    lab.stream("copy")
+    result, printed = run(shell, cell)
+    assert not result.success
+    assert "UsageError" in printed
+    assert "Traceback" not in printed
+    assert told in printed
+    assert list(lab.streams) == ["copy"]
+    assert names(lab) == []
+
+
+@pytest.mark.parametrize("magic", ["%gpulab -h", "%%gpustream -h\n", "%%gpustream copy --help\n1/0", "%gputimeline -h"])
+def test_help(shell, lab, magic):
+    result, printed = run(shell, magic)
+    assert result.success
+    assert "usage:" in printed
+
+
+def test_no_session_says_how_to_start_one(shell):
+    _, printed = run(shell, "%%gpustream copy\n1")
+    assert "%gpulab start" in printed
+
+
+def test_gpulab_starts_shows_and_closes(shell):
+    result, _ = run(shell, "%gpulab start --backend sim --as mine")
+    assert result.result is shell.user_ns["mine"]
+    result, _ = run(shell, "%gpulab")
+    assert result.result is shell.user_ns["mine"]
+    run(shell, "%gpulab close")
+    assert shell.user_ns["mine"].is_closed
+
+
+def test_a_session_made_in_python_is_found(shell):
+    run(shell, "import gpustreamlab as gsl\nthis = gsl.Session('sim')")
+    run(shell, "%%gpustream copy\n1")
+    assert names(shell.user_ns["this"]) != []
+
+
+def test_several_sessions_ask_for_one(shell):
+    run(shell, "import gpustreamlab as gsl\none, two = gsl.Session('sim'), gsl.Session('sim')")
+    _, printed = run(shell, "%%gpustream copy\n1")
+    assert "one, two" in printed
+    run(shell, "%gpulab use --as two")
+    run(shell, "%%gpustream copy\n1")
+    assert (len(names(shell.user_ns["one"])), len(names(shell.user_ns["two"]))) == (0, 1)
+
+
+def test_the_timeline_is_shown_or_saved(shell, lab, tmp_path):
+    run(shell, "%%gpustream copy\n1")
+    lab.synchronize()
+    result, _ = run(shell, "%gputimeline")
+    assert "text/html" in result.result._repr_mimebundle_()
+    _, printed = run(shell, f"%gputimeline --save '{tmp_path}/run.html'")
+    assert (tmp_path / "run.html").read_text().startswith("<!DOCTYPE html>")
+    assert "run.html" in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%%gpustream co", {"copy", "compute"}),
+        ("%%gpustream copy --pr", {"--priority"}),
+        ("%gpulab cl", {"close"}),
+        ("%gputimeline --s", {"--save"}),
+    ],
+)
+def test_completion(shell, lab, line, expected):
+    lab.stream("copy")
+    lab.stream("compute")
+    with provisionalcompleter():
+        found = {completion.text.strip() for completion in shell.Completer.completions(line, len(line))}
+    assert expected <= found
+
+
+def test_loading_twice_is_silent(shell, lab):
+    _, printed = run(shell, "%reload_ext gpustreamlab")
+    assert printed == ""
+    result, _ = run(shell, "%%gpustream copy\nimport asyncio\nawait asyncio.sleep(0)\n3")
+    assert result.result == 3

@@ -1,0 +1,198 @@
+"""The scripts behind the Makefile, without a network, a kernel or a new environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from scripts import run_benchmarks, run_gpu_tests, run_notebook
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_program(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def run_script(name, *arguments, **environment):
+    return subprocess.run(
+        [ROOT / "scripts" / name, *arguments], capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+
+
+def test_chromium_that_is_there_is_not_installed_again(tmp_path):
+    write_program(tmp_path / "apt-get", "echo called")
+    chromium = write_program(tmp_path / "chromium", "")
+
+    done = run_script("install-chromium", PATH=f"{tmp_path}:{os.environ['PATH']}", CHROMIUM=str(chromium))
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_missing_chromium_is_installed(tmp_path):
+    # GIVEN a sudo and an apt-get that make the browser appear
+    chromium = tmp_path / "chromium"
+    write_program(tmp_path / "sudo", 'exec "$@"')
+    write_program(tmp_path / "apt-get", f'echo "$@"; [ "$1" = install ] && touch {chromium} && chmod +x {chromium}; true')
+
+    # WHEN the script runs
+    done = run_script("install-chromium", PATH=f"{tmp_path}:{os.environ['PATH']}", CHROMIUM=str(chromium))
+
+    # THEN it asked for the one package
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["update --quiet", "install --quiet --yes --no-install-recommends chromium"]
+
+
+def test_chromium_that_stays_missing_is_a_failure(tmp_path):
+    write_program(tmp_path / "sudo", 'exec "$@"')
+    write_program(tmp_path / "apt-get", "true")
+    missing = tmp_path / "chromium"
+
+    done = run_script("install-chromium", PATH=f"{tmp_path}:{os.environ['PATH']}", CHROMIUM=str(missing))
+
+    assert done.returncode == 1
+    assert f"need Chromium at {missing}" in done.stderr
+
+
+def test_an_interpreter_that_is_too_old_is_refused(tmp_path):
+    old = write_program(tmp_path / "python2", "exit 1")
+
+    done = run_script("make-venv", str(tmp_path / "venv"), PYTHON=str(old))
+
+    assert done.returncode == 1
+    assert f"No Python 3.11 or newer was found as {old}" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def cell(*outputs, tags=("show",)):
+    made = nbformat.v4.new_code_cell(outputs=list(outputs))
+    made.metadata["tags"] = list(tags)
+    return made
+
+
+def stream(text, name="stdout"):
+    return nbformat.v4.new_output("stream", name=name, text=text)
+
+
+def display(text):
+    return nbformat.v4.new_output("display_data", data={"text/plain": text, "text/html": "<b>no</b>"})
+
+
+def test_tagged_cells_are_shown_as_text():
+    notebook = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_markdown_cell("# title", metadata={"tags": ["show"]}),
+            cell(stream("one\n"), stream("warning\n", "stderr"), display("two")),
+            cell(stream("hidden\n"), tags=()),
+            cell(),
+            cell(nbformat.v4.new_output("execute_result", data={"text/plain": "three"}, execution_count=1)),
+            cell(nbformat.v4.new_output("display_data", data={"image/svg+xml": "<svg/>"})),
+        ]
+    )
+
+    assert run_notebook.shown_texts(notebook) == ["one\ntwo", "three"]
+
+
+def test_the_end_says_where_the_timeline_is(tmp_path):
+    without = run_notebook.closing_lines(Path("notebooks/a.ipynb"), tmp_path)
+    (tmp_path / "timeline.html").write_bytes(bytes(2_100_000))
+    with_file = run_notebook.closing_lines(Path("notebooks/a.ipynb"), tmp_path)
+
+    assert "timeline" not in without
+    assert "with: make lab" in without
+    assert f"{tmp_path / 'timeline.html'} (2.1 MB)" in with_file
+
+
+def test_a_missing_notebook_is_named(capsys):
+    assert run_notebook.main(["gone.ipynb"]) == 1
+    assert "no notebook gone.ipynb" in capsys.readouterr().err
+
+
+REPORT = '<testsuites><testsuite hostname="secret" name="pytest">{cases}</testsuite></testsuites>'
+
+
+def fake_pytest(monkeypatch, report, cases, status=0):
+    def run(command, check):
+        assert f"--junitxml={report}" in command
+        if cases is not None:
+            report.write_text(REPORT.format(cases=cases))
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(run_gpu_tests.subprocess, "run", run)
+
+
+GPU_RUNS = {
+    "one ran": ("<testcase name='a'/><testcase name='b'><skipped/></testcase>", 0, 0),
+    "all skipped": ("<testcase name='a'><skipped/></testcase>", 0, 1),
+    "nothing found": ("", 5, 5),
+    "one failed": ("<testcase name='a'><failure/></testcase>", 1, 1),
+    "no report": (None, 0, 1),
+}
+
+
+@pytest.mark.parametrize(("cases", "pytest_status", "status"), GPU_RUNS.values(), ids=GPU_RUNS.keys())
+def test_a_gpu_run_needs_a_test_that_ran(monkeypatch, tmp_path, cases, pytest_status, status):
+    report = tmp_path / "results" / "gpu.xml"
+    fake_pytest(monkeypatch, report, cases, pytest_status)
+
+    assert run_gpu_tests.main(["--report", str(report)]) == status
+
+
+def test_the_machines_name_is_not_in_the_report(monkeypatch, tmp_path):
+    report = tmp_path / "gpu.xml"
+    fake_pytest(monkeypatch, report, "<testcase name='a'/>")
+
+    run_gpu_tests.main(["--report", str(report)])
+
+    assert "secret" not in report.read_text()
+    assert "testcase" in report.read_text()
+
+
+@pytest.fixture
+def bench_folder(monkeypatch, tmp_path):
+    """Three benchmarks, of which one needs a GPU, on a machine without one."""
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    for name, text in {"b": "", "a": "", "gpu": "\nNEEDS_GPU = True\n", "_common": ""}.items():
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.setattr(run_benchmarks, "ROOT", tmp_path)
+    monkeypatch.setattr(run_benchmarks, "why_unavailable", lambda: ("no-driver", "No NVIDIA driver was found."))
+    return folder
+
+
+def test_every_benchmark_runs_and_failures_are_told_at_the_end(monkeypatch, capsys, bench_folder, tmp_path):
+    ran = []
+
+    def run(script, results):
+        ran.append(script.stem)
+        return script.stem != "a"
+
+    monkeypatch.setattr(run_benchmarks, "run", run)
+
+    status = run_benchmarks.main(["--results", str(tmp_path / "results")])
+
+    captured = capsys.readouterr()
+    assert (status, ran) == (1, ["a", "b"])
+    assert "gpu is left out. No NVIDIA driver was found." in captured.out
+    assert "Failed: ['a']" in captured.err
+
+
+def test_an_unknown_benchmark_is_named(monkeypatch, capsys, bench_folder, tmp_path):
+    monkeypatch.setattr(run_benchmarks, "run", lambda script, results: True)
+
+    assert run_benchmarks.main(["b", "c", "--results", str(tmp_path)]) == 1
+    assert "Unknown: ['c']" in capsys.readouterr().err
+
+
+def test_make_help_lists_every_target():
+    done = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = {line.split()[1] for line in done.stdout.splitlines()}
+    phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
+
+    assert listed == set(phony.split()[1:])
