@@ -13,9 +13,11 @@ import numpy as np
 
 from bench._common import report
 from gpustreamlab import Session
+from gpustreamlab.workloads import spin_card
 
 SPANS = 20
 SPACING_NS = 10_000
+GATE_NS = 20_000_000
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -59,14 +61,17 @@ def _spans(lab: Session, events: list[object]) -> tuple[np.ndarray, np.ndarray]:
 
     from gpustreamlab.backends.cuda._kernels import spin_kernel, spin_until_kernel
 
+    # A card that has been idle takes about 0.1 s of work to fetch commands at full speed again.
+    with lab.on("a", "awake"):
+        spin_card(lab, 200_000_000)
     origin, times = cupy.zeros(2, cupy.uint64), cupy.zeros((SPANS, 2), cupy.uint64)
     lab.synchronize()
     already = len(lab.trace)
     with lab.on("a", "gate"):
-        spin_kernel(0)((1,), (1,), (np.int64(2_000_000), origin))
+        spin_kernel(0)((1,), (1,), (np.int64(GATE_NS), origin))
     for row in range(SPANS):
         with lab.on("a", "span"):
-            spin_until_kernel(0)((1,), (1,), (np.int64(2_100_000 + (row + 1) * SPACING_NS), origin, times[row]))
+            spin_until_kernel(0)((1,), (1,), (np.int64(GATE_NS + 100_000 + (row + 1) * SPACING_NS), origin, times[row]))
         events.append(lab.stream("a").record())
     lab.synchronize()
     return lab.trace.end_ns[already + 1 :], times.get()[:, 1].astype(np.int64)

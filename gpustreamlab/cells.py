@@ -33,15 +33,14 @@ class CompiledCell:
 
     def run(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
         """Run the cell inside a context manager; return the value of its last expression, or None."""
-        # IPython shows a traceback from below this frame, so the user sees the cell and not this package.
-        __tracebackhide__ = "__ipython_bottom__"
+        __tracebackhide__ = True  # IPython then shows the user's cell in a traceback and not this frame
         with around:
             exec(self.statements, namespace)  # noqa: S102 - running the user's cell is what this is for
             return None if self.last_expression is None else eval(self.last_expression, namespace)  # noqa: S307
 
     async def run_async(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
         """Run a cell that awaits at its top level; see `run`."""
-        __tracebackhide__ = "__ipython_bottom__"
+        __tracebackhide__ = True
         with around:
             value = None
             for code in (self.statements, self.last_expression):

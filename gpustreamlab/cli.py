@@ -143,3 +143,7 @@ def _check_session() -> Check:
         return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=_REINSTALL_LINE)
     detail = f"uses the simulated device (backend 'sim'), because: {problem[1]}"
     return Check(name=name, status=CheckStatus.OK, detail=detail)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -135,6 +135,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     @output_can_be_silenced  # type: ignore[untyped-decorator]
     def gpustream(self, line: str, cell: str) -> object:
         """Run the cell with a stream selected, as one named range."""
+        __tracebackhide__ = True
         arguments = gpustream_parser().parse(line)
         if arguments is None:
             return None

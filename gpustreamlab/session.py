@@ -261,9 +261,10 @@ class Session:
             If no stream is selected in this thread.
         """
         try:
-            return self._recorder.local.state.writer.ranges[label]
+            known: Range = self._recorder.local.state.writer.ranges[label]
         except (AttributeError, KeyError):
             return self._selections.range(label)
+        return known
 
     def start_range(self, stream: str | Stream | SupportsCudaStream, label: str) -> OpenRange:
         """Open a range on a stream now; call its ``end()`` later, from any thread."""
@@ -400,7 +401,7 @@ class Session:
         trace = self._last_trace
         span_count = len(trace) if trace is not None else self._recorder.span_count
         dropped_count = trace.metadata.dropped_spans if trace is not None else self._recorder.dropped_count
-        names = list(self.streams)
+        names = list(self._streams) if self.is_closed else list(self.streams)
         listed = f" ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})" if names else ""
         return {
             "device": f"{self.device.label}, {self.device.sm_count} SMs",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
+
+SESSION_MODULE = "gpustreamlab.session"
 
 FOREIGN_THREAD_TYPES = frozenset({"HistorySavingThread", "GarbageCollectorThread", "TMonitor"})
 """Threads that other packages start once a process and never end: IPython's history, pyzmq's collector, tqdm's monitor."""
@@ -23,6 +26,24 @@ def no_thread_is_left() -> Iterator[None]:
         thread.join(GRACE_S)
     names = [thread.name for thread in left if thread.is_alive()]
     assert not names, f"The test left threads running: {names}"
+
+
+@pytest.fixture(autouse=True)
+def no_session_is_left() -> Iterator[None]:
+    """Fail a test that leaves a session open; it is closed for the tests that follow."""
+    before = open_sessions()
+    yield
+    left = [session for session in open_sessions() if session not in before]
+    shown = [repr(session) for session in left]
+    for session in left:
+        session.close()
+    assert not shown, f"The test left sessions open: {shown}"
+
+
+def open_sessions() -> list[object]:
+    """List the open sessions; none where the module was not imported, so that this imports nothing."""
+    module = sys.modules.get(SESSION_MODULE)
+    return [] if module is None else list(module._open_sessions)
 
 
 def is_ours(thread: threading.Thread) -> bool:

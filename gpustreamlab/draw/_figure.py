@@ -53,13 +53,13 @@ def draw_timeline(trace: Trace, scene: Scene | None = None) -> Any:
     lanes = _draw_lanes(trace, scene, x_range, sources, toolbar=None if scrolls else "above", border_px=border_px)
     strip = _draw_strip(scene, x_range, sources, toolbar="above" if scrolls else None, border_px=border_px)
     _keep_detail(trace, scene, lanes, sources)
-    styles = {"max-height": f"{SCROLL_PX}px", "overflow-y": "scroll", "overflow-x": "hidden"} if scrolls else {}
-    return Column(Column(lanes, sizing_mode="stretch_width", styles=styles), strip, sizing_mode="stretch_width")
-
-
-def figure_height_px(scene: Scene) -> int:
-    """Return how high the layout of `draw_timeline` is."""
-    return int(min(lanes_height_px(scene) , SCROLL_PX) + STRIP_PX + 40)
+    wide = {"sizing_mode": "stretch_width"}
+    if scrolls:
+        # Both keep room for the scroll bar, so that the lanes and the strip stay on one time axis.
+        gutter = {"scrollbar-gutter": "stable", "overflow-x": "hidden"}
+        lanes = Column(lanes, styles={**gutter, "max-height": f"{SCROLL_PX}px", "overflow-y": "auto"}, **wide)
+        strip = Column(strip, styles={**gutter, "overflow-y": "hidden"}, **wide)
+    return Column(lanes, strip, **wide)
 
 
 def lanes_height_px(scene: Scene) -> int:
@@ -109,7 +109,7 @@ def _small(codes: Any) -> Any:
 
 def _border_px(scene: Scene) -> int:
     texts = [text for box in scene.lanes for text in (box.label, box.detail)]
-    return int(min(220, max([64, *(text_width_px(text) for text in texts)]) + 18))
+    return int(max([56.0, *(text_width_px(text) for text in texts)]) + 18)
 
 
 def _new_figure(x_range: Any, y_range: Any, height_px: int, toolbar: str | None, border_px: int) -> Any:
@@ -134,6 +134,8 @@ def _new_figure(x_range: Any, y_range: Any, height_px: int, toolbar: str | None,
         lod_threshold=None,
     )
     plot.toolbar.logo = None
+    # BokehJS 3.9 measures the bar before its buttons and then hides the last one, reset, in a menu.
+    plot.toolbar.stylesheets = [":host { min-width: 190px; justify-self: end; justify-content: flex-end }"]
     plot.axis.major_label_text_font = plot.axis.axis_label_text_font = _FONT
     plot.axis.major_label_text_font_size = plot.axis.axis_label_text_font_size = "12px"
     plot.axis.axis_label_text_font_style = "normal"

@@ -28,8 +28,11 @@ ROW_PX = 22
 LANE_GAP_PX = 10
 """Free space between two lanes."""
 
-LABEL_CHARACTERS = 22
-"""How many characters of a lane's name its label shows."""
+LABEL_CHARACTERS = 24
+"""How many characters of a lane's name its label shows, at most."""
+
+LABEL_PX = 190
+"""How wide a lane's label is, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,13 +144,28 @@ def lane_detail(lane: Lane, layout: Layout | None) -> str:
     if lane.partition is not None:
         sms = next((part.granted_sms for part in layout.partitions if part.name == lane.partition), None) if layout else None
         facts.append(display_name(lane.partition, 12) + (f" ({sms} SMs)" if sms is not None else ""))
-    return " · ".join(facts)
+    return fit_label(" · ".join(facts), LABEL_CHARACTERS + 8) if facts else ""
+
+
+def fit_label(text: str, characters: int = LABEL_CHARACTERS) -> str:
+    """Cut a text in its middle until it is short and narrow enough to stand beside a lane."""
+    limits = range(min(characters, max(2, len(text))), 1, -1)
+    return next((cut for limit in limits if text_width_px(cut := display_name(text, limit)) <= LABEL_PX), "…")
 
 
 def text_width_px(text: str, size_px: float = 12) -> float:
     """Estimate how wide a text is in a sans-serif font, rather too wide than too narrow."""
-    wide = sum(1 for sign in text if unicodedata.east_asian_width(sign) in "WF")
-    return (0.62 * (len(text) - wide) + 1.15 * wide) * size_px
+    return size_px * sum(_letter_width(sign) for sign in text)
+
+
+def _letter_width(sign: str) -> float:
+    if unicodedata.east_asian_width(sign) in "WF" or unicodedata.category(sign) == "So":
+        return 1.3
+    if sign in "MW@%m…":
+        return 1.0
+    if sign in " .,:;·'()[]-|!iljtfrI":
+        return 0.42
+    return 0.6 if sign.islower() else 0.72
 
 
 def used_names(trace: Trace, scene: Scene, limit: int) -> tuple[list[int], int]:
@@ -179,7 +197,7 @@ def _lane_boxes(trace: Trace, rows: Rows) -> tuple[tuple[LaneBox, ...], FloatArr
     lane_top = (np.cumsum(outer) - outer) * scale
     lane_bottom = lane_top + outer * scale
     boxes = tuple(
-        LaneBox(top=top, bottom=bottom, label=display_name(lane.name, LABEL_CHARACTERS), detail=detail)
+        LaneBox(top=top, bottom=bottom, label=fit_label(lane.name), detail=detail)
         for lane, detail, top, bottom in zip(trace.lanes, details, lane_top.tolist(), lane_bottom.tolist(), strict=True)
     )
     place = np.arange(rows.total) - np.repeat(rows.first_row, rows.row_count)

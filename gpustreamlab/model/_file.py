@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import pyarrow.parquet as pq
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model._schema import table_to_trace, trace_to_table
 from gpustreamlab.model._trace import Trace
+from gpustreamlab.model._whole_file import write_file_whole
 
 
 def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
@@ -36,25 +34,3 @@ def read_trace(path: str | PathLike[str]) -> Trace:
             f"{str(target)!r} cannot be read as a trace: {' '.join(str(error).split())} "
             "It is damaged, truncated or no Parquet file; save it again."
         ) from error
-
-
-def write_file_whole(path: str | PathLike[str], write: Callable[[Path], object]) -> None:
-    """Write a file beside its target and move it there, so that a failure leaves no half a file.
-
-    Raises
-    ------
-    TraceFileError
-        If the folder is missing or nothing can be written there.
-    """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        write(partial)
-        partial.replace(target)
-    except OSError as error:
-        raise TraceFileError(
-            f"{str(target)!r} cannot be written: {error.strerror or error}. Give a path in a writable folder."
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.backends import Backend, BackendStream
-from gpustreamlab.errors import OptionError
+from gpustreamlab.errors import DeviceError, OptionError
 from gpustreamlab.model import Lane, Trace, TraceMetadata
 from gpustreamlab.recorder._buffer import Drained, SpanBuffer
 from gpustreamlab.recorder._names import NameTable
 from gpustreamlab.recorder._ranges import COLLECT_EVERY, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.recorder._snapshot import RANGE_CODE, build_trace
 from gpustreamlab.typing import CaptureTier
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_RING_SIZE = 1_000_000
 """Spans kept by default."""
@@ -184,10 +187,19 @@ class Recorder:
             return self._buffer.drain(cursor)
 
     def trace(self, *, title: str = "") -> Trace:
-        """Collect, then return everything in the buffer as an immutable trace."""
-        drained = self.drain(0)
+        """Collect, then return everything in the buffer as an immutable trace.
+
+        A device that fails by now keeps no one from what was recorded before: ranges that cannot be read any more count as
+        pending.
+        """
+        try:
+            self.collect()
+        except DeviceError as error:
+            _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
+        with self._lock:
+            columns = self._buffer.drain(0).columns
         return build_trace(
-            drained.columns,
+            columns,
             names=self._names.texts,
             lanes=tuple(self._lanes),
             threads=self._threads.texts,

@@ -13,7 +13,8 @@ QUIET = ["--no-sandbox", "--headless", "--disable-gpu", "--disable-background-ne
 @pytest.fixture(scope="session")
 def chromium():
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=QUIET)
+        path = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=QUIET, ignore_default_args=["--hide-scrollbars"])
         yield browser
         browser.close()
 

@@ -138,10 +138,27 @@ def test_page_fits_its_width(save, open_page, width):
     assert opened.frame_box()[2] > width / 2
 
 
+@pytest.mark.parametrize("trace", [pytest.param(pipeline_trace(), id="pipeline"), pytest.param(random_trace(500, 100), id="100-lanes")])
+def test_reset_button_stays_in_view_when_the_window_changes(save, open_page, trace):
+    opened = open_page(save(trace), height=900)
+    for width in (700, 1000, 820):
+        opened.page.set_viewport_size({"width": width, "height": 900})
+        opened.settle()
+        box = opened.page.locator(".bk-tool-icon-reset").first.bounding_box()
+        assert box["x"] + box["width"] < width - 20
+
+
+@pytest.mark.parametrize("name", ["i", "WWWWWWWWWWWWWWWWWWWWWWWW", "漢字漢字漢字漢字漢字漢字漢字漢字", "🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂"], ids=["narrow", "wide", "han", "emoji"])
+def test_lanes_and_strip_are_aligned_whatever_the_labels(save, open_page, name):
+    opened = open_page(save(make_trace([(name, "x", 0, 100)])))
+    assert opened.model("lanes", "m.inner_width") == opened.model("busy", "m.inner_width")
+
+
 def test_hundred_lanes_scroll_and_keep_the_time_axis_in_view(save, open_page):
     opened = open_page(save(random_trace(2_000, 100)), height=900)
     assert opened.page.evaluate("document.documentElement.scrollHeight") <= 900
     assert opened.model("lanes", "m.height") > 3_000
+    assert opened.model("lanes", "m.inner_width") == opened.model("busy", "m.inner_width")
 
 
 def test_empty_page_says_what_to_do(save, open_page):

@@ -25,8 +25,10 @@ from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array
 
-ANCHOR_SPIN_NS = 10_000
-"""How long the kernel in front of a timed anchor runs: long enough for the event to be enqueued behind it."""
+BURST_EVENTS = 9
+"""Events, each behind a kernel, from which an anchor is chosen after a pause: 0.3 ms of one SM."""
+BURST_SPIN_NS = 30_000
+"""How long each of those kernels runs: long enough for its event to be enqueued behind it."""
 
 
 class CudaBackend:
@@ -252,21 +254,25 @@ class CudaBackend:
             spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
             times=times,
         )
-        self._epoch_unix_ns = time.time_ns() + calibration.latency_ns + ANCHOR_SPIN_NS
-        return EventClock(
+        clock = EventClock(
             record=self._record_anchor,
-            record_timed=self._record_timed_anchor,
+            record_burst=self._record_burst,
             release=self._events.release,
             calibration=calibration,
         )
+        self._epoch_unix_ns = time.time_ns() - time.perf_counter_ns() + clock.origin_host_ns
+        return clock
 
     def _record_anchor(self) -> Any:
         return self._clock_stream.record(self._events.acquire())
 
-    def _record_timed_anchor(self) -> tuple[Any, Any]:
-        timer = self.pinned_empty(2, np.uint64)
-        self._spin_timed(ANCHOR_SPIN_NS, timer)
-        return self._record_anchor(), timer
+    def _record_burst(self) -> tuple[list[Any], NDArray[Any]]:
+        timers = self.pinned_empty((BURST_EVENTS, 2), np.uint64)
+        events = []
+        for row in range(BURST_EVENTS):
+            self._spin_timed(BURST_SPIN_NS, timers[row])
+            events.append(self._record_anchor())
+        return events, timers
 
     def _spin_timed(self, duration_ns: int, began_ended: NDArray[Any]) -> None:
         """Launch a one-block kernel on the clock's stream that stores when it began and ended, by ``%globaltimer``."""

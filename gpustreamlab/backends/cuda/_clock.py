@@ -40,8 +40,20 @@ class Anchor:
     event: Any
     host_ns: int
     device_ns: int = 0
-    timer: Any = None
-    """Pinned array of two uint64, when the kernel in front of the event began and ended by ``%globaltimer``; or None."""
+
+
+@dataclass(slots=True)
+class Burst:
+    """Several events, each behind a kernel that stored ``%globaltimer``: the way across a pause.
+
+    A card that has been idle is slow to fetch commands: now and then an event comes 10 us after the kernel in front of it
+    (seen on an H200). Of several, the one with the median delay is an anchor.
+    """
+
+    events: list[Any]
+    host_ns: int
+    timers: Any
+    """Page-locked uint64, shape (n_events, 2): when each kernel began and ended by ``%globaltimer``, in ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +79,8 @@ class EventClock:
     ----------
     record
         Records a fresh event, on a stream of its own, and returns it.
-    record_timed
-        The same behind a small kernel that stores ``%globaltimer``; returns the event and the pinned pair it is stored in.
+    record_burst
+        Records events behind small kernels on the same stream; returns what `Burst` holds, but the host's time.
     release
         Takes an event that is no longer needed.
     calibration
@@ -79,17 +91,17 @@ class EventClock:
         self,
         *,
         record: Callable[[], Any],
-        record_timed: Callable[[], tuple[Any, Any]],
+        record_burst: Callable[[], tuple[list[Any], Any]],
         release: Callable[[list[Any]], None],
         calibration: Calibration,
     ) -> None:
         self.calibration = calibration
         self._record = record
-        self._record_timed = record_timed
+        self._record_burst = record_burst
         self._release = release
         self._lock = threading.Lock()
         self._anchors: list[Anchor] = []
-        self._waiting: deque[Anchor] = deque()
+        self._waiting: deque[Anchor | Burst] = deque()
         self._last_tick_ns = 0
         self._timed_anchors = 0
         self._rounding_ns = 0
@@ -112,11 +124,7 @@ class EventClock:
         with self._lock:
             paused = now_ns - self._last_tick_ns > EXACT_STEP_NS - ANCHOR_INTERVAL_NS // 2
             self._last_tick_ns = now_ns
-            if paused:
-                event, timer = self._record_timed()
-                self._waiting.append(Anchor(event, now_ns, timer=timer))
-            else:
-                self._waiting.append(Anchor(self._record(), now_ns))
+            self._waiting.append(self._new_burst(now_ns) if paused else Anchor(self._record(), now_ns))
         return now_ns + ANCHOR_INTERVAL_NS
 
     def place(self, starts: Sequence[Any], ends: Sequence[Any], queued_host_ns: Int64Array) -> RangeTimes:
@@ -141,41 +149,60 @@ class EventClock:
     def close(self) -> None:
         """Give every anchor's event back. Idempotent."""
         with self._lock:
-            events = [anchor.event for anchor in (*self._anchors, *self._waiting)]
+            events = [anchor.event for anchor in self._anchors]
+            for waiting in self._waiting:
+                events += waiting.events if isinstance(waiting, Burst) else [waiting.event]
             self._anchors.clear()
             self._waiting.clear()
         self._release(events)
 
     def _start(self) -> None:
-        now_ns = time.perf_counter_ns()
-        event, timer = self._record_timed()
-        event.sync()
-        self._origin_timer_ns = int(timer[1])
-        self._anchors.append(Anchor(event, now_ns + _spin_ns(timer), device_ns=0))
-        self._last_tick_ns = now_ns
+        burst = self._new_burst(time.perf_counter_ns())
+        burst.events[-1].sync()
+        self._last_tick_ns = burst.host_ns
+        anchor, self._origin_timer_ns = self._chosen(burst)
+        self._anchors.append(anchor)
+        self.origin_host_ns = anchor.host_ns + self.calibration.latency_ns
+        """Host time of the clock's zero."""
+
+    def _new_burst(self, now_ns: int) -> Burst:
+        events, timers = self._record_burst()
+        return Burst(events, now_ns, timers)
 
     def _settle(self) -> None:
         """Place every waiting anchor whose event has happened."""
-        while self._waiting and self._waiting[0].event.is_done:
-            self._anchors.append(self._placed(self._waiting.popleft()))
+        while self._waiting:
+            waiting = self._waiting[0]
+            last_event = waiting.events[-1] if isinstance(waiting, Burst) else waiting.event
+            if not last_event.is_done:
+                break
+            self._waiting.popleft()
+            self._anchors.append(self._placed(waiting))
         excess = len(self._anchors) - KEPT_ANCHORS
         if excess > 0:
             self._release([anchor.event for anchor in self._anchors[:excess]])
             del self._anchors[:excess]
 
-    def _placed(self, anchor: Anchor) -> Anchor:
+    def _placed(self, waiting: Anchor | Burst) -> Anchor:
+        anchor, timer_ns = self._chosen(waiting) if isinstance(waiting, Burst) else (waiting, None)
         last = self._anchors[-1]
         step_ns = int(self._snap(np.array([anchor.event - last.event]))[0])
-        if anchor.timer is not None:
-            anchor.host_ns += _spin_ns(anchor.timer)
-        if step_ns < EXACT_STEP_NS or anchor.timer is None:
+        if timer_ns is None or step_ns < EXACT_STEP_NS:
             anchor.device_ns = last.device_ns + step_ns
             self._rounding_ns += rounding_ns(step_ns, self.calibration.tick_ns)
         else:
-            anchor.device_ns = int(anchor.timer[1]) - self._origin_timer_ns
+            anchor.device_ns = timer_ns - self._origin_timer_ns
             self._timed_anchors += 1
-        anchor.timer = None
         return anchor
+
+    def _chosen(self, burst: Burst) -> tuple[Anchor, int]:
+        """Return the anchor of a burst, and when its kernel ended by ``%globaltimer``; the other events are given back."""
+        first = burst.events[0]
+        event_ns = self._snap(np.array([event - first for event in burst.events]))
+        began_ns, ended_ns = burst.timers.astype(np.int64).T
+        row = row_of_median(event_ns - (ended_ns - ended_ns[0]))
+        self._release(burst.events[:row] + burst.events[row + 1 :])
+        return Anchor(burst.events[row], burst.host_ns + int(ended_ns[row] - began_ns[0])), int(ended_ns[row])
 
     def _starts(self, starts: Sequence[Any], anchors: list[Anchor], device_ns: Int64Array, nearest: Int64Array) -> Int64Array:
         elapsed_ms = [event - anchors[row].event for event, row in zip(starts, nearest.tolist(), strict=True)]
@@ -208,6 +235,17 @@ def snap_to_ticks(elapsed_ms: np.ndarray[Any, np.dtype[np.float64]], tick_ns: in
     return np.rint(elapsed_ms * (1e6 / tick_ns)).astype(np.int64) * tick_ns
 
 
+def row_of_median(values: Int64Array) -> int:
+    """Return the row whose value is the median, the lower one of two.
+
+    Examples
+    --------
+    >>> row_of_median(np.array([5, 900, 3, 4]))
+    3
+    """
+    return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+
+
 def rounding_ns(step_ns: int, tick_ns: int) -> int:
     """Return how far a distance read as float32 milliseconds may be off after `snap_to_ticks`, in ns.
 
@@ -230,10 +268,6 @@ def find_tick_ns(elapsed_ms: Sequence[float]) -> int:
     """
     distances = np.rint(np.asarray(elapsed_ms) * 1e6).astype(np.int64)
     return max(1, int(np.gcd.reduce(distances))) if distances.size else 1
-
-
-def _spin_ns(timer: Any) -> int:
-    return int(timer[1]) - int(timer[0])
 
 
 def _host_offsets(host_ns: Int64Array, device_ns: Int64Array, asked_host_ns: Int64Array, latency_ns: int) -> Int64Array:

@@ -82,7 +82,7 @@ def map_error(error: Exception, doing: str) -> GPUStreamLabError:
         return error
     code = driver_code(error)
     kind, fix = _BY_CODE.get(code or "", (DeviceError, _OTHER))
-    return kind(f"{doing} failed: {error}. {fix}", driver_code=code)
+    return kind(f"{doing} failed: {str(error).rstrip('.')}. {fix}", driver_code=code)
 
 
 @contextmanager

@@ -161,16 +161,18 @@ class CopyRun:
 class Batch:
     """Blocks of one kernel that started together, and run in step, wave after wave on the same slots."""
 
-    __slots__ = ("blocks", "end_work", "mask", "parts")
+    __slots__ = ("blocks", "end_work", "mask", "parts", "start_work")
 
-    def __init__(self, blocks: int, parts: list[tuple[int, int]], mask: int, end_work: float) -> None:
+    def __init__(self, blocks: int, parts: list[tuple[int, int]], mask: int, start_work: float, end_work: float) -> None:
         self.blocks = blocks
         self.parts = parts
         """(SM group, blocks on it)."""
         self.mask = mask
         """Bit set of these groups."""
+        self.start_work = start_work
+        """Where its first wave started, on the kernel's own progress in ns at full speed."""
         self.end_work = end_work
-        """Where on the kernel's own progress, in ns at full speed, its planned waves end."""
+        """Where its planned waves end."""
 
 
 class KernelRun:
@@ -233,7 +235,8 @@ class KernelRun:
             return
         work = self.work_at(now_ns)
         for batch in self.batches:
-            waves = int((batch.end_work - work + 1e-6) // self.block_ns)
+            # A wave that would start at this very moment has not started, except the first: its blocks were just placed.
+            waves = int((batch.end_work - work + 1e-6) // self.block_ns) - (batch.start_work == work)
             if waves > 0:
                 batch.end_work -= waves * self.block_ns
                 self.backlog += waves * batch.blocks

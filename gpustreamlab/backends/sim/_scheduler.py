@@ -346,7 +346,8 @@ class Scheduler:
         if blocks:
             if run.start_ns < 0:
                 run.start_ns = run.ref_ns = now_ns
-            run.batches.append(Batch(blocks, parts, mask, run.work_at(now_ns) + run.block_ns))
+            work = run.work_at(now_ns)
+            run.batches.append(Batch(blocks, parts, mask, work, work + run.block_ns))
             run.backlog -= blocks
             self._change_running(run, blocks)
         if run.backlog:
