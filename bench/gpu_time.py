@@ -13,6 +13,7 @@ import numpy as np
 from bench._common import report
 from gpustreamlab import Session
 
+NEEDS_GPU = True
 KERNELS = 300
 ROUNDS = 15
 KERNEL_NS = 10_000

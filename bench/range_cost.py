@@ -13,6 +13,7 @@ from collections.abc import Callable
 from bench._common import report
 from gpustreamlab import Session
 
+NEEDS_GPU = True
 CALLS = 2_000
 ROUNDS = 25
 
@@ -80,7 +81,12 @@ def _works(lab: Session) -> dict[str, Callable[[], None]]:
                 pass
 
     cupy_stream = cupy.cuda.Stream.from_external(stream)
-    works = {"floor": floor, "range": ranges, "floor + CuPy's with stream": floor_selected, "lab.on (selection + range)": selections}
+    works = {
+        "floor": floor,
+        "range": ranges,
+        "floor + CuPy's with stream": floor_selected,
+        "lab.on (selection + range)": selections,
+    }
     return works | _torch_works()
 
 

@@ -287,6 +287,11 @@ class Session:
         self._backend.synchronize()
         self._recorder.collect()
 
+    def clear(self) -> None:
+        """Forget what was recorded so far, for example a warm-up; ranges whose work still runs come into the trace later."""
+        self._require_open("clear its trace")
+        self._recorder.clear()
+
     @property
     def trace(self) -> Trace:
         """An immutable snapshot of the ranges whose work has ended. Never waits for the device.

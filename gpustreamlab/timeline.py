@@ -83,14 +83,16 @@ class Timeline:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        scene, result = plan_scene(self._trace), overlap(self._trace)
-        svg = timeline_svg(self._trace, scene=scene, result=result)
-        forms = {
-            "text/plain": summary_text(self._trace, result),
-            "text/html": inline_html(self._trace, scene=scene, result=result, svg=svg),
-            "image/svg+xml": svg,
-        }
-        return {mime: form for mime, form in forms.items() if (not include or mime in include) and mime not in (exclude or ())}
+        trace = self._trace
+        wanted = {mime for mime in _MIME_TYPES if (not include or mime in include) and mime not in (exclude or ())}
+        result = overlap(trace)
+        forms = {"text/plain": summary_text(trace, result)}
+        if wanted - {"text/plain"}:
+            scene = plan_scene(trace)
+            forms["image/svg+xml"] = timeline_svg(trace, scene=scene, result=result)
+            if "text/html" in wanted:
+                forms["text/html"] = inline_html(trace, scene=scene, result=result, svg=forms["image/svg+xml"])
+        return {mime: forms[mime] for mime in _MIME_TYPES if mime in wanted}
 
 
 def load_trace(path: str | PathLike[str]) -> Trace:
@@ -108,5 +110,7 @@ def _write_svg(trace: Trace, target: Path) -> None:
     svg = timeline_svg(trace)
     write_file_whole(target, lambda partial: partial.write_text(svg, encoding="utf-8"))
 
+
+_MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
 
 _WRITERS: Mapping[str, Callable[[Trace, Path], None]] = MappingProxyType({".html": write_html, ".svg": _write_svg})

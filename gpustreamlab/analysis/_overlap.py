@@ -84,13 +84,15 @@ class Overlap:
             From 0 to 1; NaN where one of the two was never busy.
         """
         shorter_ns = np.minimum(self.busy_ns[:, None], self.busy_ns[None, :])
-        return np.divide(self.common_ns, shorter_ns, out=np.full(shorter_ns.shape, np.nan), where=shorter_ns > 0)
+        shares: FloatArray = np.full(shorter_ns.shape, np.nan)
+        np.divide(self.common_ns, shorter_ns, out=shares, where=shorter_ns > 0)
+        return shares
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each ordered pair of lanes, as a `pandas.DataFrame`.
 
-        The columns are ``stream``, ``other``, ``common_ns`` and ``common_share``; ``pivot("stream", "other", "common_ns")`` makes
-        a matrix. A lane with itself has its busy time.
+        The columns are ``stream``, ``other``, ``common_ns`` and ``common_share``. A lane with itself has its busy time, so
+        ``pivot(index="stream", columns="other", values="common_ns")`` gives the whole matrix.
         """
         import pandas as pd
 

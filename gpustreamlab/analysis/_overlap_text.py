@@ -169,5 +169,5 @@ def _html_histogram(result: Overlap) -> str:
 
 def _table(inner: str, caption: str) -> str:
     style = "border-collapse:collapse;margin:0.4em 0;color:inherit;background:none"
-    note = f"<caption style='caption-side:top;text-align:left;white-space:nowrap;padding:0.2em 0;color:inherit;opacity:0.75'>{caption}</caption>"
-    return f"<table style='{style}'>{note}{inner}</table>"
+    beside = "caption-side:top;text-align:left;white-space:nowrap;padding:0.2em 0;color:inherit;opacity:0.75"
+    return f"<table style='{style}'><caption style='{beside}'>{caption}</caption>{inner}</table>"

@@ -1,12 +1,13 @@
 """How long each set of lanes was busy together: one sweep over the times at which lanes become busy and idle.
 
-The sweep works in windows of time that fit the processor's cache. A lane's edges alternate between start and end, so how many
-lie before a window tells which lanes are busy at its beginning, and windows are independent of each other. All sums are integers.
+The sweep works in windows of time that fit the processor's cache. A lane's edges alternate between start and end, so their
+number before a window tells whether it is busy there, and windows are independent of each other. All sums are integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -114,14 +115,14 @@ def _windows(edges: Sequence[Int64Array]) -> list[Window]:
     end_ns = max(int(lane_edges[-1]) for lane_edges in busy)
     if end_ns - begin_ns >= LONGEST_NS:
         raise TraceError(
-            f"The trace lasts {(end_ns - begin_ns) / 1e9:.3g} s from its first busy span to its last; overlap is computed for up to"
-            f" {LONGEST_NS / 1e9:.3g} s. Leave out the spans whose times are wrong."
+            f"The trace lasts {(end_ns - begin_ns) / 1e9:.3g} s from its first busy span to its last; overlap is computed for "
+            f"up to {LONGEST_NS / 1e9:.3g} s. Leave out the spans whose times are wrong."
         )
     stride = max(1, WINDOW_EDGES // (4 * len(busy)))
     samples = np.sort(np.concatenate([lane_edges[::stride] for lane_edges in busy]))
     inner = np.unique(samples[:: max(1, WINDOW_EDGES // stride)])
     borders = [begin_ns, *(int(border) for border in inner if begin_ns < border < end_ns), end_ns]
-    return list(zip(borders[:-1], borders[1:], strict=True))
+    return list(pairwise(borders))
 
 
 def _merge(parts: list[Int64Array]) -> Int64Array:

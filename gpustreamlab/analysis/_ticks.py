@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-_UNITS = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9), ("min", 60 * 10**9))
-_FIRST_MINUTE_NS = 120 * 10**9
+from gpustreamlab.analysis._units import FIRST_MINUTE_NS, UNITS
+
 _MINUTE_STEPS = (30, 60, 120, 300, 600, 900, 1800, 3600)
 
 
@@ -26,7 +26,7 @@ def time_ticks(start_ns: float, end_ns: float, tick_count: int = 8) -> list[tupl
 
     Examples
     --------
-    >>> [label for _, label in time_ticks(0, 4_100_000, 4)]
+    >>> [label for _, label in time_ticks(0, 4_100_000, 5)]
     ['0 ms', '1 ms', '2 ms', '3 ms', '4 ms']
     """
     width_ns = end_ns - start_ns
@@ -47,13 +47,13 @@ def axis_unit(width_ns: float) -> tuple[str, int]:
     >>> axis_unit(900), axis_unit(5_000_000), axis_unit(121 * 10**9)
     (('ns', 1), ('ms', 1000000), ('min', 60000000000))
     """
-    if width_ns > _FIRST_MINUTE_NS:
-        return _UNITS[-1]
-    return next((unit for unit in reversed(_UNITS[:-1]) if width_ns >= unit[1]), _UNITS[0])
+    if width_ns > FIRST_MINUTE_NS:
+        return UNITS[-1]
+    return next((unit for unit in reversed(UNITS[:-1]) if width_ns >= unit[1]), UNITS[0])
 
 
 def _round_step(least_ns: float, width_ns: float) -> float:
-    if width_ns > _FIRST_MINUTE_NS:
+    if width_ns > FIRST_MINUTE_NS:
         fitting = [step for step in _MINUTE_STEPS if step * 10**9 >= least_ns]
         if fitting:
             return fitting[0] * 10**9

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 
 NAME_LIMIT = 80
 """How many characters of a name a screen shows."""
 
-_UNITS = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9), ("min", 60 * 10**9))
-_FIRST_MINUTE_NS = 120 * 10**9
+UNITS = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9), ("min", 60 * 10**9))
+"""Units of time, and how many ns each has."""
+
+FIRST_MINUTE_NS = 120 * 10**9
+"""From here on times are written in minutes."""
 
 
 def format_ns(duration_ns: float) -> str:
@@ -28,11 +32,10 @@ def format_ns(duration_ns: float) -> str:
         return f"-{format_ns(-duration_ns)}"
     if duration_ns < 999.5:
         return f"{duration_ns:.3g} ns"
-    for (unit, scale), (_, following) in zip(_UNITS[1:4], _UNITS[2:], strict=True):
-        limit_ns = _FIRST_MINUTE_NS if unit == "s" else following
-        if duration_ns < limit_ns * 0.9995:
-            return f"{three_digits(duration_ns / scale)} {unit}"
-    return f"{three_digits(duration_ns / _UNITS[-1][1])} min"
+    # A time that would be written as 1,000 of a unit is written as 1 of the next.
+    limits_ns = (10**6, 10**9, FIRST_MINUTE_NS, math.inf)
+    unit, scale = next(unit for unit, limit_ns in zip(UNITS[1:], limits_ns, strict=True) if duration_ns < limit_ns * 0.9995)
+    return f"{three_digits(duration_ns / scale)} {unit}"
 
 
 def format_ms(duration_ns: float) -> str:
@@ -63,8 +66,8 @@ def format_share(share: float) -> str:
 
     Examples
     --------
-    >>> format_share(0.0), format_share(0.0004), format_share(0.257), format_share(0.9999), format_share(1.0), format_share(float("nan"))
-    ('0%', '<1%', '26%', '>99%', '100%', '-')
+    >>> [format_share(share) for share in (0.0, 0.0004, 0.257, 0.9999, 1.0, float("nan"))]
+    ['0%', '<1%', '26%', '>99%', '100%', '-']
     """
     if share != share:
         return "-"
@@ -76,11 +79,11 @@ def format_share(share: float) -> str:
 
 
 def display_name(name: str, limit: int = NAME_LIMIT) -> str:
-    """Return a name as a screen can show it: no control or direction signs, and cut in the middle where it is long.
+    r"""Return a name as a screen can show it: no control or direction signs, and cut in the middle where it is long.
 
     Examples
     --------
-    >>> display_name("gemm\\n\\u202e1"), display_name("a" * 50, limit=9)
+    >>> display_name("gemm\n\u202e1"), display_name("a" * 50, limit=9)
     ('gemm␣␣1', 'aaaa…aaaa')
     """
     head = name if len(name) <= 2 * limit else f"{name[:limit]}{name[-limit:]}"

@@ -46,7 +46,9 @@ def draw_timeline(trace: Trace, scene: Scene | None = None) -> Any:
     scene = plan_scene(trace) if scene is None else scene
     margin_ns = max(1.0, scene.width_ns * 0.01)
     limits = (-10 * margin_ns, scene.width_ns + 10 * margin_ns)
-    x_range = Range1d(-margin_ns, (scene.width_ns or 1e6) + margin_ns, bounds=limits if scene.width_ns else None, min_interval=10)
+    x_range = Range1d(
+        -margin_ns, (scene.width_ns or 1e6) + margin_ns, bounds=limits if scene.width_ns else None, min_interval=10
+    )
     sources = _sources(trace, scene)
     scrolls = scene.height_px > SCROLL_PX
     border_px = _border_px(scene)
@@ -89,7 +91,9 @@ def _sources(trace: Trace, scene: Scene) -> dict[str, Any]:
     # BokehJS 3.9 never comes back from drawing a step area of no points.
     sources["strip"] = ColumnDataSource({"time": [0.0, 1.0], "count": [0, 0], "zero": [0, 0]}, name="strip")
     for sign in used_hatches(trace, scene):
-        sources[f"hatch {sign}"] = ColumnDataSource({column: [] for column in ("left", "right", "top", "bottom")}, name=f"hatch {sign}")
+        sources[f"hatch {sign}"] = ColumnDataSource(
+            {column: [] for column in ("left", "right", "top", "bottom")}, name=f"hatch {sign}"
+        )
     sources["spans"] = ColumnDataSource(columns, name="spans")
     sources["steps"] = ColumnDataSource({"time": scene.step_ns, "count": _small(scene.step_count)}, name="steps")
     return sources
@@ -142,7 +146,9 @@ def _new_figure(x_range: Any, y_range: Any, height_px: int, toolbar: str | None,
     return plot
 
 
-def _draw_lanes(trace: Trace, scene: Scene, x_range: Any, sources: dict[str, Any], *, toolbar: str | None, border_px: int) -> Any:
+def _draw_lanes(
+    trace: Trace, scene: Scene, x_range: Any, sources: dict[str, Any], *, toolbar: str | None, border_px: int
+) -> Any:
     from bokeh.models import Range1d
 
     height_px = lanes_height_px(scene)
@@ -152,8 +158,12 @@ def _draw_lanes(trace: Trace, scene: Scene, x_range: Any, sources: dict[str, Any
     lane_axis(plot, scene)
     _draw_bands(plot, scene)
     box = {"left": "left", "right": "right", "top": "top", "bottom": "bottom"}
-    bars = _plain(plot.quad(**box, source=sources["bars"], fill_color="fill", line_color="#ffffff", line_alpha="edge", name="bars"))
-    merged = _plain(plot.quad(**box, source=sources["merges"], fill_color="fill", line_color=None, fill_alpha=0.85, name="merges"))
+    bars = _plain(
+        plot.quad(**box, source=sources["bars"], fill_color="fill", line_color="#ffffff", line_alpha="edge", name="bars")
+    )
+    merged = _plain(
+        plot.quad(**box, source=sources["merges"], fill_color="fill", line_color=None, fill_alpha=0.85, name="merges")
+    )
     for sign in used_hatches(trace, scene):
         look = {"hatch_pattern": sign, "hatch_color": "#101418", "hatch_alpha": 0.35, "hatch_scale": 7}
         _plain(plot.quad(**box, source=sources[f"hatch {sign}"], fill_color=None, line_color=None, **look, name="hatches"))
@@ -166,8 +176,8 @@ def _draw_lanes(trace: Trace, scene: Scene, x_range: Any, sources: dict[str, Any
         _draw_edges(plot, scene)
     if not len(scene.span):
         plot.text(
-            [(x_range.start + x_range.end) / 2], [height_px / 2], text=[EMPTY_TEXT], text_align="center", text_baseline="middle",
-            text_font_size="14px", text_font={"value": _FONT}, text_color="#777777", name="empty",
+            [(x_range.start + x_range.end) / 2], [height_px / 2], text=[EMPTY_TEXT], text_align="center",
+            text_baseline="middle", text_font_size="14px", text_font={"value": _FONT}, text_color="#777777", name="empty",
         )  # fmt: skip
     _add_hovers(plot, trace, scene, sources, bars, merged)
     return plot
@@ -177,7 +187,12 @@ def _draw_bands(plot: Any, scene: Scene) -> None:
     """Shade every second lane, so that the eye finds the way from a bar to its label."""
     shaded = scene.lanes[1::2]
     plot.hstrip(
-        y0=[box.top for box in shaded], y1=[box.bottom for box in shaded], fill_color="#808080", fill_alpha=0.1, line_color=None, level="underlay"
+        y0=[box.top for box in shaded],
+        y1=[box.bottom for box in shaded],
+        fill_color="#808080",
+        fill_alpha=0.1,
+        line_color=None,
+        level="underlay",
     )
 
 
@@ -208,7 +223,11 @@ def _add_hovers(plot: Any, trace: Trace, scene: Scene, sources: dict[str, Any], 
     formatter = CustomJSHover(args=args, code=template("units.js") + template("hover.js"))
     common: dict[str, Any] = {"point_policy": "follow_mouse", "show_arrow": False, "visible": False}
     plot.add_tools(HoverTool(renderers=[bars], tooltips=_TOOLTIPS, formatters={"@place": formatter}, **common))
-    merged_tips = [("spans", "@count{0,0} that are too narrow to draw here: zoom in"), ("longest", "@longest{name}"), ("", "@longest{duration}")]
+    merged_tips = [
+        ("spans", "@count{0,0} that are too narrow to draw here: zoom in"),
+        ("longest", "@longest{name}"),
+        ("", "@longest{duration}"),
+    ]
     plot.add_tools(HoverTool(renderers=[merged], tooltips=merged_tips, formatters={"@longest": formatter}, **common))
 
 
@@ -220,7 +239,14 @@ def _draw_strip(scene: Scene, x_range: Any, sources: dict[str, Any], *, toolbar:
     plot = _new_figure(x_range, Range1d(0, max(1, most) * 1.15), height_px, toolbar, border_px)
     plot.name = "busy"
     plot.varea_step(
-        x="time", y1="zero", y2="count", source=sources["strip"], step_mode="after", fill_color="#4c8dae", fill_alpha=0.75, name="strip"
+        x="time",
+        y1="zero",
+        y2="count",
+        source=sources["strip"],
+        step_mode="after",
+        fill_color="#4c8dae",
+        fill_alpha=0.75,
+        name="strip",
     )
     plot.yaxis.ticker = FixedTicker(ticks=[0, most] if most else [0])
     plot.yaxis.major_label_overrides = {0: "0", most: f"{most:,} busy"}

@@ -103,7 +103,8 @@ def _finding(result: Overlap) -> str:
     if len(result.lanes) < 2:
         return f"Busy {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
     share = format_share(int(result.concurrency_ns[2:].sum()) / result.wall_ns)
-    return f"2 or more streams busy {share} of the time · speed-up of overlap {result.speedup:.2f}× (at best {result.ideal_speedup:.2f}×)"
+    gain = f"speed-up of overlap {result.speedup:.2f}× (at best {result.ideal_speedup:.2f}×)"
+    return f"2 or more streams busy {share} of the time · {gain}"
 
 
 def _count(number: int, word: str) -> str:

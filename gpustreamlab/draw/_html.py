@@ -14,8 +14,8 @@ from gpustreamlab.analysis import Overlap, overlap
 from gpustreamlab.draw._figure import draw_timeline
 from gpustreamlab.draw._header import header_html, plan_header
 from gpustreamlab.draw._scene import Scene, plan_scene
-from gpustreamlab.draw._templates import fill_template, template
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
+from gpustreamlab.draw._templates import fill_template, template
 from gpustreamlab.model import Trace, write_file_whole
 
 
@@ -63,13 +63,12 @@ def timeline_page(trace: Trace, *, scene: Scene | None = None, result: Overlap |
     scene = plan_scene(trace) if scene is None else scene
     result = overlap(trace) if result is None else result
     header = plan_header(trace, scene, result)
-    picture = f'<noscript><img class="gsl-picture" alt="" src="{picture_uri(timeline_svg(trace, scene=scene, result=result))}"></noscript>'
     return fill_template(
         "page.html",
         title=f"{escape(header.title)} ({header.badge.lower()})",
         style=template("page.css"),
         header=header_html(header),
-        picture=picture if with_picture else "",
+        picture=_noscript(timeline_svg(trace, scene=scene, result=result)) if with_picture else "",
         bokeh=_packed_bokeh(),
         data=pack_text(json.dumps(json_item(draw_timeline(trace, scene)), separators=(",", ":"))),
         boot=template("boot.js"),
@@ -79,6 +78,10 @@ def timeline_page(trace: Trace, *, scene: Scene | None = None, result: Overlap |
 def pack_text(text: str, level: int = 6) -> str:
     """Return a text compressed, as base64; the same text always gives the same."""
     return base64.b64encode(gzip.compress(text.encode(), level, mtime=0)).decode()
+
+
+def _noscript(svg: str) -> str:
+    return f'<noscript><img class="gsl-picture" alt="" src="{picture_uri(svg)}"></noscript>'
 
 
 @cache

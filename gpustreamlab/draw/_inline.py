@@ -28,9 +28,10 @@ def inline_html(trace: Trace, *, scene: Scene | None = None, result: Overlap | N
     result = overlap(trace) if result is None else result
     svg = timeline_svg(trace, scene=scene, result=result) if svg is None else svg
     page = timeline_page(trace, scene=scene, result=result, with_picture=False)
+    words = escape(summary_text(trace, result))
     return (
         '<div class="gpustreamlab-timeline">'
-        f'<img class="gsl-picture" style="max-width:100%;height:auto" alt="{escape(summary_text(trace, result))}" src="{picture_uri(svg)}">'
+        f'<img class="gsl-picture" style="max-width:100%;height:auto" alt="{words}" src="{picture_uri(svg)}">'
         f'<iframe title="Timeline" style="width:100%;height:0;border:0;display:block" srcdoc="{escape(page)}"></iframe>'
         "</div>"
     )

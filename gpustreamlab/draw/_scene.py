@@ -203,7 +203,7 @@ def _lane_boxes(trace: Trace, rows: Rows) -> tuple[tuple[LaneBox, ...], FloatArr
     place = np.arange(rows.total) - np.repeat(rows.first_row, rows.row_count)
     bars_px = rows.row_count * ROW_PX
     first_px = lane_top / scale + (outer - bars_px) / 2
-    tops = (np.repeat(first_px, rows.row_count) + place * ROW_PX + 1) * scale
+    tops = ((np.repeat(first_px, rows.row_count) + place * ROW_PX + 1) * scale).astype(np.float64)
     return boxes, tops, tops + (ROW_PX - 2) * scale, float(outer.sum() * scale)
 
 

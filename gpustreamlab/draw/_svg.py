@@ -153,7 +153,9 @@ def _bars(trace: Trace, scene: Scene, plot: _Plot) -> Iterator[str]:
         style, kind = scene.styles[name], int(trace.kind[scene.span[place]])
         fill, hatch = scene.kind_fill[kind] or style.fill, scene.kind_hatch[kind] or style.hatch
         width = max(1.0, end - begin)
-        shapes.setdefault((fill, hatch if width >= 5 else " "), []).append(f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z")
+        shapes.setdefault((fill, hatch if width >= 5 else " "), []).append(
+            f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
+        )
         room = int((width - 8) / 6.3)
         text = trace.names[name]
         if count == 1 and height >= 11 and room >= min(4, len(text)):
@@ -167,7 +169,9 @@ def _bars(trace: Trace, scene: Scene, plot: _Plot) -> Iterator[str]:
     yield from labels
 
 
-def merge_bars(scene: Scene, scale_x: float, limit: int = MAX_SVG_BARS) -> tuple[Int64Array, FloatArray, FloatArray, Int64Array]:
+def merge_bars(
+    scene: Scene, scale_x: float, limit: int = MAX_SVG_BARS
+) -> tuple[Int64Array, FloatArray, FloatArray, Int64Array]:
     """Merge narrow neighbours of one row until at most `limit` bars are left, or one a row.
 
     Returns

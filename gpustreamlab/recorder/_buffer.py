@@ -45,15 +45,20 @@ class SpanBuffer:
             )
         self.ring_size = ring_size
         self.appended_count = 0
+        self._cleared_count = 0
         self._rows = np.empty((len(SPAN_COLUMNS), min(_FIRST_ROWS, ring_size)), np.int64)
 
     def __len__(self) -> int:
-        return min(self.appended_count, self.ring_size)
+        return min(self.appended_count - self._cleared_count, self.ring_size)
 
     @property
     def dropped_count(self) -> int:
-        """Spans that were overwritten because the ring was full."""
-        return self.appended_count - len(self)
+        """Spans that were overwritten because the ring was full, since it was last cleared."""
+        return self.appended_count - self._cleared_count - len(self)
+
+    def clear(self) -> None:
+        """Forget every span; append indices go on."""
+        self._cleared_count = self.appended_count
 
     def append(self, columns: Mapping[str, Int64Array]) -> None:
         """Append spans, given as equally long columns."""

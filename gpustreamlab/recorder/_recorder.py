@@ -186,6 +186,14 @@ class Recorder:
         with self._lock:
             return self._buffer.drain(cursor)
 
+    def clear(self) -> None:
+        """Forget the ranges that have ended, and the counts of dropped ones."""
+        self.collect()
+        with self._lock:
+            self._buffer.clear()
+            self._edges.clear()
+            self._overflowed_count = self.failed_count = 0
+
     def trace(self, *, title: str = "") -> Trace:
         """Collect, then return everything in the buffer as an immutable trace.
 

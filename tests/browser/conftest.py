@@ -7,7 +7,14 @@ import os
 import pytest
 from playwright.sync_api import sync_playwright
 
-QUIET = ["--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+QUIET = [
+    "--no-sandbox",
+    "--headless",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="session")
@@ -33,13 +40,17 @@ class Opened:
     def load(self, path):
         self.page.goto(path.as_uri())
         self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
-        self.page.wait_for_function("(() => { const s = gslModel('lanes'); return s && s.inner_width > 0 })()".replace("gslModel", GET_MODEL))
+        self.page.wait_for_function(
+            "(() => { const s = gslModel('lanes'); return s && s.inner_width > 0 })()".replace("gslModel", GET_MODEL)
+        )
         self.settle()
         return self
 
     def settle(self):
         """Let the pending animation frames run."""
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))")
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))"
+        )
 
     def model(self, name, expression):
         """Evaluate a JavaScript expression of the model `m` that has this name."""
@@ -51,10 +62,10 @@ class Opened:
     def frame_box(self):
         """Return the inside of the lanes figure in px of the page: left, top, width, height."""
         return self.page.evaluate(
-            f"""() => {{ const view = Bokeh.index.get_by_id ? [...Bokeh.index.roots][0] : Object.values(Bokeh.index)[0]
+            """() => { const view = Bokeh.index.get_by_id ? [...Bokeh.index.roots][0] : Object.values(Bokeh.index)[0]
             const find = v => v.model.name === 'lanes' ? v : (v.child_views || []).map(find).find(Boolean)
             const plot = find(view), b = plot.frame.bbox, r = plot.el.getBoundingClientRect()
-            return [r.left + b.left, r.top + b.top, b.width, b.height] }}"""
+            return [r.left + b.left, r.top + b.top, b.width, b.height] }"""
         )
 
 
@@ -67,7 +78,9 @@ def open_page(chromium):
     contexts = []
 
     def open_it(path, *, width=1200, height=800, scheme="light", javascript=True):
-        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, java_script_enabled=javascript)
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, java_script_enabled=javascript
+        )
         contexts.append(context)
         opened = Opened(context.new_page())
         if not javascript:

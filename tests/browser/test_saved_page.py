@@ -138,7 +138,9 @@ def test_page_fits_its_width(save, open_page, width):
     assert opened.frame_box()[2] > width / 2
 
 
-@pytest.mark.parametrize("trace", [pytest.param(pipeline_trace(), id="pipeline"), pytest.param(random_trace(500, 100), id="100-lanes")])
+@pytest.mark.parametrize(
+    "trace", [pytest.param(pipeline_trace(), id="pipeline"), pytest.param(random_trace(500, 100), id="100-lanes")]
+)
 def test_reset_button_stays_in_view_when_the_window_changes(save, open_page, trace):
     opened = open_page(save(trace), height=900)
     for width in (700, 1000, 820):
@@ -148,7 +150,11 @@ def test_reset_button_stays_in_view_when_the_window_changes(save, open_page, tra
         assert box["x"] + box["width"] < width - 20
 
 
-@pytest.mark.parametrize("name", ["i", "WWWWWWWWWWWWWWWWWWWWWWWW", "漢字漢字漢字漢字漢字漢字漢字漢字", "🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂"], ids=["narrow", "wide", "han", "emoji"])
+@pytest.mark.parametrize(
+    "name",
+    ["i", "WWWWWWWWWWWWWWWWWWWWWWWW", "漢字漢字漢字漢字漢字漢字漢字漢字", "🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂"],
+    ids=["narrow", "wide", "han", "emoji"],
+)
 def test_lanes_and_strip_are_aligned_whatever_the_labels(save, open_page, name):
     opened = open_page(save(make_trace([(name, "x", 0, 100)])))
     assert opened.model("lanes", "m.inner_width") == opened.model("busy", "m.inner_width")
@@ -159,6 +165,17 @@ def test_hundred_lanes_scroll_and_keep_the_time_axis_in_view(save, open_page):
     assert opened.page.evaluate("document.documentElement.scrollHeight") <= 900
     assert opened.model("lanes", "m.height") > 3_000
     assert opened.model("lanes", "m.inner_width") == opened.model("busy", "m.inner_width")
+
+
+def test_wheel_over_the_names_scrolls_the_lanes_and_zooms_nothing(save, open_page):
+    opened = open_page(save(random_trace(500, 100)), height=900)
+    left, top, *_ = opened.frame_box()
+    before_ns = opened.window_ns()
+    opened.page.mouse.move(left - 40, top + 200)
+    opened.page.mouse.wheel(0, 300)
+    opened.page.wait_for_timeout(300)
+    assert opened.frame_box()[1] < top - 100
+    assert opened.window_ns() == before_ns
 
 
 def test_empty_page_says_what_to_do(save, open_page):
@@ -185,7 +202,9 @@ def _tooltip(opened):
     """Wait for the tooltip, and return its text: it is within a shadow root."""
     opened.page.locator(".bk-Tooltip").first.wait_for()
     cells = ".bk-tooltip-row-label, .bk-tooltip-row-value"
-    return opened.page.locator(".bk-Tooltip").first.evaluate(f"e => [...e.shadowRoot.querySelectorAll('{cells}')].map(c => c.textContent).join(' ')")
+    return opened.page.locator(".bk-Tooltip").first.evaluate(
+        f"e => [...e.shadowRoot.querySelectorAll('{cells}')].map(c => c.textContent).join(' ')"
+    )
 
 
 def _background(opened):

@@ -9,8 +9,8 @@ import cupy
 import numpy as np
 import pytest
 import torch
-from cuda.core import Device
 from cuda.bindings import driver
+from cuda.core import Device
 
 from gpustreamlab import Session, errors
 from gpustreamlab.backends.cuda._errors import map_error
@@ -81,7 +81,9 @@ def test_our_streams_are_taken_by_other_libraries(lab):
     assert int(Device(0).create_stream(stream).handle) == stream.handle
 
 
-@pytest.mark.parametrize("lender", [cupy.cuda.Stream.null, cupy.cuda.Stream.ptds, torch.cuda.default_stream()], ids=["null", "ptds", "torch"])
+@pytest.mark.parametrize(
+    "lender", [cupy.cuda.Stream.null, cupy.cuda.Stream.ptds, torch.cuda.default_stream()], ids=["null", "ptds", "torch"]
+)
 def test_default_streams_are_refused_with_a_reason(lab, lender):
     with pytest.raises(errors.StreamRefusedError, match="cannot be a lane"):
         lab.on(lender)

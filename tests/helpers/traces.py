@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpustreamlab.model import Device, Edges, Lane, Partition, Layout, SPAN_KINDS, Trace, TraceMetadata
+from gpustreamlab.model import SPAN_KINDS, Device, Edges, Lane, Layout, Partition, Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier, SpanKind
 
 EVIL_NAME = "</script><img src=x onerror=alert(1)>"
@@ -18,7 +18,9 @@ def make_trace(spans, *, lanes=None, threads=("MainThread",), edges=(), layout=N
         rows.append({"lane": lane, "name": name, "start_ns": start_ns, "end_ns": end_ns} | (options[0] if options else {}))
     names = tuple(dict.fromkeys(row["name"] for row in rows))
     if lanes is None:
-        lanes = tuple(Lane(name=name, stream=number) for number, name in enumerate(dict.fromkeys(row["lane"] for row in rows), 1))
+        lanes = tuple(
+            Lane(name=name, stream=number) for number, name in enumerate(dict.fromkeys(row["lane"] for row in rows), 1)
+        )
     lane_codes = {lane.name: code for code, lane in enumerate(lanes)}
     facts = {"backend": "sim", "device": Device(name="NVIDIA H200", sm_count=132, simulated=True), "clock": "virtual"} | meta
     return Trace(
@@ -47,7 +49,9 @@ def empty_trace(**meta):
 def one_lane_trace():
     """Four ranges on one stream."""
     names = ("load", "filter", "statistics", "store")
-    return make_trace([("default", name, k * MS, (k + 1) * MS - 100_000, {"queued_ns": k * MS - 300_000}) for k, name in enumerate(names)])
+    return make_trace(
+        [("default", name, k * MS, (k + 1) * MS - 100_000, {"queued_ns": k * MS - 300_000}) for k, name in enumerate(names)]
+    )
 
 
 def pipeline_trace(batch_count=6, **meta):
@@ -96,10 +100,21 @@ def nested_trace():
 def evil_trace(name=EVIL_NAME):
     """Names that try to leave their place, everywhere where there is a name."""
     other = "$$\\mathbb{evil}$$ {{ x }} @{name} &lt;b&gt; \"'`\u2028\u202eabc"
-    spans = [(name, name, 0, 4 * MS), (name, other, 4 * MS, 6 * MS), (other, name, 2 * MS, 7 * MS), (other, "long " * 500, 7 * MS, 9 * MS)]
+    spans = [
+        (name, name, 0, 4 * MS),
+        (name, other, 4 * MS, 6 * MS),
+        (other, name, 2 * MS, 7 * MS),
+        (other, "long " * 500, 7 * MS, 9 * MS),
+    ]
     lanes = (Lane(name=name, stream=1, partition=name), Lane(name=other, stream=2, partition=other, priority=-3))
     return make_trace(
-        spans, lanes=lanes, threads=(name,), title=name, clock=name, device=Device(name=name, sm_count=1, simulated=False), backend=name
+        spans,
+        lanes=lanes,
+        threads=(name,),
+        title=name,
+        clock=name,
+        device=Device(name=name, sm_count=1, simulated=False),
+        backend=name,
     )
 
 

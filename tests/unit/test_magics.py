@@ -135,7 +135,7 @@ def test_after_waits_label_names_and_sync_waits(shell, lab):
         ("%%gpustream copy --priority x\n1", "invalid int value"),
         ("%%gpustream\n1", "required: stream"),
         ("%%gpustream 'a b'\n1", "'a_b'"),
-        ("%%gpustream \"a\n1", "close the quotes"),
+        ('%%gpustream "a\n1', "close the quotes"),
         ("%%gpustream copy extra\n1", "no option or argument 'extra'"),
         ("%gpulab strat", "'start'"),
         ("%gpulab start --backend cuad", "'cuda'"),

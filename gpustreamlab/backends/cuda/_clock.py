@@ -110,7 +110,8 @@ class EventClock:
     @property
     def error_ns(self) -> int:
         """Bound on the error of the distance between any two time stamps, in ns."""
-        timed = self.calibration.anchor_spread_ns if self._timed_anchors else 0
+        # Across a pause an event may come later than usual by about its own cost: an idle card is slow to fetch commands.
+        timed = self.calibration.anchor_spread_ns + self.calibration.pair_ns if self._timed_anchors else 0
         return self.calibration.tick_ns + timed + self._rounding_ns
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from gpustreamlab.backends.sim._event import SimEvent
 from gpustreamlab.backends.sim._presets import DevicePreset
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import EventNotRecordedError, InvalidHandleError, SessionClosedError, SessionError, StreamClosedError
+
+_logger = logging.getLogger(__name__)
 
 _NULL = 0
 _FIRST_HANDLE = 3  # 0, 1 and 2 are CUDA's NULL, legacy and per-thread handles
@@ -189,7 +192,7 @@ class SimDriver:
         """Hand finished work to a function from now on, or to none."""
         with self.lock:
             self._catch_up()
-            self.scheduler.observer = observer
+            self.scheduler.observer = None if observer is None else self._guard(observer)
 
     # Life
 
@@ -262,6 +265,18 @@ class SimDriver:
         while len(stream.queue) >= self.preset.queue_limit:
             scheduler.step()
             self.clock.jump_to(scheduler.now_ns)
+
+    def _guard(self, observer: Callable[[DeviceWork], None]) -> Callable[[DeviceWork], None]:
+        """Return the observer, dropped and logged at its first error: it must not break the user's work."""
+
+        def observe(work: DeviceWork) -> None:
+            try:
+                observer(work)
+            except Exception:
+                _logger.exception("The simulated device's observer failed; it sees nothing from now on.")
+                self.scheduler.observer = None
+
+        return observe
 
     def _catch_up(self) -> None:
         self.scheduler.run_before(self.clock.now_ns)

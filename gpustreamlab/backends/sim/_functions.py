@@ -120,13 +120,15 @@ def _plan_fft(preset: DevicePreset, call: Call) -> KernelSpec:
 def _plan_product(preset: DevicePreset, call: Call) -> KernelSpec:
     """Plan ``matmul``, ``dot``, ``inner`` and ``tensordot``: the operations are 2 m n k, whatever the axes are called."""
     left, right, result = call.inputs[0], call.inputs[-1], call.outputs[0]
-    count = max(result.size, 1)
-    k = max(1, math.isqrt(left.size * right.size // count))
-    batch = math.prod(result.shape[:-2]) if call.name == "matmul" else 1
+    count = result.size
     if call.name == "matmul":
-        k = left.shape[-1]
-    m = max(1, left.size // (k * batch)) if left.ndim > 1 else 1
-    n = max(1, count // (m * batch))
+        m, k = left.shape[-2:] if left.ndim > 1 else (1, left.size)
+        n = right.shape[-1] if right.ndim > 1 else 1
+    else:
+        k = max(1, math.isqrt(left.size * right.size // count))  # (m k) (k n) / (m n)
+        m = max(1, left.size // k)
+        n = max(1, count // m)
+    batch = max(1, count // (m * n))
     if min(m, n) < _MIN_TILED_SIDE:
         return plan_streaming(preset, call.name, size_bytes=call.size_bytes, operations=2 * count * k, dtype=call.dtype)
     return plan_matmul(preset, call.name, m=m, n=n, k=k, batch=batch, dtype=call.dtype)

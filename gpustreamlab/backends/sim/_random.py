@@ -19,7 +19,7 @@ _LEGACY = split_names(
     "beta permutation choice laplace lognormal"
 )
 _MODERN = split_names(
-    "random integers uniform normal standard_normal exponential standard_exponential poisson binomial gamma beta standard_gamma"
+    "random integers uniform standard_normal exponential standard_exponential poisson binomial gamma beta standard_gamma"
 )
 
 

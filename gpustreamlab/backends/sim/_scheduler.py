@@ -37,6 +37,7 @@ from gpustreamlab.backends.sim._sms import SlotPool
 from gpustreamlab.typing import SpanKind
 
 _WAKE, _BOUNDARY, _COPY_END = 0, 1, 2
+_TINY = 1e-3  # ns; due times are rounded up to whole ns, but not for a rounding error of the progress
 _STALE_ENTRIES = 4_096  # entries of the heap that may be out of date before it is cleaned
 
 
@@ -68,6 +69,7 @@ class Scheduler:
         self._arrived: list[KernelRun | CopyRun] = []
         self._must_issue = False
         self._may_interrupt = False
+        self._planned: dict[int, KernelRun] = {}
         self._engines: tuple[deque[CopyRun], deque[CopyRun]] = (deque(), deque())
         self._drawing: dict[int, KernelRun] = {}
         self._wanted_bytes_per_s = 0
@@ -256,23 +258,44 @@ class Scheduler:
             self._may_interrupt = any(self._levels[level + 1 :])
 
     def _end_waves(self, run: KernelRun) -> None:
-        """Free the slots of the batches whose planned waves end now."""
-        work = run.work_at(self.now_ns) + 1e-3  # due times are whole ns, rounded up
-        slots = run.spec.block_slots
+        """Take in that a kernel's planned waves end now."""
+        self._free_ended(run)
+        if self._waiting_count:
+            self._must_issue = True
+        if run.batches:
+            self._expect_boundary(run)
+        elif not run.backlog:
+            self._finish(run)
+
+    def _free_ended(self, run: KernelRun) -> None:
+        """Free the slots of the batches that end now."""
+        work = run.work_at(self.now_ns) + 2 * _TINY
         going_on = []
         for batch in run.batches:
             if batch.end_work > work:
                 going_on.append(batch)
                 continue
-            self.pool.give_back(batch.parts, slots)
+            self.pool.give_back(batch.parts, run.spec.block_slots)
             self._change_running(run, -batch.blocks)
         run.batches = going_on
-        if self._waiting_count:
-            self._must_issue = True
-        if going_on:
+
+    def _end_waves_within_plans(self) -> None:
+        """Free the slots between two planned waves that meet at this instant, so that all that is free is given out at once.
+
+        With one group of SMs this changes nothing: whoever is first gets the slots. With several it decides who gets which.
+        """
+        for run in list(self._planned.values()):
+            work = run.work_at(self.now_ns)
+            if any(batch.start_work != work and (batch.end_work - work) % run.block_ns == 0 for batch in run.batches):
+                self._drop_plan(run)
+                self._free_ended(run)
+
+    def _drop_plan(self, run: KernelRun) -> None:
+        """Let a kernel's batches end with the wave that they are in."""
+        run.drop_plan(self.now_ns)
+        self._planned.pop(run.order, None)
+        if run.batches:
             self._expect_boundary(run)
-        elif not run.backlog:
-            self._finish(run)
 
     def _finish(self, run: KernelRun) -> None:
         run.due_order = -1
@@ -298,7 +321,7 @@ class Scheduler:
         batches = run.batches
         end_work = batches[0].end_work if len(batches) == 1 else min(batch.end_work for batch in batches)
         left = end_work - run.ref_work
-        time_ns = run.ref_ns + (math.ceil(left) if run.speed == 1 else math.ceil(left / run.speed))
+        time_ns = run.ref_ns + math.ceil((left if run.speed == 1 else left / run.speed) - _TINY)
         self._order = run.due_order = self._order + 1
         heapq.heappush(self._heap, (max(time_ns, self.now_ns), self._order, _BOUNDARY, run))
         if len(self._heap) > self._heap_limit:
@@ -317,14 +340,15 @@ class Scheduler:
         """Give free slots to the kernels that wait, in order."""
         self._must_issue = False
         pool = self.pool
+        if self._planned and len(pool.free) > 1:
+            self._end_waves_within_plans()
         claimed = 0
         for level in self._levels:
             position = 0
             while position < len(level):
                 run = level[position]
-                if claimed & run.stream.mask and run.is_planned and run.batches:
-                    run.drop_plan(self.now_ns)
-                    self._expect_boundary(run)
+                if claimed & run.stream.mask and run.is_planned:
+                    self._drop_plan(run)
                 open_mask = run.stream.mask & ~claimed
                 if open_mask and pool.has_room(open_mask, run.spec.block_slots):
                     self._place(run, open_mask)
@@ -341,7 +365,9 @@ class Scheduler:
     def _place(self, run: KernelRun, open_mask: int) -> None:
         """Start as many of a kernel's blocks as find room in the open SM groups."""
         now_ns = self.now_ns
-        run.drop_plan(now_ns)
+        if run.is_planned:
+            run.drop_plan(now_ns)
+            del self._planned[run.order]
         blocks, parts, mask = self.pool.take(open_mask, run.spec.block_slots, run.backlog)
         if blocks:
             if run.start_ns < 0:
@@ -352,6 +378,8 @@ class Scheduler:
             self._change_running(run, blocks)
         if run.backlog:
             run.plan(open_mask)
+        if run.is_planned:
+            self._planned[run.order] = run
         if run.batches:
             self._expect_boundary(run)
 

@@ -120,15 +120,17 @@ class ArrayModule:
             raise _explain_missing(name, exists=True)
         call_args = _Arguments(self, name)
         plain_args = [call_args.unwrap(value) for value in args]
-        plain_kwargs = {key: call_args.unwrap(value) for key, value in kwargs.items()}
+        plain_kwargs = {key: call_args.unwrap(value) for key, value in kwargs.items() if key != "out"}
+        if kwargs.get("out") is not None:
+            plain_kwargs["out"] = _Arguments(self, name).unwrap(kwargs["out"])  # written, not read
         if not call_args.inputs and not rule.is_creation:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
         with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
             result = function(*plain_args, **plain_kwargs)
-        outputs = list(_find_arrays(result))
+        inputs, outputs = call_args.inputs, list(_find_arrays(result))
         if name == "copyto":
-            outputs = [plain_args[0]]
-        self._launch(rule, Call(name, call_args.inputs, outputs, plain_args))
+            inputs, outputs = inputs[1:], inputs[:1]
+        self._launch(rule, Call(name, inputs, outputs, plain_args))
         out = kwargs.get("out")
         if out is None:
             return self._wrap_result(result)

@@ -39,6 +39,12 @@
     const picture = frame.parentElement && frame.parentElement.querySelector("img.gsl-picture")
     if (picture) picture.style.display = "none"
   }
+  // BokehJS takes every turn of the wheel over a plot; over the lanes' names it shall scroll.
+  const views = view => [view, ...(view.child_views || []).flatMap(views)]
+  const overNames = event => Object.values(Bokeh.index.roots || Bokeh.index).flatMap(views).some(view => {
+    if (!view.frame || !event.composedPath().includes(view.el)) return false
+    return event.clientX < view.el.getBoundingClientRect().left + view.frame.bbox.left
+  })
   try {
     paint()
     const script = document.createElement("script")
@@ -50,6 +56,7 @@
     models = Bokeh.documents.flatMap(doc => [...doc._all_models.values()])
     paint()
     system.addEventListener("change", paint)
+    document.addEventListener("wheel", event => { if (overNames(event)) event.stopImmediatePropagation() }, {capture: true, passive: true})
     if (host) new MutationObserver(paint).observe(host, {attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"]})
     try { fit(); new ResizeObserver(fit).observe(document.body) } catch (error) { /* The frame belongs to another site: its height stays. */ }
     document.documentElement.dataset.drawn = "yes"

@@ -50,7 +50,9 @@ class Reference:
             self._start_engines()
             later = [end for end, *_ in self.running if end > self.now_ns]
             later += [engine[0].end_ns for engine in self.engines if engine and engine[0].end_ns > self.now_ns]
-            later += [q[0].submit_ns for q, c in zip(queues, current, strict=True) if q and not c and q[0].submit_ns > self.now_ns]
+            later += [
+                q[0].submit_ns for q, c in zip(queues, current, strict=True) if q and not c and q[0].submit_ns > self.now_ns
+            ]
             if not later:
                 break
             self.now_ns = min(later)

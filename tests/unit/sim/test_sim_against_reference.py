@@ -73,9 +73,7 @@ def run_real(streams, jobs, *, catch_up):
 
 def run_reference(streams, jobs, groups):
     low = PRESET.priority_range[1]
-    masks = [
-        {number for number, group in enumerate(groups) if sm_ids is None or group <= sm_ids} for _, sm_ids in streams
-    ]
+    masks = [{number for number, group in enumerate(groups) if sm_ids is None or group <= sm_ids} for _, sm_ids in streams]
     reference = Reference([len(group) * SLOTS for group in groups], [-level - low for level, _ in streams], masks)
     reference.run(jobs)
     return sorted((job.submit_ns, job.start_ns, job.end_ns) for job in jobs if job.kind in {"kernel", "copy"})

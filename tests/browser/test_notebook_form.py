@@ -1,0 +1,64 @@
+"""What a notebook shows, within a page like JupyterLab's."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustreamlab.draw import inline_html
+from tests.helpers.traces import evil_trace, pipeline_trace
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def show(tmp_path, chromium):
+    contexts = []
+
+    def show_it(trace, *, light="true", javascript=True):
+        path = tmp_path / "notebook.html"
+        body = f'<body data-jp-theme-light="{light}">{inline_html(trace)}{inline_html(trace)}</body>'
+        path.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{body}", encoding="utf-8")
+        context = chromium.new_context(viewport={"width": 900, "height": 900}, java_script_enabled=javascript)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("dialog", lambda dialog: pytest.fail(f"a name ran: {dialog.message}"))
+        page.goto(path.as_uri())
+        if javascript:
+            for frame in page.frames[1:]:
+                frame.wait_for_selector("html[data-drawn=yes]", state="attached")
+        return page
+
+    yield show_it
+    for context in contexts:
+        context.close()
+
+
+def test_frame_takes_the_place_of_the_picture_at_the_height_of_its_content(show):
+    page = show(pipeline_trace())
+    for number in range(2):
+        assert not page.locator("img.gsl-picture").nth(number).is_visible()
+        frame = page.locator("iframe").nth(number)
+        content_px = frame.content_frame.locator("html").evaluate("e => e.getBoundingClientRect().height")
+        assert content_px > 200
+        assert abs(frame.bounding_box()["height"] - content_px) < 2
+
+
+def test_picture_stays_where_scripts_do_not_run(show):
+    page = show(pipeline_trace(), javascript=False)
+    assert page.locator("img.gsl-picture").first.bounding_box()["height"] > 200
+    assert page.locator("iframe").first.bounding_box()["height"] == 0
+
+
+def test_frame_follows_the_theme_of_the_notebook(show):
+    page = show(pipeline_trace(), light="false")
+    html = page.locator("iframe").first.content_frame.locator("html")
+    assert html.get_attribute("data-theme") == "dark"
+    page.evaluate("document.body.dataset.jpThemeLight = 'true'")
+    page.wait_for_timeout(200)
+    assert html.get_attribute("data-theme") == "light"
+
+
+def test_hostile_names_are_text_in_the_frame(show):
+    page = show(evil_trace())
+    assert page.locator("iframe").first.content_frame.locator("img[src='x']").count() == 0
+    assert "onerror=alert(1)" in page.locator("iframe").first.content_frame.locator("h1").inner_text()

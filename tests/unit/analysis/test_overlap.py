@@ -1,0 +1,177 @@
+"""Overlap: small traces by hand, then properties against a brute-force count."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpustreamlab.analysis import _sweep, overlap
+from gpustreamlab.errors import TraceError
+from gpustreamlab.model import Lane
+from gpustreamlab.typing import CaptureTier, SpanKind
+from tests.helpers.traces import empty_trace, make_trace, pipeline_trace, random_trace
+
+LANES = tuple(Lane(name=f"s{number}", stream=number) for number in range(40))
+
+
+def test_two_lanes_by_hand():
+    result = overlap(make_trace([("a", "x", 0, 100), ("b", "y", 40, 300)]))
+    assert result.busy_ns.tolist() == [100, 260]
+    assert result.common_ns.tolist() == [[100, 60], [60, 260]]
+    assert result.concurrency_ns.tolist() == [0, 240, 60]
+    assert (result.wall_ns, result.active_ns, result.sum_ns, result.ideal_ns) == (300, 300, 360, 260)
+    assert result.speedup == 1.2
+    assert result.ideal_speedup == 360 / 260
+    assert result.common_share.tolist() == [[1.0, 0.6], [0.6, 1.0]]
+
+
+def test_nested_repeated_and_touching_spans_count_once():
+    spans = [("a", "outer", 0, 100), ("a", "inner", 10, 90, {"parent": 0}), ("a", "again", 0, 100), ("a", "next", 100, 120)]
+    assert overlap(make_trace(spans)).busy_ns.tolist() == [120]
+
+
+def test_idle_time_between_spans_is_part_of_wall():
+    result = overlap(make_trace([("a", "x", 0, 10), ("a", "x", 30, 40)]))
+    assert (result.wall_ns, result.active_ns, result.concurrency_ns.tolist()) == (40, 20, [20, 20])
+
+
+def test_empty_trace_has_no_busy_time_and_no_speedup():
+    result = overlap(empty_trace())
+    assert (result.wall_ns, result.sum_ns, result.concurrency_ns.tolist()) == (0, 0, [0])
+    assert math.isnan(result.speedup)
+    assert math.isnan(result.ideal_speedup)
+
+
+def test_spans_of_no_length_widen_the_wall_only():
+    result = overlap(make_trace([("a", "x", 5, 5), ("a", "x", 10, 20), ("b", "x", 50, 50)]))
+    assert result.busy_ns.tolist() == [10, 0]
+    assert result.wall_ns == 45
+    assert np.isnan(result.common_share[0, 1])
+
+
+@pytest.mark.parametrize("kind", ["wait", "host", "marker"])
+def test_kinds_that_are_no_work_do_not_count(kind):
+    assert overlap(make_trace([("a", "x", 0, 10, {"kind": kind}), ("b", "y", 0, 10)])).busy_ns.tolist() == [0, 10]
+
+
+def test_kernels_count_and_ranges_do_not_where_kernels_were_captured():
+    spans = [("a", "range", 0, 100), ("a", "gemm", 20, 50, {"kind": "kernel", "parent": 0})]
+    result = overlap(make_trace(spans, tier=CaptureTier.KERNELS))
+    assert result.busy_ns.tolist() == [30]
+    assert SpanKind.RANGE not in result.counted
+    assert overlap(make_trace(spans)).busy_ns.tolist() == [100]
+
+
+def test_ranges_count_where_a_kernel_trace_holds_no_device_work():
+    assert overlap(make_trace([("a", "range", 0, 100)], tier=CaptureTier.KERNELS)).busy_ns.tolist() == [100]
+
+
+def test_lanes_without_spans_keep_their_place():
+    result = overlap(make_trace([("s2", "x", 0, 10)], lanes=LANES[:4]))
+    assert result.busy_ns.tolist() == [0, 0, 10, 0]
+
+
+def test_arrays_are_read_only():
+    result = overlap(pipeline_trace())
+    for column in (result.busy_ns, result.common_ns, result.concurrency_ns):
+        assert not column.flags.writeable
+
+
+def test_to_pandas_has_a_row_for_each_ordered_pair():
+    frame = overlap(make_trace([("a", "x", 0, 100), ("b", "y", 40, 300)])).to_pandas()
+    assert frame.columns.tolist() == ["stream", "other", "common_ns", "common_share"]
+    assert frame.pivot(index="stream", columns="other", values="common_ns").to_numpy().tolist() == [[100, 60], [60, 260]]
+
+
+def test_times_that_cannot_be_right_are_refused():
+    with pytest.raises(TraceError, match="overlap is computed for up to"):
+        overlap(make_trace([("a", "x", 0, 1), ("b", "x", 1 << 60, (1 << 60) + 1)]))
+
+
+def test_sums_are_exact_beyond_what_floats_hold():
+    far_ns = (1 << 57) + 1
+    result = overlap(make_trace([("a", "x", 0, far_ns), ("b", "y", 1, far_ns)]))
+    assert result.busy_ns.tolist() == [far_ns, far_ns - 1]
+    assert result.common_ns[0, 1] == far_ns - 1
+
+
+@st.composite
+def traces(draw, max_lanes=5):
+    lane_count = draw(st.integers(1, max_lanes))
+    count = draw(st.integers(0, 30))
+    spans = []
+    for _ in range(count):
+        start = draw(st.integers(-20, 60))
+        spans.append((f"s{draw(st.integers(0, lane_count - 1))}", "x", start, start + draw(st.integers(0, 25))))
+    return make_trace(spans, lanes=LANES[:lane_count])
+
+
+def brute_force(trace):
+    """Count the lanes that are busy in each nanosecond."""
+    if not len(trace):
+        return np.zeros((len(trace.lanes), 0), bool)
+    first, last = int(trace.start_ns.min()), int(trace.end_ns.max())
+    busy = np.zeros((len(trace.lanes), last - first), bool)
+    for start, end, lane in zip(trace.start_ns.tolist(), trace.end_ns.tolist(), trace.lane.tolist(), strict=True):
+        busy[lane, start - first : end - first] = True
+    return busy
+
+
+def assert_matches_brute_force(trace):
+    busy, result = brute_force(trace), overlap(trace)
+    counts = busy.astype(np.int64)
+    assert np.array_equal(result.common_ns, counts @ counts.T)
+    assert np.array_equal(result.concurrency_ns, np.bincount(counts.sum(axis=0), minlength=len(trace.lanes) + 1))
+    assert np.array_equal(result.busy_ns, np.diagonal(result.common_ns))
+    assert result.wall_ns == busy.shape[1]
+
+
+@given(traces())
+@settings(deadline=None)
+def test_overlap_is_what_counting_every_nanosecond_gives(trace):
+    assert_matches_brute_force(trace)
+
+
+@given(traces(max_lanes=40))
+@settings(deadline=None, max_examples=30)
+def test_overlap_of_many_lanes_is_what_counting_gives(trace):
+    assert_matches_brute_force(trace)
+
+
+@given(traces(), st.integers(2, 6))
+@settings(deadline=None)
+def test_overlap_does_not_depend_on_the_windows_of_the_sweep(trace, window_edges):
+    original = _sweep.WINDOW_EDGES
+    _sweep.WINDOW_EDGES = window_edges
+    try:
+        assert_matches_brute_force(trace)
+    finally:
+        _sweep.WINDOW_EDGES = original
+
+
+@given(traces(), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_order_of_the_spans_changes_nothing(trace, random):
+    spans = [
+        (f"s{lane}", "x", start, end)
+        for lane, start, end in zip(trace.lane.tolist(), trace.start_ns.tolist(), trace.end_ns.tolist(), strict=True)
+    ]
+    random.shuffle(spans)
+    other = overlap(make_trace(spans, lanes=trace.lanes))
+    assert np.array_equal(other.common_ns, overlap(trace).common_ns)
+
+
+def test_threads_give_what_one_thread_gives(monkeypatch):
+    trace = random_trace(3_000, 20)
+    alone = overlap(trace)
+    monkeypatch.setattr("gpustreamlab.analysis._busy.THREADED_ROWS", 1)
+    monkeypatch.setattr("gpustreamlab.analysis._sweep.WINDOW_EDGES", 64)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    threaded = overlap(trace)
+    assert np.array_equal(alone.common_ns, threaded.common_ns)
+    assert np.array_equal(alone.concurrency_ns, threaded.concurrency_ns)
+    assert alone.concurrency_ns.sum() == alone.wall_ns

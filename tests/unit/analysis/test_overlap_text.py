@@ -1,0 +1,87 @@
+"""An overlap on the screen."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from gpustreamlab.analysis import overlap
+from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace
+
+
+def test_repr_is_one_line_with_the_main_figures():
+    text = repr(overlap(pipeline_trace()))
+    assert text == (
+        "<Overlap: 3 streams on NVIDIA H200 (simulated), wall 7.50 ms, sum of busy times 14.9 ms, "
+        "speed-up of overlap 1.99 (at best 2.53)>"
+    )
+
+
+def test_text_is_a_table_without_terminal_codes():
+    text = str(overlap(pipeline_trace()))
+    assert "\x1b" not in text
+    assert re.search(r"compute +5\.88 +4\.40 \(81%\) +3\.00 \(83%\)", text)
+    assert re.search(r"\n2 +3\.40 +45%", text)
+
+
+def test_text_says_that_ranges_are_an_upper_bound_and_kernels_are_not():
+    assert "upper bound" in str(overlap(pipeline_trace()))
+    assert "upper bound" not in str(overlap(nested_trace()))
+
+
+def test_text_says_what_is_missing_and_that_it_is_simulated():
+    text = str(overlap(pipeline_trace(dropped_spans=1234, pending_spans=5)))
+    assert "Not counted: 1,234 dropped and 5 pending spans." in text
+    assert "Simulated: NVIDIA H200" in text
+
+
+def test_many_lanes_are_listed_by_pairs_and_the_rest_is_counted():
+    result = overlap(random_trace(500, 30))
+    assert f"… {30 * 29 // 2 - 30:,} pairs with less: see .to_pandas()" in str(result)
+    assert "pairs with less" in result._repr_html_()
+
+
+@pytest.mark.parametrize("trace", [empty_trace(), make_trace([("a", "x", 5, 5)])], ids=["empty", "no-length"])
+def test_nothing_busy_is_said_in_words(trace):
+    assert "no busy time" in str(overlap(trace))
+    assert "no busy time" in overlap(trace)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "trace", [pipeline_trace(), evil_trace(), random_trace(100, 20), empty_trace()], ids=["three", "evil", "many", "empty"]
+)
+def test_html_is_well_formed_and_no_name_is_markup(trace):
+    html = overlap(trace)._repr_html_()
+    tree = ET.fromstring(html)
+    assert {element.tag for element in tree.iter()} <= {
+        "div",
+        "p",
+        "b",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "span",
+    }
+
+
+def test_hostile_device_name_is_escaped_in_html():
+    html = overlap(evil_trace())._repr_html_()
+    assert EVIL_NAME not in html
+    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in html
+
+
+def test_pretty_printer_gets_the_table():
+    class Printer:
+        def text(self, text):
+            self.got = text
+
+    printer = Printer()
+    result = overlap(pipeline_trace())
+    result._repr_pretty_(printer, False)
+    assert printer.got == str(result)

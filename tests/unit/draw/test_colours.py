@@ -1,0 +1,47 @@
+"""The look of names."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpustreamlab.draw._colours import NAME_HATCHES, PALETTE, name_styles, text_colour
+
+NAMES = st.lists(st.text(max_size=8), unique=True, max_size=60)
+
+
+@given(NAMES)
+def test_first_seven_differ_in_colour_and_first_28_in_colour_or_hatch(names):
+    styles = name_styles(names)
+    assert len({style.fill for style in styles[:7]}) == min(7, len(names))
+    assert len({(style.fill, style.hatch) for style in styles[:28]}) == min(28, len(names))
+
+
+@given(NAMES, NAMES)
+def test_a_name_keeps_its_look_when_more_follow(names, more):
+    both = list(dict.fromkeys([*names, *more]))
+    assert name_styles(both)[: len(names)] == name_styles(names)
+
+
+@given(NAMES)
+def test_looks_come_from_the_palette(names):
+    for style in name_styles(names):
+        assert style.fill in PALETTE
+        assert style.hatch in NAME_HATCHES
+
+
+def test_a_lone_name_has_the_same_colour_in_every_run():
+    assert name_styles(["gemm"]) == name_styles(["gemm"])
+    assert [name_styles([name])[0].fill for name in ("gemm", "copy", "filter")] == ["#D55E00", "#0072B2", "#0072B2"]
+
+
+@pytest.mark.parametrize("fill", PALETTE)
+def test_text_on_every_colour_is_readable(fill):
+    def luminance(colour):
+        channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(fill), luminance(text_colour(fill))))
+    assert (high + 0.05) / (low + 0.05) >= 4.5

@@ -1,0 +1,78 @@
+"""The public door: `Timeline` and `load_trace`."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustreamlab.errors import OptionError, TraceFileError
+from gpustreamlab.timeline import Timeline, load_trace
+from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("run.html", "<!DOCTYPE html>"), ("RUN.HTML", "<!DOCTYPE html>"), ("run.svg", "<svg ")]
+)
+def test_save_writes_what_the_suffix_says_and_returns_the_path(tmp_path, name, start):
+    path = Timeline(pipeline_trace()).save(str(tmp_path / name))
+    assert path == tmp_path / name
+    assert path.read_text(encoding="utf-8").startswith(start)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("run.htm", "Did you mean '.html'?"), ("run", "Choose from '.html', '.svg'."), ("run.pdf", ".svg")]
+)
+def test_unknown_suffix_is_an_option_error_with_the_choices(tmp_path, name, hint):
+    with pytest.raises(OptionError, match="suffix") as caught:
+        Timeline(pipeline_trace()).save(tmp_path / name)
+    assert hint in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".html", ".svg"])
+def test_path_that_cannot_be_written_is_a_trace_file_error(tmp_path, suffix):
+    with pytest.raises(TraceFileError, match="cannot be written"):
+        Timeline(pipeline_trace()).save(tmp_path / "missing" / f"run{suffix}")
+
+
+def test_failing_save_leaves_the_old_file(tmp_path):
+    target = tmp_path / "run.html"
+    target.mkdir()
+    with pytest.raises(TraceFileError):
+        Timeline(pipeline_trace()).save(target)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_bundle_has_text_page_and_picture():
+    bundle = Timeline(pipeline_trace())._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", "image/svg+xml"}
+    assert bundle["text/plain"].startswith("Image pipeline: timeline of 24 spans in 3 streams")
+    assert "\x1b" not in bundle["text/plain"]
+
+
+@pytest.mark.parametrize("trace", [empty_trace(), evil_trace()], ids=["empty", "evil"])
+def test_bundle_of_odd_traces(trace):
+    assert all(Timeline(trace)._repr_mimebundle_().values())
+
+
+def test_bundle_honours_include_and_exclude():
+    timeline = Timeline(pipeline_trace())
+    assert set(timeline._repr_mimebundle_(include={"text/plain"})) == {"text/plain"}
+    assert set(timeline._repr_mimebundle_(exclude={"text/html"})) == {"text/plain", "image/svg+xml"}
+
+
+def test_repr_is_one_line_and_str_is_the_summary():
+    timeline = Timeline(pipeline_trace())
+    assert repr(timeline) == "<Image pipeline: timeline of 24 spans in 3 streams on NVIDIA H200 (SIMULATED)>"
+    assert "speed-up of overlap" in str(timeline)
+
+
+def test_timeline_keeps_its_trace():
+    trace = pipeline_trace()
+    assert Timeline(trace).trace is trace
+
+
+def test_load_trace_reads_what_save_wrote(tmp_path):
+    trace = pipeline_trace()
+    trace.save(tmp_path / "run.parquet")
+    assert load_trace(tmp_path / "run.parquet").start_ns.tolist() == trace.start_ns.tolist()

@@ -1,0 +1,256 @@
+"""Schedules small enough to compute by hand, then properties of the memory model and of SM sets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpustreamlab.backends.sim import DevicePreset, KernelSpec
+from gpustreamlab.backends.sim._bandwidth import share_bandwidth
+from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, CopySpec, Mark, Wait
+from gpustreamlab.backends.sim._scheduler import Scheduler
+from gpustreamlab.errors import OptionError
+
+TINY = DevicePreset(name="tiny", sm_count=4, slots_per_sm=4, memory_bytes_per_s=2_000_000_000, sm_bytes_per_s=1_000_000_000)
+FULL = 4  # slots of a block that takes a whole SM
+
+
+class Lab:
+    """A scheduler with everything that ended on it."""
+
+    def __init__(self, preset=TINY):
+        self.scheduler = Scheduler(preset)
+        self.works = []
+        self.scheduler.observer = self.works.append
+
+    def stream(self, priority=0, sm_ids=None):
+        number = len(self.scheduler.streams)
+        return self.scheduler.add_stream(number, priority, None if sm_ids is None else frozenset(sm_ids))
+
+    def launch(self, stream, at, *, blocks, ns, slots=FULL, **more):
+        spec = KernelSpec(name="k", blocks=blocks, block_slots=slots, block_ns=ns, **more)
+        self.scheduler.submit_kernel(stream, spec, at)
+
+    def spans(self):
+        while self.scheduler.busy_count:
+            self.scheduler.step()
+        return [(work.stream, work.start_ns, work.end_ns) for work in self.works]
+
+
+@pytest.fixture
+def lab():
+    return Lab()
+
+
+def test_one_block_runs_for_its_time(lab):
+    lab.launch(lab.stream(), 10, blocks=1, ns=100)
+    assert lab.spans() == [(0, 10, 110)]
+
+
+def test_a_stream_runs_in_order(lab):
+    stream = lab.stream()
+    lab.launch(stream, 0, blocks=1, ns=100)
+    lab.launch(stream, 5, blocks=1, ns=50)
+    assert lab.spans() == [(0, 0, 100), (0, 100, 150)]
+
+
+def test_a_gap_stays_where_the_host_was_late(lab):
+    stream = lab.stream()
+    lab.launch(stream, 0, blocks=1, ns=10)
+    lab.launch(stream, 500, blocks=1, ns=10)
+    assert lab.spans() == [(0, 0, 10), (0, 500, 510)]
+
+
+def test_four_card_filling_kernels_end_at_1_2_3_4_units(lab):
+    for at in range(4):
+        lab.launch(lab.stream(), at, blocks=4, ns=1_000)
+    assert [end for _, _, end in lab.spans()] == [1_000, 2_000, 3_000, 4_000]
+
+
+def test_four_partitioned_kernels_end_side_by_side_after_4_units(lab):
+    for quarter in range(4):
+        lab.launch(lab.stream(sm_ids=[quarter]), 0, blocks=4, ns=1_000)
+    assert [end for _, _, end in lab.spans()] == [4_000] * 4
+
+
+def test_small_kernels_share_the_card(lab):
+    for _ in range(16):
+        lab.launch(lab.stream(), 0, blocks=1, ns=100, slots=1)
+    assert {end for _, _, end in lab.spans()} == {100}
+
+
+def test_waves_are_quantised(lab):
+    lab.launch(lab.stream(), 0, blocks=9, ns=100)  # 4 + 4 + 1 blocks on 4 SMs
+    assert lab.spans() == [(0, 0, 300)]
+
+
+def test_the_next_kernel_takes_what_the_last_wave_leaves_over(lab):
+    lab.launch(lab.stream(), 0, blocks=5, ns=100)
+    lab.launch(lab.stream(), 1, blocks=3, ns=100)
+    assert lab.spans() == [(0, 0, 200), (1, 100, 200)]
+
+
+def test_a_kernel_with_blocks_left_keeps_later_ones_out_even_where_it_does_not_fit(lab):
+    lab.launch(lab.stream(), 0, blocks=1, ns=100, slots=1)
+    lab.launch(lab.stream(), 1, blocks=2, ns=100, slots=4)
+    lab.launch(lab.stream(), 2, blocks=3, ns=100, slots=4)  # fills the rest with the one before
+    lab.launch(lab.stream(), 3, blocks=1, ns=10, slots=1)  # 3 slots are free, but the third kernel waits in front
+    assert lab.spans() == [(0, 0, 100), (1, 1, 101), (3, 101, 111), (2, 2, 201)]
+
+
+def test_a_higher_priority_gets_the_slots_at_the_next_block_boundary(lab):
+    lab.launch(lab.stream(), 0, blocks=40, ns=100)
+    lab.launch(lab.stream(priority=-1), 150, blocks=4, ns=100)
+    assert lab.spans() == [(1, 200, 300), (0, 0, 1_100)]
+
+
+def test_a_higher_priority_does_not_push_out_running_blocks(lab):
+    lab.launch(lab.stream(), 0, blocks=4, ns=1_000)
+    lab.launch(lab.stream(priority=-5), 10, blocks=1, ns=10)
+    assert lab.spans() == [(0, 0, 1_000), (1, 1_000, 1_010)]
+
+
+def test_among_equals_the_first_to_be_ready_goes_first(lab):
+    first, second = lab.stream(), lab.stream()
+    lab.launch(first, 0, blocks=4, ns=100)
+    lab.launch(first, 1, blocks=4, ns=100)  # ready at 100 only
+    lab.launch(second, 2, blocks=4, ns=100)  # ready at 2
+    assert lab.spans() == [(0, 0, 100), (1, 100, 200), (0, 200, 300)]
+
+
+def test_a_partition_does_not_wait_for_a_claim_on_other_sms(lab):
+    lab.launch(lab.stream(sm_ids=[0, 1]), 0, blocks=20, ns=100)
+    lab.launch(lab.stream(sm_ids=[2, 3]), 1, blocks=2, ns=100)
+    assert lab.spans() == [(1, 1, 101), (0, 0, 1_000)]
+
+
+def test_cutting_a_group_while_kernels_run_changes_no_time(lab):
+    lab.launch(lab.stream(), 0, blocks=6, ns=100, slots=2)
+    lab.launch(lab.stream(), 1, blocks=3, ns=100, slots=1)
+    lab.scheduler.run_before(50)
+    lab.stream(sm_ids=[0])
+    lab.stream(sm_ids=[0, 1])
+    pool = lab.scheduler.pool
+    assert sorted(len(group) for group in pool.groups) == [1, 1, 2]
+    assert all(free >= 0 for free in pool.free)
+    assert sum(pool.free) == 16 - 6 * 2 - 3
+    assert lab.spans() == [(0, 0, 100), (1, 1, 101)]
+    assert pool.free == [len(group) * 4 for group in pool.groups]
+
+
+def test_a_wait_holds_the_stream_until_the_mark(lab):
+    first, second, mark = lab.stream(), lab.stream(), Mark()
+    lab.launch(first, 0, blocks=1, ns=100)
+    lab.scheduler.submit(first, mark, 1)
+    lab.scheduler.submit(second, Wait(mark), 2)
+    lab.launch(second, 3, blocks=1, ns=10)
+    assert lab.spans() == [(0, 0, 100), (1, 100, 110)]
+    assert mark.time_ns == 100
+
+
+def test_a_mark_on_an_idle_stream_is_reached_at_once(lab):
+    mark = Mark()
+    lab.scheduler.submit(lab.stream(), mark, 7)
+    assert lab.spans() == []
+    assert mark.time_ns == 7
+
+
+def test_each_copy_engine_serves_one_copy_at_a_time(lab):
+    for at, engine in enumerate((HOST_TO_DEVICE, HOST_TO_DEVICE, DEVICE_TO_HOST)):
+        lab.scheduler.submit_copy(lab.stream(), CopySpec("copy", engine, 1, 100), at)
+    assert lab.spans() == [(0, 0, 100), (2, 2, 102), (1, 100, 200)]
+
+
+def test_copies_and_kernels_overlap(lab):
+    lab.launch(lab.stream(), 0, blocks=4, ns=100)
+    lab.scheduler.submit_copy(lab.stream(), CopySpec("copy", HOST_TO_DEVICE, 1, 100), 1)
+    assert lab.spans() == [(0, 0, 100), (1, 1, 101)]
+
+
+def memory_bound(blocks, ns):
+    """A kernel whose blocks each draw all that their SM may: 1 GB/s, so 1 byte per ns."""
+    return {"blocks": blocks, "ns": ns, "block_bytes": ns, "block_limit_bytes_per_s": 1_000_000_000}
+
+
+def test_under_the_cap_memory_does_not_slow(lab):
+    lab.launch(lab.stream(), 0, **memory_bound(2, 1_000))
+    assert lab.spans() == [(0, 0, 1_000)]
+
+
+def test_over_the_cap_memory_bound_kernels_slow_in_proportion(lab):
+    lab.launch(lab.stream(), 0, **memory_bound(4, 1_000))  # wants 4 GB/s of 2
+    assert lab.spans() == [(0, 0, 2_000)]
+
+
+def test_speeds_change_as_kernels_come_and_go(lab):
+    lab.launch(lab.stream(), 0, **memory_bound(2, 1_000))  # alone until 500, then at half speed
+    lab.launch(lab.stream(), 500, **memory_bound(2, 1_000))
+    assert lab.spans() == [(0, 0, 1_500), (1, 500, 2_000)]
+
+
+def test_a_kernel_bound_by_arithmetic_is_not_slowed_by_its_neighbour(lab):
+    lab.launch(lab.stream(), 0, blocks=1, ns=1_000, block_bytes=100, block_limit_bytes_per_s=1_000_000_000)
+    lab.launch(lab.stream(), 0, **memory_bound(3, 1_000))  # gets 1.9 GB/s of the 3 that it wants until the first ends
+    (first, second) = sorted(lab.spans())
+    assert first == (0, 0, 1_000)
+    assert second[2] == 1_000 + round((3_000 - 1_900) / 2)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 500), st.integers(1, 400)), min_size=1, max_size=12
+    )
+)
+def test_memory_never_gives_more_than_the_cap_and_no_byte_is_lost(launches):
+    lab = Lab()
+    streams = [lab.stream() for _ in range(4)]
+    now_ns = total_bytes = 0
+    for number, blocks, ns, gap_ns in launches:
+        now_ns += gap_ns
+        lab.launch(streams[number], now_ns, **memory_bound(blocks, ns))
+        total_bytes += blocks * ns
+    spans = lab.spans()
+    wall_ns = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
+    assert wall_ns >= total_bytes / 2 - 1  # 2 bytes per ns
+    assert lab.scheduler.pool.free == [16]
+    assert lab.scheduler._wanted_bytes_per_s == 0
+    for stream in streams:
+        own = [span for span in spans if span[0] == stream.number]
+        assert all(before[2] <= after[1] for before, after in zip(own, own[1:], strict=False))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.permutations([(1, 300), (2, 100), (4, 700), (3, 100), (2, 900)]))
+def test_order_of_independent_submissions_keeps_the_total(kernels):
+    lab = Lab()
+    for at, (blocks, ns) in enumerate(kernels):
+        lab.launch(lab.stream(), at, blocks=blocks, ns=ns, slots=1)
+    assert sum(end - start for _, start, end in lab.spans()) == 2_100
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(1, 1e3)), min_size=1, max_size=20), st.floats(1, 1e4))
+def test_shared_bandwidth_meets_the_cap(kernels, cap):
+    draws = [(part * limit, limit) for part, limit in kernels]
+    share = share_bandwidth(draws, cap)
+    given = sum(min(wanted, share * limit) for wanted, limit in draws)
+    assert given == pytest.approx(min(cap, sum(wanted for wanted, _ in draws)))
+
+
+def test_the_heap_stays_small_under_changing_speeds(monkeypatch):
+    monkeypatch.setattr("gpustreamlab.backends.sim._scheduler._STALE_ENTRIES", 64)
+    lab = Lab()
+    lab.launch(lab.stream(), 0, **memory_bound(3, 1_000_000))
+    other = lab.stream()
+    for at in range(500):
+        lab.launch(other, at, **memory_bound(1, 10))
+    spans = lab.spans()
+    assert len(spans) == 501
+    assert lab.scheduler._heap_limit < 1_000
+
+
+@pytest.mark.parametrize("wrong", [{"blocks": 0}, {"ns": 0}, {"slots": 3}, {"slots": 0}])
+def test_impossible_kernels_are_refused(lab, wrong):
+    with pytest.raises(OptionError, match="give"):
+        lab.launch(lab.stream(), 0, **{"blocks": 1, "ns": 1, **wrong})
