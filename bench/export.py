@@ -17,6 +17,8 @@ from pathlib import Path
 
 import bokeh
 import numpy as np
+from bokeh.core.validation import silence
+from bokeh.core.validation.warnings import MISSING_RENDERERS
 from bokeh.embed import file_html
 from bokeh.plotting import figure
 from bokeh.resources import INLINE
@@ -52,6 +54,7 @@ def make_trace(range_count: int) -> Trace:
 
 def write_empty_bokeh(path: Path) -> None:
     """Write what Bokeh itself writes for a figure with nothing in it: the floor."""
+    silence(MISSING_RENDERERS)
     path.write_text(file_html(figure(), INLINE, "empty"), encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ MEASURED = {
     128: (0.210, 4234),
     132: (0.169, None),
 }
-"""One NVIDIA H200, by SM count: bf16 4096^3 matrix product in ms, 2 GiB streaming add in GB/s (read and write). Source: FACTS.md."""
+"""One NVIDIA H200, by SM count: bf16 4096^3 matrix product in ms, 2 GiB streaming add in GB/s. Source: FACTS.md."""
 STREAM_COUNT = 16
 
 

@@ -59,7 +59,7 @@ class Selections:
 class Selection:
     """A stream selected for one thread, with a range around it; made by `Session.on`, entered with ``with`` once."""
 
-    __slots__ = ("_depth", "_label", "_range", "_selections", "_state", "above", "stream", "token")
+    __slots__ = ("_label", "_range", "_selections", "_state", "above", "depth", "stream", "token")
 
     def __init__(self, selections: Selections, stream: Stream, label: str) -> None:
         self._selections = selections
@@ -70,6 +70,8 @@ class Selection:
         """What the backend needs to put back the selection before this one."""
         self.above: LaneWriter | None = None
         """Writer of the lane selected before."""
+        self.depth = 0
+        """How many ranges were open in this thread before."""
 
     def __enter__(self) -> Stream:
         recorder = self._selections.recorder
@@ -77,7 +79,7 @@ class Selection:
         stream = self.stream
         self._state = state = recorder.thread_state()
         writer = recorder.writer(stream.recorded, state)
-        self._depth = len(state.open_ranges)
+        self.depth = len(state.open_ranges)
         self.token = token = backend.select(stream.backend_stream)
         try:
             self._range = entered = writer.range(self._label)
@@ -97,7 +99,7 @@ class Selection:
             return
         try:
             # A range that an interrupt kept from being closed is forgotten here.
-            del self._state.open_ranges[self._depth + 1 :]
+            del self._state.open_ranges[self.depth + 1 :]
             if self.stream.is_closed:
                 self._range.abandon()
             else:
@@ -122,8 +124,8 @@ class Selection:
         # The selection above takes over what is to be put back, and the ranges above move down by one.
         following.token, following.above = self.token, self.above
         for selection in entered[place + 1 :]:
-            selection._depth -= 1
-        del self._state.open_ranges[self._depth]
+            selection.depth -= 1
+        del self._state.open_ranges[self.depth]
         del entered[place]
         self._selections.recorder.failed_count += 1
         self._complain(error, "before one that was entered after it")

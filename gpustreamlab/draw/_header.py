@@ -47,7 +47,7 @@ def plan_header(trace: Trace, scene: Scene, result: Overlap) -> Header:
         badge="SIMULATED" if meta.simulated else "REAL HARDWARE",
         facts=f"{display_name(meta.device.name)} · {counts}{length}",
         finding=_finding(result),
-        source=" · ".join([*source_facts(meta), *([f"clock: {display_name(meta.clock)}"] if meta.clock else [])]),
+        source=" · ".join([*source_facts(meta), *([f"clock: {display_name(meta.clock, 200)}"] if meta.clock else [])]),
         missing=(*missing_facts(meta), *scene.notes),
         legend=(*((display_name(trace.names[code], 28), scene.styles[code]) for code in codes), *_kind_entries(trace, scene)),
         more_names=more,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import textwrap
 from collections.abc import Iterator
 from html import escape
 
@@ -19,7 +20,7 @@ from gpustreamlab.typing import FloatArray, Int64Array
 WIDTH_PX = 1000
 """Width of the picture."""
 
-MAX_SVG_BARS = 2_000
+MAX_SVG_BARS = 3_000
 """Most bars that a picture holds; narrower neighbours are merged until they are fewer."""
 
 MAX_SVG_WAITS = 300
@@ -102,8 +103,8 @@ def _head(header: Header) -> tuple[list[str], float]:
     texts = [(header.facts, _INK, 400), (header.finding, _INK, 600), (header.source, _SOFT, 400)]
     texts += [(f"⚠ {fact}", "#8a4b00", 600) for fact in header.missing]
     for text, colour, weight in texts:
-        if text:
-            lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(_cut(text, 150))}</text>')
+        for line in textwrap.wrap(text, 140):
+            lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
     legend, place = _legend(header, place)
     return [*lines, *legend], place + 4.0

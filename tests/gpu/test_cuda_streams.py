@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 
 import cupy
 import numpy as np
@@ -25,6 +26,49 @@ def test_cupy_follows_the_selection_and_gets_its_own_back(lab):
             assert cupy.cuda.get_current_stream().ptr == stream.handle
         assert cupy.cuda.get_current_stream().ptr == mine.ptr
     assert cupy.cuda.get_current_stream().ptr == 0
+
+
+def test_a_stream_that_was_used_is_put_back(lab):
+    mine = cupy.cuda.Stream(non_blocking=True)
+    mine.use()
+    try:
+        with lab.on(lab.stream("a")), lab.on(lab.stream("b")):
+            pass
+        assert cupy.cuda.get_current_stream().ptr == mine.ptr
+    finally:
+        cupy.cuda.Stream.null.use()
+
+
+def test_a_stream_entered_inside_a_selection_gives_it_back(lab):
+    stream = lab.stream("a")
+    with lab.on(stream):
+        with cupy.cuda.Stream(non_blocking=True):
+            pass
+        assert cupy.cuda.get_current_stream().ptr == stream.handle
+    assert cupy.cuda.get_current_stream().ptr == 0
+
+
+def test_the_clocks_own_kernels_after_a_pause_leave_the_selection(lab):
+    stream = lab.stream("a")
+    for _ in range(2):
+        time.sleep(0.6)
+        with lab.on(stream):
+            assert cupy.cuda.get_current_stream().ptr == stream.handle
+
+
+def test_work_after_a_pause_is_ordered_behind_its_upload(lab):
+    stream, shape = lab.stream("a"), (64, 512, 512)
+    host, back = lab.pinned_empty(shape, "float32"), lab.pinned_empty(shape, "float32")
+    host[...] = np.random.default_rng(0).random(shape, dtype="float32")
+    device = cupy.zeros(shape, "float32")
+    lab.synchronize()
+    time.sleep(0.6)
+    with lab.on(stream, "upload"):
+        device.set(host)
+    with lab.on(stream, "double"):
+        (device * 2).get(out=back, blocking=False)
+    lab.synchronize()
+    np.testing.assert_array_equal(back, host * 2)
 
 
 def test_other_threads_see_nothing_of_a_selection(lab):

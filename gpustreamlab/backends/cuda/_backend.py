@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,6 +20,7 @@ from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy
 from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._nvtx import open_domain
 from gpustreamlab.backends.cuda._probe import why_unavailable
+from gpustreamlab.backends.cuda._selection import CupySelection
 from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError
 from gpustreamlab.model import Device
@@ -59,6 +60,7 @@ class CudaBackend:
         self._check_ordinal()
         self._event_options = self._core.EventOptions(timing_enabled=True)
         self._events: EventPool[Any] = EventPool(self._create_event)
+        self._selection = CupySelection(self.xp, ordinal)
         self._is_closed = False
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
             self.device = self._describe_device()
@@ -96,20 +98,11 @@ class CudaBackend:
     def select(self, stream: BackendStream) -> object:
         """Make CuPy's current stream of this thread follow; the device is switched only where it differs."""
         assert isinstance(stream, CudaStream)  # noqa: S101 - a session hands back what it got from this backend
-        cuda = self.xp.cuda
-        previous_ordinal: int = cuda.runtime.getDevice()
-        if previous_ordinal != self._ordinal:
-            cuda.Device(self._ordinal).use()
-        previous_stream = cuda.get_current_stream()
-        stream.cupy.use()
-        return previous_stream, previous_ordinal
+        return self._selection.select(stream.cupy)
 
     def restore(self, token: object) -> None:
         """Put back CuPy's stream and device as `select` found them."""
-        previous_stream, previous_ordinal = cast(tuple[Any, int], token)
-        previous_stream.use()
-        if previous_ordinal != self._ordinal:
-            self.xp.cuda.Device(previous_ordinal).use()
+        self._selection.restore(token)
 
     def is_event_done(self, event: Any) -> bool:
         """Tell whether the work in front of a recorded event has ended."""
@@ -276,5 +269,8 @@ class CudaBackend:
 
     def _spin_timed(self, duration_ns: int, began_ended: NDArray[Any]) -> None:
         """Launch a one-block kernel on the clock's stream that stores when it began and ended, by ``%globaltimer``."""
-        with self._device_scope(), self._clock_cupy:
+        token = self._selection.select(self._clock_cupy)
+        try:
             spin_kernel(self._ordinal)((1,), (1,), (np.int64(duration_ns), np.uint64(began_ended.ctypes.data)))
+        finally:
+            self._selection.restore(token)

@@ -52,6 +52,14 @@ def test_hostile_names_are_text():
     assert EVIL_NAME in texts(svg)
 
 
+def test_long_notes_are_wrapped_and_never_cut():
+    clock = " ".join(f"word{number}" for number in range(26))
+    shown = " ".join(texts(timeline_svg(pipeline_trace(clock=clock))))
+    assert "word0" in shown
+    assert "word25" in shown
+    assert "…" not in shown.split("upload")[0]
+
+
 def test_empty_picture_says_what_to_do():
     assert "No spans yet: select a stream with lab.on(...)" in texts(timeline_svg(empty_trace()))
 

@@ -79,7 +79,7 @@ def run_reference(streams, jobs, groups):
     return sorted((job.submit_ns, job.start_ns, job.end_ns) for job in jobs if job.kind in {"kernel", "copy"})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams=STREAMS, steps=STEPS)
 def test_whole_rounds_end_as_single_waves_do(streams, steps):
     jobs = make_jobs(streams, steps)

@@ -502,3 +502,10 @@ def run_program():
 
 def test_the_same_program_gives_the_same_times_to_the_bit():
     assert run_program() == run_program()
+
+
+@pytest.mark.parametrize("lazy_commands", [0, 1, 7])
+def test_how_lazily_the_device_is_simulated_does_not_matter(monkeypatch, lazy_commands):
+    usual = run_program()
+    monkeypatch.setattr("gpustreamlab.backends.sim._driver._LAZY_COMMANDS", lazy_commands)
+    assert run_program() == usual

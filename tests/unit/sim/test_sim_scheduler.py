@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -218,7 +220,62 @@ def test_memory_never_gives_more_than_the_cap_and_no_byte_is_lost(launches):
     assert lab.scheduler._wanted_bytes_per_s == 0
     for stream in streams:
         own = [span for span in spans if span[0] == stream.number]
-        assert all(before[2] <= after[1] for before, after in zip(own, own[1:], strict=False))
+        assert all(before[2] <= after[1] for before, after in itertools.pairwise(own))
+
+
+SM_SETS = st.one_of(st.none(), st.frozensets(st.integers(0, 3), min_size=1))
+LAUNCHES = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 3), st.tuples(st.integers(-2, 0), SM_SETS)),  # a stream, or a new one
+        st.integers(1, 40),
+        st.sampled_from([1, 2, 4]),
+        st.integers(1, 50),
+        st.integers(1, 60),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(LAUNCHES)
+def test_kernels_stay_on_their_sms_also_where_groups_are_cut_while_they_run(launches):
+    lab = Lab()
+    streams = [lab.stream()]
+    allowed = [frozenset(range(4))]
+    now_ns = 0
+    for target, blocks, slots, ns, gap_ns, draws in launches:
+        now_ns += gap_ns
+        lab.scheduler.run_before(now_ns)
+        if isinstance(target, tuple):
+            priority, sm_ids = target
+            streams.append(lab.stream(priority, sm_ids))
+            allowed.append(frozenset(range(4)) if sm_ids is None else sm_ids)
+            place = len(streams) - 1
+        else:
+            place = target % len(streams)
+        memory = {"block_bytes": ns, "block_limit_bytes_per_s": 1_000_000_000} if draws else {}
+        lab.launch(streams[place], now_ns, blocks=blocks, ns=ns, slots=slots, **memory)
+    while lab.scheduler.busy_count:
+        lab.scheduler.step()
+        check_slots(lab.scheduler, allowed)
+    assert lab.scheduler.pool.free == [len(group) * 4 for group in lab.scheduler.pool.groups]
+    assert len(lab.works) == len(launches)
+
+
+def check_slots(scheduler, allowed):
+    """Every slot is free or held once, and only by kernels whose stream may use its SM."""
+    groups = scheduler.pool.groups
+    held = [0] * len(groups)
+    for run in scheduler._running_kernels():
+        for batch in run.batches:
+            for number, blocks in batch.parts:
+                held[number] += blocks * run.spec.block_slots
+                assert groups[number] <= allowed[run.stream.number]
+    for number, group in enumerate(groups):
+        assert held[number] + scheduler.pool.free[number] == 4 * len(group)
+        assert scheduler.pool.free[number] >= 0
 
 
 @settings(deadline=None, max_examples=60)
@@ -244,10 +301,13 @@ def test_the_heap_stays_small_under_changing_speeds(monkeypatch):
     lab.launch(lab.stream(), 0, **memory_bound(3, 1_000_000))
     other = lab.stream()
     for at in range(500):
-        lab.launch(other, at, **memory_bound(1, 10))
-    spans = lab.spans()
-    assert len(spans) == 501
-    assert lab.scheduler._heap_limit < 1_000
+        lab.launch(other, 100 * at, **memory_bound(1, 10))  # each start and end changes the first kernel's speed
+    longest = 0
+    while lab.scheduler.busy_count:
+        lab.scheduler.step()
+        longest = max(longest, len(lab.scheduler._heap))
+    assert len(lab.works) == 501
+    assert 32 < longest < 200
 
 
 @pytest.mark.parametrize("wrong", [{"blocks": 0}, {"ns": 0}, {"slots": 3}, {"slots": 0}])

@@ -1,0 +1,58 @@
+"""Select a stream for CuPy, so that what others select inside or outside stays as it is."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple, cast
+
+
+class SelectionToken(NamedTuple):
+    """What was current before a selection."""
+
+    ordinal: int
+    """Device."""
+    stream: Any
+    """CuPy stream."""
+    depth: int
+    """How many selections of this kind were entered in this thread."""
+
+
+class CupySelection:
+    """CuPy's current stream of each thread, as a stack.
+
+    CuPy keeps a stack of streams for ``with stream``, and what ``stream.use()`` sets is not on it: leaving a ``with`` inside
+    puts back what an outer ``with`` selected, or the NULL stream (seen with CuPy 14.2). So a selection enters the stream as
+    ``with`` does, and what ``use`` had set before is set again at the end.
+    """
+
+    def __init__(self, cupy: Any, ordinal: int) -> None:
+        self._device = cupy.cuda.Device
+        self._get_ordinal = cupy.cuda.runtime.getDevice
+        self._get_stream = cupy.cuda.get_current_stream
+        self._ordinal = ordinal
+        self._local = threading.local()
+
+    def select(self, stream: Any) -> SelectionToken:
+        """Make a CuPy stream current in this thread; the device is switched only where it differs."""
+        ordinal = self._get_ordinal()
+        if ordinal != self._ordinal:
+            self._device(self._ordinal).use()
+        try:
+            entered = self._local.entered
+        except AttributeError:
+            entered = self._local.entered = []
+        token = SelectionToken(ordinal, self._get_stream(), len(entered))
+        stream.__enter__()
+        entered.append(stream)
+        return token
+
+    def restore(self, token: object) -> None:
+        """Put back what was current before the selection that gave the token; selections entered after it are left too."""
+        ordinal, stream, depth = cast(SelectionToken, token)
+        entered = self._local.entered
+        while len(entered) > depth:
+            entered.pop().__exit__(None, None, None)
+        if self._get_stream() != stream:
+            stream.use()
+        if ordinal != self._ordinal:
+            self._device(ordinal).use()
