@@ -149,15 +149,10 @@ class SimBackend:
     def select(self, stream: BackendStream) -> object:
         """Make `xp` of this thread work on the stream; return a token for `restore`."""
         self.driver.check_open()
-        if not isinstance(stream, SimStream) or stream.driver is not self.driver:
-            raise InvalidHandleError(
-                f"The simulated device has no {stream!r} to work on: it is not one of its streams. Use one from "
-                "backend.create_stream()."
-            )
-        stream.check_open()
+        own = self._own_stream(stream)
         self.driver.charge(self.preset.host.select_ns)
         before = self.selected_stream
-        self._selected.stream = stream
+        self._selected.stream = own
         return before
 
     def restore(self, token: object) -> None:
@@ -261,7 +256,7 @@ class SimBackend:
         """Return an uninitialised NumPy array in memory that counts as page-locked. Its views count too, copies do not."""
         return create_pinned(shape, dtype)
 
-    def launch_spin(self, stream: SimStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
+    def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one of its slots.
 
         Raises
@@ -271,11 +266,18 @@ class SimBackend:
         """
         self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms))
 
-    def launch_kernel(self, stream: SimStream, spec: KernelSpec) -> None:
+    def launch_kernel(self, stream: BackendStream, spec: KernelSpec) -> None:
         """Launch a kernel that computes nothing but takes time; see `gpustreamlab.backends.sim.plan_streaming` and its like."""
-        if stream.is_closed:
-            stream.check_open()
-        self.driver.launch(stream.queue, spec)
+        self.driver.launch(self._own_stream(stream).queue, spec)
+
+    def _own_stream(self, stream: object) -> SimStream:
+        if not isinstance(stream, SimStream) or stream.driver is not self.driver:
+            raise InvalidHandleError(
+                f"The simulated device has no {stream!r} to work on: it is not one of its streams. Use one from "
+                "backend.create_stream()."
+            )
+        stream.check_open()
+        return stream
 
     # Life
 
