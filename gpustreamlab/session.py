@@ -411,11 +411,15 @@ class Session:
         return {
             "device": f"{self.device.label}, {self.device.sm_count} SMs",
             "numbers": "simulated, no hardware behind them" if self.is_simulated else "real, measured",
-            "streams": f"{len(names)} streams{listed}",
-            "spans": f"{span_count:,} spans",
+            "streams": f"{_counted(len(names), 'stream')}{listed}",
+            "spans": _counted(span_count, "span"),
             "dropped": f"{dropped_count:,} dropped",
             "state": self._state.value,
         }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _failure_of(step: Callable[[], object]) -> Exception | None:

@@ -184,9 +184,13 @@ def test_the_clock_ticks_when_it_is_due_only(lab, backend):
 
 def test_a_users_error_passes_through_a_stream_that_has_failed_too(lab, backend, caplog):
     caplog.set_level(logging.WARNING)
-    with pytest.raises(ZeroDivisionError), lab.on("a", "bad"):
-        backend.is_broken = True
-        raise ZeroDivisionError
+    def fail():
+        with lab.on("a", "bad"):
+            backend.is_broken = True
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert "bad" in caplog.text
     assert lab.trace.metadata.dropped_spans == 1
     assert lab.current is None
