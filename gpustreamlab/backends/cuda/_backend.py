@@ -168,10 +168,10 @@ class CudaBackend:
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for `duration_ns`."""
-        kernel, shared_bytes = filling_spin_kernel(self._ordinal) if fill_sms else (spin_kernel(self._ordinal), 0)
         token = self.select(stream)
         try:
             with mapped_errors(f"Launching a spin kernel of {blocks} blocks"):
+                kernel, shared_bytes = filling_spin_kernel(self._ordinal) if fill_sms else (spin_kernel(self._ordinal), 0)
                 kernel((blocks,), (32,), (np.int64(duration_ns), np.uint64(0)), shared_mem=shared_bytes)
         finally:
             self.restore(token)

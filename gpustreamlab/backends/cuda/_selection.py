@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple, cast
+from typing import Any, TypeAlias, cast
 
 
-class SelectionToken(NamedTuple):
-    """What was current before a selection."""
-
-    ordinal: int
-    """Device."""
-    stream: Any
-    """CuPy stream."""
-    depth: int
-    """How many selections of this kind were entered in this thread."""
+SelectionToken: TypeAlias = tuple[int, Any, int]
+"""What was current before a selection: device, CuPy stream, and how many selections were entered in this thread."""
 
 
 class CupySelection:
@@ -41,7 +34,7 @@ class CupySelection:
             entered = self._local.entered
         except AttributeError:
             entered = self._local.entered = []
-        token = SelectionToken(ordinal, self._get_stream(), len(entered))
+        token = ordinal, self._get_stream(), len(entered)
         stream.__enter__()
         entered.append(stream)
         return token
