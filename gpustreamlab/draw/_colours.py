@@ -12,7 +12,7 @@ PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#F0E442", "#D
 """Colours that people with any kind of colour blindness tell apart. Source: Okabe and Ito, Color Universal Design, 2008."""
 
 NAME_HATCHES = (" ", "/", "-", "|")
-"""Hatches of the first, second … name of one colour, as Bokeh writes them; the first is none."""
+"""The second sign of a name beside its colour, as Bokeh writes hatches; the first is none."""
 
 KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x", SpanKind.HOST: "+"}
 """Hatches of spans that are no range and no kernel; they win over the name's."""
@@ -49,7 +49,7 @@ def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
     Returns
     -------
     tuple of NameStyle
-        The first 7 differ in colour, the first 28 in colour or hatch; beyond that looks repeat.
+        The first 7 differ in colour, the first 28 in colour and hatch together; beyond that looks repeat.
     """
     looks = len(PALETTE) * len(NAME_HATCHES)
     taken: set[int] = set()
@@ -82,7 +82,9 @@ def text_colour(fill: str) -> str:
 
 def _style(slot: int) -> NameStyle:
     fill = PALETTE[slot % len(PALETTE)]
-    return NameStyle(fill=fill, hatch=NAME_HATCHES[slot // len(PALETTE)], text=text_colour(fill))
+    # Hatches go round faster than colours, so that neighbours in the legend differ in both, and no look comes twice.
+    hatch = NAME_HATCHES[(slot + 2 * (slot // len(PALETTE))) % len(NAME_HATCHES)]
+    return NameStyle(fill=fill, hatch=hatch, text=text_colour(fill))
 
 
 def _luminance(colour: str) -> float:

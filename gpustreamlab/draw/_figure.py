@@ -165,7 +165,7 @@ def _draw_lanes(
         plot.quad(**box, source=sources["merges"], fill_color="fill", line_color=None, fill_alpha=0.85, name="merges")
     )
     for sign in used_hatches(trace, scene):
-        look = {"hatch_pattern": sign, "hatch_color": "#101418", "hatch_alpha": 0.35, "hatch_scale": 7}
+        look = {"hatch_pattern": sign, "hatch_color": "#101418", "hatch_alpha": 0.2, "hatch_scale": 10}
         _plain(plot.quad(**box, source=sources[f"hatch {sign}"], fill_color=None, line_color=None, **look, name="hatches"))
     text = plot.text(
         "x", "y", text="text", source=sources["labels"], text_color="colour", text_font_size="11px", text_font={"value": _FONT},

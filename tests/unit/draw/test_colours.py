@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,13 @@ def test_first_seven_differ_in_colour_and_first_28_in_colour_or_hatch(names):
     styles = name_styles(names)
     assert len({style.fill for style in styles[:7]}) == min(7, len(names))
     assert len({(style.fill, style.hatch) for style in styles[:28]}) == min(28, len(names))
+
+
+@given(NAMES)
+def test_names_that_are_neighbours_in_the_palette_differ_in_hatch_too(names):
+    hatches = {style.fill: style.hatch for style in name_styles(names)[:7]}
+    for first, second in pairwise(PALETTE):
+        assert first not in hatches or second not in hatches or hatches[first] != hatches[second]
 
 
 @given(NAMES, NAMES)
