@@ -236,10 +236,10 @@ def arrays_are_right(open_session: OpenSession) -> None:
         host = lab.pinned_empty((64, 64), "float32")
         host[...] = np.arange(64 * 64, dtype="float32").reshape(64, 64) / 64
         back = lab.pinned_empty((64, 64), "float32")
-        device = lab.xp.empty((64, 64), dtype="float32")
-        lab.synchronize()
         upload, compute, download = (lab.stream(name) for name in ("upload", "compute", "download"))
         with lab.on(upload):
+            # In the selection: with none, arrays land on the device that happens to be current.
+            device = lab.xp.empty((64, 64), dtype="float32")
             device.set(host)
         compute.wait(upload)
         with lab.on(compute):

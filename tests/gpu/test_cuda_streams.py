@@ -1,6 +1,7 @@
 """Streams of CuPy, torch and cuda.core as lanes, and what a selection does to CuPy."""
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import cupy
 import numpy as np
 import pytest
 import torch
+from cuda import pathfinder
 from cuda.bindings import driver
 from cuda.core import Device
 
@@ -269,3 +271,30 @@ def test_simulated_times_of_card_filling_kernels_match(lab):
             ends.append(np.sort(trace.end_ns) - trace.start_ns.min())
     assert np.allclose(ends[0] / 1e6, [1, 2, 3, 4], rtol=0.1)
     assert np.allclose(ends[0], ends[1], rtol=0.1)
+
+
+_WITH_A_TOOL = """
+import gpustreamlab as gsl
+from gpustreamlab.backends.cuda._nvtx import open_domain
+lab = gsl.Session("cuda")
+print(type(open_domain()).__name__, type(lab.backend.annotation("x")).__name__)
+for _ in range(3):
+    with lab.on(lab.stream("a"), "outer"), lab.range("inner"):
+        pass
+lab.synchronize()
+print(len(lab.trace), sorted(set(lab.trace.names)))
+lab.close()
+"""
+
+
+def test_ranges_reach_a_tool_that_listens_to_nvtx():
+    listener = pathfinder.load_nvidia_dynamic_lib("cupti").abs_path
+    done = subprocess.run(
+        [sys.executable, "-c", _WITH_A_TOOL],
+        env=os.environ | {"NVTX_INJECTION64_PATH": listener},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["Domain EventAttributes", "6 ['inner', 'outer']"], done.stdout + done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any, TypeAlias, cast
 
-
 SelectionToken: TypeAlias = tuple[int, Any, int]
 """What was current before a selection: device, CuPy stream, and how many selections were entered in this thread."""
 
