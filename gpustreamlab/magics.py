@@ -226,8 +226,11 @@ def _is_open_session(value: object) -> TypeGuard[Session]:
 
 @contextmanager
 def _selected(selection: Selection, stream: Stream, *, synchronize: bool) -> Iterator[None]:
-    with selection:
-        yield
+    try:
+        with selection:
+            yield
+    finally:
+        selection.put_back()  # after an interrupt that kept even the leaving from starting
     if synchronize:
         stream.synchronize()
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from types import TracebackType
+from typing import Final
 
 from gpustreamlab.backends import Backend
-from gpustreamlab.errors import SelectionError
-from gpustreamlab.recorder import LaneWriter, Range, Recorder
-from gpustreamlab.streams import Stream
+from gpustreamlab.errors import DeviceError, SelectionError
+from gpustreamlab.recorder import LaneWriter, Range, Recorder, ThreadState
+from gpustreamlab.streams import Stream, check_label
 
 __all__ = ["Selection", "Selections"]
 
 _log = logging.getLogger(__name__)
+_NOTHING: Final = object()
 
 
 class Selections:
@@ -44,91 +47,125 @@ class Selections:
             raise SelectionError(
                 f"Range {label!r} needs a stream, and none is selected in this thread. Use: with lab.on('name', {label!r}): ..."
             )
-        return state.writer.range(str(label))
+        return state.writer.range(check_label(label))
 
     def close(self) -> None:
-        """Put back what was selected in this thread before the first selection; leaving one later is then silent."""
+        """Close this thread's open ranges and put back what was selected before them; leaving one later is then silent."""
         self.is_closed = True
-        entered = self.entered()
-        while entered:
-            selection = entered.pop()
-            self.recorder.thread_state().writer = selection.above
-            self.backend.restore(selection.token)
+        state = self.recorder.thread_state()
+        while state.open_ranges:
+            with suppress(DeviceError):  # closing the stream tells of a device that has failed
+                state.open_ranges[-1][3].__exit__(None, None, None)
+        if state.selections:
+            state.selections[0].put_back()
 
 
 class Selection:
-    """A stream selected for one thread, with a range around it; made by `Session.on`, entered with ``with`` once."""
+    """A stream selected for one thread, with a range around it; made by `Session.on`, entered with ``with``.
 
-    __slots__ = ("_label", "_range", "_selections", "_state", "above", "depth", "stream", "token")
+    Every exit puts back what was selected before, an interrupt (Ctrl-C) too. One instant is beyond Python's reach: an
+    interrupt between the last call of the block and the first instruction of ``__exit__``. The selection around it, if there
+    is one, then puts everything back.
+    """
+
+    __slots__ = ("_above", "_depth", "_is_taken", "_label", "_range", "_selections", "_state", "_token", "stream")
 
     def __init__(self, selections: Selections, stream: Stream, label: str) -> None:
         self._selections = selections
         self._label = label
         self.stream = stream
         """The selected stream."""
-        self.token: object = None
-        """What the backend needs to put back the selection before this one."""
-        self.above: LaneWriter | None = None
-        """Writer of the lane selected before."""
-        self.depth = 0
-        """How many ranges were open in this thread before."""
+        self._state: ThreadState | None = None  # of the thread that entered it; None while it is not entered
+        self._token: object = _NOTHING  # what the backend needs to put back the selection before this one
+        self._above: LaneWriter | None = None  # writer of the lane selected before
+        self._depth = 0  # how many ranges were open in this thread before
+        self._is_taken = False  # whether the selection around it was left first and took this one along
 
     def __enter__(self) -> Stream:
-        recorder = self._selections.recorder
-        backend = self._selections.backend
+        if self._state is not None:
+            raise SelectionError(
+                f"The selection of stream {self.stream.name!r} is entered already. "
+                f"Make another with lab.on({self.stream.name!r})."
+            )
         stream = self.stream
-        self._state = state = recorder.thread_state()
+        stream.require_open()
+        selections = self._selections
+        recorder = selections.recorder
+        state = recorder.thread_state()
         writer = recorder.writer(stream.recorded, state)
-        self.depth = len(state.open_ranges)
-        self.token = token = backend.select(stream.backend_stream)
+        self._token = _NOTHING
+        self._above = state.writer
+        self._depth = len(state.open_ranges)
+        self._is_taken = False
         try:
+            self._state = state
+            state.selections.append(self)
+            self._token = selections.backend.select(stream.backend_stream)
+            state.writer = writer
             self._range = entered = writer.range(self._label)
             entered.__enter__()
+            return stream
         except BaseException:
-            backend.restore(token)
+            self.put_back()
             raise
-        self.above = state.writer
-        state.writer = writer
-        state.selections.append(self)
-        return stream
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        entered = self._state.selections
-        if not entered or entered[-1] is not self or self._selections.recorder.thread_state() is not self._state:
-            self._leave_out_of_turn(error)
-            return
+        state = self._state
         try:
-            # A range that an interrupt kept from being closed is forgotten here.
-            del self._state.open_ranges[self.depth + 1 :]
-            if self.stream.is_closed:
-                self._range.abandon()
-            else:
-                self._range.__exit__(kind, error, trace)
-        finally:
-            entered.pop()
-            self._state.writer = self.above
-            self._selections.backend.restore(self.token)
+            is_mine = state is not None and self._selections.recorder.thread_state() is state
+            if state is not None and is_mine:
+                self._leave(state, error)
+        except BaseException:
+            # An interrupt may have stopped the putting back; doing it again changes nothing that is done.
+            self.put_back()
+            raise
+        if not is_mine:
+            self._refuse_to_leave(error)
 
-    def _leave_out_of_turn(self, error: BaseException | None) -> None:
-        """Leave so that nothing stays selected in the end, drop the range, and say what was wrong."""
-        entered = self._state.selections
-        if self not in entered:
-            if not self._selections.is_closed:
-                self._complain(error, "twice")
+    def put_back(self) -> None:
+        """Leave this selection and those entered after it, whose own exits are then silent. Nothing to do the second time."""
+        state = self._state
+        if state is None:
             return
-        if self._selections.recorder.thread_state() is not self._state:
+        self._selections.recorder.drop_open(state.open_ranges, self._depth)
+        state.writer = self._above
+        try:
+            if self._token is not _NOTHING:
+                self._selections.backend.restore(self._token)
+        except Exception:
+            self._forget(state)
+            raise
+        self._forget(state)
+
+    def _leave(self, state: ThreadState, error: BaseException | None) -> None:
+        is_in_turn = state.selections[-1] is self
+        if len(state.open_ranges) > self._depth + 1:
+            # Left open by an interrupt, or by wrong nesting.
+            recorder = self._selections.recorder
+            recorder.count_failed(recorder.drop_open(state.open_ranges, self._depth + 1))
+        try:
+            self._range.__exit__(None, error, None)
+        finally:
+            self.put_back()
+        if not is_in_turn:
+            self._complain(error, "before one that was entered after it")
+
+    def _forget(self, state: ThreadState) -> None:
+        entered = state.selections
+        while self in entered:
+            last = entered[-1]
+            last._is_taken = last is not self  # noqa: SLF001 - of this class
+            last._state = None  # noqa: SLF001
+            del entered[-1]
+        self._state = None
+
+    def _refuse_to_leave(self, error: BaseException | None) -> None:
+        if self._state is not None:
             self._complain(error, "in a thread that did not enter it")
-            return
-        place = entered.index(self)
-        following = entered[place + 1]
-        # The selection above takes over what is to be put back, and the ranges above move down by one.
-        following.token, following.above = self.token, self.above
-        for selection in entered[place + 1 :]:
-            selection.depth -= 1
-        del self._state.open_ranges[self.depth]
-        del entered[place]
-        self._selections.recorder.failed_count += 1
-        self._complain(error, "before one that was entered after it")
+        elif self._is_taken or self._selections.is_closed:
+            self._is_taken = False
+        else:
+            self._complain(error, "twice")
 
     def _complain(self, error: BaseException | None, how: str) -> None:
         message = f"The selection of stream {self.stream.name!r} was left {how}. Enter and leave with nested `with` blocks."

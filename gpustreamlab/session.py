@@ -10,6 +10,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from itertools import count
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -25,12 +26,13 @@ from gpustreamlab.errors import (
     StreamClosedError,
     StreamExistsError,
     StreamNotFoundError,
+    StreamRefusedError,
     nearest_hint,
 )
 from gpustreamlab.model import Device, Lane, Trace
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
 from gpustreamlab.selections import Selection, Selections
-from gpustreamlab.streams import Event, Stream, check_priority, check_stream_name
+from gpustreamlab.streams import Event, Stream, check_label, check_priority, check_stream_name
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import SessionState, SupportsCudaStream
 
@@ -94,6 +96,8 @@ class Session:
         self._state = SessionState.CLOSED  # until everything below has worked, there is nothing to close
         if isinstance(device, bool) or not isinstance(device, int):
             raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
+        if not isinstance(title, str):
+            raise OptionError(f"title is {title!r}; it is a text. Use gpustreamlab.Session(title='my run').")
         choice = choose_backend(backend, device)
         self._backend = choice.backend
         self._owns_backend = choice.is_owned
@@ -112,6 +116,8 @@ class Session:
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
+        self._closing: list[tuple[str, Callable[[], object]]] = []
+        self._failures: list[tuple[str, Exception]] = []
         self._state = SessionState.OPEN
         _open_sessions.add(self)
 
@@ -180,7 +186,7 @@ class Session:
     @property
     def streams(self) -> Mapping[str, Stream]:
         """The session's open streams by name, in the order of their making."""
-        return MappingProxyType({name: stream for name, stream in self._streams.items() if not stream.is_closed})
+        return MappingProxyType({name: stream for name, stream in tuple(self._streams.items()) if not stream.is_closed})
 
     @property
     def current(self) -> Stream | None:
@@ -211,7 +217,7 @@ class Session:
         InvalidNameError
             If the name cannot be used.
         OptionError
-            If the device does not take the priority.
+            If the device does not take the priority, or the lent stream has another.
         StreamExistsError
             If the name is taken by a stream of another priority or owner.
         StreamRefusedError
@@ -227,7 +233,7 @@ class Session:
             known = self.streams.get(name)
             if known is not None:
                 return self._as_it_is(known, priority, external)
-            made = self._make_backend_stream(priority or 0, external)
+            made = self._make_backend_stream(name, priority, external)
             return self._add_stream(name, made)
 
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
@@ -246,11 +252,15 @@ class Session:
         ------
         StreamNotFoundError
             If no stream has this name; the message names the nearest.
+        InvalidNameError
+            If the label is no text.
         """
         self._require_open("select a stream")
+        if label is not None:
+            check_label(label)
         chosen = self._find(stream)
         chosen.require_open()
-        return self._selections.select(chosen, chosen.name if label is None else str(label))
+        return self._selections.select(chosen, chosen.name if label is None else label)
 
     def range(self, label: str) -> Range:
         """Return a named range on the stream selected in this thread, to enter with ``with``. Ranges nest.
@@ -259,17 +269,23 @@ class Session:
         ------
         SelectionError
             If no stream is selected in this thread.
+        InvalidNameError
+            If the label is no text.
         """
         try:
             known: Range = self._recorder.local.state.writer.ranges[label]
-        except (AttributeError, KeyError):
+        except (AttributeError, KeyError, TypeError):
+            self._require_open("open a range")
             return self._selections.range(label)
         return known
 
     def start_range(self, stream: str | Stream | SupportsCudaStream, label: str) -> OpenRange:
-        """Open a range on a stream now; call its ``end()`` later, from any thread."""
+        """Open a range on a stream now; call its ``end()`` later, from any thread. One that is never ended is not kept."""
         self._require_open("start a range")
-        return self._recorder.start_range(self._find(stream).recorded, str(label))
+        check_label(label)
+        chosen = self._find(stream)
+        chosen.require_open()
+        return self._recorder.start_range(chosen.recorded, label)
 
     def event(self) -> Event:
         """Return an event that is not recorded yet."""
@@ -310,13 +326,19 @@ class Session:
 
     def timeline(self, trace: Trace | None = None) -> Timeline:
         """Return the timeline of what ran so far, or of a saved trace."""
+        if trace is not None and not isinstance(trace, Trace):
+            raise OptionError(
+                f"A timeline is drawn of a trace, not of a {type(trace).__name__}. Use "
+                "lab.timeline(gpustreamlab.load_trace('run.parquet')), or lab.timeline() for what ran so far."
+            )
         return Timeline(self.trace if trace is None else trace)
 
     def close(self) -> None:
         """Wait for the streams' work, keep the trace, and release everything the session made.
 
-        Order: this thread's selections, each stream (its work, its ranges, the stream), events, the clock, the backend if
-        the session made it. Closing twice is silent. A part that fails does not stop the others.
+        Order: this thread's open ranges and selections, each stream (its work, its ranges, the stream), events, the clock, the
+        backend if the session made it. Closing twice is silent. A part that fails does not stop the others; after an interrupt
+        (Ctrl-C) the next call goes on with what is left.
 
         Raises
         ------
@@ -324,19 +346,28 @@ class Session:
             If parts failed; the session is closed all the same.
         """
         with self._lock:
-            if self._state is not SessionState.OPEN:
-                return
-            self._state = SessionState.CLOSING
-            _open_sessions.discard(self)
-            steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close)]
-            steps += [(f"stream {stream.name!r}", stream.close) for stream in self._streams.values()]
-            steps.append(("trace", self._keep_trace))
-            if self._owns_backend:
-                steps.append((f"backend {self._backend.name!r}", self._backend.close))
-            failures = [(what, error) for what, step in steps if (error := _failure_of(step)) is not None]
+            if self._state is SessionState.OPEN:
+                self._closing = self._plan_close()
+                self._state = SessionState.CLOSING
+            while self._closing:
+                what, step = self._closing[0]
+                failure = _failure_of(step)
+                del self._closing[:1]
+                if failure is not None:
+                    self._failures.append((what, failure))
             self._state = SessionState.CLOSED
+            _open_sessions.discard(self)
+            failures, self._failures = self._failures, []
         if failures:
             raise CloseError(failures)
+
+    def _plan_close(self) -> list[tuple[str, Callable[[], object]]]:
+        steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close)]
+        steps += [(f"stream {stream.name!r}", stream.close) for stream in self._streams.values()]
+        steps += [("trace", self._keep_trace), ("events", self._recorder.close)]
+        if self._owns_backend:
+            steps.append((f"backend {self._backend.name!r}", self._backend.close))
+        return steps
 
     def _require_open(self, doing: str) -> None:
         if self._state is not SessionState.OPEN:
@@ -355,10 +386,25 @@ class Session:
             raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
         return known
 
-    def _make_backend_stream(self, priority: int, external: object | None) -> BackendStream:
+    def _make_backend_stream(self, name: str, priority: int | None, external: object | None) -> BackendStream:
         if external is None:
-            return self._backend.create_stream(priority=priority)
-        return self._backend.adopt_stream(external)
+            return self._backend.create_stream(priority=priority or 0)
+        made = self._adopt(external)
+        if priority is not None and made.priority != priority:
+            made.close()
+            raise OptionError(
+                f"Stream {name!r} cannot have priority {priority}: the stream lent to it was made with {made.priority}. "
+                "Leave out priority=, or make the stream with it where it comes from."
+            )
+        return made
+
+    def _adopt(self, lender: object) -> BackendStream:
+        if isinstance(lender, Stream) and not lender.is_within_reach_of(self._backend):
+            raise StreamRefusedError(
+                f"Stream {lender.name!r} is of another session, and each simulated device has streams of its own. Make one "
+                f"here with lab.stream({lender.name!r}), or give both sessions one backend object."
+            )
+        return self._backend.adopt_stream(lender)
 
     def _add_stream(self, name: str, made: BackendStream) -> Stream:
         device, context, handle = made.key
@@ -389,14 +435,14 @@ class Session:
     def _adopted(self, lender: object) -> Stream:
         """Return the lane of a stream that others own, making it on first use."""
         with self._lock:
-            made = self._backend.adopt_stream(lender)
+            made = self._adopt(lender)
             for known in self.streams.values():
                 if known.lane.key == made.key:
                     made.close()
                     return known
             library = type(lender).__module__.partition(".")[0]
-            number = 1 + sum(name.startswith(f"{library}-") for name in self._streams)
-            return self._add_stream(f"{library}-{number}", made)
+            free = (f"{library}-{number}" for number in count(1) if f"{library}-{number}" not in self._streams)
+            return self._add_stream(next(free), made)
 
     def _keep_trace(self) -> None:
         self._last_trace = self._recorder.trace(title=self.title)

@@ -17,7 +17,7 @@ from gpustreamlab.errors import (
 from gpustreamlab.model import Lane
 from gpustreamlab.recorder import Recorder
 
-__all__ = ["MAX_NAME_LENGTH", "Event", "Stream", "check_priority", "check_stream_name"]
+__all__ = ["MAX_NAME_LENGTH", "Event", "Stream", "check_label", "check_priority", "check_stream_name"]
 
 MAX_NAME_LENGTH = 100
 """Longest name of a stream, in characters."""
@@ -85,7 +85,13 @@ class Stream:
             If the event is closed.
         """
         self.require_open()
-        event = event or Event(self._backend)
+        if event is None:
+            event = Event(self._backend)
+        elif not isinstance(event, Event):
+            raise OptionError(
+                f"Stream {self.name!r} cannot record a {type(event).__name__}. Pass an event of lab.event(), "
+                "or nothing for a new one."
+            )
         event.record(self)
         return event
 
@@ -100,6 +106,8 @@ class Stream:
             If either stream is closed.
         EventClosedError
             If the event is closed.
+        OptionError
+            If `other` is neither, or is of another simulated device.
         """
         self.require_open()
         if isinstance(other, Stream):
@@ -128,11 +136,16 @@ class Stream:
         if self._is_closed:
             return
         self._is_closed = True
+        self.recorded.close()
         try:
             self.backend_stream.synchronize()
             self._recorder.collect()
         finally:
             self.backend_stream.close()
+
+    def is_within_reach_of(self, backend: Backend) -> bool:
+        """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""
+        return backend is self._backend or not (backend.device.simulated or self._backend.device.simulated)
 
     def note_edge(self, range_number: int) -> None:
         """Note for the timeline that the stream's next range waits for an earlier range of another stream."""
@@ -179,7 +192,9 @@ class Event:
     def record(self, stream: Stream) -> None:
         """Record behind the work that the stream holds now; an earlier recording is forgotten."""
         event = self._require_open()
+        _require_stream(stream, "An event is recorded on")
         stream.require_open()
+        self._require_reach(stream)
         stream.backend_stream.record(event)
         self._stream = stream
         self._range_number = stream.recorded.last_number
@@ -187,7 +202,9 @@ class Event:
     def make_wait(self, stream: Stream) -> None:
         """Make a stream's later work wait for this event; what `Stream.wait` does."""
         event = self._require_open()
+        _require_stream(stream, "An event makes wait")
         stream.require_open()
+        self._require_reach(stream)
         if self._stream is None:
             return
         stream.backend_stream.wait(event)
@@ -215,9 +232,14 @@ class Event:
         ------
         EventNotRecordedError
             If either event was never recorded.
+        EventClosedError
+            If either event is closed.
         """
+        if not isinstance(end, Event):
+            raise OptionError(f"The time to a {type(end).__name__} is not known. Pass an event of lab.stream(name).record().")
         for event in (self, end):
-            if event._stream is None:  # noqa: SLF001 - the other event is of this class
+            event._require_open()  # noqa: SLF001 - the other event is of this class
+            if event._stream is None:  # noqa: SLF001
                 raise EventNotRecordedError(
                     "Time between two events needs both recorded. Record them with stream.record(event) around the work."
                 )
@@ -234,6 +256,28 @@ class Event:
         if self._event is None:
             raise EventClosedError("This event is closed. Record a new one with lab.stream(name).record().")
         return self._event
+
+    def _require_reach(self, stream: Stream) -> None:
+        if not stream.is_within_reach_of(self._backend):
+            raise OptionError(
+                f"This event and stream {stream.name!r} are of two sessions, and each simulated device has a clock of its own. "
+                "Use streams and events of one session."
+            )
+
+
+def check_label(label: object) -> str:
+    """Return the name of a range, which is any text; raise `InvalidNameError` for what is no text.
+
+    Examples
+    --------
+    >>> check_label("load <image> 3")
+    'load <image> 3'
+    """
+    if not isinstance(label, str):
+        raise InvalidNameError(
+            f"A range's label is a str, not {type(label).__name__}. Use for example lab.range({str(label)[:40]!r})."
+        )
+    return label
 
 
 def check_stream_name(name: object) -> str:
@@ -285,6 +329,11 @@ def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
             f"(the default). Use priority={highest} for the most urgent stream."
         )
     return priority
+
+
+def _require_stream(stream: object, what: str) -> None:
+    if not isinstance(stream, Stream):
+        raise OptionError(f"{what} a stream of the session, not a {type(stream).__name__}. Use lab.stream('name').")
 
 
 def _is_name_sign(sign: str) -> bool:

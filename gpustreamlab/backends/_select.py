@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 from gpustreamlab.backends._protocol import Backend
-from gpustreamlab.errors import BackendNotFoundError, nearest_hint
+from gpustreamlab.errors import BackendNotFoundError, OptionError, nearest_hint
 
 BACKEND_NAMES = ("cuda", "sim")
 
@@ -34,6 +34,8 @@ def choose_backend(wanted: str | Backend | None, device: int) -> Choice:
     ------
     BackendNotFoundError
         For another name, or an object that is no backend.
+    OptionError
+        If the device's number is given for a backend object of another device.
     BackendUnavailableError
         If ``"cuda"`` was asked for and cannot run here; asking for CUDA never falls back.
     DeviceNotFoundError
@@ -42,7 +44,7 @@ def choose_backend(wanted: str | Backend | None, device: int) -> Choice:
     if wanted is None:
         return _first_available(device)
     if not isinstance(wanted, str):
-        return Choice(_checked(wanted), is_owned=False, fallback_reason="")
+        return Choice(_checked(wanted, device), is_owned=False, fallback_reason="")
     if wanted == "cuda":
         return Choice(_cuda(device), is_owned=True, fallback_reason="")
     if wanted == "sim":
@@ -79,11 +81,20 @@ def _sim(device: int) -> Backend:
     return SimBackend()
 
 
-def _checked(wanted: object) -> Backend:
+def _checked(wanted: object, device: int) -> Backend:
+    if isinstance(wanted, type):
+        raise BackendNotFoundError(
+            f"The backend is the class {wanted.__name__}, not an object of it. Use gpustreamlab.Session({wanted.__name__}())."
+        )
     missing = [name for name in ("create_stream", "acquire_event", "resolve", "clock_info") if not hasattr(wanted, name)]
     if missing:
         raise BackendNotFoundError(
-            f"A {type(wanted).__name__} is no backend: it has no {missing[0]}. "
-            "Pass 'cuda', 'sim', or an object with the methods of gpustreamlab.backends.Backend."
+            f"The backend {wanted!r:.60} of type {type(wanted).__name__} is none: it has no {missing[0]}. "
+            "Use gpustreamlab.Session('cuda'), 'sim', or an object with the methods of gpustreamlab.backends.Backend."
         )
-    return cast(Backend, wanted)
+    backend = cast(Backend, wanted)
+    if device not in (0, backend.device.ordinal):
+        raise OptionError(
+            f"device is {device}, but the backend object given works on device {backend.device.ordinal}. Leave out device=."
+        )
+    return backend

@@ -1,7 +1,7 @@
 """Named ranges, their bounded buffer, and the trace made from it."""
 
 from gpustreamlab.recorder._buffer import Drained, SpanBuffer
-from gpustreamlab.recorder._ranges import LaneWriter, OpenRange, Range, RecordedLane
+from gpustreamlab.recorder._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.recorder._recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Recorder
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "RecordedLane",
     "Recorder",
     "SpanBuffer",
+    "ThreadState",
 ]

@@ -13,6 +13,9 @@ from gpustreamlab.typing import Int64Array
 SPAN_COLUMNS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "number")
 """What the ring holds for each span, int64 each. ``number`` counts ranges as they open; ``parent`` is such a number or -1."""
 
+MAX_RING_SIZE = 1_000_000_000
+"""Most spans that a ring may hold: 72 GB."""
+
 _FIRST_ROWS = 4_096
 
 
@@ -35,13 +38,14 @@ class SpanBuffer:
     Parameters
     ----------
     ring_size
-        How many spans are kept; at least 1.
+        How many spans are kept, from 1 to `MAX_RING_SIZE`.
     """
 
     def __init__(self, ring_size: int) -> None:
-        if type(ring_size) is not int or ring_size < 1:
+        if type(ring_size) is not int or not 1 <= ring_size <= MAX_RING_SIZE:
             raise OptionError(
-                f"ring_size is {ring_size!r}; it is the number of spans kept, at least 1. Use ring_size=1_000_000."
+                f"ring_size is {ring_size!r}; it is the number of spans kept, from 1 to {MAX_RING_SIZE:,}. "
+                "Use gpustreamlab.Session(ring_size=1_000_000)."
             )
         self.ring_size = ring_size
         self.appended_count = 0

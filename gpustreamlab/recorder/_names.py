@@ -19,7 +19,7 @@ class NameTable:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._codes: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def texts(self) -> tuple[str, ...]:

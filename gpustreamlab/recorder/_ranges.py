@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gpustreamlab.errors import SelectionError, StreamClosedError
 
 if TYPE_CHECKING:
     from gpustreamlab.backends import BackendStream
@@ -23,6 +24,9 @@ FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int]
 """A closed range whose device work may still run: its pair of events, its name's code, when it was queued (host ns), its
 number, and its parent's number or -1. A plain tuple: a named one takes 0.3 us to make."""
 
+OpenEntry: TypeAlias = "tuple[tuple[Any, Any], int, int, Range]"
+"""An open range: its pair of events, when it was queued (host ns), its number, and what closes it."""
+
 COLLECT_EVERY = 4_096
 """Closed ranges after which finished ones are collected in passing, so that their events are used again."""
 
@@ -30,17 +34,35 @@ COLLECT_EVERY = 4_096
 class RecordedLane:
     """What the recorder knows of one stream."""
 
-    __slots__ = ("incoming", "index", "last_number", "stream", "writers")
+    __slots__ = ("handed_over", "incoming", "index", "is_closed", "last_number", "name", "stream", "writers")
 
-    def __init__(self, index: int, stream: BackendStream) -> None:
+    def __init__(self, index: int, name: str, stream: BackendStream) -> None:
         self.index = index
+        self.name = name
         self.stream = stream
+        self.is_closed = False
+        """True once the stream is about to be destroyed: nothing can be recorded any more."""
         self.last_number = -1
         """Number of the range opened last, or -1."""
         self.incoming: list[int] = []
         """Numbers of ranges that the next range of this lane waits for."""
         self.writers: list[LaneWriter] = []
         """One for each thread that has ranges here."""
+        self.handed_over: list[tuple[FinishedRange, int]] = []
+        """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
+
+    def close(self) -> None:
+        """Refuse to record from now on: some drivers take the handle of a destroyed stream for the NULL stream."""
+        self.is_closed = True
+        for writer in tuple(self.writers):
+            writer.record = self.refuse
+
+    def refuse(self, event: Any) -> object:
+        """Stand in for the stream's own ``record_raw`` once it is closed."""
+        raise StreamClosedError(
+            f"Stream {self.name!r} is closed; it takes no ranges. "
+            f"Make another with lab.stream({self.name!r}) on an open session."
+        )
 
 
 class ThreadState:
@@ -51,8 +73,8 @@ class ThreadState:
     def __init__(self, thread: int) -> None:
         self.thread = thread
         """Code of the thread's name."""
-        self.open_ranges: list[tuple[tuple[Any, Any], int, int]] = []
-        """Pair of events, queued host ns and number of each open range, innermost last."""
+        self.open_ranges: list[OpenEntry] = []
+        """The open ranges, innermost last."""
         self.writer: LaneWriter | None = None
         """Writer of the selected lane."""
         self.writers: dict[RecordedLane, LaneWriter] = {}
@@ -74,14 +96,14 @@ class LaneWriter:
     def __init__(self, recorder: Recorder, lane: RecordedLane, state: ThreadState, *, collect_at: int) -> None:
         self.recorder = recorder
         self.lane = lane
-        self.record: Callable[[Any], object] = lane.stream.record_raw
+        self.record: Callable[[Any], object] = lane.refuse if lane.is_closed else lane.stream.record_raw
         self.open_ranges = state.open_ranges
         self.thread = state.thread
         self.owner = threading.current_thread()
         """The thread, to see whether it lives."""
         self.ranges: dict[str, Range] = {}
         """Ranges made so far, by name."""
-        self.finished: deque[FinishedRange] = deque()
+        self.finished: list[FinishedRange] = []
         """Closed ranges in the order in which the stream ends them."""
         self.collect_at = collect_at
         """How many closed ranges bring about the next collection in passing."""
@@ -98,7 +120,7 @@ class Range:
     """A named range on a lane, for one thread, as a context manager.
 
     Opening and closing enqueue an event each and return at once. An exception inside passes through unchanged and the range
-    is kept.
+    is kept. An interrupt (Ctrl-C) while it opens or closes leaves no range open: it is kept whole, or counted as dropped.
     """
 
     __slots__ = ("_annotation", "_code", "_name", "_writer")
@@ -122,40 +144,82 @@ class Range:
         try:
             writer.record(events[0])
         except Exception as error:
-            raise recorder.failed(error, self._name, writer.lane) from error
+            recorder.count_failed(1)
+            raise recorder.explain(error, self._name, writer.lane) from error
         lane = writer.lane
         lane.last_number = number = next(recorder.numbers)
-        writer.open_ranges.append((events, now_ns, number))
-        if lane.incoming:
-            recorder.close_edges(lane, number)
-        recorder.push_range(self._annotation)
+        entry = (events, now_ns, number, self)
+        try:
+            writer.open_ranges.append(entry)
+            if lane.incoming:
+                recorder.close_edges(lane, number)
+            recorder.push_range(self._annotation)
+        except BaseException:
+            # The block does not run, so nothing will be missing: the range is not counted.
+            if writer.open_ranges and writer.open_ranges[-1] is entry:
+                recorder.drop_open(writer.open_ranges, len(writer.open_ranges) - 1)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         writer = self._writer
-        recorder = writer.recorder
-        recorder.pop_range()
         open_ranges = writer.open_ranges
-        events, queued_host_ns, number = open_ranges.pop()
-        try:
-            writer.record(events[1])
-        except Exception as failure:
-            mapped = recorder.failed(failure, self._name, writer.lane)
-            if error is None:
-                raise mapped from failure
-            # The user's own exception matters more than a range that could not be closed after it.
-            _log.warning("%s", mapped)
+        if (not open_ranges or open_ranges[-1][3] is not self) and not self._uncover(error):
             return
-        finished = writer.finished
-        finished.append((events, self._code, queued_host_ns, number, open_ranges[-1][2] if open_ranges else -1))
-        if len(finished) >= writer.collect_at:
-            recorder.collect_in_passing(writer)
+        entry = open_ranges[-1]
+        try:
+            # No call stands before this line, so an interrupt comes after NVTX has been told.
+            recorder = writer.recorder
+            recorder.pop_range()
+            events, queued_host_ns, number, _ = entry
+            writer.record(events[1])
+            parent = open_ranges[-2][2] if len(open_ranges) > 1 else -1
+            finished = writer.finished
+            finished.append((events, self._code, queued_host_ns, number, parent))
+            del open_ranges[-1]
+            if len(finished) >= writer.collect_at:
+                recorder.collect_in_passing(writer)
+        except Exception as failure:  # noqa: BLE001 - raised again, unless the user's own error is on its way
+            self._settle(entry)
+            self._tell(failure, error)
+        except BaseException:
+            self._settle(entry)
+            raise
 
-    def abandon(self) -> None:
-        """Close the range without its end, since its stream is gone; it counts as dropped."""
-        recorder = self._writer.recorder
-        recorder.pop_range()
-        self._writer.open_ranges.pop()
-        recorder.failed_count += 1
+    def _uncover(self, error: BaseException | None) -> bool:
+        """Drop the ranges above this one, which an interrupt or wrong nesting left open; tell whether this one is open."""
+        writer = self._writer
+        open_ranges = writer.open_ranges
+        for place in range(len(open_ranges) - 1, -1, -1):
+            if open_ranges[place][3] is self:
+                writer.recorder.count_failed(writer.recorder.drop_open(open_ranges, place + 1))
+                return True
+        if not writer.lane.is_closed:
+            message = (
+                f"Range {self._name[:60]!r} on stream {writer.lane.name!r} was left twice, or after a range around it; it is "
+                "not in the trace. Enter and leave ranges with nested `with` blocks."
+            )
+            if error is None:
+                raise SelectionError(message)
+            _log.warning(message)
+        return False
+
+    def _settle(self, entry: OpenEntry) -> None:
+        """Leave no half a range where closing was cut off: it is kept already, or it counts as dropped."""
+        writer = self._writer
+        if writer.open_ranges and writer.open_ranges[-1] is entry:
+            del writer.open_ranges[-1]
+            if not writer.finished or writer.finished[-1][3] != entry[2]:
+                writer.recorder.count_failed(1)
+
+    def _tell(self, failure: Exception, error: BaseException | None) -> None:
+        lane = self._writer.lane
+        if lane.is_closed:
+            return  # closing a stream ends what is open on it
+        mapped = self._writer.recorder.explain(failure, self._name, lane)
+        if error is None:
+            raise mapped from failure
+        # The user's own exception matters more than a range that could not be closed after it.
+        _log.warning("%s", mapped)
 
 
 class OpenRange:
@@ -166,10 +230,10 @@ class OpenRange:
 
     def __init__(self, recorder: Recorder, lane: RecordedLane, name: str) -> None:
         self._recorder = recorder
-        state = recorder.thread_state()
-        # A writer of its own: the stream may end other ranges of this thread later than this one.
-        self._writer = recorder.new_writer(lane, state)
+        self._lane = lane
         self._name = name
+        state = recorder.thread_state()
+        self._thread = state.thread
         self._parent = state.top_number
         self._queued_host_ns = recorder.host_time_ns()
         self._code, _ = recorder.prepare(name)
@@ -178,15 +242,21 @@ class OpenRange:
         self._number = lane.last_number = next(recorder.numbers)
 
     def end(self) -> None:
-        """Close the range behind the work enqueued so far. Idempotent."""
+        """Close the range behind the work enqueued so far. Idempotent; on a closed stream the range counts as dropped."""
         events, self._events = self._events, None
         if events is None:
             return
+        if self._lane.is_closed:
+            self._recorder.count_failed(1)
+            return
         self._record(events[1])
-        self._writer.finished.append((events, self._code, self._queued_host_ns, self._number, self._parent))
+        row = (events, self._code, self._queued_host_ns, self._number, self._parent)
+        self._recorder.hand_over(self._lane, row, self._thread)
 
     def _record(self, event: Any) -> None:
+        record = self._lane.refuse if self._lane.is_closed else self._lane.stream.record_raw
         try:
-            self._writer.record(event)
+            record(event)
         except Exception as error:
-            raise self._recorder.failed(error, self._name, self._writer.lane) from error
+            self._recorder.count_failed(1)
+            raise self._recorder.explain(error, self._name, self._lane) from error

@@ -12,11 +12,20 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.backends import Backend, BackendStream
-from gpustreamlab.errors import DeviceError, OptionError
+from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
 from gpustreamlab.model import Lane, Trace, TraceMetadata
 from gpustreamlab.recorder._buffer import Drained, SpanBuffer
 from gpustreamlab.recorder._names import NameTable
-from gpustreamlab.recorder._ranges import COLLECT_EVERY, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
+from gpustreamlab.recorder._ranges import (
+    COLLECT_EVERY,
+    FinishedRange,
+    LaneWriter,
+    OpenEntry,
+    OpenRange,
+    Range,
+    RecordedLane,
+    ThreadState,
+)
 from gpustreamlab.recorder._snapshot import RANGE_CODE, build_trace
 from gpustreamlab.typing import CaptureTier
 
@@ -30,6 +39,8 @@ IDLE_PAIRS = 65_536
 """Pairs of events kept for later ranges; more go back to the backend's pool."""
 KEPT_RANGES = 4_096
 """Names of one thread and lane whose ranges are kept for the next use."""
+MAX_LABEL_LENGTH = 1_000
+"""Longest name of a range, in characters; a longer one is cut and ends in "…"."""
 NAME_LIMIT = 65_536
 """Different range names told apart in one session."""
 THREAD_LIMIT = 4_096
@@ -54,21 +65,23 @@ class Recorder:
     ) -> None:
         if type(pending_limit) is not int or pending_limit < 1:
             raise OptionError(
-                f"pending_limit is {pending_limit!r}; it is a number of ranges, at least 1. Use pending_limit=65_536."
+                f"pending_limit is {pending_limit!r}; it is a number of ranges, at least 1. "
+                "Use gpustreamlab.Session(pending_limit=65_536)."
             )
         self._backend = backend
         self._buffer = SpanBuffer(ring_size)
         self._pending_limit = pending_limit
-        self._lock = threading.Lock()
+        # Re-entrant: a finaliser or a signal handler may come here in the middle of a collection of the same thread.
+        self._lock = threading.RLock()
+        self._is_collecting = False
         self._names = NameTable(NAME_LIMIT)
         self._threads = NameTable(THREAD_LIMIT)
         self._lanes: list[Lane] = []
         self._recorded: list[RecordedLane] = []
         self._edges: deque[tuple[int, int]] = deque(maxlen=ring_size)
         self._overflowed_count = 0
+        self._failed_count = 0
         self._idle_pairs: list[tuple[Any, Any]] = []
-        self.failed_count = 0
-        """Ranges whose start or end could not be recorded."""
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
         self.numbers = count()
@@ -81,12 +94,13 @@ class Recorder:
     @property
     def dropped_count(self) -> int:
         """Ranges that are missing: overwritten, beyond the pending limit, or failed to record."""
-        return self._buffer.dropped_count + self._overflowed_count + self.failed_count
+        return self._buffer.dropped_count + self._overflowed_count + self._failed_count
 
     @property
     def pending_count(self) -> int:
         """Closed ranges whose device work had not ended when they were last collected."""
-        return sum(len(writer.finished) for lane in self._recorded for writer in tuple(lane.writers))
+        lanes = tuple(self._recorded)
+        return sum(len(lane.handed_over) + sum(len(writer.finished) for writer in tuple(lane.writers)) for lane in lanes)
 
     @property
     def span_count(self) -> int:
@@ -98,7 +112,7 @@ class Recorder:
         with self._lock:
             names = [known.name for known in self._lanes]
             index = names.index(lane.name) if lane.name in names else len(names)
-            recorded = RecordedLane(index, stream)
+            recorded = RecordedLane(index, lane.name, stream)
             self._lanes[index : index + 1] = [lane]
             self._recorded[index : index + 1] = [recorded]
         return recorded
@@ -120,26 +134,18 @@ class Recorder:
         try:
             return state.writers[lane]
         except KeyError:
-            writer = state.writers[lane] = self.new_writer(lane, state)
-            return writer
-
-    def new_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
-        """Return a new way to a lane, whose closed ranges are collected with all others."""
-        writer = LaneWriter(self, lane, state, collect_at=min(COLLECT_EVERY, self._pending_limit + 1))
-        with self._lock:
-            lane.writers.append(writer)
-        return writer
+            return self._add_writer(lane, state)
 
     def make_range(self, writer: LaneWriter, name: str) -> Range:
         """Return a range of a new name; it is kept for the next use as long as there is room."""
         made = Range(writer, name, *self.prepare(name))
-        if len(writer.ranges) < KEPT_RANGES:
+        if len(writer.ranges) < KEPT_RANGES and len(name) <= MAX_LABEL_LENGTH:
             writer.ranges[name] = made
         return made
 
     def prepare(self, name: str) -> tuple[int, Any]:
         """Return the code and the NVTX attributes of a name."""
-        text = _utf8(name)
+        text = _utf8(name if len(name) <= MAX_LABEL_LENGTH else f"{name[:MAX_LABEL_LENGTH]}…")
         return self._names.code(text), self._backend.annotation(text)
 
     def new_pair(self) -> tuple[Any, Any]:
@@ -150,19 +156,45 @@ class Recorder:
         """Keep the clock precise; called by the first range after `next_tick_ns`."""
         self.next_tick_ns = self._backend.tick(now_ns)
 
-    def failed(self, error: Exception, name: str, lane: RecordedLane) -> Exception:
-        """Count a range that could not be recorded; return the error to raise."""
-        self.failed_count += 1
-        return self._backend.map_error(error, f"Recording range {name[:60]!r} on stream {self._lanes[lane.index].name!r}")
+    def count_failed(self, count: int) -> None:
+        """Count ranges that could not be recorded, or were left open."""
+        with self._lock:
+            self._failed_count += count
+
+    def explain(self, error: Exception, name: str, lane: RecordedLane) -> Exception:
+        """Return the error to raise for a range that could not be recorded."""
+        if isinstance(error, GPUStreamLabError):
+            return error
+        return self._backend.map_error(error, f"Recording range {name[:60]!r} on stream {lane.name!r}")
+
+    def drop_open(self, open_ranges: list[OpenEntry], depth: int) -> int:
+        """Forget the open ranges of a thread above a depth, innermost first; return how many."""
+        count = 0
+        while len(open_ranges) > depth:
+            del open_ranges[-1]
+            self.pop_range()
+            count += 1
+        return count
+
+    def hand_over(self, lane: RecordedLane, row: FinishedRange, thread: int) -> None:
+        """Take a closed range that any thread could end; where too many wait for the device, drop it and count it."""
+        with self._lock:
+            lane.handed_over.append((row, thread))
+            if len(lane.handed_over) % COLLECT_EVERY == 0 or len(lane.handed_over) > self._pending_limit:
+                self.collect()
+            if len(lane.handed_over) > self._pending_limit:
+                self._release([lane.handed_over.pop()[0]])
+                self._overflowed_count += 1
 
     def collect_in_passing(self, writer: LaneWriter) -> None:
         """Collect when many ranges have closed, and drop the newest where the device falls behind; called by a range."""
-        self.collect()
-        waiting = writer.finished
-        while len(waiting) > self._pending_limit:
-            self._release([waiting.pop()])
-            self._overflowed_count += 1
-        writer.collect_at = min(len(waiting) + COLLECT_EVERY, self._pending_limit + 1)
+        with self._lock:
+            self.collect()
+            waiting = writer.finished
+            while len(waiting) > self._pending_limit:
+                self._release([waiting.pop()])
+                self._overflowed_count += 1
+            writer.collect_at = min(len(waiting) + COLLECT_EVERY, self._pending_limit + 1)
 
     def add_edge(self, source_number: int, target: RecordedLane) -> None:
         """Note that the next range of a lane waits for an earlier range; -1 stands for none."""
@@ -177,8 +209,14 @@ class Recorder:
     def collect(self) -> None:
         """Move ranges whose device work has ended into the buffer. Never waits for the device."""
         with self._lock:
-            for lane in self._recorded:
-                self._collect_lane(lane)
+            if self._is_collecting:
+                return  # called from inside itself: who collects already goes on when this returns
+            self._is_collecting = True
+            try:
+                for lane in self._recorded:
+                    self._collect_lane(lane)
+            finally:
+                self._is_collecting = False
 
     def drain(self, cursor: int) -> Drained:
         """Collect, then return the spans appended since the cursor; start with 0."""
@@ -192,7 +230,7 @@ class Recorder:
         with self._lock:
             self._buffer.clear()
             self._edges.clear()
-            self._overflowed_count = self.failed_count = 0
+            self._overflowed_count = self._failed_count = 0
 
     def trace(self, *, title: str = "") -> Trace:
         """Collect, then return everything in the buffer as an immutable trace.
@@ -215,34 +253,65 @@ class Recorder:
             metadata=self._metadata(title),
         )
 
+    def close(self) -> None:
+        """Give the events that no range holds back to the backend's pool."""
+        with self._lock:
+            pairs = self._idle_pairs[:]
+            self._idle_pairs.clear()
+        for events in pairs:
+            self._backend.release_events(events)
+
+    def _add_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
+        writer = LaneWriter(self, lane, state, collect_at=min(COLLECT_EVERY, self._pending_limit + 1))
+        with self._lock:
+            lane.writers.append(writer)
+            writer.record = lane.refuse if lane.is_closed else writer.record
+        for known in [known for known in state.writers if known.is_closed]:
+            del state.writers[known]
+        state.writers[lane] = writer
+        return writer
+
     def _collect_lane(self, lane: RecordedLane) -> None:
         for writer in lane.writers:
-            self._collect_writer(lane, writer)
+            ended = self._count_ended(writer.finished)
+            if ended:
+                rows = writer.finished[:ended]
+                self._append_rows(lane, rows, [writer.thread] * ended)
+                # Between these two lines no interrupt can come: a row is either waiting or in the buffer.
+                del writer.finished[:ended]
+                self._release(rows)
+        if lane.handed_over:
+            self._collect_handed_over(lane)
         if any(_is_spent(writer) for writer in lane.writers):
             lane.writers[:] = [writer for writer in lane.writers if not _is_spent(writer)]
 
-    def _collect_writer(self, lane: RecordedLane, writer: LaneWriter) -> None:
-        ended = self._count_ended(writer.finished)
-        if not ended:
-            return
-        rows = [writer.finished.popleft() for _ in range(ended)]
+    def _collect_handed_over(self, lane: RecordedLane) -> None:
+        ended: list[tuple[FinishedRange, int]] = []
+        waiting: list[tuple[FinishedRange, int]] = []
+        for row, thread in lane.handed_over:
+            (ended if self._backend.is_event_done(row[0][1]) else waiting).append((row, thread))
+        if ended:
+            rows, threads = zip(*ended, strict=True)
+            self._append_rows(lane, rows, threads)
+            lane.handed_over = waiting
+            self._release(rows)
+
+    def _append_rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> None:
         pairs, names, queued, numbers, parents = zip(*rows, strict=True)
         starts, ends = zip(*pairs, strict=True)
         times = self._backend.resolve(starts, ends, np.array(queued, np.int64))
-        self._buffer.append(
-            {
-                "start_ns": times.start_ns,
-                "end_ns": times.end_ns,
-                "queued_ns": times.queued_ns,
-                "lane": np.full(ended, lane.index, np.int64),
-                "name": np.array(names, np.int64),
-                "kind": np.full(ended, RANGE_CODE, np.int64),
-                "parent": np.array(parents, np.int64),
-                "thread": np.full(ended, writer.thread, np.int64),
-                "number": np.array(numbers, np.int64),
-            }
-        )
-        self._release(rows)
+        columns = {
+            "start_ns": times.start_ns,
+            "end_ns": times.end_ns,
+            "queued_ns": times.queued_ns,
+            "lane": np.full(len(rows), lane.index, np.int64),
+            "name": np.array(names, np.int64),
+            "kind": np.full(len(rows), RANGE_CODE, np.int64),
+            "parent": np.array(parents, np.int64),
+            "thread": np.array(threads, np.int64),
+            "number": np.array(numbers, np.int64),
+        }
+        self._buffer.append(columns)
 
     def _release(self, rows: Sequence[FinishedRange]) -> None:
         """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""
@@ -251,7 +320,7 @@ class Recorder:
         for events, *_ in rows[room:]:
             self._backend.release_events(events)
 
-    def _count_ended(self, waiting: deque[FinishedRange]) -> int:
+    def _count_ended(self, waiting: Sequence[FinishedRange]) -> int:
         """Return how many of a lane's closed ranges have ended: a stream ends them in order, so a few questions are enough."""
         is_done = self._backend.is_event_done
         low, high = 0, len(waiting)

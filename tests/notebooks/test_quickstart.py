@@ -1,0 +1,131 @@
+"""The quickstart, executed on the simulated device as `make demo` executes it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+
+from gpustreamlab import load_trace
+from scripts import run_notebook
+
+pytestmark = pytest.mark.notebook
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "01-quickstart.ipynb"
+RANGES = {"upload": {"upload"}, "compute": {"batch", "filter", "statistics"}, "download": {"download"}}
+"""Names of the ranges in each lane of the pipeline."""
+BATCH_COUNT = 8
+LINE_WIDTH = 160
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Run the notebook where no GPU is seen; return its folder, what was printed, and the executed notebook."""
+    folder = tmp_path_factory.mktemp("demo")
+    printed = io.StringIO()
+    arguments = [str(NOTEBOOK), "--folder", str(folder), "--save", str(folder / "executed.ipynb")]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        status = run_notebook.main(arguments)
+    assert status == 0, "A cell failed; its traceback is above."
+    return folder, printed.getvalue(), nbformat.read(folder / "executed.ipynb", as_version=4)
+
+
+@pytest.fixture(scope="module")
+def trace(demo):
+    return load_trace(demo[0] / "trace.parquet")
+
+
+def test_every_cell_ran_without_an_error_or_a_warning(demo):
+    cells = [cell for cell in demo[2].cells if cell.cell_type == "code"]
+
+    assert all(cell.execution_count for cell in cells)
+    assert [output for cell in cells for output in cell.outputs if output.output_type == "error"] == []
+    assert [output.text for cell in cells for output in cell.outputs if output.get("name") == "stderr"] == []
+
+
+def test_the_results_are_right_and_said_to_be(demo):
+    assert f"{8 * BATCH_COUNT} pictures are right." in demo[1]
+
+
+def test_the_streams_overlap_and_the_notebook_says_how_much(demo):
+    overlap = re.search(r"speed-up of overlap ([\d.]+) \(at best ([\d.]+)\)", demo[1])
+    against_one = re.search(r"([\d.]+) times as fast \(simulated on ", demo[1])
+
+    assert 1.5 < float(overlap[1]) <= float(overlap[2])
+    assert float(against_one[1]) > 1.5
+
+
+def test_it_says_that_the_device_is_simulated(demo):
+    assert "simulated, no hardware behind them" in demo[1]
+    assert "No hardware stands behind these times." in demo[1]
+    assert "SIMULATED" in (demo[0] / "timeline.html").read_text(encoding="utf-8")
+
+
+def test_the_timelines_are_shown_as_page_picture_and_text(demo):
+    shown = [
+        output.data for cell in demo[2].cells for output in cell.get("outputs", ()) if "image/svg+xml" in output.get("data", {})
+    ]
+
+    assert len(shown) >= 3
+    assert all({"text/html", "image/svg+xml", "text/plain"} <= data.keys() for data in shown)
+    assert shown[0]["text/plain"].startswith("three streams: timeline of 40 spans in 3 streams")
+
+
+def test_the_timeline_is_one_file_that_needs_no_other(demo):
+    folder, printed, _ = demo
+    page = (folder / "timeline.html").read_text(encoding="utf-8")
+
+    assert str(folder / "timeline.html") in printed
+    assert 100_000 < len(page) < 2_000_000
+    assert not re.search(r"""(src|href)\s*=\s*["']?(?!data:)[a-z/]""", page)
+    assert "@import" not in page
+    assert "url(http" not in page
+    assert str(folder) not in page
+
+
+def test_the_trace_has_the_pipelines_lanes_and_ranges(trace):
+    found = {lane.name: {trace.names[code] for code in trace.name[trace.lane == row]} for row, lane in enumerate(trace.lanes)}
+
+    assert found == RANGES
+    assert len(trace) == BATCH_COUNT * sum(map(len, RANGES.values()))
+    assert trace.metadata.simulated
+    assert (trace.metadata.dropped_spans, trace.metadata.pending_spans) == (0, 0)
+
+
+def test_each_batch_is_filtered_after_its_upload_and_downloaded_after_both(trace):
+    def times(name):
+        rows = trace.name == trace.names.index(name)
+        return trace.start_ns[rows], trace.end_ns[rows]
+
+    (_, uploaded), (began, ended), (saved, _) = times("upload"), times("batch"), times("download")
+
+    assert (uploaded <= began).all()
+    assert (ended <= saved).all()
+    assert len(trace.edges) > BATCH_COUNT
+
+
+def test_the_file_in_the_repository_is_clean():
+    # GIVEN the notebook as it is committed
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+    # THEN it holds nothing of a run
+    assert [cell.outputs for cell in code if cell.outputs] == []
+    assert [cell.execution_count for cell in code if cell.execution_count] == []
+    assert set(notebook.metadata) <= {"kernelspec", "language_info"}
+
+    # AND its cells are Python that reads well, and name no place of a machine
+    for cell in notebook.cells:
+        lines = cell.source.split("\n")
+        assert [line for line in lines if line != line.rstrip() or "\t" in line or len(line) > LINE_WIDTH] == []
+        assert not re.search(r"/(home|work|tmp|Users|root)\b|[A-Z]:\\", cell.source)
+    for cell in code:
+        ast.parse(TransformerManager().transform_cell(cell.source))

@@ -1,0 +1,304 @@
+"""What the pages say: their links lead somewhere, their code runs, and what they promise to list is listed.
+
+In the README and in docs, a block marked ``python`` is a notebook cell; the cells of a page run in its order, in one shell, on
+the simulated device. A block marked ``text`` right behind one is what the cell prints. ``python needs=NAME,...`` runs where
+these packages are; elsewhere, and for ``needs=gpu``, only its syntax is checked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+import gpustreamlab
+from gpustreamlab import Session, magics
+from gpustreamlab.analysis import Overlap
+from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
+from gpustreamlab.typing import Unavailable
+from scripts import bench_table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").glob("*.md")])
+REFERENCE = ROOT / "docs" / "reference"
+NOT_LINKED = re.compile(r"[a-z]+:")
+"""Links to elsewhere; no test here needs a network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page."""
+
+    line: int
+    """Number of its first line."""
+    language: str
+    needs: tuple[str, ...]
+    source: str
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found = re.finditer(r"^```(\w+)([^\n]*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [
+        Block(
+            found_at.string.count("\n", 0, found_at.start()) + 2,
+            found_at[1],
+            tuple(found_at[2].strip().removeprefix("needs=").split(",")) if found_at[2].strip() else (),
+            found_at[3],
+        )
+        for found_at in found
+    ]
+
+
+def cells_of(page: Path) -> list[tuple[Block, str | None]]:
+    """Return the python blocks of a page, each with what it is said to print, or None."""
+    blocks = blocks_of(page)
+    following = [*blocks, None][1:]
+    return [
+        (block, after.source if after is not None and after.language == "text" else None)
+        for block, after in zip(blocks, following, strict=True)
+        if block.language == "python"
+    ]
+
+
+RUNNABLE = [page for page in PAGES if cells_of(page)]
+
+
+@pytest.fixture
+def shell(monkeypatch, tmp_path) -> Iterator[InteractiveShell]:
+    """Return a shell in an empty folder, on a machine without a GPU."""
+    problem = (Unavailable.NO_DRIVER, "No NVIDIA driver was found.")
+    monkeypatch.setattr("gpustreamlab.backends.cuda._probe.why_unavailable", lambda: problem)
+    monkeypatch.chdir(tmp_path)
+    config = Config()
+    config.HistoryManager.enabled = False
+    InteractiveShell.clear_instance()
+    made = InteractiveShell.instance(config=config)
+    yield made
+    for value in list(made.user_ns.values()):
+        if isinstance(value, Session):
+            value.close()
+    magics.unload_ipython_extension(made)
+    InteractiveShell.clear_instance()
+
+
+def run_cell(shell: InteractiveShell, block: Block) -> str:
+    """Run a block as a cell, and return what it prints."""
+    with capture_output(display=False) as captured:
+        result = shell.run_cell(block.source, store_history=True)
+    result.raise_error()
+    return re.sub(r"^Out\[\d+\]: .*\n?", "", captured.stdout, flags=re.MULTILINE)
+
+
+def can_run(block: Block) -> bool:
+    return all(name != "gpu" and importlib.util.find_spec(name) is not None for name in block.needs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
+@pytest.mark.parametrize("page", RUNNABLE, ids=page_id)
+def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, shell):
+    for block, printed in cells_of(page):
+        if not can_run(block):
+            compile(shell.transform_cell(block.source), f"{page_id(page)}:{block.line}", "exec")
+            continue
+        out = run_cell(shell, block)
+        if printed is not None:
+            assert out.split() == printed.split(), f"{page_id(page)}, line {block.line}, prints:\n{out}"
+
+
+def test_the_first_pages_have_code_that_is_run():
+    assert {"README.md", "docs/tutorials/ten-minutes.md"} <= {page_id(page) for page in RUNNABLE}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_relative_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"""(?:src|href)=["']([^"']+)["']""", text)
+    broken = [target for target in targets if not NOT_LINKED.match(target) and not leads_somewhere(page, unquote(target))]
+
+    assert not broken
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    """Tell whether a relative link names a file, and a heading of it where it has a fragment."""
+    path, _, fragment = target.partition("#")
+    aim = (page.parent / path) if path else page
+    return aim.exists() and (not fragment or fragment in anchors(aim))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the fragments of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=page_id)
+def test_every_page_is_reached_from_the_index(page):
+    index = ROOT / "docs" / "README.md"
+    linked = {index, *linked_pages(index), *linked_pages(ROOT / "docs" / "explanations" / "decisions" / "README.md")}
+
+    assert page in linked
+
+
+def linked_pages(page: Path) -> set[Path]:
+    targets = re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8"))
+    return {(page.parent / target).resolve() for target in targets if not NOT_LINKED.match(target)}
+
+
+PARSERS = {parser.prog: parser for parser in (magics.gpulab_parser(), magics.gpustream_parser(), magics.gputimeline_parser())}
+
+
+@pytest.mark.parametrize("magic", PARSERS)
+def test_the_reference_has_every_option_of_a_magic(magic):
+    # GIVEN the section of the magic
+    page = (REFERENCE / "magics.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## `{magic}")[2].partition("\n## ")[0]
+
+    # WHEN it is compared with the parser
+    listed = set(re.findall(r"`(-{1,2}[a-z]+)", section))
+    wanted = {name for action in PARSERS[magic]._actions for name in action.option_strings if name != "--help"}
+
+    # THEN it has its options and choices, and no other
+    assert listed == wanted
+    assert all(f"`{choice}`" in section for choice in PARSERS[magic].choices)
+
+
+def public_members(kind: type) -> set[str]:
+    own = {name for base in kind.__mro__ if base.__module__.startswith("gpustreamlab") for name in vars(base)}
+    return {name for name in own if not name.startswith("_")}
+
+
+CLASSES = {
+    "Session": gpustreamlab.Session,
+    "Stream": gpustreamlab.Stream,
+    "Event": gpustreamlab.Event,
+    "Trace": gpustreamlab.Trace,
+    "Timeline": gpustreamlab.Timeline,
+    "Overlap": Overlap,
+    "TraceMetadata": TraceMetadata,
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_reference_has_every_member_of_a_class(name):
+    page = (REFERENCE / "python.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## `{name}")[2].partition("\n## ")[0]
+    missing = {member for member in public_members(CLASSES[name]) if not re.search(rf"`(lab\.)?{member}\b", section)}
+
+    assert not missing
+
+
+def test_the_reference_has_every_column_of_a_trace():
+    page = (REFERENCE / "python.md").read_text(encoding="utf-8")
+
+    assert all(f"`{column}`" in page for column in COLUMN_DTYPES)
+
+
+def test_the_figures_in_the_readme_are_those_of_the_results():
+    assert bench_table.main(["--check"]) == 0, "Run: python scripts/bench_table.py"
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """Return a function that runs the script on a README and results of its own."""
+    readme, results = tmp_path / "README.md", tmp_path / "results"
+    results.mkdir()
+    readme.write_text(f"above\n{bench_table.BEGIN}\n{bench_table.END}\nbelow\n")
+
+    def run(*options: str) -> tuple[int, str]:
+        status = bench_table.main([*options, "--readme", str(readme), "--results", str(results)])
+        return status, readme.read_text(encoding="utf-8")
+
+    run.readme, run.results = readme, results
+    return run
+
+
+def write_result(bench, name, **facts):
+    (bench.results / f"{name}.json").write_text(json.dumps({"rows": [{"what": "a", "us": 1.25}], **facts}), encoding="utf-8")
+
+
+def test_figures_are_written_between_the_markers_and_stale_ones_are_told(bench, capsys):
+    # GIVEN a README without figures, and a result of a GPU
+    machine = {"device": "NVIDIA H200", "driver": "CUDA 13.0", "python": "3.12.1", "versions": {"numpy": "2.4", "torch": "2.9"}}
+    write_result(bench, "gpu_time", title="GPU time", machine=machine)
+
+    # THEN it is stale until the script has run, and again when a figure changes
+    assert bench("--check")[0] == 1
+    assert "stale" in capsys.readouterr().err
+    status, text = bench()
+    assert status == 0
+    assert "**GPU time**\n\n| what | us |\n|---|---:|\n| a | 1.25 |\n" in text
+    assert "NVIDIA H200, driver for CUDA 13.0, Python 3.12.1, numpy 2.4 · [`gpu_time.json`]" in text
+    assert text.startswith("above\n")
+    assert text.endswith("\nbelow\n")
+    assert bench("--check") == (0, text)
+    write_result(bench, "gpu_time", rows=[{"us": 2.0}])
+    assert bench("--check")[0] == 1
+
+
+def test_results_stand_in_their_order_whatever_is_missing(bench):
+    for name in ("zebra", "clock", "range_cost"):
+        write_result(bench, name)
+
+    _, text = bench()
+
+    assert text.index("range_cost.json") < text.index("clock.json") < text.index("zebra.json")
+    assert "**Range cost**" in text
+    assert "No GPU used" in text
+
+
+def test_a_readme_without_results_says_how_to_make_them(bench):
+    bench.results.rmdir()
+
+    assert bench()[0] == 0
+    assert bench_table.NO_FIGURES in bench()[1]
+
+
+VALUES = {
+    "thousands": (1_000_000, "1,000,000"),
+    "large float": (12345.6, "12,346"),
+    "small float": (0.012345, "0.0123"),
+    "whole float": (2.0, "2"),
+    "truth": (True, "True"),
+    "nothing": (None, "–"),
+    "markup": ("a|b <i>\n", "a\\|b &lt;i> "),
+}
+
+
+@pytest.mark.parametrize(("value", "shown"), VALUES.values(), ids=VALUES.keys())
+def test_values_are_shown_short_and_as_text(value, shown):
+    assert bench_table.shown(value) == shown
+
+
+BAD_RESULTS = {"no JSON": "{", "no rows": "{}", "a list": "[]", "rows of numbers": '{"rows": [1]}'}
+
+
+@pytest.mark.parametrize("content", BAD_RESULTS.values(), ids=BAD_RESULTS.keys())
+def test_a_file_that_is_no_result_is_named(bench, capsys, content):
+    (bench.results / "clock.json").write_text(content)
+    before = bench.readme.read_text()
+
+    assert bench()[0] == 1
+    assert "clock.json" in capsys.readouterr().err
+    assert bench.readme.read_text() == before
+
+
+@pytest.mark.parametrize("text", ["", bench_table.BEGIN, f"{bench_table.END}{bench_table.BEGIN}", "both twice"])
+def test_a_readme_without_one_pair_of_markers_is_left_alone(bench, capsys, text):
+    text = f"{bench_table.BEGIN}{bench_table.END}" * 2 if text == "both twice" else text
+    bench.readme.write_text(text)
+
+    assert bench() == (1, text)
+    assert "no pair of markers" in capsys.readouterr().err
