@@ -53,9 +53,9 @@ class Selections:
         """Close this thread's open ranges and put back what was selected before them; leaving one later is then silent."""
         self.is_closed = True
         state = self.recorder.thread_state()
-        while state.open_ranges:
+        while (opened := state.open_ranges[-1][3]) is not None:
             with suppress(DeviceError):  # closing the stream tells of a device that has failed
-                state.open_ranges[-1][3].__exit__(None, None, None)
+                opened.__exit__(None, None, None)
         if state.selections:
             state.selections[0].put_back()
 
@@ -127,7 +127,8 @@ class Selection:
         state = self._state
         if state is None:
             return
-        self._selections.recorder.drop_open(state.open_ranges, self._depth)
+        if len(state.open_ranges) > self._depth:
+            self._selections.recorder.drop_open(state.open_ranges, self._depth)
         state.writer = self._above
         try:
             if self._token is not _NOTHING:
@@ -152,10 +153,11 @@ class Selection:
 
     def _forget(self, state: ThreadState) -> None:
         entered = state.selections
-        while self in entered:
-            last = entered[-1]
-            last._is_taken = last is not self  # noqa: SLF001 - of this class
-            last._state = None  # noqa: SLF001
+        while entered and entered[-1] is not self and self in entered:
+            taken = entered[-1]
+            taken._is_taken, taken._state = True, None  # noqa: SLF001 - of this class
+            del entered[-1]
+        if entered and entered[-1] is self:
             del entered[-1]
         self._state = None
 

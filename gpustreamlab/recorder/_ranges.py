@@ -24,8 +24,11 @@ FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int]
 """A closed range whose device work may still run: its pair of events, its name's code, when it was queued (host ns), its
 number, and its parent's number or -1. A plain tuple: a named one takes 0.3 us to make."""
 
-OpenEntry: TypeAlias = "tuple[tuple[Any, Any], int, int, Range]"
+OpenEntry: TypeAlias = "tuple[tuple[Any, Any], int, int, Range | None]"
 """An open range: its pair of events, when it was queued (host ns), its number, and what closes it."""
+
+NOTHING_OPEN: OpenEntry = ((None, None), 0, -1, None)
+"""What lies below the outermost open range, so that every range has one below it."""
 
 COLLECT_EVERY = 4_096
 """Closed ranges after which finished ones are collected in passing, so that their events are used again."""
@@ -73,8 +76,8 @@ class ThreadState:
     def __init__(self, thread: int) -> None:
         self.thread = thread
         """Code of the thread's name."""
-        self.open_ranges: list[OpenEntry] = []
-        """The open ranges, innermost last."""
+        self.open_ranges: list[OpenEntry] = [NOTHING_OPEN]
+        """`NOTHING_OPEN`, then the open ranges, innermost last."""
         self.writer: LaneWriter | None = None
         """Writer of the selected lane."""
         self.writers: dict[RecordedLane, LaneWriter] = {}
@@ -85,7 +88,7 @@ class ThreadState:
     @property
     def top_number(self) -> int:
         """Number of the innermost open range, or -1."""
-        return self.open_ranges[-1][2] if self.open_ranges else -1
+        return self.open_ranges[-1][2]
 
 
 class LaneWriter:
@@ -156,28 +159,25 @@ class Range:
             recorder.push_range(self._annotation)
         except BaseException:
             # The block does not run, so nothing will be missing: the range is not counted.
-            if writer.open_ranges and writer.open_ranges[-1] is entry:
+            if writer.open_ranges[-1] is entry:
                 recorder.drop_open(writer.open_ranges, len(writer.open_ranges) - 1)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         writer = self._writer
         open_ranges = writer.open_ranges
-        if (not open_ranges or open_ranges[-1][3] is not self) and not self._uncover(error):
+        if open_ranges[-1][3] is not self and not self._uncover(error):
             return
-        entry = open_ranges[-1]
+        events, queued_host_ns, number, _ = entry = open_ranges[-1]
         try:
-            # No call stands before this line, so an interrupt comes after NVTX has been told.
-            recorder = writer.recorder
-            recorder.pop_range()
-            events, queued_host_ns, number, _ = entry
+            # No call stands before this one, so an interrupt comes after NVTX has been told.
+            writer.recorder.pop_range()
             writer.record(events[1])
-            parent = open_ranges[-2][2] if len(open_ranges) > 1 else -1
             finished = writer.finished
-            finished.append((events, self._code, queued_host_ns, number, parent))
+            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2]))
             del open_ranges[-1]
             if len(finished) >= writer.collect_at:
-                recorder.collect_in_passing(writer)
+                writer.recorder.collect_in_passing(writer)
         except Exception as failure:  # noqa: BLE001 - raised again, unless the user's own error is on its way
             self._settle(entry)
             self._tell(failure, error)
@@ -206,7 +206,7 @@ class Range:
     def _settle(self, entry: OpenEntry) -> None:
         """Leave no half a range where closing was cut off: it is kept already, or it counts as dropped."""
         writer = self._writer
-        if writer.open_ranges and writer.open_ranges[-1] is entry:
+        if writer.open_ranges[-1] is entry:
             del writer.open_ranges[-1]
             if not writer.finished or writer.finished[-1][3] != entry[2]:
                 writer.recorder.count_failed(1)

@@ -184,6 +184,7 @@ def test_the_clock_ticks_when_it_is_due_only(lab, backend):
 
 def test_a_users_error_passes_through_a_stream_that_has_failed_too(lab, backend, caplog):
     caplog.set_level(logging.WARNING)
+
     def fail():
         with lab.on("a", "bad"):
             backend.is_broken = True
