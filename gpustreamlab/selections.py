@@ -106,6 +106,7 @@ class Selection:
             entered.__enter__()
             return stream
         except BaseException:
+            recorder.drop_open(state.open_ranges, self._depth)  # the block does not run, so nothing will be missing
             self.put_back()
             raise
 
@@ -127,8 +128,7 @@ class Selection:
         state = self._state
         if state is None:
             return
-        if len(state.open_ranges) > self._depth:
-            self._selections.recorder.drop_open(state.open_ranges, self._depth)
+        self._drop_open(state, self._depth)
         state.writer = self._above
         try:
             if self._token is not _NOTHING:
@@ -140,16 +140,19 @@ class Selection:
 
     def _leave(self, state: ThreadState, error: BaseException | None) -> None:
         is_in_turn = state.selections[-1] is self
-        if len(state.open_ranges) > self._depth + 1:
-            # Left open by an interrupt, or by wrong nesting.
-            recorder = self._selections.recorder
-            recorder.count_failed(recorder.drop_open(state.open_ranges, self._depth + 1))
+        self._drop_open(state, self._depth + 1)
         try:
             self._range.__exit__(None, error, None)
         finally:
             self.put_back()
         if not is_in_turn:
             self._complain(error, "before one that was entered after it")
+
+    def _drop_open(self, state: ThreadState, depth: int) -> None:
+        """Drop and count ranges that an interrupt or wrong nesting left open."""
+        if len(state.open_ranges) > depth:
+            recorder = self._selections.recorder
+            recorder.count_failed(recorder.drop_open(state.open_ranges, depth))
 
     def _forget(self, state: ThreadState) -> None:
         entered = state.selections

@@ -96,8 +96,7 @@ class Session:
         self._state = SessionState.CLOSED  # until everything below has worked, there is nothing to close
         if isinstance(device, bool) or not isinstance(device, int):
             raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
-        if not isinstance(title, str):
-            raise OptionError(f"title is {title!r}; it is a text. Use gpustreamlab.Session(title='my run').")
+        self.title = title
         choice = choose_backend(backend, device)
         self._backend = choice.backend
         self._owns_backend = choice.is_owned
@@ -105,12 +104,10 @@ class Session:
         """Why the simulated device stands in for a GPU; empty if it does not."""
         try:
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
-        except Exception:
+        except BaseException:
             if self._owns_backend:
                 self._backend.close()
             raise
-        self.title = title
-        """A name for traces and timelines."""
         self._streams: dict[str, Stream] = {}
         self._lock = threading.RLock()
         self._selections = Selections(self._backend, self._recorder)
@@ -152,6 +149,17 @@ class Session:
         )
         note = f"<p>{html.escape(self.fallback_reason)}</p>" if self.fallback_reason else ""
         return f"<div><strong>gpustreamlab session</strong><table>{rows}</table>{note}</div>"
+
+    @property
+    def title(self) -> str:
+        """A name for traces and timelines; any text."""
+        return self._title
+
+    @title.setter
+    def title(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise OptionError(f"title is {text!r}; it is a text. Use gpustreamlab.Session(title='my run').")
+        self._title = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved
 
     @property
     def state(self) -> SessionState:

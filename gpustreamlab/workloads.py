@@ -67,12 +67,14 @@ def matrix_product(lab: Session, a: Any, b: Any, out: Any) -> None:
 
 
 def copy_to_device(host: Any, device: Any) -> None:
-    """Enqueue a copy of a host array into a device array; asynchronous if the host array is page-locked."""
+    """Enqueue a copy of a host array into a device array of its shape and type; asynchronous if `host` is page-locked."""
+    _require_device_array("copy_to_device(host, device)", device)
     device.set(host)
 
 
 def copy_to_host(device: Any, host: Any) -> None:
-    """Enqueue a copy of a device array into a host array; asynchronous if the host array is page-locked."""
+    """Enqueue a copy of a device array into a host array of its shape and type; asynchronous if `host` is page-locked."""
+    _require_device_array("copy_to_host(device, host)", device)
     device.get(out=host, blocking=False)
 
 
@@ -87,3 +89,11 @@ def _positive(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{name} is {value!r}; it is a whole number of at least 1.")
     return value
+
+
+def _require_device_array(call: str, device: object) -> None:
+    if not (hasattr(device, "set") and hasattr(device, "get")):
+        raise OptionError(
+            f"{call} was given a {type(device).__name__} as its device array. Make one with lab.xp.empty(shape, dtype), and "
+            "mind the order of the two."
+        )

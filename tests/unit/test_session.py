@@ -1,0 +1,649 @@
+"""A session's life: what it shows, how it closes, and what threads, generators and shutdown do to it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.errors import CloseError, OptionError, SelectionError, SessionClosedError, SessionError, StreamClosedError
+from gpustreamlab.typing import SessionState
+from gpustreamlab.workloads import matrix_product, spin
+from tests.helpers.instant_backend import InstantBackend
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        session.stream("a")
+        session.stream("b")
+        yield session
+
+
+def names(lab):
+    if not lab.is_closed:
+        lab.synchronize()
+    return [lab.trace.names[code] for code in lab.trace.name]
+
+
+def parents(lab):
+    """Each range's name and its parent's, or None."""
+    named = names(lab)
+    return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, lab.trace.parent, strict=True)}
+
+
+def run_in_thread(work):
+    """Run in another thread; return what it raised."""
+    raised = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised[0] if raised else None
+
+
+# What it shows
+
+
+def test_repr_names_device_kind_streams_spans_and_drops():
+    with Session("sim", ring_size=1) as lab:
+        for number in range(3):
+            with lab.on(lab.stream("copy"), f"n{number}"):
+                spin(lab, 1_000)
+        lab.synchronize()
+        facts = (lab.device.name, "132 SMs", "simulated", "1 stream (copy)", "1 span", "2 dropped", "open")
+        for shown in (repr(lab), lab._repr_html_()):
+            assert [fact for fact in facts if fact not in shown] == []
+    assert "closed" in repr(lab)
+    assert "2 dropped" in repr(lab)
+
+
+def test_repr_of_a_real_device_does_not_say_simulated():
+    with Session(InstantBackend()) as lab:
+        assert "real, measured" in repr(lab)
+        assert "simulated" not in lab._repr_html_()
+
+
+def test_repr_lists_eight_streams_and_leaves_out_closed_ones(lab):
+    for number in range(8):
+        lab.stream(f"s{number}")
+    lab.stream("s0").close()
+    assert "9 streams (a, b, s1, s2, s3, s4, s5, s6, …)" in repr(lab)
+    assert "s0" not in lab.streams
+
+
+def test_html_is_escaped():
+    backend = SimBackend()
+    backend.device = type(backend.device)(name="<script>alert(1)</script>", sm_count=1, simulated=True)
+    with Session(backend) as lab:
+        lab.fallback_reason = "<img src=x onerror=alert(1)>"
+        shown = lab._repr_html_()
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert "&lt;img src=x" in shown
+
+
+def test_the_reason_for_falling_back_is_shown(monkeypatch):
+    monkeypatch.setattr("gpustreamlab.backends.cuda._probe.why_unavailable", lambda: ("no-driver", "No driver. Install it."))
+    with Session() as lab:
+        assert lab.is_simulated
+        assert lab.fallback_reason == "No driver. Install it."
+        assert "No driver. Install it." in lab._repr_html_()
+        assert "simulated" in repr(lab)
+    with Session("sim") as asked:
+        assert asked.fallback_reason == ""
+
+
+def test_title_goes_into_the_trace(lab):
+    lab.title = "first try"
+    assert lab.trace.metadata.title == "first try"
+    lab.title = "\ud800"
+    assert lab.title == "?"
+    with pytest.raises(OptionError, match="title is 5"):
+        lab.title = 5
+
+
+# Opening
+
+
+def test_entering_twice_and_entering_after_close_have_their_own_messages():
+    with Session("sim") as lab, pytest.raises(SessionError, match="entered already") as twice:
+        lab.__enter__()
+    with pytest.raises(SessionClosedError, match=r"This session is closed; it cannot enter it\.") as late:
+        lab.__enter__()
+    assert str(twice.value) != str(late.value)
+
+
+def test_a_session_that_could_not_start_leaves_nothing_open(monkeypatch):
+    closed = []
+    monkeypatch.setattr(SimBackend, "close", lambda backend: closed.append(backend))
+    with pytest.raises(OptionError):
+        Session("sim", ring_size=0)
+    assert len(closed) == 1
+    with pytest.raises(OptionError):
+        Session(SimBackend(), ring_size=0)
+    assert len(closed) == 1
+
+
+# Closing
+
+
+def test_close_is_ordered_and_gives_every_event_back():
+    backend = InstantBackend()
+    lab = Session(backend)
+    for name in "ab":
+        with lab.on(lab.stream(name)), lab.range("x"):
+            pass
+    lab.close()
+    assert backend.calls == ["synchronize 7", "close 7", "synchronize 8", "close 8"]
+    assert backend.released_count == backend.made_count > 0
+    assert backend.count_open_nvtx() == 0
+
+
+def test_closing_twice_is_silent(lab):
+    lab.close()
+    trace = lab.trace
+    lab.close()
+    assert lab.trace is trace
+    assert (lab.state, lab.is_closed) == (SessionState.CLOSED, True)
+
+
+def test_a_backend_object_stays_its_owners():
+    backend = InstantBackend()
+    Session(backend).close()
+    assert "close backend" not in backend.calls
+    simulated = SimBackend()
+    Session(simulated).close()
+    with Session(simulated) as again:
+        assert names(again) == []
+
+
+def test_a_part_that_fails_to_close_does_not_stop_the_others(monkeypatch):
+    backend = InstantBackend()
+    lab = Session(backend)
+    bad, good = lab.stream("bad"), lab.stream("good")
+    with lab.on("good", "kept"):
+        pass
+    monkeypatch.setattr(bad, "close", lambda: 1 / 0)
+    with pytest.raises(CloseError, match=r"1 of its parts[\s\S]*stream 'bad': ZeroDivisionError") as told:
+        lab.close()
+    assert [what for what, _ in told.value.failures] == ["stream 'bad'"]
+    assert backend.calls[-1] == "close 8"
+    assert (good.is_closed, lab.state, names(lab)) == (True, SessionState.CLOSED, ["kept"])
+    lab.close()
+
+
+def test_a_failing_backend_is_named(monkeypatch):
+    monkeypatch.setattr(SimBackend, "close", lambda self: 1 / 0)
+    lab = Session("sim")
+    with pytest.raises(CloseError, match="backend 'sim': ZeroDivisionError"):
+        lab.close()
+
+
+def test_a_users_error_wins_over_a_failing_close(monkeypatch):
+    with pytest.raises(KeyError) as told, Session("sim") as lab:
+        monkeypatch.setattr(lab.stream("bad"), "close", lambda: 1 / 0)
+        raise KeyError("mine")
+    assert "stream 'bad': ZeroDivisionError" in told.value.__notes__[0]
+    with pytest.raises(CloseError), Session("sim") as lab:
+        monkeypatch.setattr(lab.stream("bad"), "close", lambda: 1 / 0)
+
+
+def test_an_interrupted_close_goes_on_at_the_next_call(monkeypatch):
+    backend = InstantBackend()
+    lab = Session(backend)
+    for name in "abc":
+        lab.stream(name)
+    interrupts = iter([KeyboardInterrupt])
+
+    def interrupted():
+        raise next(interrupts, ZeroDivisionError)
+
+    monkeypatch.setattr(lab.stream("b"), "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lab.close()
+    assert (lab.state, lab.is_closed) == (SessionState.CLOSING, True)
+    with pytest.raises(CloseError, match="stream 'b': ZeroDivisionError"):
+        lab.close()
+    assert lab.state is SessionState.CLOSED
+    assert [call for call in backend.calls if call.startswith("close")] == ["close 7", "close 9"]
+
+
+def test_a_session_never_closed_warns_and_names_itself():
+    lab = Session("sim")
+    lab.stream("forgotten")
+    with pytest.warns(ResourceWarning, match=r"forgotten.* was never closed. Call lab.close\(\)"):
+        del lab
+        gc.collect()
+
+
+def test_the_trace_of_a_closed_session_can_be_read_drawn_and_saved(tmp_path):
+    with Session("sim", title="late") as lab:
+        with lab.on(lab.stream("a"), "x"):
+            spin(lab, 1_000)
+    assert names(lab) == ["x"]
+    assert lab.trace.metadata.title == "late"
+    lab.trace.save(tmp_path / "run.parquet")
+    assert lab.timeline().save(tmp_path / "run.html").exists()
+    assert lab.overlap().wall_ns >= 1_000
+    assert lab.current is None
+
+
+def test_closing_inside_a_selection_keeps_the_open_ranges():
+    with Session("sim") as lab:
+        lab.stream("a")
+        with lab.on("a", "outer"), lab.range("inner"):
+            spin(lab, 5_000)
+            lab.close()
+            assert lab.current is None
+    assert parents(lab) == {"outer": None, "inner": "outer"}
+    assert lab.trace.duration_ns.min() >= 5_000
+    assert lab.trace.metadata.dropped_spans == 0
+
+
+def test_closing_a_stream_inside_its_selection_drops_and_counts_the_open_ranges(lab):
+    with lab.on("a", "outer"), lab.range("inner"):
+        lab.stream("a").close()
+        with pytest.raises(StreamClosedError, match=r"'a'.*lab\.stream\('a'\)"), lab.range("late"):
+            raise AssertionError("the block of a range that did not open ran")
+    assert lab.current is None
+    assert names(lab) == []
+    assert lab.trace.metadata.dropped_spans == 3
+    with lab.on(lab.stream("a"), "again"):
+        pass
+    assert names(lab) == ["again"]
+    assert [lane.name for lane in lab.trace.lanes] == ["a", "b"]
+
+
+def test_ranges_of_another_thread_end_quietly_when_the_session_was_closed():
+    with Session("sim") as lab:
+        lab.stream("a")
+        inside, closed = threading.Event(), threading.Event()
+        raised = []
+
+        def work():
+            try:
+                with lab.on("a"), lab.range("inner"):
+                    inside.set()
+                    closed.wait(5)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        inside.wait(5)
+        lab.close()
+        closed.set()
+        thread.join()
+    assert raised == []
+    assert names(lab) == []
+
+
+# The trace
+
+
+def test_clear_forgets_what_ended_and_keeps_what_runs(lab):
+    with lab.on("a", "warm-up"):
+        spin(lab, 1_000)
+    lab.synchronize()
+    with lab.on("a", "running"):
+        spin(lab, 50_000_000)
+    lab.clear()
+    assert len(lab.trace) == 0
+    assert names(lab) == ["running"]
+    assert lab.trace.metadata.dropped_spans == 0
+
+
+def test_the_same_program_gives_the_same_trace_bit_for_bit():
+    first, second = (run_program() for _ in range(2))
+    for column in ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread"):
+        np.testing.assert_array_equal(getattr(first, column), getattr(second, column))
+    for column in ("source", "target", "kind"):
+        np.testing.assert_array_equal(getattr(first.edges, column), getattr(second.edges, column))
+    assert first.metadata == second.metadata
+    assert (first.names, first.lanes, first.threads) == (second.names, second.lanes, second.threads)
+    assert len(first) == 31
+    assert len(first.edges.source) == 10
+
+
+def run_program():
+    with Session("sim", title="program") as lab:
+        copy, compute = lab.stream("copy"), lab.stream("compute", priority=-2)
+        host = lab.pinned_empty((64, 64), "float32")
+        host[...] = 1.5
+        handed = lab.start_range("copy", "all copies")
+        for number in range(10):
+            with lab.on("copy", f"copy {number % 3}"):
+                a = lab.xp.asarray(host)
+            compute.wait(copy.record())
+            with lab.on("compute", "gemm"), lab.range("product"):
+                matrix_product(lab, a, a, a)
+            if number == 5:
+                assert copy.query() in (True, False)
+        handed.end()
+        lab.synchronize()
+        return lab.trace
+
+
+def test_taking_snapshots_of_a_running_session_is_safe_from_any_thread(lab):
+    stop = threading.Event()
+    wrong = []
+
+    def watch():
+        while not stop.is_set():
+            try:
+                assert len(lab.trace) <= 400
+                assert repr(lab)
+                assert set(lab.streams) >= {"a", "b"}
+            except BaseException as error:
+                wrong.append(error)
+                return
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        for number in range(60):
+            with lab.on(lab.stream(f"s{number}"), f"n{number}"):
+                pass
+        stop.set()
+        watcher.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
+    assert len(names(lab)) == 60
+
+
+def test_handed_over_ranges_leave_nothing_behind(lab):
+    for number in range(200):
+        lab.start_range("a", f"n{number % 2}").end()
+    lab.synchronize()
+    recorded = lab.stream("a").recorded
+    assert (recorded.handed_over, recorded.writers) == ([], [])
+    assert len(lab.trace) == 200
+
+
+def test_handed_over_ranges_beyond_the_pending_limit_are_dropped_and_counted():
+    with Session("sim", pending_limit=5) as lab:
+        with lab.on(lab.stream("a"), "long"):
+            spin(lab, 100_000_000)
+        for number in range(8):
+            lab.start_range("a", f"n{number}").end()
+        assert lab.trace.metadata.pending_spans == 6
+        assert sorted(names(lab)) == ["long", "n0", "n1", "n2", "n3", "n4"]
+        assert lab.trace.metadata.dropped_spans == 3
+
+
+def test_a_handed_over_range_on_a_closed_stream_is_counted(lab):
+    opened = lab.start_range("a", "cut off")
+    lab.stream("a").close()
+    opened.end()
+    opened.end()
+    assert names(lab) == []
+    assert lab.trace.metadata.dropped_spans == 1
+
+
+# Streams that others own
+
+
+def test_a_foreign_stream_gets_a_free_name():
+    backend = SimBackend()
+    with Session(backend) as lab:
+        taken = lab.stream("gpustreamlab-1")
+        with lab.on(backend.create_stream(), "x"):
+            adopted = lab.current
+        with lab.on(backend.create_stream()):
+            another = lab.current
+        assert (adopted.name, another.name) == ("gpustreamlab-2", "gpustreamlab-3")
+        assert lab.stream("gpustreamlab-1") is taken
+        assert list(lab.streams) == ["gpustreamlab-1", "gpustreamlab-2", "gpustreamlab-3"]
+
+
+def test_sessions_of_one_backend_object_lend_each_other_streams():
+    backend = SimBackend()
+    with Session(backend) as owner, Session(backend) as guest:
+        stream = owner.stream("mine", priority=-1)
+        with guest.on(stream, "theirs"):
+            spin(guest, 1_000)
+        guest.stream("own").wait(stream.record())
+        assert names(guest) == ["theirs"]
+        assert guest.stream("again", priority=-1, external=owner.stream("other", priority=-1)).priority == -1
+
+
+# Threads and sessions side by side
+
+
+def test_two_sessions_select_independently():
+    with Session("sim") as one, Session("sim") as two:
+        with one.on(one.stream("a"), "x"), two.on(two.stream("a"), "y"), one.range("z"):
+            assert (one.current, two.current) == (one.stream("a"), two.stream("a"))
+        assert (parents(one), parents(two)) == ({"x": None, "z": "x"}, {"y": None})
+
+
+def test_a_session_per_thread():
+    found = {}
+
+    def work(number):
+        with Session("sim") as lab:
+            for turn in range(5):
+                with lab.on(lab.stream(f"s{number}"), f"{number}.{turn}"):
+                    spin(lab, 1_000)
+            found[number] = names(lab)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [f"{number}.{turn}" for turn in range(5)] for number in range(4)}
+
+
+# Nesting
+
+
+def test_a_thousand_selections_nest_and_are_restored(lab):
+    entered = []
+    for depth in range(1_000):
+        selection = lab.on("ab"[depth % 2], "deep")
+        entered.append(selection)
+        selection.__enter__()
+    assert lab.current is lab.stream("b")
+    while entered:
+        entered.pop().__exit__(None, None, None)
+    assert lab.current is None
+    assert lab.backend.selected_stream is lab.backend.null_stream
+    assert len(names(lab)) == 1_000
+    assert (np.sort(lab.trace.parent) == np.arange(-1, 999)).all()
+
+
+def test_a_selection_can_be_entered_again_but_not_twice(lab):
+    selection = lab.on("a", "x")
+    for _ in range(2):
+        with selection:
+            assert lab.current is lab.stream("a")
+    with selection, pytest.raises(SelectionError, match=r"entered already.*lab\.on\('a'\)"), selection:
+        raise AssertionError("a selection was entered inside itself")
+    assert lab.current is None
+    assert names(lab) == ["x", "x", "x"]
+
+
+def test_leaving_a_selection_twice_says_so(lab):
+    with lab.on("a") as stream:
+        selection = lab.on(stream, "inner")
+        selection.__enter__()
+        selection.__exit__(None, None, None)
+        with pytest.raises(SelectionError, match="left twice"):
+            selection.__exit__(None, None, None)
+        assert lab.current is stream
+    assert names(lab) == ["a", "inner"]
+
+
+def test_a_selection_cannot_be_entered_after_its_stream_was_closed(lab):
+    selection = lab.on("a")
+    lab.stream("a").close()
+    with pytest.raises(StreamClosedError, match="'a'"), selection:
+        raise AssertionError("the block ran")
+    assert lab.current is None
+
+
+def test_a_selection_left_in_another_thread_says_so_and_stays(lab):
+    with lab.on("a", "mine"):
+        selection = lab.on("b", "inner")
+        selection.__enter__()
+        raised = run_in_thread(lambda: selection.__exit__(None, None, None))
+        assert isinstance(raised, SelectionError)
+        assert "in a thread that did not enter it" in str(raised)
+        assert isinstance(run_in_thread(selection.__enter__), SelectionError)
+        assert lab.current is lab.stream("b")
+        selection.__exit__(None, None, None)
+        assert lab.current is lab.stream("a")
+    assert parents(lab) == {"mine": None, "inner": "mine"}
+
+
+def selecting(lab, stream):
+    with lab.on(stream, "generator"):
+        yield lab.current
+        yield lab.current
+
+
+def test_a_generator_that_holds_a_selection_past_its_block_is_told(lab, caplog):
+    steps = selecting(lab, "b")
+    with pytest.raises(SelectionError, match=r"'a' was left before one that was entered after it"), lab.on("a", "outer"):
+        assert next(steps) is lab.stream("b")
+    assert lab.current is None
+    assert lab.backend.selected_stream is lab.backend.null_stream
+    steps.close()
+    assert caplog.records == []
+    assert names(lab) == ["outer"]
+    assert lab.trace.metadata.dropped_spans == 1
+
+
+def test_a_generator_closed_in_turn_is_fine(lab):
+    with lab.on("a", "outer"):
+        for stream in selecting(lab, "b"):
+            assert stream is lab.stream("b")
+            break
+        gc.collect()
+        assert lab.current is lab.stream("a")
+    assert parents(lab) == {"outer": None, "generator": "outer"}
+
+
+def test_a_users_error_passes_through_wrong_nesting(lab, caplog):
+    caplog.set_level(logging.WARNING)
+    steps = selecting(lab, "b")
+    with pytest.raises(KeyError), lab.on("a", "outer"):
+        next(steps)
+        raise KeyError
+    assert "was left before one" in caplog.text
+    assert lab.current is None
+    steps.close()
+
+
+def ranging(lab, label):
+    with lab.range(label):
+        yield
+    yield
+
+
+def test_a_range_left_out_of_turn_takes_no_others_name_or_time(lab):
+    with lab.on("a", "outer"):
+        steps = ranging(lab, "load")
+        next(steps)
+        with pytest.raises(SelectionError, match="Range 'compute' on stream 'a' was left twice, or after a range around it"):
+            with lab.range("compute"):
+                spin(lab, 10_000)
+                next(steps)
+                spin(lab, 1_000_000)
+        steps.close()
+    assert parents(lab) == {"outer": None, "load": "outer"}
+    load = names(lab).index("load")
+    assert 10_000 <= lab.trace.duration_ns[load] < 1_000_000
+    assert lab.trace.metadata.dropped_spans == 1
+
+
+def test_a_range_held_past_the_range_around_it_is_dropped_and_counted(lab, caplog):
+    with lab.on("a", "outer"):
+        steps = ranging(lab, "held")
+        with lab.range("around"):
+            next(steps)
+        steps.close()
+        assert "'held'" in caplog.text
+        with pytest.raises(SelectionError, match="'around'"):
+            lab.range("around").__exit__(None, None, None)
+    assert parents(lab) == {"outer": None, "around": "outer"}
+    assert lab.trace.metadata.dropped_spans == 1
+
+
+# The end of the interpreter
+
+ENDINGS = {
+    "open session": "lab.stream('a')",
+    "open selection": "selection = lab.on('a'); selection.__enter__()",
+    "open range": "selection = lab.on('a'); selection.__enter__(); r = lab.range('x'); r.__enter__()",
+    "handed-over range": "opened = lab.start_range('a', 'x')",
+    "suspended generator": """
+        def steps():
+            with lab.on('a'), lab.range('x'):
+                yield
+        kept = steps(); next(kept)
+        """,
+    "work in flight": """
+        with lab.on('a'):
+            spin(lab, 10**9)
+        """,
+    "exit inside": """
+        with lab.on('a'), lab.range('x'):
+            sys.exit(0)
+        """,
+    "session in a cycle": "lab.me = lab; loop = [lab]; loop.append(loop); del lab",
+    "two sessions on one backend": "other = Session(lab.backend); other.stream('b'); other.on('b').__enter__()",
+    "session left inside its block": "lab.__enter__(); other = lab",
+}
+
+
+def test_the_interpreter_ends_silently_whatever_is_open():
+    # One process for all: it forks for each ending, since importing takes longest.
+    program = f"""
+    import os, sys, warnings
+    import numpy, pyarrow
+    from gpustreamlab import Session
+    from gpustreamlab.workloads import spin
+    import textwrap
+    warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+    for name, ending in {ENDINGS!r}.items():
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            print("begin", name)
+            lab = Session("sim")
+            lab.stream("a")
+            exec(textwrap.dedent(ending), globals())
+            sys.exit(0)
+        print("end", name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONDEVMODE": "1"},
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [line for name in ENDINGS for line in (f"begin {name}", f"end {name} 0")]
