@@ -7,7 +7,7 @@ is made once for each name and used again; what is open stands in a list of the 
 from __future__ import annotations
 
 import logging
-import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -71,7 +71,7 @@ class RecordedLane:
 class ThreadState:
     """What one thread has open and selected."""
 
-    __slots__ = ("open_ranges", "selections", "thread", "writer", "writers")
+    __slots__ = ("__weakref__", "open_ranges", "selections", "thread", "writer", "writers")
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
@@ -102,8 +102,9 @@ class LaneWriter:
         self.record: Callable[[Any], object] = lane.refuse if lane.is_closed else lane.stream.record_raw
         self.open_ranges = state.open_ranges
         self.thread = state.thread
-        self.owner = threading.current_thread()
-        """The thread, to see whether it lives."""
+        self.owner = weakref.ref(state)
+        """The thread's state, which ends with the thread. Not the thread: Ctrl-C inside ``Thread.is_alive`` marks a running
+        thread as stopped (seen with CPython 3.11)."""
         self.ranges: dict[str, Range] = {}
         """Ranges made so far, by name."""
         self.finished: list[FinishedRange] = []
@@ -152,15 +153,17 @@ class Range:
         lane = writer.lane
         lane.last_number = number = next(recorder.numbers)
         entry = (events, now_ns, number, self)
+        open_ranges = writer.open_ranges
         try:
-            writer.open_ranges.append(entry)
+            recorder.push_range(self._annotation)
+            open_ranges.append(entry)
             if lane.incoming:
                 recorder.close_edges(lane, number)
-            recorder.push_range(self._annotation)
         except BaseException:
             # The block does not run, so nothing will be missing: the range is not counted.
-            if writer.open_ranges[-1] is entry:
-                recorder.drop_open(writer.open_ranges, len(writer.open_ranges) - 1)
+            if open_ranges[-1] is entry:
+                del open_ranges[-1]
+            recorder.pop_range()
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -354,7 +354,7 @@ class Recorder:
 
 def _is_spent(writer: LaneWriter) -> bool:
     """Tell whether nothing more can come from a writer: its thread has ended and its ranges are collected."""
-    return not writer.finished and not writer.owner.is_alive()
+    return not writer.finished and writer.owner() is None
 
 
 def _utf8(text: str) -> str:

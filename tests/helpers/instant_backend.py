@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 
@@ -24,6 +25,9 @@ class InstantStream:
     def synchronize(self):
         self.backend.calls.append(f"synchronize {self.number}")
 
+    def wait(self, event):
+        pass
+
     def close(self):
         self.backend.calls.append(f"close {self.number}")
 
@@ -39,7 +43,7 @@ class InstantBackend:
         self.recorded, self.calls, self.selected = [], [], None
         self.made_count = self.released_count = 0
         self._pushes, self._pops, self._numbers = itertools.count(), itertools.count(), itertools.count(7)
-        self.push_range = lambda _, push=self._pushes.__next__: push()
+        self.push_range = functools.partial(next, self._pushes)  # what is pushed stands for the default of next()
         self.pop_range = self._pops.__next__
 
     def count_open_nvtx(self):

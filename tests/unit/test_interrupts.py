@@ -1,0 +1,267 @@
+"""Ctrl-C at any instant: nothing stays selected, no range stays open, and the session goes on."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session, selections
+from gpustreamlab.errors import SelectionError
+from gpustreamlab.recorder import _ranges
+from gpustreamlab.selections import Selection
+from tests.helpers.instant_backend import InstantBackend
+
+FILES = {str(Path(module.__file__)) for module in (selections, _ranges)}
+UNREACHABLE = Selection.__exit__.__code__
+"""Where an interrupt before the first statement that can catch it leaves an outermost selection; see `Selection`."""
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt before one line of the watched files, counted from the start of the block."""
+
+    def __init__(self, at):
+        self.left, self.place = at, None
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace_call)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+
+    def trace_call(self, frame, event, argument):
+        return self.trace_line if frame.f_code.co_filename in FILES else None
+
+    def trace_line(self, frame, event, argument):
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                self.place = frame.f_code, frame.f_lineno - frame.f_code.co_firstlineno
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self.trace_line
+
+
+def program(lab):
+    with lab.on("a", "outer"):
+        with lab.range("first"):
+            with lab.on("b", "inner"), lab.range("second"):
+                pass
+            lab.stream("a").wait(lab.stream("b"))
+        with lab.range("third"):
+            pass
+
+
+WHOLE = {"outer": None, "first": "outer", "inner": "first", "second": "inner", "third": "outer"}
+
+
+def caught_inside(lab):
+    """Go on inside the outermost selection after an interrupt, as a user's own handler would."""
+    with lab.on("a", "around"):
+        try:
+            program(lab)
+        except KeyboardInterrupt:
+            pass
+        with lab.range("afterwards"):
+            pass
+
+
+def is_before_any_try(place):
+    code, line = place
+    return code is UNREACHABLE and line <= 2
+
+
+def nesting(lab):
+    """Each range's name and its parent's; a trace is validated as it is made, and so is that children lie inside."""
+    lab.synchronize()
+    trace = lab.trace
+    inside = np.flatnonzero((trace.parent >= 0) & (trace.lane[trace.parent] == trace.lane))
+    assert (trace.start_ns[inside] >= trace.start_ns[trace.parent[inside]]).all()
+    assert (trace.end_ns[inside] <= trace.end_ns[trace.parent[inside]]).all()
+    named = [trace.names[code] for code in trace.name]
+    return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, trace.parent, strict=True)}
+
+
+def count_lines(work):
+    counter = Interrupter(10**9)
+    with Session(InstantBackend()) as lab, counter:
+        lab.stream("a")
+        lab.stream("b")
+        work(lab)
+    return 10**9 - counter.left
+
+
+def interrupted(work, at):
+    """Run on a new session with an interrupt before a line; return the session and where it came."""
+    lab = Session(InstantBackend())
+    lab.stream("a")
+    lab.stream("b")
+    try:
+        with Interrupter(at) as interrupter:
+            work(lab)
+    except KeyboardInterrupt:
+        pass
+    except SelectionError:
+        assert is_before_any_try(interrupter.place)
+    return lab, interrupter.place
+
+
+def test_an_interrupt_before_any_line_leaves_nothing_selected_and_nothing_open():
+    left = Counter()
+    line_count = count_lines(program)
+    assert line_count > 150
+    for at in range(1, line_count + 1):
+        lab, place = interrupted(program, at)
+        with lab:
+            if place is None:
+                continue  # the closing of the session is beyond the program
+            is_left = lab.current is not None or lab.backend.selected is not None
+            left[is_left] += 1
+            assert not is_left or is_before_any_try(place), f"selected after an interrupt before {place}"
+            kept = nesting(lab)
+            assert kept.items() <= WHOLE.items() or place
+            if is_left:
+                continue
+            lab.clear()
+            program(lab)
+            assert nesting(lab) == WHOLE
+            assert lab.trace.metadata.dropped_spans == 0
+    assert left[True] <= 2 * 2
+    assert left[False] > 150
+
+
+def test_an_interrupt_caught_inside_an_outer_selection_is_over_when_that_is_left():
+    line_count = count_lines(caught_inside)
+    for at in range(1, line_count + 1):
+        lab, place = interrupted(caught_inside, at)
+        with lab:
+            if place is None or is_before_any_try(place):
+                # Either beyond the program, or in the outermost selection itself, or told by a SelectionError.
+                continue
+            assert lab.current is None, place
+            assert lab.backend.selected is None, place
+            assert lab._recorder.thread_state().top_number == -1
+            kept = nesting(lab)
+            assert kept.get("around") is None
+            lab.clear()
+            caught_inside(lab)
+            assert nesting(lab) == {name: parent or "around" for name, parent in WHOLE.items()} | {
+                "around": None,
+                "afterwards": "around",
+            }
+
+
+def test_a_selection_whose_leaving_never_began_is_left_by_the_one_around_it():
+    with Session(InstantBackend()) as lab:
+        lab.stream("a")
+        lab.stream("b")
+        with pytest.raises(SelectionError, match="'a' was left before one"), lab.on("a", "outer"):
+            lab.on("b", "stuck").__enter__()
+        assert lab.current is None
+        assert lab.backend.selected is None
+        assert nesting(lab) == {"outer": None}
+        assert lab.trace.metadata.dropped_spans == 1
+        assert lab.backend.count_open_nvtx() == 0
+
+
+def test_a_session_closes_what_an_interrupt_left_selected():
+    with Session(InstantBackend()) as lab:
+        lab.stream("a")
+        lab.on("a", "stuck").__enter__()
+        lab.close()
+        assert lab.backend.selected is None
+        assert lab.backend.count_open_nvtx() == 0
+        assert nesting_names(lab) == ["stuck"]
+
+
+def nesting_names(lab):
+    return [lab.trace.names[code] for code in lab.trace.name]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_signals_at_random_instants_leave_nothing_selected_open_or_counted_twice():
+    rng = random.Random(4)
+    armed = []
+
+    def interrupt(number, frame):
+        if armed and not (frame.f_code is UNREACHABLE and frame.f_lineno <= UNREACHABLE.co_firstlineno + 2):
+            armed.clear()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Session(InstantBackend(), pending_limit=40) as lab:
+            lab.stream("a")
+            lab.stream("b")
+            for _ in range(300):
+                try:
+                    armed.append(True)
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(10e-6, 150e-6), 20e-6)
+                    while True:
+                        program(lab)
+                except KeyboardInterrupt:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                assert lab.current is None
+                assert lab.backend.selected is None
+                assert lab._recorder.thread_state().top_number == -1
+            assert lab.backend.count_open_nvtx() == 0
+            trace = lab.trace
+            rows = lab._recorder.drain(0).columns
+            assert len(np.unique(rows["number"])) == len(trace) > 300
+            assert trace.metadata.dropped_spans <= 300 * 5
+            lab.clear()
+            program(lab)
+            assert nesting(lab) == WHOLE
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupted_start_of_a_range_is_not_counted(monkeypatch):
+    with Session(InstantBackend()) as lab:
+        lab.stream("a")
+
+        def interrupted_push(annotation):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(lab._recorder, "push_range", interrupted_push)
+        with pytest.raises(KeyboardInterrupt), lab.on("a"):
+            raise AssertionError("the block ran")
+        assert lab.current is None
+        assert lab._recorder.thread_state().top_number == -1
+        assert lab.trace.metadata.dropped_spans == 0
+
+
+def test_an_interrupted_end_of_a_range_is_counted():
+    def interrupted_record(event):
+        raise KeyboardInterrupt
+
+    with Session(InstantBackend()) as lab:
+        lab.stream("a")
+        with pytest.raises(KeyboardInterrupt), lab.on("a", "outer"), lab.range("cut"):
+            lab._recorder.local.state.writer.record = interrupted_record
+        assert lab.current is None
+        assert lab.trace.metadata.dropped_spans == 2
+        assert nesting(lab) == {}
+
+
+def test_no_thread_is_asked_whether_it_lives(monkeypatch):
+    # An interrupt inside Thread.is_alive marks a running thread as stopped; its ranges were then never collected.
+    def asked(thread):
+        raise AssertionError("Thread.is_alive was called")
+
+    with Session(InstantBackend(), pending_limit=3) as lab:
+        lab.stream("a")
+        lab.stream("b")
+        monkeypatch.setattr("threading.Thread.is_alive", asked)
+        for _ in range(5):
+            program(lab)
+        assert len(lab.trace) == 25
+        monkeypatch.undo()
