@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import keyword
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,8 @@ class MagicParser(argparse.ArgumentParser):
             return None
         arguments, left = self.parse_known_args(words)
         if left:
-            self.error(f"there is no option or argument {left[0]!r}. {self.hint(left[0])}")
+            advice = self.hint(left[0]) if left[0].startswith("-") else "Put quotes around text with spaces."
+            self.error(f"there is no option or argument {left[0]!r}. {advice}")
         return arguments
 
     @property
@@ -78,7 +80,7 @@ def gpulab_parser() -> MagicParser:
     )
     parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
     parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")
-    parser.add_argument("--as", dest="variable", default=DEFAULT_VARIABLE, help="variable of the session (default: lab)")
+    parser.add_argument("--as", dest="variable", help="variable of the session (default: lab)")
     return parser
 
 
@@ -122,8 +124,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if action == "start":
             return self._start(arguments)
         if action == "use":
-            return self._use(arguments.variable)
-        session = self._find_session()
+            return self._use(arguments.variable or DEFAULT_VARIABLE)
+        session = self._find_session() if arguments.variable is None else self._use(arguments.variable)
         if action == "show":
             return session
         session.close()
@@ -173,30 +175,37 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         return sorted(names) + parser.choices + parser.options
 
     def _start(self, arguments: argparse.Namespace) -> Session:
-        if not arguments.variable.isidentifier():
-            raise UsageError(f"%gpulab: --as takes a variable's name, not {arguments.variable!r}")
+        variable = arguments.variable or DEFAULT_VARIABLE
+        if not variable.isidentifier() or keyword.iskeyword(variable):
+            raise UsageError(f"%gpulab: --as takes a variable's name, not {variable!r}")
         with _usage_errors():
             session = Session(arguments.backend, device=arguments.device)
+        replaced = self.shell.user_ns.get(variable)
+        if _is_open_session(replaced):
+            replaced.close()  # nothing but Out would reach it any more
         self._session = session
-        self.shell.push({arguments.variable: session})
+        self.shell.push({variable: session})
         return session
 
+    def _named_sessions(self) -> dict[str, Session]:
+        """Return the open sessions in the notebook's variables; those of IPython itself (``_3``, ``Out``) do not count."""
+        return {name: value for name, value in self.shell.user_ns.items() if name[0] != "_" and _is_open_session(value)}
+
     def _open_sessions(self) -> list[Session]:
-        held = [self._session] if self._session is not None else []
-        found = {id(value): value for value in [*held, *self.shell.user_ns.values()] if _is_open_session(value)}
-        return list(found.values())
+        held = [self._session] if _is_open_session(self._session) else []
+        return list({id(session): session for session in [*held, *self._named_sessions().values()]}.values())
 
     def _find_session(self) -> Session:
         """Return the session started or chosen by `%gpulab`, the one in variable `lab`, or the only open one there is."""
         for session in (self._session, self.shell.user_ns.get(DEFAULT_VARIABLE)):
-            if isinstance(session, Session) and not session.is_closed:
+            if _is_open_session(session):
                 return session
         sessions = self._open_sessions()
         if len(sessions) == 1:
             return sessions[0]
         if not sessions:
             raise UsageError("There is no open session. Start one with: %gpulab start")
-        names = sorted(name for name, value in self.shell.user_ns.items() if _is_open_session(value) and name[0] != "_")
+        names = sorted(self._named_sessions())
         raise UsageError(
             f"There are {len(sessions)} open sessions: {', '.join(names)}. Choose one with: %gpulab use --as {names[0]}"
         )
@@ -204,8 +213,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     def _use(self, variable: str) -> Session:
         session = self.shell.user_ns.get(variable)
         if not _is_open_session(session):
-            names = [name for name, value in self.shell.user_ns.items() if _is_open_session(value) and name[0] != "_"]
-            raise UsageError(f"%gpulab: variable {variable!r} holds no open session. {nearest_hint(variable, names)}")
+            hint = nearest_hint(variable, self._named_sessions())
+            raise UsageError(f"%gpulab: variable {variable!r} holds no open session. {hint}")
         self._session = session
         return session
 

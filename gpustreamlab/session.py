@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import html
 import logging
+import os
 import sys
 import threading
 import warnings
@@ -93,6 +94,7 @@ class Session:
         pending_limit: int = DEFAULT_PENDING_LIMIT,
         title: str = "",
     ) -> None:
+        self._why_closed = "is closed"
         self._state = SessionState.CLOSED  # until everything below has worked, there is nothing to close
         if isinstance(device, bool) or not isinstance(device, int):
             raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
@@ -100,6 +102,8 @@ class Session:
         choice = choose_backend(backend, device)
         self._backend = choice.backend
         self._owns_backend = choice.is_owned
+        if choice.fallback_reason:
+            _log.warning("This session runs on the simulated device. %s", choice.fallback_reason)
         self.fallback_reason: str = choice.fallback_reason
         """Why the simulated device stands in for a GPU; empty if it does not."""
         try:
@@ -147,7 +151,7 @@ class Session:
             f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>"
             for name, value in self._facts().items()
         )
-        note = f"<p>{html.escape(self.fallback_reason)}</p>" if self.fallback_reason else ""
+        note = f"<p>The simulated device is used. {html.escape(self.fallback_reason)}</p>" if self.fallback_reason else ""
         return f"<div><strong>gpustreamlab session</strong><table>{rows}</table>{note}</div>"
 
     @property
@@ -377,10 +381,15 @@ class Session:
             steps.append((f"backend {self._backend.name!r}", self._backend.close))
         return steps
 
+    def _disown(self) -> None:
+        """Give the session up without closing anything: in a forked child, what it holds is the parent's."""
+        self._why_closed = "belongs to the process that this one was forked from"
+        self._state = SessionState.CLOSED
+
     def _require_open(self, doing: str) -> None:
         if self._state is not SessionState.OPEN:
             raise SessionClosedError(
-                f"This session is closed; it cannot {doing}. Its trace can still be read. "
+                f"This session {self._why_closed}; it cannot {doing}. Its trace can still be read. "
                 "Start another with gpustreamlab.Session()."
             )
 
@@ -482,6 +491,17 @@ def _failure_of(step: Callable[[], object]) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - every failure of a close is reported, none stops the others
         return error
     return None
+
+
+def _leave_to_the_parent() -> None:
+    """Give up the sessions of the parent in a forked child: a CUDA context does not survive a fork."""
+    for session in list(_open_sessions):
+        session._disown()  # noqa: SLF001 - a session of this module
+    _open_sessions.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 @atexit.register

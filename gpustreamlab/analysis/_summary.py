@@ -71,9 +71,11 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
     """Say what the trace does not hold; empty where nothing is missing."""
     facts = []
     if meta.dropped_spans:
-        facts.append(f"{meta.dropped_spans:,} spans dropped (the ring was full: the oldest are missing)")
+        spans = f"{meta.dropped_spans:,} span{'' if meta.dropped_spans == 1 else 's'}"
+        facts.append(f"{spans} dropped (a full buffer, a closed stream, an error or an interrupt)")
     if meta.pending_spans:
-        facts.append(f"{meta.pending_spans:,} spans pending (their work had not ended)")
+        spans = f"{meta.pending_spans:,} span{'' if meta.pending_spans == 1 else 's'}"
+        facts.append(f"{spans} pending (work that had not ended)")
     return facts
 
 

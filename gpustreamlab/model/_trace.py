@@ -106,6 +106,11 @@ class Trace:
         missing = f", {meta.dropped_spans:,} dropped" if meta.dropped_spans else ""
         return f"<Trace: {len(self):,} spans in {len(self.lanes)} lanes on {meta.device.label}{missing}>"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A mapping proxy cannot be pickled; a pickled or copied trace is built, and checked, anew.
+        fields = {name: getattr(self, name) for name in self.__slots__} | {"extra": dict(self.extra)}
+        return _rebuild, (fields,)
+
     @property
     def duration_ns(self) -> Int64Array:
         """How long each span took on the device; shape (n_spans,), int64, in ns."""
@@ -196,6 +201,10 @@ class Trace:
         if (self.parent == np.arange(span_count)).any():
             raise TraceError("A span is its own parent; use -1 for no parent.")
         self.edges.require_rows(span_count)
+
+
+def _rebuild(fields: dict[str, Any]) -> Trace:
+    return Trace(**fields)
 
 
 def _extra_dtype(name: str, values: object) -> np.dtype[Any]:

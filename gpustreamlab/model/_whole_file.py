@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -17,17 +18,42 @@ def write_file_whole(path: str | PathLike[str], write: Callable[[Path], object])
     Raises
     ------
     TraceFileError
-        If the folder is missing or nothing can be written there.
+        If the folder is missing, nothing can be written there, or something other than a file stands there.
+
+    Notes
+    -----
+    A link is followed, and a file that is replaced keeps its mode.
     """
-    target = Path(path)
+    target = _writable_target(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         write(partial)
+        if target.exists():
+            partial.chmod(stat.S_IMODE(target.stat().st_mode))
         partial.replace(target)
     except OSError as error:
-        raise TraceFileError(
-            f"{str(target)!r} cannot be written: {error.strerror or error}. Give a path in a writable folder."
-        ) from error
+        raise _not_written(path, error.strerror or error) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _writable_target(path: str | PathLike[str]) -> Path:
+    """Return the file that a path stands for; raise `TraceFileError` where there cannot be one."""
+    try:
+        target = Path(path).expanduser().resolve()
+        if not target.parent.is_dir():
+            raise _not_written(path, f"there is no folder {str(target.parent)!r}")
+        if target.exists() and not target.is_file():
+            raise _not_written(path, "a folder or a device stands there")
+    except TraceFileError:
+        raise
+    except OSError as error:
+        raise _not_written(path, error.strerror or error) from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _not_written(path, error) from error
+    return target
+
+
+def _not_written(path: object, reason: object) -> TraceFileError:
+    return TraceFileError(f"{str(path)!r} cannot be written: {reason}. Give a path in a writable folder.")

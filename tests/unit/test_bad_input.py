@@ -113,7 +113,9 @@ BACKENDS = {
     "number as backend": Bad(lambda lab, _: Session(0), BackendNotFoundError, ("0", "int", "Session('cuda')")),
     "class as backend": Bad(lambda lab, _: Session(SimBackend), BackendNotFoundError, ("the class SimBackend", "SimBackend()")),
     "unknown preset": Bad(lambda lab, _: SimBackend("h2000"), BackendNotFoundError, ("'h2000'", "'h200'")),
-    "cuda without a driver": Bad(lambda lab, _: Session("cuda"), BackendUnavailableError, ("No NVIDIA driver", "Install it from")),
+    "cuda without a driver": Bad(
+        lambda lab, _: Session("cuda"), BackendUnavailableError, ("No NVIDIA driver", "Install it from")
+    ),
     "device 7 of 1": Bad(lambda lab, _: Session("sim", device=7), DeviceNotFoundError, ("device 7", "Session(device=0)")),
     "negative device": Bad(lambda lab, _: Session("sim", device=-1), DeviceNotFoundError, ("device -1", "Session(device=0)")),
     "device True": Bad(lambda lab, _: Session("sim", device=True), OptionError, ("device is True", "Session(device=0)")),
@@ -124,7 +126,9 @@ BACKENDS = {
     "ring size 0": Bad(lambda lab, _: Session("sim", ring_size=0), OptionError, ("ring_size is 0", "ring_size=1_000_000")),
     "negative ring size": Bad(lambda lab, _: Session("sim", ring_size=-1), OptionError, ("ring_size is -1", "from 1 to")),
     "fractional ring size": Bad(lambda lab, _: Session("sim", ring_size=1e6), OptionError, ("1000000.0", "ring_size=")),
-    "ring size beyond memory": Bad(lambda lab, _: Session("sim", ring_size=10**30), OptionError, ("ring_size", "1,000,000,000")),
+    "ring size beyond memory": Bad(
+        lambda lab, _: Session("sim", ring_size=10**30), OptionError, ("ring_size", "1,000,000,000")
+    ),
     "pending limit 0": Bad(lambda lab, _: Session("sim", pending_limit=0), OptionError, ("pending_limit is 0", "65_536")),
     "title that is no text": Bad(lambda lab, _: Session("sim", title=5), OptionError, ("title is 5", "title='my run'")),
 }
@@ -170,10 +174,14 @@ STREAMS = {
         lambda lab, _: lab.stream("lent", external=Lender((1, 140))), StreamRefusedError, ("(1, 140)", "(0, handle)")
     ),
     "external NULL stream": Bad(
-        lambda lab, _: lab.stream("lent", external=Lender((0, 0))), StreamRefusedError, ("the NULL stream", "lab.stream('name')")
+        lambda lab, _: lab.stream("lent", external=Lender((0, 0))),
+        StreamRefusedError,
+        ("the NULL stream", "lab.stream('name')"),
     ),
     "external of another device": Bad(
-        lambda lab, _: lab.stream("lent", external=Lender((0, 0x7F00))), StreamRefusedError, ("0x7f00", "Session(backend='cuda')")
+        lambda lab, _: lab.stream("lent", external=Lender((0, 0x7F00))),
+        StreamRefusedError,
+        ("0x7f00", "Session(backend='cuda')"),
     ),
     "external of another simulated session": Bad(
         lambda lab, _: on_other_session(lambda other: lab.stream("lent", external=other.stream("theirs"))),
@@ -221,10 +229,14 @@ EVENTS = {
         lambda lab, _: lab.stream("copy").record().elapsed_ns(5), OptionError, ("int", "lab.stream(name).record()")
     ),
     "wait for a name": Bad(
-        lambda lab, _: lab.stream("copy").wait("compute"), OptionError, ("'copy'", "wait for a str", "lab.stream(name).record()")
+        lambda lab, _: lab.stream("copy").wait("compute"),
+        OptionError,
+        ("'copy'", "wait for a str", "lab.stream(name).record()"),
     ),
     "record something else": Bad(lambda lab, _: lab.stream("copy").record("x"), OptionError, ("'copy'", "str", "lab.event()")),
-    "event recorded on a name": Bad(lambda lab, _: lab.event().record("copy"), OptionError, ("not a str", "lab.stream('name')")),
+    "event recorded on a name": Bad(
+        lambda lab, _: lab.event().record("copy"), OptionError, ("not a str", "lab.stream('name')")
+    ),
     "event makes a name wait": Bad(
         lambda lab, _: lab.event().make_wait("copy"), OptionError, ("not a str", "lab.stream('name')")
     ),
@@ -278,7 +290,9 @@ CLOSED = {
 }
 
 FILES = {
-    "no such trace file": Bad(lambda lab, at: gsl.load_trace(at / "none.parquet"), TraceFileError, ("none.parquet", "save(path)")),
+    "no such trace file": Bad(
+        lambda lab, at: gsl.load_trace(at / "none.parquet"), TraceFileError, ("none.parquet", "save(path)")
+    ),
     "corrupted trace file": Bad(lambda lab, at: saved(lab, at, flip_bytes), TraceFileError, ("run.parquet", "save it again")),
     "truncated trace file": Bad(
         lambda lab, at: saved(lab, at, lambda path: path.write_bytes(path.read_bytes()[:-100])),
@@ -305,7 +319,9 @@ FILES = {
         lambda lab, at: lab.timeline().save(through_a_file(at, "run.svg")), TraceFileError, ("run.svg", "writable folder")
     ),
     "timeline of an unknown kind": Bad(
-        lambda lab, at: lab.timeline().save(at / "run.pdf"), OptionError, ("'run.pdf'", "'.html'", "lab.trace.save('run.parquet')")
+        lambda lab, at: lab.timeline().save(at / "run.pdf"),
+        OptionError,
+        ("'run.pdf'", "'.html'", "lab.trace.save('run.parquet')"),
     ),
     "timeline without a suffix": Bad(lambda lab, at: lab.timeline().save(at / "run"), OptionError, ("'run'", "'.html'")),
     "timeline of a path": Bad(
@@ -315,9 +331,13 @@ FILES = {
 
 WORK = {
     "spin for no time": Bad(lambda lab, _: on_copy(lab, lambda: spin(lab, 0)), OptionError, ("duration_ns is 0", "at least 1")),
-    "spin for a fraction": Bad(lambda lab, _: on_copy(lab, lambda: spin(lab, 0.5)), OptionError, ("duration_ns is 0.5", "whole")),
+    "spin for a fraction": Bad(
+        lambda lab, _: on_copy(lab, lambda: spin(lab, 0.5)), OptionError, ("duration_ns is 0.5", "whole")
+    ),
     "spin on no blocks": Bad(lambda lab, _: on_copy(lab, lambda: spin(lab, 5, blocks=0)), OptionError, ("blocks is 0",)),
-    "spin on True blocks": Bad(lambda lab, _: on_copy(lab, lambda: spin(lab, 5, blocks=True)), OptionError, ("blocks is True",)),
+    "spin on True blocks": Bad(
+        lambda lab, _: on_copy(lab, lambda: spin(lab, 5, blocks=True)), OptionError, ("blocks is True",)
+    ),
     "copy the wrong way round": Bad(
         lambda lab, _: copy_to_device(lab.xp.ones(3), np.ones(3)), OptionError, ("ndarray", "lab.xp.empty", "order")
     ),
@@ -411,7 +431,9 @@ def test_a_file_that_was_there_stays_when_saving_fails(tmp_path, monkeypatch):
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("label", ["", " ", "🚀", "</script><img src=x onerror=alert(1)>", "a\0b\nc", "\ud800", "名前", "x" * 5_000])
+@pytest.mark.parametrize(
+    "label", ["", " ", "🚀", "</script><img src=x onerror=alert(1)>", "a\0b\nc", "\ud800", "名前", "x" * 5_000]
+)
 def test_a_label_may_be_any_text(label, tmp_path):
     with Session("sim", title=label[:100]) as lab:
         with lab.on(lab.stream("a"), label), lab.range(label):

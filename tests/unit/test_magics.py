@@ -224,3 +224,26 @@ def test_loading_twice_is_silent(shell, lab):
     assert printed == ""
     result, _ = run(shell, "%%gpustream copy\nimport asyncio\nawait asyncio.sleep(0)\n3")
     assert result.result == 3
+
+
+def test_starting_again_closes_the_session_it_replaces(shell, lab):
+    run(shell, "%gpulab start --backend sim")
+    assert lab.is_closed
+    run(shell, "%gpulab close")
+    _, printed = run(shell, "%%gpustream copy\n1")
+    assert "%gpulab start" in printed
+    assert list(lab.streams) == []
+
+
+def test_close_and_show_take_the_session_that_is_named(shell):
+    run(shell, "%gpulab start --backend sim --as b")
+    run(shell, "%gpulab start --backend sim --as c")
+    result, _ = run(shell, "%gpulab show --as b")
+    assert result.result is shell.user_ns["b"]
+    run(shell, "%gpulab close --as b")
+    assert (shell.user_ns["b"].is_closed, shell.user_ns["c"].is_closed) == (True, False)
+
+
+def test_text_with_spaces_asks_for_quotes(shell, lab):
+    _, printed = run(shell, "%%gpustream copy --label my upload\n1")
+    assert "quotes" in printed

@@ -233,9 +233,8 @@ def test_a_session_never_closed_warns_and_names_itself():
 
 
 def test_the_trace_of_a_closed_session_can_be_read_drawn_and_saved(tmp_path):
-    with Session("sim", title="late") as lab:
-        with lab.on(lab.stream("a"), "x"):
-            spin(lab, 1_000)
+    with Session("sim", title="late") as lab, lab.on(lab.stream("a"), "x"):
+        spin(lab, 1_000)
     assert names(lab) == ["x"]
     assert lab.trace.metadata.title == "late"
     lab.trace.save(tmp_path / "run.parquet")
@@ -647,3 +646,20 @@ def test_the_interpreter_ends_silently_whatever_is_open():
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [line for name in ENDINGS for line in (f"begin {name}", f"end {name} 0")]
+
+
+def test_a_forked_child_is_told_to_make_its_own(lab):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            lab.event()
+        except SessionClosedError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as told:
+        assert "forked" in told.read()
+    assert not lab.is_closed

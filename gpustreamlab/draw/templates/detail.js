@@ -1,5 +1,6 @@
 // Level of detail: bars for what is at least MERGE_PX wide, one merged bar for what is narrower and close together.
-const MERGE_PX = 2
+// A merged bar of several names is grey, and a note says so as long as one is on the screen.
+const MERGE_PX = 2, MIXED_FILL = "#8d99a6"
 const draw = () => {
   lanes.__gsl_frame = 0
   const x0 = lanes.x_range.start, x1 = lanes.x_range.end, inner = lanes.inner_width
@@ -10,7 +11,7 @@ const draw = () => {
   const hatch = hatched.map(() => ({left: [], right: [], top: [], bottom: []}))
   const label = {x: [], y: [], text: [], colour: [], fill: []}
   const merged = {left: [], right: [], top: [], bottom: [], fill: [], count: [], longest: []}
-  let open = -1, from = 0, to = 0, count = 0, longest = 0
+  let open = -1, from = 0, to = 0, count = 0, longest = 0, mixed = false
   const emit = (i, a, b) => {
     const r = row[i], n = name[i], wide = b - a >= 5 * px
     bar.left.push(a); bar.right.push(b); bar.top.push(row_top[r]); bar.bottom.push(row_bottom[r])
@@ -29,7 +30,7 @@ const draw = () => {
     else {
       const r = row[open]
       merged.left.push(from); merged.right.push(Math.max(to, from + thin)); merged.top.push(row_top[r]); merged.bottom.push(row_bottom[r])
-      merged.fill.push(kind_fills[kind[longest]] || fills[name[longest]]); merged.count.push(count); merged.longest.push(longest)
+      merged.fill.push(mixed ? MIXED_FILL : kind_fills[kind[longest]] || fills[name[longest]]); merged.count.push(count); merged.longest.push(longest)
     }
     open = -1
   }
@@ -38,12 +39,14 @@ const draw = () => {
     if (b < x0 || a > x1) continue
     if (b - a >= thin) { flush(); emit(i, a, b); continue }
     if (open >= 0 && row[i] == row[open] && a - to < px && Math.max(b, to) - from < 2 * thin) {
-      count++; to = Math.max(to, b)
+      count++; to = Math.max(to, b); mixed ||= name[i] != name[open]
       if (b - a > right[longest] - left[longest]) longest = i
-    } else { flush(); open = longest = i; from = a; to = b; count = 1 }
+    } else { flush(); open = longest = i; from = a; to = b; count = 1; mixed = false }
   }
   flush()
   bars.data = bar; labels.data = label; merges.data = merged
+  const note = document.getElementById("gsl-merged")
+  if (note) note.hidden = !merged.fill.includes(MIXED_FILL)
   hatched.forEach((source, index) => { source.data = hatch[index] })
   // The strip: every step where they are few, the mean of each pixel column where they are many.
   const t = steps.data.time, k = steps.data.count, x = [], y = []

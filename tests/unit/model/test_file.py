@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -301,3 +303,33 @@ def test_a_save_replaces_the_old_file(trace, tmp_path):
     trace.save(path)
 
     assert_same_trace(Trace.load(path), trace)
+
+
+@pytest.mark.parametrize("path", [None, "a\0b.parquet", ""], ids=["none", "nul", "empty"])
+def test_what_is_no_path_is_named(trace, path):
+    with pytest.raises(TraceFileError, match="cannot be written"):
+        trace.save(path)
+
+
+def test_a_link_is_followed_and_a_mode_is_kept(trace, tmp_path):
+    target, link = tmp_path / "run.parquet", tmp_path / "link.parquet"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+
+    trace.save(link)
+
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert len(Trace.load(target)) == len(trace)
+
+
+def test_a_device_is_not_replaced(trace):
+    with pytest.raises(TraceFileError, match="device stands there"):
+        trace.save("/dev/null")
+
+
+def test_a_trace_can_be_copied_and_pickled(trace):
+    for twin in (pickle.loads(pickle.dumps(trace)), copy.deepcopy(trace)):
+        assert_same_trace(twin, trace)
+        assert not twin.start_ns.flags.writeable
