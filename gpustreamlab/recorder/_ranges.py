@@ -161,7 +161,7 @@ class Range:
                 recorder.close_edges(lane, number)
         except BaseException:
             # The block does not run, so nothing will be missing: the range is not counted.
-            if open_ranges[-1] is entry:
+            if open_ranges and open_ranges[-1] is entry:
                 del open_ranges[-1]
             recorder.pop_range()
             raise
@@ -209,7 +209,7 @@ class Range:
     def _settle(self, entry: OpenEntry) -> None:
         """Leave no half a range where closing was cut off: it is kept already, or it counts as dropped."""
         writer = self._writer
-        if writer.open_ranges[-1] is entry:
+        if writer.open_ranges and writer.open_ranges[-1] is entry:
             del writer.open_ranges[-1]
             if not writer.finished or writer.finished[-1][3] != entry[2]:
                 writer.recorder.count_failed(1)
