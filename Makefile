@@ -46,7 +46,7 @@ bench: .venv/.dev  ## every benchmark; keeps the figures in bench/results
 	$(BIN)/python scripts/run_benchmarks.py --results bench/results
 
 clean:  ## remove .venv and everything that was built
-	rm -rf .venv build dist out timeline.html .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist out timeline.html trace.parquet .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.made: pyproject.toml scripts/make-venv
