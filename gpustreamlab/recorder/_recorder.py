@@ -35,6 +35,8 @@ DEFAULT_RING_SIZE = 1_000_000
 """Spans kept by default."""
 DEFAULT_PENDING_LIMIT = 65_536
 """Closed ranges of one lane and thread whose device work has not ended, beyond which new ones are dropped."""
+KEPT_EDGES = 256
+"""Edges kept that wait for the next range of a lane; the newest count."""
 IDLE_PAIRS = 65_536
 """Pairs of events kept for later ranges; more go back to the backend's pool."""
 KEPT_RANGES = 4_096
@@ -200,6 +202,7 @@ class Recorder:
         """Note that the next range of a lane waits for an earlier range; -1 stands for none."""
         if source_number >= 0:
             target.incoming.append(source_number)
+            del target.incoming[:-KEPT_EDGES]
 
     def close_edges(self, lane: RecordedLane, number: int) -> None:
         """Let the edges that wait for a lane's next range end at it."""
