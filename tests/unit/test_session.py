@@ -15,7 +15,15 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import CloseError, OptionError, SelectionError, SessionClosedError, SessionError, StreamClosedError
+from gpustreamlab.errors import (
+    CloseError,
+    DeviceError,
+    OptionError,
+    SelectionError,
+    SessionClosedError,
+    SessionError,
+    StreamClosedError,
+)
 from gpustreamlab.typing import SessionState
 from gpustreamlab.workloads import matrix_product, spin
 from tests.helpers.instant_backend import InstantBackend
@@ -32,7 +40,11 @@ def lab():
 def names(lab):
     if not lab.is_closed:
         lab.synchronize()
-    return [lab.trace.names[code] for code in lab.trace.name]
+    return names_of(lab.trace)
+
+
+def names_of(trace):
+    return [trace.names[code] for code in trace.name]
 
 
 def parents(lab):
@@ -396,6 +408,68 @@ def test_a_handed_over_range_on_a_closed_stream_is_counted(lab):
     opened.end()
     assert names(lab) == []
     assert lab.trace.metadata.dropped_spans == 1
+
+
+def test_a_collection_inside_a_collection_changes_nothing(monkeypatch):
+    # A finaliser or a signal handler may look at the trace while it is being collected.
+    backend = InstantBackend()
+    resolve = backend.resolve
+    seen = []
+    with Session(backend) as lab:
+
+        def resolve_and_look(*arguments):
+            seen.append(len(lab.trace))
+            return resolve(*arguments)
+
+        monkeypatch.setattr(backend, "resolve", resolve_and_look)
+        for number in range(3):
+            with lab.on(lab.stream("a"), f"n{number}"):
+                pass
+        assert len(lab.trace) == 3
+        assert seen == [0]
+        assert len(set(lab._recorder.drain(0).columns["number"])) == 3
+
+
+def test_events_beyond_those_kept_go_back_to_the_pool(monkeypatch):
+    monkeypatch.setattr("gpustreamlab.recorder._recorder.IDLE_PAIRS", 2)
+    backend = InstantBackend()
+    with Session(backend) as lab:
+        with lab.on(lab.stream("a")):
+            for _ in range(4):
+                with lab.range("x"):
+                    pass
+        assert len(lab.trace) == 5
+        assert (backend.made_count, backend.released_count) == (10, 6)
+
+
+def test_a_device_that_cannot_put_back_a_selection_is_told_and_nothing_stays_selected(monkeypatch):
+    backend = InstantBackend()
+    with Session(backend) as lab:
+        lab.stream("a")
+
+        def broken(token):
+            raise DeviceError("lost")
+
+        with pytest.raises(DeviceError, match="lost"), lab.on("a", "x"):
+            monkeypatch.setattr(backend, "restore", broken)
+        assert lab.current is None
+        monkeypatch.undo()
+        assert names_of(lab.trace) == ["x"]
+
+
+def test_a_handed_over_range_that_cannot_be_recorded_is_told_and_counted(monkeypatch):
+    backend = InstantBackend()
+    backend.map_error = lambda error, doing: DeviceError(f"{doing}: {error}")
+    with Session(backend) as lab:
+        stream = lab.stream("a")
+        opened = lab.start_range("a", "work")
+        monkeypatch.setattr(stream.backend_stream, "record_raw", lambda event: 1 / 0)
+        with pytest.raises(DeviceError, match="Recording range 'work' on stream 'a': division"):
+            opened.end()
+        opened.end()
+        with pytest.raises(DeviceError, match="'next'"):
+            lab.start_range("a", "next")
+        assert lab.trace.metadata.dropped_spans == 2
 
 
 # Streams that others own

@@ -47,7 +47,7 @@ def test_labels_are_free_text(label):
 def test_priorities_are_those_of_the_device():
     assert [check_priority(priority, (0, -2)) for priority in (0, -1, -2)] == [0, -1, -2]
     for wrong in (1, -3, None, "0", 0.0, False):
-        with pytest.raises(OptionError, match="from -2 .* to 0"):
+        with pytest.raises(OptionError, match=r"from -2 .* to 0"):
             check_priority(wrong, (0, -2))
 
 
