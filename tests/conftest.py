@@ -7,6 +7,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# The same examples at each run, and no clock: a red run means a change, not a busy machine. Look further now and then with
+# --hypothesis-profile=default.
+settings.register_profile("gpustreamlab", derandomize=True, deadline=None)
+settings.load_profile("gpustreamlab")
 
 SESSION_MODULE = "gpustreamlab.session"
 
