@@ -41,10 +41,6 @@ class RangeTimes(NamedTuple):
     """Host times of the enqueue on the same clock; shape (n,), int64."""
 
 
-class BackendEvent(Protocol):
-    """A recorded point in a stream. Its type is the backend's own business; only the backend reads it."""
-
-
 class BackendStream(Protocol):
     """A stream of a backend. Every method returns at once except `synchronize`."""
 

@@ -15,12 +15,10 @@ import pytest
 from gpustreamlab import Session, selections
 from gpustreamlab.errors import SelectionError
 from gpustreamlab.recorder import _ranges
-from gpustreamlab.selections import Selection
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.interrupt_storm import UNREACHABLE, program
 
 FILES = {str(Path(module.__file__)) for module in (selections, _ranges)}
-UNREACHABLE = Selection.__exit__.__code__
-"""Where an interrupt before the first statement that can catch it leaves an outermost selection; see `Selection`."""
 
 
 class Interrupter:
@@ -48,16 +46,6 @@ class Interrupter:
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return self.trace_line
-
-
-def program(lab):
-    with lab.on("a", "outer"):
-        with lab.range("first"):
-            with lab.on("b", "inner"), lab.range("second"):
-                pass
-            lab.stream("a").wait(lab.stream("b"))
-        with lab.range("third"):
-            pass
 
 
 WHOLE = {"outer": None, "first": "outer", "inner": "first", "second": "inner", "third": "outer"}

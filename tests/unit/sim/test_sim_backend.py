@@ -25,13 +25,6 @@ MS = 1_000_000
 
 
 @pytest.fixture
-def backend():
-    made = SimBackend("h200")
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def works(backend):
     seen = []
     backend.set_observer(seen.append)

@@ -22,13 +22,6 @@ INTS = RNG.integers(0, 9, size=(5, 4))
 
 
 @pytest.fixture
-def backend():
-    made = SimBackend("h200")
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def xp(backend):
     return backend.xp
 

@@ -1,0 +1,12 @@
+"""What the tests of the simulated device share."""
+
+import pytest
+
+from gpustreamlab.backends.sim import SimBackend
+
+
+@pytest.fixture
+def backend():
+    made = SimBackend("h200")
+    yield made
+    made.close()
