@@ -24,6 +24,10 @@
     ├── StreamNotFoundError           (KeyError)      no stream of that name
     ├── StreamExistsError             (ValueError)    the name is taken by a different stream
     ├── StreamRefusedError            (ValueError)    a stream that cannot be a lane, with the reason
+    ├── PartitionError                (ValueError)    SMs that cannot be shared out as asked
+    │   ├── PartitionInUseError       (RuntimeError)  streams still work in a partition that would go or change
+    │   └── PartitionUnavailableError (RuntimeError)  this device or driver cannot partition its SMs
+    ├── PartitionNotFoundError        (KeyError)      no partition of that name
     ├── OptionError                   (ValueError)    a number or choice outside its range
     ├── TraceError                    (ValueError)    columns that do not make a trace
     └── TraceFileError                (OSError)       a file that could not be read or written
@@ -34,7 +38,7 @@ Each message has three parts: what failed with the values, where, and what to ty
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = [
     "BackendError",
@@ -52,6 +56,11 @@ __all__ = [
     "MissingExtraError",
     "NotSimulatedError",
     "OptionError",
+    "PartitionError",
+    "PartitionInUseError",
+    "PartitionNotFoundError",
+    "PartitionUnavailableError",
+    "PartitionWarning",
     "SelectionError",
     "SessionClosedError",
     "SessionError",
@@ -175,6 +184,35 @@ class StreamExistsError(GPUStreamLabError, ValueError):
 
 class StreamRefusedError(GPUStreamLabError, ValueError):
     """A stream that cannot become a lane, with the reason."""
+
+
+class PartitionError(GPUStreamLabError, ValueError):
+    """SMs that cannot be shared out as asked; the layout stays as it was."""
+
+    def __init__(self, message: str, *, nearest: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.nearest = None if nearest is None else dict(nearest)
+        """SMs by partition of the nearest plan that works, or None where there is none."""
+
+
+class PartitionInUseError(PartitionError, RuntimeError):
+    """Streams still work in a partition that would go, or are selected while they would have to move."""
+
+
+class PartitionUnavailableError(PartitionError, RuntimeError):
+    """The device or its driver cannot partition SMs, or lacks the feature that was asked for."""
+
+
+class PartitionNotFoundError(GPUStreamLabError, KeyError):
+    """The layout has no partition of this name."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which would hide the line breaks of a message.
+        return str(self.args[0])
+
+
+class PartitionWarning(UserWarning):
+    """A partition is not what was asked for, and the session goes on with what there is."""
 
 
 class OptionError(GPUStreamLabError, ValueError):

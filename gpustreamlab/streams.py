@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from types import TracebackType
 from typing import Any
 
@@ -14,14 +13,10 @@ from gpustreamlab.errors import (
     OptionError,
     StreamClosedError,
 )
-from gpustreamlab.model import Lane
+from gpustreamlab.model import Lane, check_name
 from gpustreamlab.recorder import Recorder
 
-__all__ = ["MAX_NAME_LENGTH", "Event", "Stream", "check_label", "check_priority", "check_stream_name"]
-
-MAX_NAME_LENGTH = 100
-"""Longest name of a stream, in characters."""
-_NAME_SIGNS = frozenset("_-.+:/#@")
+__all__ = ["Event", "Stream", "check_label", "check_priority", "check_stream_name"]
 
 
 class Stream:
@@ -281,37 +276,8 @@ def check_label(label: object) -> str:
 
 
 def check_stream_name(name: object) -> str:
-    """Return a name that magics can take and screens can show.
-
-    Letters and digits of any script, and ``_ - . + : / # @``: no spaces, commas, quotes, brackets or control characters.
-
-    Raises
-    ------
-    InvalidNameError
-        If the name is no text, empty, too long, or has other signs; the message proposes one that works.
-
-    Examples
-    --------
-    >>> check_stream_name("copy-in/0")
-    'copy-in/0'
-    """
-    if not isinstance(name, str):
-        raise InvalidNameError(f"A stream's name is a str, not {type(name).__name__}. Use for example lab.stream('copy').")
-    if not name:
-        raise InvalidNameError("A stream's name cannot be empty. Use for example lab.stream('copy').")
-    if len(name) > MAX_NAME_LENGTH:
-        raise InvalidNameError(
-            f"A stream's name has at most {MAX_NAME_LENGTH} characters; {name[:20]!r}… has {len(name):,}. "
-            "Shorten it, and put the rest into a range's label."
-        )
-    wrong = sorted({sign for sign in name if not _is_name_sign(sign)})
-    if wrong:
-        proposal = "".join(sign if _is_name_sign(sign) else "_" for sign in name).strip("_") or "stream"
-        raise InvalidNameError(
-            f"Stream name {name!r} has {wrong[0]!r}, which the magics cannot take. Names have letters, digits and "
-            f"{' '.join(sorted(_NAME_SIGNS))}: use {proposal!r}, and put free text into a range's label."
-        )
-    return name
+    """Return a stream's name that magics can take; raise `InvalidNameError` otherwise. See `gpustreamlab.model.check_name`."""
+    return check_name(name, "stream", "lab.stream('copy')")
 
 
 def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
@@ -334,7 +300,3 @@ def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
 def _require_stream(stream: object, what: str) -> None:
     if not isinstance(stream, Stream):
         raise OptionError(f"{what} a stream of the session, not a {type(stream).__name__}. Use lab.stream('name').")
-
-
-def _is_name_sign(sign: str) -> bool:
-    return sign in _NAME_SIGNS or unicodedata.category(sign)[0] in "LNM"

@@ -12,10 +12,12 @@ __all__ = [
     "BoolArray",
     "CaptureTier",
     "EdgeKind",
+    "Feature",
     "FloatArray",
     "Int8Array",
     "Int32Array",
     "Int64Array",
+    "Rounding",
     "SessionState",
     "SpanKind",
     "SupportsCudaStream",
@@ -64,6 +66,32 @@ class CaptureTier(StrEnum):
     """Named ranges only, each timed by a pair of events."""
     KERNELS = "kernels"
     """Ranges and every kernel, copy and fill."""
+
+
+class Rounding(StrEnum):
+    """What a partition gets where the device cannot grant exactly what was asked for."""
+
+    UP = "up"
+    """At least as many SMs as asked for."""
+    DOWN = "down"
+    """At most as many SMs as asked for."""
+    EXACT = "exact"
+    """As many as asked for, or an error."""
+
+
+class Feature(StrEnum):
+    """What a device and its driver may be able to do with SMs and work queues."""
+
+    GREEN_CONTEXTS = "green-contexts"
+    """Partition the SMs: contexts made of groups of SMs."""
+    UNEQUAL_SPLIT = "unequal-split"
+    """Split the SMs into groups of unequal size in one call."""
+    COSCHEDULING = "co-scheduling"
+    """Say how many SMs of a group must be, or should be, scheduled together."""
+    BACKFILL = "backfill"
+    """Relax that where a count cannot be reached otherwise."""
+    WORKQUEUES = "workqueues"
+    """Give partitions work queues of their own, with a limit on concurrency."""
 
 
 class SessionState(StrEnum):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.model import Device
+from gpustreamlab.model import Capabilities, Device, WorkqueueOptions
 from gpustreamlab.typing import Int64Array
 
 
@@ -39,6 +39,51 @@ class RangeTimes(NamedTuple):
     """Shape (n,), int64, never before ``start_ns``."""
     queued_ns: Int64Array
     """Host times of the enqueue on the same clock; shape (n,), int64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitGroup:
+    """One group of a structured split. Source: CUDA driver API, ``CU_DEV_SM_RESOURCE_GROUP_PARAMS``."""
+
+    sms: int
+    """How many SMs."""
+    coscheduled_sms: int = 0
+    """SMs that must be scheduled together; 0 for the device's default."""
+    preferred_coscheduled_sms: int = 0
+    """SMs that should be, where possible; 0 for no wish."""
+    backfill: bool = False
+    """Whether that may be relaxed to reach the count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSpec:
+    """What a green context is made of: equal specs share one context."""
+
+    groups: tuple[int, ...] = ()
+    """Numbers of the smallest groups of the device, ascending; `SMResource.group_count` stands for the remainder."""
+    split: tuple[SplitGroup, ...] = ()
+    """Instead of groups: every group of a structured split of the whole device."""
+    place: int = 0
+    """Which of them."""
+    workqueue: WorkqueueOptions | None = None
+    """Work queues; None for the driver's default."""
+
+
+class BackendContext(Protocol):
+    """A green context: some SMs of the device. It is never made current; its streams are used."""
+
+    number: int
+    """Number of the context within the backend, from 1; 0 is the primary context."""
+    sm_count: int
+    """How many SMs the device granted, read back from it."""
+
+    def create_stream(self, *, priority: int) -> BackendStream:
+        """Make a non-blocking stream whose kernels run on these SMs only."""
+        ...
+
+    def close(self) -> None:
+        """Destroy the context, after its streams. Idempotent."""
+        ...
 
 
 class BackendStream(Protocol):
@@ -91,6 +136,8 @@ class Backend(Protocol):
     """``"cuda"`` or ``"sim"``."""
     device: Device
     """The device, real or simulated."""
+    capabilities: Capabilities
+    """What it and its driver can do with SMs and work queues."""
     xp: Any
     """The array module: CuPy, or the simulated device's NumPy-compatible one."""
     priority_range: tuple[int, int]
@@ -106,6 +153,26 @@ class Backend(Protocol):
 
     def create_stream(self, *, priority: int) -> BackendStream:
         """Make a stream that does not synchronise with the NULL stream."""
+        ...
+
+    def create_context(self, spec: ContextSpec) -> BackendContext:
+        """Make a green context.
+
+        Raises
+        ------
+        DeviceError
+            If the driver refuses, or lacks a feature that the spec needs.
+        """
+        ...
+
+    def probe_sms(self, streams: Sequence[BackendStream]) -> list[Int64Array]:
+        """Run a kernel on each stream, all at once, whose blocks note the SM they run on, and wait for it.
+
+        Returns
+        -------
+        list of ndarray of int64, shape (n_seen,)
+            For each stream the SM ids that were seen, ascending.
+        """
         ...
 
     def adopt_stream(self, lender: object) -> BackendStream:
@@ -152,6 +219,10 @@ class Backend(Protocol):
 
     def host_time_ns(self) -> int:
         """Read the host's clock, in ns: a real monotonic clock, or the simulated host's."""
+        ...
+
+    def host_to_clock_ns(self, host_ns: int) -> int:
+        """Put a host time on the backend's clock, within `ClockInfo.host_error_ns`."""
         ...
 
     def tick(self, now_ns: int) -> int:

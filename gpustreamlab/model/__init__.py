@@ -1,26 +1,39 @@
 """Frozen values: the trace and its parts."""
 
+from gpustreamlab.model._capability import Capabilities, Capability
 from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import EDGE_KINDS, Edges
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
-from gpustreamlab.model._partition import Layout, Partition
+from gpustreamlab.model._names import MAX_NAME_LENGTH, check_name
+from gpustreamlab.model._partition import Layout, LayoutChange, Partition, SMResource, WorkqueueOptions
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
+from gpustreamlab.model._verification import Verification, VerifiedLane, VerifiedPartition
 from gpustreamlab.model._whole_file import write_file_whole
 
 __all__ = [
     "COLUMN_DTYPES",
     "EDGE_KINDS",
+    "MAX_NAME_LENGTH",
     "SCHEMA_VERSION",
     "SPAN_KINDS",
+    "Capabilities",
+    "Capability",
     "Counters",
     "Device",
     "Edges",
     "Lane",
     "Layout",
+    "LayoutChange",
     "Partition",
+    "SMResource",
     "Trace",
     "TraceMetadata",
+    "Verification",
+    "VerifiedLane",
+    "VerifiedPartition",
+    "WorkqueueOptions",
+    "check_name",
     "write_file_whole",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpustreamlab.errors import TraceError
+from gpustreamlab.model._partition import SMResource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +23,11 @@ class Device:
     memory_bytes: int = 0
     """Device memory in bytes; 0 where unknown."""
     driver_version: str = ""
-    """The CUDA version that the driver supports, for example ``"13.0"``; empty for a simulated device."""
+    """The CUDA version that the driver supports, for example ``"13.0"``; the one modelled for a simulated device."""
     simulated: bool = False
     """True if no hardware stands behind it."""
+    sm_resource: SMResource | None = None
+    """How its SMs can be shared out; None where they cannot."""
 
     def __post_init__(self) -> None:
         if self.sm_count < 1:

@@ -22,6 +22,8 @@ class Lane:
     """The stream's handle, or its number on the simulated device."""
     partition: str | None = None
     """Name of the partition that the stream belongs to, or None for the whole card."""
+    sm_count: int = 0
+    """How many SMs its kernels may run on: those granted to the partition, or all of the card; 0 where unknown."""
     priority: int = 0
     """CUDA priority: lower numbers run first, 0 is the lowest priority."""
 

@@ -8,7 +8,7 @@ from gpustreamlab.errors import TraceError, nearest_hint
 from gpustreamlab.model._device import Device
 from gpustreamlab.typing import CaptureTier
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the columns and metadata that this package writes; it reads this one and every older one."""
 
 

@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpustreamlab.errors import TraceError
+from gpustreamlab.errors import PartitionNotFoundError, TraceError, nearest_hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SMResource:
+    """How the SMs of a device can be shared out, as the device itself says. Source: CUDA driver API, ``CUdevSmResource``."""
+
+    min_sms: int
+    """Fewest SMs that a partition can have."""
+    alignment_sms: int
+    """SMs that are scheduled together: counts of a structured split are multiples of this."""
+    group_sms: int
+    """SMs of each group, after the device was split into as many of the smallest groups as it has."""
+    group_count: int
+    """How many such groups there are."""
+    remainder_sms: int = 0
+    """SMs that are in none of them; they stay together, and one partition can have them."""
+    is_structured: bool = False
+    """True where the driver also splits into unequal groups (CUDA 13.1 and later)."""
+
+    def __post_init__(self) -> None:
+        if min(self.min_sms, self.alignment_sms, self.group_sms, self.group_count) < 1 or self.remainder_sms < 0:
+            raise TraceError(f"{self!r} is no way to share out SMs: sizes are at least 1, and the remainder at least 0.")
+
+    @property
+    def usable_sms(self) -> int:
+        """SMs of all groups and the remainder."""
+        return self.group_sms * self.group_count + self.remainder_sms
+
+    def sms_of(self, groups: tuple[int, ...]) -> int:
+        """Return how many SMs a set of groups has; number `group_count` stands for the remainder."""
+        return sum(self.remainder_sms if group == self.group_count else self.group_sms for group in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +51,13 @@ class Partition:
     granted_sms: int
     """How many SMs the device granted."""
     groups: tuple[int, ...] = ()
-    """Indices of the SM groups of the split that it is made of."""
+    """Numbers of the groups that it is made of, see `SMResource`; empty after a structured split."""
+    coscheduled_sms: int = 0
+    """SMs that a structured split guarantees to schedule together; 0 where none was asked for."""
+    preferred_coscheduled_sms: int = 0
+    """The same, as a wish."""
+    backfill: bool = False
+    """Whether a structured split may relax that to reach the count."""
     sm_ids: tuple[int, ...] | None = None
     """The SM ids that were seen to run its work; None until measured."""
 
@@ -29,6 +68,31 @@ class Partition:
         if self.sm_ids is not None:
             object.__setattr__(self, "sm_ids", tuple(self.sm_ids))
 
+    @property
+    def is_structured(self) -> bool:
+        """True if it needs a structured split (CUDA 13.1 and later)."""
+        return bool(self.coscheduled_sms or self.preferred_coscheduled_sms or self.backfill)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkqueueOptions:
+    """How the partitions of a layout share hardware work queues (CUDA 13.1 and later).
+
+    Source: CUDA driver API, ``CUdevWorkqueueConfigResource``.
+    """
+
+    sharing_scope: str = "green_ctx_balanced"
+    """``"green_ctx_balanced"``: each partition has its own where there are enough; ``"device_ctx"``: all share."""
+    concurrency_limit: int | None = None
+    """How many streams of a partition are expected to run at the same time; None for the driver's default."""
+
+    def __post_init__(self) -> None:
+        if self.sharing_scope not in {"green_ctx_balanced", "device_ctx"}:
+            hint = nearest_hint(str(self.sharing_scope), ("green_ctx_balanced", "device_ctx"))
+            raise TraceError(f"WorkqueueOptions.sharing_scope is {self.sharing_scope!r}. {hint}")
+        if self.concurrency_limit is not None and self.concurrency_limit < 1:
+            raise TraceError(f"WorkqueueOptions.concurrency_limit is {self.concurrency_limit}; it is at least 1.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -38,9 +102,76 @@ class Layout:
     """The partitions, in the order in which they were asked for."""
     remainder_sms: int = 0
     """SMs that no partition has."""
+    workqueue: WorkqueueOptions | None = None
+    """How they share work queues; None for the driver's default."""
+    is_enforced: bool = True
+    """False where the device cannot partition its SMs: every partition then is the whole card, with plain streams."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "partitions", tuple(self.partitions))
         names = [partition.name for partition in self.partitions]
         if len(set(names)) != len(names):
             raise TraceError(f"A layout names each partition once; got {names}.")
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.partitions)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: str) -> Partition:
+        for partition in self.partitions:
+            if partition.name == name:
+                return partition
+        raise PartitionNotFoundError(f"The layout has no partition {name!r}. {nearest_hint(str(name), self.names)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the partitions."""
+        return tuple(partition.name for partition in self.partitions)
+
+    @property
+    def has_verified_sms(self) -> bool:
+        """True if the SM ids of every partition were measured."""
+        return all(partition.sm_ids is not None for partition in self.partitions)
+
+    def __str__(self) -> str:
+        if not self.is_enforced:
+            return f"Layout not enforced (this device cannot partition its SMs): {', '.join(self.names)} share all SMs"
+        parts = [f"{part.name} {part.granted_sms} SMs (asked for {part.requested_sms})" for part in self.partitions]
+        return f"Layout: {', '.join(parts)}; {self.remainder_sms} SMs in none"
+
+    def _repr_html_(self) -> str:
+        left, right = "style='text-align:left'", "style='text-align:right'"
+        head = "".join(
+            f"<th {side}>{text}</th>"
+            for side, text in ((left, "partition"), (right, "requested SMs"), (right, "granted SMs"), (left, "verified"))
+        )
+        rows = "".join(
+            f"<tr><td {left}>{html.escape(part.name)}</td><td {right}>{part.requested_sms}</td>"
+            f"<td {right}>{part.granted_sms}</td><td {left}>{_verified(part)}</td></tr>"
+            for part in self.partitions
+        )
+        note = (
+            f"<p>{self.remainder_sms} SMs are in no partition.</p>"
+            if self.is_enforced
+            else "<p><strong>Not enforced:</strong> this device cannot partition its SMs; all streams share the whole card.</p>"
+        )
+        return f"<div><table><tr>{head}</tr>{rows}</table>{note}</div>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChange:
+    """A layout and when it began."""
+
+    time_ns: int
+    """When, on the trace's clock, in ns since its epoch."""
+    layout: Layout | None
+    """The layout from then on; None for the whole card."""
+
+
+def _verified(partition: Partition) -> str:
+    return "not yet" if partition.sm_ids is None else f"{len(partition.sm_ids)} SMs seen"

@@ -17,12 +17,14 @@ from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import Edges
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
-from gpustreamlab.model._partition import Layout, Partition
+from gpustreamlab.model._partition import Layout, LayoutChange, Partition, SMResource, WorkqueueOptions
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
 
 METADATA_KEY = b"gpustreamlab"
 EDGES_KEY = b"gpustreamlab.edges"
 COUNTERS_KEY = b"gpustreamlab.counters"
+
+_SINCE_VERSION_2 = ("partition",)
 
 _T = TypeVar("_T")
 
@@ -52,7 +54,7 @@ def table_to_trace(table: pa.Table) -> Trace:
         If the table is no trace, is from a newer version, or does not hold together.
     """
     facts = _read_facts(table.schema.metadata or {})
-    missing = [name for name in COLUMN_DTYPES if name not in table.column_names]
+    missing = [name for name in COLUMN_DTYPES if name not in table.column_names and name not in _SINCE_VERSION_2]
     if missing:
         raise TraceError(f"The table lacks the columns {missing} of a trace.")
     lanes = tuple(_build(Lane, lane) for lane in facts["lanes"])
@@ -62,7 +64,11 @@ def table_to_trace(table: pa.Table) -> Trace:
         "kind": [kind.value for kind in SPAN_KINDS],
         "thread": facts["threads"],
     }
-    columns = {name: _codes(table[name], texts[name]) if name in texts else _numbers(table[name]) for name in COLUMN_DTYPES}
+    columns = {
+        name: _codes(table[name], texts[name]) if name in texts else _numbers(table[name])
+        for name in COLUMN_DTYPES
+        if name in table.column_names
+    }
     extra = {name: _numbers(table[name]) for name in facts["extra"]}
     return Trace(
         **columns,
@@ -73,7 +79,12 @@ def table_to_trace(table: pa.Table) -> Trace:
         metadata=_read_metadata(facts["metadata"]),
         edges=_read_edges(table.schema.metadata),
         counters=_read_counters(table.schema.metadata, facts["counter_names"]),
+        partitions=tuple(_build(Partition, part) for part in facts.get("partitions", ())),
         layout=_read_layout(facts["layout"]),
+        layouts=tuple(
+            LayoutChange(time_ns=change["time_ns"], layout=_read_layout(change["layout"]))
+            for change in facts.get("layouts", ())
+        ),
     )
 
 
@@ -86,7 +97,9 @@ def _schema_metadata(trace: Trace) -> dict[bytes, bytes]:
         "threads": trace.threads,
         "extra": list(trace.extra),
         "counter_names": trace.counters.names,
+        "partitions": [dataclasses.asdict(part) for part in trace.partitions],
         "layout": None if trace.layout is None else dataclasses.asdict(trace.layout),
+        "layouts": [dataclasses.asdict(change) for change in trace.layouts],
     }
     return {
         METADATA_KEY: json.dumps(facts).encode(),
@@ -109,13 +122,21 @@ def _read_facts(metadata: dict[bytes, bytes]) -> dict[str, Any]:
 
 
 def _read_metadata(facts: dict[str, Any]) -> TraceMetadata:
-    return _build(TraceMetadata, facts | {"device": _build(Device, facts["device"])})
+    device = facts["device"]
+    resource = device.get("sm_resource")
+    built = _build(Device, device | {"sm_resource": None if resource is None else _build(SMResource, resource)})
+    return _build(TraceMetadata, facts | {"device": built})
 
 
 def _read_layout(facts: dict[str, Any] | None) -> Layout | None:
     if facts is None:
         return None
-    return _build(Layout, facts | {"partitions": tuple(_build(Partition, part) for part in facts["partitions"])})
+    workqueue = facts.get("workqueue")
+    parts = {
+        "partitions": tuple(_build(Partition, part) for part in facts["partitions"]),
+        "workqueue": None if workqueue is None else _build(WorkqueueOptions, workqueue),
+    }
+    return _build(Layout, facts | parts)
 
 
 def _read_edges(metadata: dict[bytes, bytes]) -> Edges:

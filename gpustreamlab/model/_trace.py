@@ -17,7 +17,7 @@ from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._edges import Edges
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._metadata import TraceMetadata
-from gpustreamlab.model._partition import Layout
+from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ COLUMN_DTYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
         "kind": np.int8,
         "parent": np.int64,
         "thread": np.int32,
+        "partition": np.int32,
     }
 )
 """The columns that every trace has, and how each is stored."""
@@ -82,6 +83,11 @@ class Trace:
     """The lanes, in the order in which they are drawn."""
     metadata: TraceMetadata
     """Where the numbers come from."""
+    partition: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    """Index into `partitions` of the one in which the span ran, or -1 for the whole card; shape (n_spans,), int32; all -1 if
+    left out."""
+    partitions: tuple[Partition, ...] = ()
+    """Every partition in which a span ran, as it was then: one name may occur with several sizes."""
     threads: tuple[str, ...] = ()
     """Names of the host threads."""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -91,7 +97,9 @@ class Trace:
     counters: Counters = field(default_factory=Counters)
     """Quantities of lanes over time."""
     layout: Layout | None = None
-    """How the SMs were shared out, or None where they were not."""
+    """How the SMs were shared out at the end, or None where they were not."""
+    layouts: tuple[LayoutChange, ...] = ()
+    """When the SMs were shared out anew, in order of time."""
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -162,11 +170,13 @@ class Trace:
         return read_trace(path)
 
     def _freeze(self) -> None:
+        if not len(self.partition):
+            object.__setattr__(self, "partition", np.full(len(self.start_ns), -1, np.int32))
         for name, dtype in COLUMN_DTYPES.items():
             object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
         extra = {name: freeze_column(name, values, _extra_dtype(name, values)) for name, values in self.extra.items()}
         object.__setattr__(self, "extra", MappingProxyType(extra))
-        for name in ("names", "lanes", "threads"):
+        for name in ("names", "lanes", "threads", "partitions", "layouts"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def _validate_tables(self) -> None:
@@ -191,6 +201,7 @@ class Trace:
         require_codes("name", self.name, len(self.names))
         require_codes("kind", self.kind, len(SPAN_KINDS))
         require_codes("thread", self.thread + 1, len(self.threads) + 1)
+        require_codes("partition", self.partition + 1, len(self.partitions) + 1)
         backwards = np.flatnonzero(self.end_ns < self.start_ns)
         if backwards.size:
             row = int(backwards[0])

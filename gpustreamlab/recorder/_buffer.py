@@ -10,11 +10,11 @@ import numpy as np
 from gpustreamlab.errors import OptionError
 from gpustreamlab.typing import Int64Array
 
-SPAN_COLUMNS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "number")
+SPAN_COLUMNS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition", "number")
 """What the ring holds for each span, int64 each. ``number`` counts ranges as they open; ``parent`` is such a number or -1."""
 
 MAX_RING_SIZE = 1_000_000_000
-"""Most spans that a ring may hold: 72 GB."""
+"""Most spans that a ring may hold: 80 GB."""
 
 _FIRST_ROWS = 4_096
 
@@ -33,7 +33,7 @@ class Drained(NamedTuple):
 class SpanBuffer:
     """The last `ring_size` spans.
 
-    Memory grows with use up to ``ring_size * 72`` bytes. When the ring is full, the oldest spans make room.
+    Memory grows with use up to ``ring_size * 80`` bytes. When the ring is full, the oldest spans make room.
 
     Parameters
     ----------
