@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from gpustreamlab._version import __version__
 
 if TYPE_CHECKING:
-    from gpustreamlab.errors import GPUStreamLabError
+    from gpustreamlab.analysis import PartitionOptions, plan_partitions
+    from gpustreamlab.errors import GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
-    from gpustreamlab.model import Trace
+    from gpustreamlab.model import Layout, Trace, WorkqueueOptions
     from gpustreamlab.session import Session
     from gpustreamlab.streams import Event, Stream
     from gpustreamlab.timeline import Timeline, load_trace
@@ -21,25 +22,37 @@ if TYPE_CHECKING:
 __all__ = [
     "Event",
     "GPUStreamLabError",
+    "Layout",
+    "PartitionError",
+    "PartitionOptions",
+    "PartitionWarning",
     "Session",
     "Stream",
     "Timeline",
     "Trace",
+    "WorkqueueOptions",
     "__version__",
     "load_ipython_extension",
     "load_trace",
+    "plan_partitions",
     "unload_ipython_extension",
 ]
 
 _HOMES = {
     "Event": "streams",
     "GPUStreamLabError": "errors",
+    "Layout": "model",
+    "PartitionError": "errors",
+    "PartitionOptions": "analysis",
+    "PartitionWarning": "errors",
     "Session": "session",
     "Stream": "streams",
     "Timeline": "timeline",
     "Trace": "model",
+    "WorkqueueOptions": "model",
     "load_ipython_extension": "magics",
     "load_trace": "timeline",
+    "plan_partitions": "analysis",
     "unload_ipython_extension": "magics",
 }
 

@@ -1,11 +1,11 @@
-"""IPython magics: `%gpulab`, `%%gpustream` and `%gputimeline`. Each does what the Python API also does."""
+"""IPython magics: `%gpulab`, `%gpupartition`, `%%gpustream` and `%gputimeline`. Each does what the Python API also does."""
 
 from __future__ import annotations
 
 import argparse
 import keyword
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeGuard
 
@@ -15,10 +15,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.cells import cell_number, compile_cell, magic_transformer
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
+from gpustreamlab.model import Layout
 from gpustreamlab.selections import Selection
 from gpustreamlab.session import Session
 from gpustreamlab.streams import Stream
 from gpustreamlab.timeline import Timeline
+from gpustreamlab.typing import Rounding
 
 __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extension"]
 
@@ -91,9 +93,22 @@ def gpustream_parser() -> MagicParser:
     )
     parser.add_argument("stream", help="name of the stream; made on first use")
     parser.add_argument("--priority", type=int, help="CUDA priority for a new stream: lower runs first (default: 0)")
+    parser.add_argument("--partition", help="partition in which the stream works; it moves there if it is elsewhere")
     parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
     parser.add_argument("--label", help="name of the range (default: the cell's number)")
     parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
+    return parser
+
+
+def gpupartition_parser() -> MagicParser:
+    """Return the parser of `%gpupartition`."""
+    parser = MagicParser(prog="%gpupartition", description="Share out the SMs, or show how they are.", allow_abbrev=False)
+    parser.add_argument("shares", nargs="*", metavar="NAME=SMS", help="SMs (96), a share (25%% or 0.25), or rest")
+    parser.add_argument(
+        "--round", choices=tuple(Rounding), default=Rounding.UP, help="where a count cannot be had (default: up)"
+    )
+    parser.add_argument("--strict", action="store_true", help="an error instead of a warning where the device lacks something")
+    parser.add_argument("--off", action="store_true", help="go back to the whole card")
     return parser
 
 
@@ -145,7 +160,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         code = compile_cell(self.shell, cell)
         label = f"In [{cell_number(self.shell)}]" if arguments.label is None else arguments.label
         with _usage_errors():
-            stream = session.stream(arguments.stream, priority=arguments.priority)
+            partition = ... if arguments.partition is None else arguments.partition
+            stream = session.stream(arguments.stream, priority=arguments.priority, partition=partition)
             for other in self._named_streams(session, arguments.after):
                 stream.wait(other)
             around = _selected(session.on(stream, label), stream, synchronize=arguments.sync)
@@ -165,13 +181,36 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             print(f"Timeline saved to {timeline.save(arguments.save)}")  # noqa: T201 - a magic's answer
         return None
 
+    @line_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def gpupartition(self, line: str) -> Layout | None:
+        """Share out the SMs, or show how they are shared out."""
+        arguments = gpupartition_parser().parse(line)
+        if arguments is None:
+            return None
+        session = self._find_session()
+        if arguments.off and arguments.shares:
+            raise UsageError("%gpupartition: --off goes back to the whole card and takes no partitions (see %gpupartition -h)")
+        with _usage_errors():
+            if arguments.off:
+                return session.partition(None)
+            if not arguments.shares:
+                return session.layout
+            return session.partition(_read_shares(arguments.shares), round=arguments.round, strict=arguments.strict)
+
     def complete(self, event: Any) -> list[str]:
-        """Complete options and stream names for `%%gpustream` and its kin; called by IPython's completer."""
+        """Complete options, stream and partition names; called by IPython's completer."""
         magic = event.line.lstrip().split(None, 1)[0].lstrip("%")
-        parser = {"gpulab": gpulab_parser, "gpustream": gpustream_parser, "gputimeline": gputimeline_parser}[magic]()
+        parser = _PARSERS[magic]()
         if event.symbol.startswith("-"):
             return parser.options
-        names = {name for session in self._open_sessions() for name in session.streams} if magic == "gpustream" else set()
+        sessions = self._open_sessions()
+        partitions = sorted({name for session in sessions if session.layout is not None for name in session.layout.names})
+        if magic == "gpupartition":
+            return [f"{name}=" for name in partitions] + parser.choices + parser.options
+        if magic == "gpustream" and event.line.split()[-2:].count("--partition"):
+            return partitions
+        names = {name for session in sessions for name in session.streams} if magic == "gpustream" else set()
         return sorted(names) + parser.choices + parser.options
 
     def _start(self, arguments: argparse.Namespace) -> Session:
@@ -229,6 +268,27 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         return [session.streams[name] for name in names]
 
 
+_PARSERS: dict[str, Callable[[], MagicParser]] = {
+    "gpulab": gpulab_parser,
+    "gpupartition": gpupartition_parser,
+    "gpustream": gpustream_parser,
+    "gputimeline": gputimeline_parser,
+}
+
+
+def _read_shares(words: Sequence[str]) -> dict[str, str]:
+    """Return what each partition gets, as text; `plan_partitions` reads it."""
+    shares: dict[str, str] = {}
+    for word in words:
+        name, equals, share = word.partition("=")
+        if not (name and equals and share):
+            raise UsageError(f"%gpupartition: {word!r} is not NAME=SMS, for example decode=32 (see %gpupartition -h)")
+        if name in shares:
+            raise UsageError(f"%gpupartition: partition {name!r} is given twice; name each once (see %gpupartition -h)")
+        shares[name] = share
+    return shares
+
+
 def _is_open_session(value: object) -> TypeGuard[Session]:
     return isinstance(value, Session) and not value.is_closed
 
@@ -261,7 +321,7 @@ def load_ipython_extension(shell: Any) -> None:
     transform = magic_transformer(shell, "gpustream")
     transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
     shell.input_transformers_cleanup.append(transform)
-    for name in ("%gpulab", "%%gpustream", "%gputimeline"):
+    for name in ("%gpulab", "%gpupartition", "%%gpustream", "%gputimeline"):
         shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=name)
 
 
@@ -269,5 +329,5 @@ def unload_ipython_extension(shell: Any) -> None:
     """Take the magics away again; what ``%unload_ext gpustreamlab`` calls."""
     transformers = shell.input_transformers_cleanup
     transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
-    for kind, name in (("line", "gpulab"), ("cell", "gpustream"), ("line", "gputimeline")):
+    for kind, name in (("line", "gpulab"), ("line", "gpupartition"), ("cell", "gpustream"), ("line", "gputimeline")):
         shell.magics_manager.magics[kind].pop(name, None)

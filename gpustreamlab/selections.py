@@ -92,7 +92,8 @@ class Selection:
         selections = self._selections
         recorder = selections.recorder
         state = recorder.thread_state()
-        writer = recorder.writer(stream.recorded, state)
+        home = stream.home  # read once: another thread may move the stream
+        writer = recorder.writer(home.recorded, state)
         self._token = _NOTHING
         self._above = state.writer
         self._depth = len(state.open_ranges)
@@ -100,7 +101,7 @@ class Selection:
         try:
             self._state = state
             state.selections.append(self)
-            self._token = selections.backend.select(stream.backend_stream)
+            self._token = selections.backend.select(home.backend_stream)
             state.writer = writer
             self._range = entered = writer.range(self._label)
             entered.__enter__()

@@ -12,16 +12,17 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from itertools import count
-from types import MappingProxyType, TracebackType
+from types import EllipsisType, MappingProxyType, TracebackType
 from typing import Any, Self
 
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.analysis import Overlap, overlap
+from gpustreamlab.analysis import Overlap, Share, Utilisation, check_layout, overlap, utilisation
 from gpustreamlab.backends import Backend, BackendStream, choose_backend, lent_handle
 from gpustreamlab.errors import (
     CloseError,
     OptionError,
+    PartitionError,
     SessionClosedError,
     SessionError,
     StreamClosedError,
@@ -30,12 +31,14 @@ from gpustreamlab.errors import (
     StreamRefusedError,
     nearest_hint,
 )
-from gpustreamlab.model import Device, Lane, Trace
+from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
+from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
+from gpustreamlab.repartition import Partitions
 from gpustreamlab.selections import Selection, Selections
-from gpustreamlab.streams import Event, Stream, check_label, check_priority, check_stream_name
+from gpustreamlab.streams import Event, Home, Stream, check_label, check_priority, check_stream_name
 from gpustreamlab.timeline import Timeline
-from gpustreamlab.typing import SessionState, SupportsCudaStream
+from gpustreamlab.typing import Rounding, SessionState, SupportsCudaStream
 
 __all__ = ["Session"]
 
@@ -54,9 +57,11 @@ class Session:
     device
         The CUDA device number.
     ring_size
-        How many finished ranges are kept, 72 bytes each; the oldest make room and are counted.
+        How many finished ranges are kept, 80 bytes each; the oldest make room and are counted.
     pending_limit
         How many closed ranges of one stream may wait for the device; later ones are dropped and counted.
+    context_limit
+        How many green contexts are kept for later layouts: about 4 MiB of device memory each.
     title
         A name for traces and timelines.
 
@@ -92,6 +97,7 @@ class Session:
         device: int = 0,
         ring_size: int = DEFAULT_RING_SIZE,
         pending_limit: int = DEFAULT_PENDING_LIMIT,
+        context_limit: int = DEFAULT_CONTEXT_LIMIT,
         title: str = "",
     ) -> None:
         self._why_closed = "is closed"
@@ -108,6 +114,7 @@ class Session:
         """Why the simulated device stands in for a GPU; empty if it does not."""
         try:
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
+            self._partitions = Partitions(self._backend, self._recorder, ContextCache(self._backend, context_limit))
         except BaseException:
             if self._owns_backend:
                 self._backend.close()
@@ -205,7 +212,24 @@ class Session:
         """The stream selected in this thread, or None."""
         return self._selections.current
 
-    def stream(self, name: str, *, priority: int | None = None, external: object | None = None) -> Stream:
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this device and its driver can do with SMs and work queues, what each needs, and what happens without it."""
+        return self._backend.capabilities
+
+    @property
+    def layout(self) -> Layout | None:
+        """How the SMs are shared out now; None for the whole card."""
+        return self._partitions.layout
+
+    def stream(
+        self,
+        name: str,
+        *,
+        priority: int | None = None,
+        partition: str | EllipsisType | None = ...,
+        external: object | None = None,
+    ) -> Stream:
         """Return the stream of this name, making it on first use.
 
         Parameters
@@ -214,6 +238,9 @@ class Session:
             Letters, digits and ``_ - . + : / # @``, at most 100 of them.
         priority
             CUDA priority, lower runs first; None for the default on first use and for "as it is" later.
+        partition
+            The partition of the current layout in which it works; None for the whole card. A stream that is elsewhere is
+            drained and moves there. If left out, it stays where it is, and a new one has the whole card.
         external
             An object with ``__cuda_stream__`` (a stream of CuPy, torch, cuda.core, ...) to use instead of a new stream. It
             stays its owner's, is kept alive until the session closes, and is never destroyed here.
@@ -230,6 +257,10 @@ class Session:
             If the name cannot be used.
         OptionError
             If the device does not take the priority, or the lent stream has another.
+        PartitionNotFoundError
+            If the layout has no such partition.
+        PartitionError
+            If a lent stream should move, or one that a thread has selected.
         StreamExistsError
             If the name is taken by a stream of another priority or owner.
         StreamRefusedError
@@ -243,10 +274,109 @@ class Session:
             check_priority(priority, self._backend.priority_range)
         with self._lock:
             known = self.streams.get(name)
-            if known is not None:
-                return self._as_it_is(known, priority, external)
-            made = self._make_backend_stream(name, priority, external)
-            return self._add_stream(name, made)
+            if known is None:
+                return self._make_stream(name, priority, None if partition is ... else partition, external)
+            known = self._as_it_is(known, priority, external)
+            if partition is not ...:
+                self._partitions.move(known, partition)
+            return known
+
+    def partition(
+        self,
+        plan: Mapping[str, Share] | Layout | EllipsisType | None = ...,
+        /,
+        *,
+        round: Rounding | str = Rounding.UP,  # noqa: A002 - what the user types
+        strict: bool = False,
+        workqueue: WorkqueueOptions | None = None,
+        renamed: Mapping[str, str] | None = None,
+        **shares: Share,
+    ) -> Layout | None:
+        """Share out the SMs: green contexts, each with some of them. Only the streams that move are drained.
+
+        The streams keep their names and their history. A stream goes to the partition that it was given to, by
+        ``lab.stream(name, partition=...)``, whenever the layout has one of that name.
+
+        Parameters
+        ----------
+        plan
+            Names with what each gets (see `gpustreamlab.plan_partitions`), or a layout that was planned; None goes back to the
+            whole card.
+        round
+            ``"up"``, ``"down"`` or ``"exact"``, where the device cannot grant what was asked for.
+        strict
+            Raise where the device or driver lacks something, instead of one warning and going on without.
+        workqueue
+            How the partitions share work queues (CUDA 13.1 and later).
+        renamed
+            New names by old ones, for partitions whose streams should follow.
+        **shares
+            The same as `plan`, for names that are Python identifiers.
+
+        Returns
+        -------
+        Layout or None
+            What was asked for and what the device granted; None for the whole card.
+
+        Raises
+        ------
+        PartitionError
+            If the SMs cannot be shared out like this; the message has the nearest plan that works.
+        PartitionInUseError
+            If a stream works in a partition that would go, or is selected by a thread while it would have to move.
+        PartitionUnavailableError
+            With `strict`, if this device or driver lacks a feature.
+        SessionClosedError
+            If the session is closed.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     print(lab.partition(prefill=96, decode="rest"))
+        ...     print(lab.stream("decode", partition="decode").sm_count)
+        ...     lab.verify().holds
+        Layout: prefill 96 SMs (asked for 96), decode 36 SMs (asked for 36); 0 SMs in none
+        36
+        True
+        """
+        self._require_open("share out its SMs")
+        with self._lock:
+            layout = self._read_plan(plan, shares, round, strict, workqueue)
+            return self._partitions.switch(layout, self.streams.values(), dict(renamed or {}))
+
+    def plan_moves(self, layout: Layout | None, *, renamed: Mapping[str, str] | None = None) -> tuple[str, ...]:
+        """Return the names of the streams that `partition` would drain and move for a layout.
+
+        Raises
+        ------
+        PartitionInUseError
+            If a stream works in a partition that the layout does not have.
+        """
+        return tuple(stream.name for stream in self._partitions.plan_moves(layout, self.streams.values(), dict(renamed or {})))
+
+    def watch_layout(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
+        """Call a function with the layout after each change of it; return what stops that."""
+        return self._partitions.watch(listener)
+
+    def verify(self) -> Verification:
+        """Prove where work runs: a kernel on every stream, and in every partition, tells which SMs it was on.
+
+        It waits for what the streams hold. The SM ids that were seen are kept in the layout and in the trace.
+        """
+        self._require_open("verify its partitions")
+        with self._lock:
+            return self._partitions.verify(tuple(self.streams.values()))
+
+    def sm_map(self) -> SMMap:
+        """Return a drawing of the card, one cell for each SM, coloured by partition; measured first where that was not done."""
+        if self._state is SessionState.OPEN:
+            with self._lock:
+                return SMMap(self.device, self._partitions.locate())
+        return SMMap(self.device, self.layout)
+
+    def utilisation(self) -> Utilisation:
+        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`."""
+        return utilisation(self.trace)
 
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
         """Select a stream for this thread, and record a range around what runs in the ``with`` block.
@@ -348,9 +478,9 @@ class Session:
     def close(self) -> None:
         """Wait for the streams' work, keep the trace, and release everything the session made.
 
-        Order: this thread's open ranges and selections, each stream (its work, its ranges, the stream), events, the clock, the
-        backend if the session made it. Closing twice is silent. A part that fails does not stop the others; after an interrupt
-        (Ctrl-C) the next call goes on with what is left.
+        Order: this thread's open ranges and selections, each stream (its work, its ranges, the stream), green contexts, events,
+        the clock, the backend if the session made it. Closing twice is silent. A part that fails does not stop the others;
+        after an interrupt (Ctrl-C) the next call goes on with what is left.
 
         Raises
         ------
@@ -376,7 +506,11 @@ class Session:
     def _plan_close(self) -> list[tuple[str, Callable[[], object]]]:
         steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close)]
         steps += [(f"stream {stream.name!r}", stream.close) for stream in self._streams.values()]
-        steps += [("trace", self._keep_trace), ("events", self._recorder.close)]
+        steps += [
+            ("trace", self._keep_trace),
+            ("partitions", self._partitions.close),
+            ("events", self._recorder.close),
+        ]
         if self._owns_backend:
             steps.append((f"backend {self._backend.name!r}", self._backend.close))
         return steps
@@ -403,9 +537,9 @@ class Session:
             raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
         return known
 
-    def _make_backend_stream(self, name: str, priority: int | None, external: object | None) -> BackendStream:
+    def _make_stream(self, name: str, priority: int | None, partition: str | None, external: object | None) -> Stream:
         if external is None:
-            return self._backend.create_stream(priority=priority or 0)
+            return self._add_stream(name, self._partitions.make_home(name, priority or 0, partition))
         made = self._adopt(external)
         if priority is not None and made.priority != priority:
             made.close()
@@ -413,7 +547,13 @@ class Session:
                 f"Stream {name!r} cannot have priority {priority}: the stream lent to it was made with {made.priority}. "
                 "Leave out priority=, or make the stream with it where it comes from."
             )
-        return made
+        if partition is not None:
+            made.close()
+            raise PartitionError(
+                f"Stream {name!r} cannot work in partition {partition!r}: it is lent by another library, which decides on its "
+                "SMs. Leave out one of the two."
+            )
+        return self._add_lent(name, made)
 
     def _adopt(self, lender: object) -> BackendStream:
         if isinstance(lender, Stream) and not lender.is_within_reach_of(self._backend):
@@ -423,16 +563,35 @@ class Session:
             )
         return self._backend.adopt_stream(lender)
 
-    def _add_stream(self, name: str, made: BackendStream) -> Stream:
-        device, context, handle = made.key
+    def _add_lent(self, name: str, made: BackendStream) -> Stream:
         for other in self.streams.values():
             if other.lane.key == made.key:
                 made.close()
                 raise StreamExistsError(f"This stream is a lane already, named {other.name!r}. Use lab.stream({other.name!r}).")
-        lane = Lane(name=name, device=device, context=context, stream=handle, priority=made.priority)
-        stream = Stream(lane, self._backend, made, self._recorder)
-        self._streams[name] = stream
+        return self._add_stream(name, self._partitions.adopt(name, made))
+
+    def _add_stream(self, name: str, home: Home) -> Stream:
+        stream = self._streams[name] = Stream(name, home, self._backend, self._recorder)
         return stream
+
+    def _read_plan(
+        self,
+        plan: Mapping[str, Share] | Layout | EllipsisType | None,
+        shares: Mapping[str, Share],
+        round: Rounding | str,  # noqa: A002
+        strict: bool,  # noqa: FBT001
+        workqueue: WorkqueueOptions | None,
+    ) -> Layout | None:
+        if plan is not ... and shares:
+            raise PartitionError(
+                f"Partitions are given either as one mapping or layout, or as keywords; both were given ({', '.join(shares)})."
+            )
+        if plan is None:
+            return None
+        if isinstance(plan, Layout):
+            return check_layout(plan, self.device)
+        asked = shares if plan is ... else plan
+        return self._partitions.plan(asked, round=round, strict=strict, workqueue=workqueue)
 
     def _find(self, stream: object) -> Stream:
         if isinstance(stream, str):
@@ -459,7 +618,13 @@ class Session:
                     return known
             library = type(lender).__module__.partition(".")[0]
             free = (f"{library}-{number}" for number in count(1) if f"{library}-{number}" not in self._streams)
-            return self._add_stream(next(free), made)
+            return self._add_lent(next(free), made)
+
+    def _partition_fact(self, layout: Layout) -> str:
+        cache = self._partitions.cache
+        listed = ", ".join(f"{part.name} {part.granted_sms} SMs" for part in layout)
+        alive = f"{len(cache)} of at most {cache.limit} green contexts alive"
+        return f"{listed} ({alive if layout.is_enforced else 'not enforced'})"
 
     def _keep_trace(self) -> None:
         self._last_trace = self._recorder.trace(title=self.title)
@@ -471,9 +636,11 @@ class Session:
         dropped_count = trace.metadata.dropped_spans if trace is not None else self._recorder.dropped_count
         names = list(self._streams) if self.is_closed else list(self.streams)
         listed = f" ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})" if names else ""
+        partitions = {} if self.layout is None else {"partitions": self._partition_fact(self.layout)}
         return {
             "device": f"{self.device.label}, {self.device.sm_count} SMs",
             "numbers": "simulated, no hardware behind them" if self.is_simulated else "real, measured",
+            **partitions,
             "streams": f"{_counted(len(names), 'stream')}{listed}",
             "spans": _counted(span_count, "span"),
             "dropped": f"{dropped_count:,} dropped",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpustreamlab.backends import Backend, BackendStream
+from gpustreamlab.backends import Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import (
     EventClosedError,
     EventNotRecordedError,
@@ -13,10 +13,25 @@ from gpustreamlab.errors import (
     OptionError,
     StreamClosedError,
 )
-from gpustreamlab.model import Lane, check_name
-from gpustreamlab.recorder import Recorder
+from gpustreamlab.model import Lane, Partition, check_name
+from gpustreamlab.recorder import RecordedLane, Recorder
 
-__all__ = ["Event", "Stream", "check_label", "check_priority", "check_stream_name"]
+__all__ = ["Event", "Home", "Stream", "check_label", "check_priority", "check_stream_name"]
+
+
+class Home(NamedTuple):
+    """Where a stream works: on the whole card, or in one partition. A stream that moves gets another."""
+
+    spec: ContextSpec | None
+    """What its green context is made of; None for the primary context."""
+    partition: Partition | None
+    """The partition; None for the whole card."""
+    backend_stream: BackendStream
+    """The backend's stream there."""
+    recorded: RecordedLane
+    """What the recorder knows of it."""
+    is_lent: bool = False
+    """True if others own the stream: it does not move."""
 
 
 class Stream:
@@ -24,20 +39,25 @@ class Stream:
 
     Work enqueued in one stream runs in order; work of different streams may overlap. Every method returns at once, except
     `synchronize` and `close`. Any library that reads ``__cuda_stream__`` (CuPy, torch, cuda.core, ...) takes it as its own.
+
+    A stream that moves to other SMs becomes another ``cudaStream_t``: ask for the handle when you need it. One that was given
+    out before stays valid until the stream is closed, and goes on working where it was.
     """
 
-    def __init__(self, lane: Lane, backend: Backend, backend_stream: BackendStream, recorder: Recorder) -> None:
-        self.lane = lane
-        """The lane of the timeline, as a value."""
-        self.backend_stream = backend_stream
-        self.recorded = recorder.add_lane(lane, backend_stream)
+    def __init__(self, name: str, home: Home, backend: Backend, recorder: Recorder) -> None:
+        self._name = name
         self._backend = backend
         self._recorder = recorder
         self._is_closed = False
+        self.wanted_partition: str | None = home.partition.name if home.partition else None
+        """The partition that it goes to where the layout has one of this name."""
+        self._homes: dict[ContextSpec | None, Home] = {}
+        self.settle(home)
 
     def __repr__(self) -> str:
         state = " closed" if self._is_closed else ""
-        return f"<Stream {self.name!r}, priority {self.priority}, handle {self.lane.stream:#x}{state}>"
+        where = f", {self.sm_count} SMs of {self.partition}" if self.partition is not None else ""
+        return f"<Stream {self.name!r}, priority {self.priority}{where}, handle {self.lane.stream:#x}{state}>"
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Lend the stream to other libraries: protocol version 0 and the handle. Source: the CUDA Python stream protocol."""
@@ -47,7 +67,12 @@ class Stream:
     @property
     def name(self) -> str:
         """How the user calls it."""
-        return self.lane.name
+        return self._name
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of the timeline, as a value."""
+        return self.recorded.lane
 
     @property
     def priority(self) -> int:
@@ -58,6 +83,21 @@ class Stream:
     def handle(self) -> int:
         """Address of the ``cudaStream_t``, or the stream's number on the simulated device."""
         return self.lane.stream
+
+    @property
+    def partition(self) -> str | None:
+        """Name of the partition that it works in; None for the whole card."""
+        return self.lane.partition
+
+    @property
+    def sm_count(self) -> int:
+        """How many SMs its kernels may run on: size a grid by this, not by the card."""
+        return self.lane.sm_count
+
+    @property
+    def is_lent(self) -> bool:
+        """True if another library owns the stream; it then decides on its SMs."""
+        return self.home.is_lent
 
     @property
     def is_closed(self) -> bool:
@@ -128,15 +168,48 @@ class Stream:
 
     def close(self) -> None:
         """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent."""
-        if self._is_closed:
-            return
         self._is_closed = True
-        self.recorded.close()
+        failures: list[Exception] = []
+        while self._homes:
+            spec, home = next(iter(self._homes.items()))
+            try:
+                self._close_home(home)
+            except Exception as error:  # noqa: BLE001 - raised below, after the other homes
+                failures.append(error)
+            finally:
+                self._homes.pop(spec, None)
+        if failures:
+            raise failures[0]
+
+    def home_in(self, spec: ContextSpec | None) -> Home | None:
+        """Return where it worked before on the same SMs, or None."""
+        return self._homes.get(spec)
+
+    def settle(self, home: Home) -> None:
+        """Work there from now on. Nothing here waits: what the old home holds still runs there."""
+        replaced = self._homes.get(home.spec)
+        if replaced is not None and replaced is not home:
+            replaced.recorded.retire()
+        self._homes[home.spec] = home
+        self.home = home
+        """Where it works now."""
+        self.backend_stream = home.backend_stream
+        self.recorded = home.recorded
+        self._recorder.show_lane(home.recorded)
+
+    def leave_home(self, spec: ContextSpec) -> None:
+        """Destroy the backend's stream of a home in which it does not work any more."""
+        home = self._homes.pop(spec, None)
+        if home is not None:
+            self._close_home(home)
+
+    def _close_home(self, home: Home) -> None:
+        home.recorded.close()  # before anything else, see there
         try:
-            self.backend_stream.synchronize()
+            home.backend_stream.synchronize()
             self._recorder.collect()
         finally:
-            self.backend_stream.close()
+            home.backend_stream.close()
 
     def is_within_reach_of(self, backend: Backend) -> bool:
         """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""

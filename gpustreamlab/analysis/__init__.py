@@ -2,19 +2,41 @@
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds
 from gpustreamlab.analysis._overlap import Overlap, overlap
+from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
+from gpustreamlab.analysis._plan import check_layout, check_rounding, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
+from gpustreamlab.analysis._shares import PartitionOptions, Share
+from gpustreamlab.analysis._sm_time import (
+    PartitionSize,
+    SMSteps,
+    layout_size,
+    layout_spells,
+    partition_sizes,
+    size_of,
+    sm_time_steps,
+    stack_sms,
+)
 from gpustreamlab.analysis._summary import device_text, headline, missing_facts, source_facts, summary_text
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.analysis._ticks import axis_unit, time_ticks
 from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
+from gpustreamlab.analysis._utilisation import Utilisation, utilisation
 
 __all__ = [
     "MAX_LANE_ROWS",
     "Overlap",
+    "PartitionOptions",
+    "PartitionSize",
     "Rows",
+    "SMSteps",
+    "Share",
+    "Utilisation",
     "assign_rows",
     "axis_unit",
     "busy_edges",
+    "change_text",
+    "check_layout",
+    "check_rounding",
     "count_steps",
     "counted_kinds",
     "device_text",
@@ -23,9 +45,21 @@ __all__ = [
     "format_ns",
     "format_share",
     "headline",
+    "layout_size",
+    "layout_spells",
+    "layout_warnings",
     "missing_facts",
     "overlap",
+    "partition_sizes",
+    "plan_partitions",
+    "proof_text",
+    "size_of",
+    "sm_time_steps",
+    "sms_text",
     "source_facts",
+    "stack_sms",
     "summary_text",
     "time_ticks",
+    "unenforced_layout",
+    "utilisation",
 ]

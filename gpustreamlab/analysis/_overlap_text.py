@@ -62,7 +62,7 @@ def overlap_text(result: Overlap) -> str:
     parts = [f"Overlap of {overlap_line(result)}"]
     if result.sum_ns:
         table = _matrix_rows(result) if len(result.lanes) <= MATRIX_LANES else _pair_rows(result)
-        parts += ["", *_aligned(table), "", *_aligned(_histogram_rows(result))]
+        parts += ["", *aligned(table), "", *aligned(_histogram_rows(result))]
     return "\n".join([*parts, "", *overlap_notes(result)])
 
 
@@ -70,7 +70,11 @@ def overlap_html(result: Overlap) -> str:
     """Write the overlap as HTML: the same content, escaped, readable on light and dark pages."""
     parts = [f"<p style='margin:0.4em 0'><b>Overlap</b> of {escape(overlap_line(result))}</p>"]
     if result.sum_ns:
-        parts.append(_html_matrix(result) if len(result.lanes) <= MATRIX_LANES else _html_table(_pair_rows(result)))
+        parts.append(
+            _html_matrix(result)
+            if len(result.lanes) <= MATRIX_LANES
+            else html_table(_pair_rows(result), "Pairs with most time in common")
+        )
         parts.append(_html_histogram(result))
     notes = " ".join(escape(note) for note in overlap_notes(result))
     parts.append(f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p>")
@@ -117,7 +121,7 @@ def _histogram_rows(result: Overlap) -> list[list[str]]:
     return rows
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def aligned(rows: list[list[str]]) -> list[str]:
     """Write rows in columns. A row with one filled cell is a note of its own and widens nothing."""
     full = [row for row in rows if any(row[1:])]
     widths = [max(len(row[column]) for row in full) for column in range(len(rows[0]))]
@@ -145,13 +149,14 @@ def _html_matrix(result: Overlap) -> str:
     return _table(f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>", caption)
 
 
-def _html_table(rows: list[list[str]]) -> str:
+def html_table(rows: list[list[str]], caption: str) -> str:
+    """Write rows, the first of them the head, as an HTML table; every cell is escaped."""
     head = "".join(f"<th style='{_HEAD}'>{escape(cell)}</th>" for cell in rows[0])
     body = "".join(
         f"<tr style='background:none'>{''.join(f'<td style={_CELL!r}>{escape(cell)}</td>' for cell in row)}</tr>"
         for row in rows[1:]
     )
-    return _table(f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>", "Pairs with most time in common")
+    return _table(f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>", caption)
 
 
 def _html_histogram(result: Overlap) -> str:

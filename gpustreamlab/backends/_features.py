@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpustreamlab.model import Capabilities, Capability, SMResource
@@ -33,7 +34,7 @@ _NEEDS = {
 def green_capabilities(
     driver: Version | None, bindings: Version | None, resource: SMResource | None, problem: str = ""
 ) -> Capabilities:
-    """Say which features are there.
+    """Say which features a device has.
 
     Parameters
     ----------
@@ -50,37 +51,41 @@ def green_capabilities(
     --------
     >>> old = green_capabilities((12, 2), (13, 0), None)
     >>> print(old["green-contexts"])
-    green-contexts: not available, the driver supports CUDA 12.2; it needs CUDA 12.4 in the driver and the bindings. Without it: \
-plain streams that share all SMs, with one warning, or an error with strict=True
+    green-contexts: not available, the driver supports CUDA 12.2; it needs CUDA 12.4 in the driver and the bindings. Without
+    it: plain streams that share all SMs, with one warning, or an error with strict=True
     """
     items = []
-    for feature, need in _NEEDS.items():
-        missing = _missing(need.version, driver, bindings) or (
-            "" if resource else problem or "this device cannot partition its SMs"
-        )
-        detail = missing or (_sizes(resource) if feature is Feature.GREEN_CONTEXTS and resource else "available")
-        items.append(
-            Capability(
-                feature=feature,
-                available=not missing,
-                detail=detail,
-                needs=f"CUDA {_text(need.version)} in the driver and the bindings",
-                fallback=need.fallback,
-            )
-        )
+    for item in version_capabilities(driver, bindings):
+        if item.available and resource is None:
+            item = replace(item, available=False, detail=problem or "this device cannot partition its SMs")
+        elif item.available and resource is not None and item.feature is Feature.GREEN_CONTEXTS:
+            item = replace(item, detail=_sizes(resource))
+        items.append(item)
     return Capabilities(tuple(items))
 
 
-def _missing(needed: Version, driver: Version | None, bindings: Version | None) -> str:
+def version_capabilities(driver: Version | None, bindings: Version | None) -> Capabilities:
+    """Say which features the versions of the driver and the bindings allow, whatever the device."""
+    return Capabilities(tuple(_by_version(feature, need, driver, bindings) for feature, need in _NEEDS.items()))
+
+
+def _by_version(feature: Feature, need: _Need, driver: Version | None, bindings: Version | None) -> Capability:
+    missing, lacks_package = "", False
     if driver is None:
-        return "there is no driver"
-    if driver < needed:
-        return f"the driver supports CUDA {_text(driver)}"
-    if bindings is None:
-        return "cuda.bindings is not installed"
-    if bindings < needed:
-        return f"cuda.bindings is for CUDA {_text(bindings)}"
-    return ""
+        missing = "there is no driver"
+    elif driver < need.version:
+        missing = f"the driver supports CUDA {_text(driver)}"
+    elif bindings is None or bindings < need.version:
+        lacks_package = True
+        missing = "cuda.bindings is not installed" if bindings is None else f"cuda.bindings is for CUDA {_text(bindings)}"
+    return Capability(
+        feature=feature,
+        available=not missing,
+        detail=missing or "available",
+        needs=f"CUDA {_text(need.version)} in the driver and the bindings",
+        fallback=need.fallback,
+        lacks_package=lacks_package,
+    )
 
 
 def _sizes(resource: SMResource) -> str:

@@ -23,6 +23,55 @@ KIND_FILLS = {SpanKind.WAIT: "#b4bac0", SpanKind.HOST: "#b4bac0"}
 DARK_TEXT, LIGHT_TEXT = "#101418", "#ffffff"
 
 
+PARTITION_PALETTE = ("#BBCC33", "#FFAABB", "#99DDFF", "#AAAA00", "#77AADD", "#EE8866", "#44BB99", "#EEDD88")
+"""Colours of partitions: paler than those of names, and told apart as well. Source: Paul Tol, Colour Schemes, 2021, "light"."""
+
+PARTITION_HATCHES = (" ", "/", "-", "\\", "|", "x", ".", "+")
+"""The second sign of a partition beside its colour, as Bokeh writes hatches; the third is a letter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStyle:
+    """How a partition looks, in the timeline and on the map of the card."""
+
+    fill: str
+    """Its colour, ``#rrggbb``."""
+    hatch: str
+    """Hatch over it, as Bokeh writes it; a space is none."""
+    letter: str
+    """Its letters; empty for the whole card."""
+
+
+WHOLE_CARD_STYLE = PartitionStyle(fill="#c3c9d0", hatch=" ", letter="")
+"""How the whole card looks, and SMs in no partition."""
+
+
+def partition_style(index: int) -> PartitionStyle:
+    """Choose how a partition looks by its place in the layout.
+
+    Parameters
+    ----------
+    index
+        Its place, from 0.
+
+    Returns
+    -------
+    PartitionStyle
+        The first 8 differ in colour and in hatch, the first 64 in both together, and all in their letters.
+
+    Examples
+    --------
+    >>> partition_style(0).letter, partition_style(25).letter, partition_style(26).letter
+    ('A', 'Z', 'AA')
+    """
+    colours, hatches = len(PARTITION_PALETTE), len(PARTITION_HATCHES)
+    return PartitionStyle(
+        fill=PARTITION_PALETTE[index % colours],
+        hatch=PARTITION_HATCHES[(index + index // colours) % hatches],
+        letter=_letters(index),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameStyle:
     """How the bars of one name look."""
@@ -78,6 +127,15 @@ def text_colour(fill: str) -> str:
     on_light = (luminance + 0.05) / (_luminance(DARK_TEXT) + 0.05)
     on_dark = 1.05 / (luminance + 0.05)
     return DARK_TEXT if on_light >= on_dark else LIGHT_TEXT
+
+
+def _letters(index: int) -> str:
+    letters = ""
+    while index >= 0:
+        index, place = divmod(index, 26)
+        letters = chr(ord("A") + place) + letters
+        index -= 1
+    return letters
 
 
 def _style(slot: int) -> NameStyle:

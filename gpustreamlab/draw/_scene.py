@@ -10,7 +10,18 @@ import numpy as np
 
 from gpustreamlab.analysis import Rows, assign_rows, busy_edges, count_steps, display_name, format_ns
 from gpustreamlab.draw._colours import KIND_FILLS, KIND_HATCHES, NameStyle, name_styles
-from gpustreamlab.model import SPAN_KINDS, Lane, Layout, Trace
+from gpustreamlab.draw._groups import (
+    ROW_PX,
+    LaneGroup,
+    LayoutMark,
+    SMBand,
+    partition_texts,
+    plan_bands,
+    plan_groups,
+    plan_marks,
+    row_px,
+)
+from gpustreamlab.model import SPAN_KINDS, Lane, Trace
 from gpustreamlab.typing import FloatArray, Int64Array
 
 MAX_DRAWN_SPANS = 200_000
@@ -22,8 +33,11 @@ MAX_DRAWN_EDGES = 2_000
 MAX_HEIGHT_PX = 12_000
 """Tallest canvas; rows get lower where a trace needs more. Browsers refuse much taller ones."""
 
-ROW_PX = 22
-"""Height of a row of bars."""
+GROUP_PX = 22
+"""Height of the line above the lanes of a partition, with its name and SMs."""
+
+MARK_PX = 17
+"""Height of a line of labels of changes of the layout, above all lanes."""
 
 LANE_GAP_PX = 10
 """Free space between two lanes."""
@@ -39,6 +53,8 @@ LABEL_PX = 190
 class LaneBox:
     """Where a lane is, in px from the top."""
 
+    lane: int
+    """Its place in `Trace.lanes`."""
     top: float
     """Upper border."""
     bottom: float
@@ -46,7 +62,21 @@ class LaneBox:
     label: str
     """The lane's name as it is shown."""
     detail: str
-    """Priority and partition, or nothing where both are ordinary."""
+    """Its priority, or nothing where that is ordinary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupBox:
+    """Where the lanes of a partition are, in px from the top."""
+
+    top: float
+    """Upper border of the line with its name."""
+    head_bottom: float
+    """Lower border of that line."""
+    bottom: float
+    """Lower border of its last lane."""
+    group: LaneGroup
+    """What is written there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,7 +98,19 @@ class Scene:
     row_lane: Int64Array
     """Lane of each row; shape (n_rows,), int64."""
     lanes: tuple[LaneBox, ...]
-    """Where the lanes are."""
+    """Where the lanes are, from the top."""
+    groups: tuple[GroupBox, ...]
+    """Where the partitions are, from the top; empty where there are none."""
+    marks: tuple[LayoutMark, ...]
+    """When the SMs were shared out anew."""
+    marks_px: float
+    """Height of the room for their labels, above all lanes."""
+    bands: tuple[SMBand, ...]
+    """SMs in use over time, by partition, from the bottom; empty where there are no partitions."""
+    sm_count: int
+    """How many SMs the card has."""
+    partition_texts: tuple[str, ...]
+    """Each of the trace's partitions as it was, the whole card last; empty where there are none."""
     height_px: float
     """Height of all lanes."""
     styles: tuple[NameStyle, ...]
@@ -101,11 +143,15 @@ def plan_scene(trace: Trace, *, max_spans: int = MAX_DRAWN_SPANS) -> Scene:
     max_spans
         How many spans are drawn at most; the longest are kept.
     """
-    rows = assign_rows(trace)
-    lanes, tops, bottoms, height_px = _lane_boxes(trace, rows)
-    kept, notes = _longest(trace, max_spans)
-    order = kept[np.lexsort((trace.start_ns[kept], rows.row[kept]))]
     zero_ns = int(trace.start_ns.min()) if len(trace) else 0
+    width_ns = float(trace.end_ns.max() - zero_ns) if len(trace) else 0.0
+    groups, bands = plan_groups(trace), plan_bands(trace, zero_ns)
+    marks, mark_notes = plan_marks(trace, zero_ns, width_ns)
+    rows = assign_rows(trace)
+    lanes = _lane_rooms(trace, rows, groups, marks_px=MARK_PX * min(2, len(marks)))
+    kept, notes = _longest(trace, max_spans)
+    drawn_row = lanes.drawn_row[rows.row]
+    order = kept[np.lexsort((trace.start_ns[kept], drawn_row[kept]))]
     step_ns, step_count = count_steps(busy_edges(trace))
     edges, edge_notes = _drawn_edges(trace, order)
     if rows.folded_spans:
@@ -114,12 +160,18 @@ def plan_scene(trace: Trace, *, max_spans: int = MAX_DRAWN_SPANS) -> Scene:
         span=order,
         left_ns=(trace.start_ns[order] - zero_ns).astype(np.float64),
         right_ns=(trace.end_ns[order] - zero_ns).astype(np.float64),
-        row=rows.row[order].astype(np.int64),
-        row_top=tops,
-        row_bottom=bottoms,
-        row_lane=np.repeat(np.arange(len(trace.lanes)), rows.row_count),
-        lanes=lanes,
-        height_px=height_px,
+        row=drawn_row[order],
+        row_top=lanes.row_top,
+        row_bottom=lanes.row_bottom,
+        row_lane=lanes.row_lane,
+        lanes=lanes.boxes,
+        groups=lanes.groups,
+        marks=marks,
+        marks_px=lanes.marks_px,
+        bands=bands,
+        sm_count=trace.metadata.device.sm_count,
+        partition_texts=tuple(partition_texts(trace)) if groups or bands else (),
+        height_px=lanes.height_px,
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
         kind_fill=tuple(KIND_FILLS.get(kind, "") for kind in SPAN_KINDS),
@@ -127,24 +179,20 @@ def plan_scene(trace: Trace, *, max_spans: int = MAX_DRAWN_SPANS) -> Scene:
         step_count=step_count,
         edges=edges,
         zero_ns=zero_ns,
-        width_ns=float(trace.end_ns.max() - zero_ns) if len(trace) else 0.0,
-        notes=(*notes, *edge_notes),
+        width_ns=width_ns,
+        notes=(*notes, *edge_notes, *mark_notes),
     )
 
 
-def lane_detail(lane: Lane, layout: Layout | None) -> str:
-    """Write a lane's priority and partition, where they are not the ordinary ones.
+def lane_detail(lane: Lane) -> str:
+    """Write a lane's priority, where it is not the ordinary one; its partition stands above it.
 
     Examples
     --------
-    >>> lane_detail(Lane(name="decode", priority=-1, partition="small"), None)
-    'priority -1 · small'
+    >>> lane_detail(Lane(name="decode", priority=-1, partition="small"))
+    'priority -1'
     """
-    facts = [f"priority {lane.priority}"] if lane.priority else []
-    if lane.partition is not None:
-        sms = next((part.granted_sms for part in layout.partitions if part.name == lane.partition), None) if layout else None
-        facts.append(display_name(lane.partition, 12) + (f" ({sms} SMs)" if sms is not None else ""))
-    return fit_label(" · ".join(facts), LABEL_CHARACTERS + 8) if facts else ""
+    return f"priority {lane.priority}" if lane.priority else ""
 
 
 def fit_label(text: str, characters: int = LABEL_CHARACTERS) -> str:
@@ -189,22 +237,72 @@ def drawn_kinds(trace: Trace, scene: Scene) -> list[int]:
     return [kind for kind in np.unique(trace.kind[scene.span]).tolist() if scene.kind_hatch[kind]]
 
 
-def _lane_boxes(trace: Trace, rows: Rows) -> tuple[tuple[LaneBox, ...], FloatArray, FloatArray, float]:
-    details = [lane_detail(lane, trace.layout) for lane in trace.lanes]
-    inner = np.maximum(rows.row_count * ROW_PX, [32 if detail else ROW_PX for detail in details])
-    outer = inner + LANE_GAP_PX if len(details) else np.zeros(0)
-    scale = min(1.0, MAX_HEIGHT_PX / max(1.0, float(outer.sum())))
-    lane_top = (np.cumsum(outer) - outer) * scale
-    lane_bottom = lane_top + outer * scale
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _LaneRooms:
+    """Where lanes, groups and rows are, from the top."""
+
+    boxes: tuple[LaneBox, ...]
+    groups: tuple[GroupBox, ...]
+    row_top: FloatArray
+    row_bottom: FloatArray
+    row_lane: Int64Array
+    drawn_row: Int64Array
+    """By row of `Rows`: its place from the top."""
+    marks_px: float
+    height_px: float
+
+
+def _lane_rooms(trace: Trace, rows: Rows, groups: Sequence[LaneGroup], *, marks_px: float) -> _LaneRooms:
+    order = np.array([lane for group in groups for lane in group.lanes] or range(len(trace.lanes)), np.int64)
+    row_count = rows.row_count[order]
+    height_px = _row_heights(trace, rows, groups)[order]
+    details = [lane_detail(trace.lanes[lane]) for lane in order.tolist()]
+    bars_px = row_count * height_px
+    outer = np.maximum(bars_px, [32 if detail else ROW_PX for detail in details]) + LANE_GAP_PX if len(order) else np.zeros(0)
+    heads = np.zeros(len(order))
+    heads[np.cumsum([0, *(len(group.lanes) for group in groups)])[:-1][: len(groups)]] = GROUP_PX if groups else 0
+    total_px = marks_px + float((outer + heads).sum())
+    scale = min(1.0, MAX_HEIGHT_PX / max(1.0, total_px))
+    bottom = marks_px + np.cumsum(outer + heads)
+    top = bottom - outer
+    place = np.arange(rows.total) - np.repeat(np.cumsum(row_count) - row_count, row_count)
+    row_px = np.repeat(height_px, row_count)
+    row_top = (np.repeat(top + (outer - bars_px) / 2, row_count) + place * row_px + 1) * scale
+    drawn_row = np.empty(rows.total, np.int64)
+    drawn_row[np.repeat(rows.first_row[order], row_count) + place] = np.arange(rows.total)
     boxes = tuple(
-        LaneBox(top=top, bottom=bottom, label=fit_label(lane.name), detail=detail)
-        for lane, detail, top, bottom in zip(trace.lanes, details, lane_top.tolist(), lane_bottom.tolist(), strict=True)
+        LaneBox(lane=lane, top=begin * scale, bottom=end * scale, label=fit_label(trace.lanes[lane].name), detail=detail)
+        for lane, detail, begin, end in zip(order.tolist(), details, top.tolist(), bottom.tolist(), strict=True)
     )
-    place = np.arange(rows.total) - np.repeat(rows.first_row, rows.row_count)
-    bars_px = rows.row_count * ROW_PX
-    first_px = lane_top / scale + (outer - bars_px) / 2
-    tops = ((np.repeat(first_px, rows.row_count) + place * ROW_PX + 1) * scale).astype(np.float64)
-    return boxes, tops, tops + (ROW_PX - 2) * scale, float(outer.sum() * scale)
+    return _LaneRooms(
+        boxes=boxes,
+        groups=_group_boxes(groups, boxes, GROUP_PX * scale),
+        row_top=row_top,
+        row_bottom=row_top + (row_px - 2) * scale,
+        row_lane=np.repeat(order, row_count),
+        drawn_row=drawn_row,
+        marks_px=marks_px * scale,
+        height_px=total_px * scale,
+    )
+
+
+def _row_heights(trace: Trace, rows: Rows, groups: Sequence[LaneGroup]) -> FloatArray:
+    """Return how high the rows of each lane of the trace are, in px; shape (n_lanes,)."""
+    heights: FloatArray = np.full(len(trace.lanes), float(ROW_PX))
+    for group in groups:
+        for lane in group.lanes:
+            heights[lane] = row_px(group.granted_sms, trace.metadata.device.sm_count, int(rows.row_count[lane]))
+    return heights
+
+
+def _group_boxes(groups: Sequence[LaneGroup], boxes: Sequence[LaneBox], head_px: float) -> tuple[GroupBox, ...]:
+    placed, first = [], 0
+    for group in groups:
+        last = first + len(group.lanes) - 1
+        top = boxes[first].top
+        placed.append(GroupBox(top=top - head_px, head_bottom=top, bottom=boxes[last].bottom, group=group))
+        first = last + 1
+    return tuple(placed)
 
 
 def _longest(trace: Trace, max_spans: int) -> tuple[Int64Array, list[str]]:

@@ -12,6 +12,7 @@ import numpy as np
 from gpustreamlab.analysis import Overlap, overlap, time_ticks
 from gpustreamlab.draw._colours import text_colour
 from gpustreamlab.draw._figure import EMPTY_TEXT
+from gpustreamlab.draw._hatches import hatch_fill, hatch_patterns
 from gpustreamlab.draw._header import Header, plan_header, swatch_svg
 from gpustreamlab.draw._scene import Scene, plan_scene, text_width_px
 from gpustreamlab.model import Trace
@@ -31,15 +32,6 @@ MAX_SVG_HEIGHT_PX = 2_400
 
 _STRIP_PX = 44
 _INK, _SOFT, _GRID, _PAPER = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
-_HATCH_PATHS = {
-    "/": "M-2 10L10 -2M-2 2L2 -2M6 10L10 6",
-    "\\": "M-2 -2L10 10M6 -2L10 2M-2 6L2 10",
-    "-": "M0 4H8",
-    "|": "M4 0V8",
-    "x": "M0 0L8 8M8 0L0 8",
-    "+": "M4 0V8M0 4H8",
-    ".": "M4 3V5",
-}
 
 
 def timeline_svg(trace: Trace, *, scene: Scene | None = None, result: Overlap | None = None) -> str:
@@ -61,7 +53,7 @@ def timeline_svg(trace: Trace, *, scene: Scene | None = None, result: Overlap | 
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{height_px}" viewBox="0 0 {WIDTH_PX} {height_px}" '
         f'font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="12" fill="{_INK}">'
-        f"<title>{escape(header.title)}</title><defs>{_patterns()}</defs>"
+        f"<title>{escape(header.title)}</title><defs>{hatch_patterns()}</defs>"
         f'<rect width="100%" height="100%" fill="{_PAPER}"/>{"".join(parts)}</svg>'
     )
 
@@ -166,7 +158,8 @@ def _bars(trace: Trace, scene: Scene, plot: _Plot) -> Iterator[str]:
         labels.append(_text(plot.right_px, plot.bottom_px + _STRIP_PX + 44, note, "end", _SOFT, 11))
     for (fill, hatch), paths in shapes.items():
         outline = f'<path d="{"".join(paths)}" fill="{fill}" stroke="{_PAPER}" stroke-width=".7"/>'
-        yield outline + (f'<path d="{"".join(paths)}" fill="url(#h{_HATCH_NAMES[hatch]})"/>' if hatch in _HATCH_NAMES else "")
+        over = hatch_fill(hatch)
+        yield outline + (f'<path d="{"".join(paths)}" fill="{over}"/>' if over else "")
     yield from labels
 
 
@@ -245,14 +238,3 @@ def _text(x: float, y: float, text: str, anchor: str, colour: str, size_px: int 
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"
-
-
-_HATCH_NAMES = {sign: str(number) for number, sign in enumerate(_HATCH_PATHS)}
-
-
-def _patterns() -> str:
-    return "".join(
-        f'<pattern id="h{_HATCH_NAMES[sign]}" width="8" height="8" patternUnits="userSpaceOnUse">'
-        f'<path d="{path}" stroke="#101418" stroke-opacity=".4" fill="none"/></pattern>'
-        for sign, path in _HATCH_PATHS.items()
-    )

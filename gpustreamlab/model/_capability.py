@@ -23,6 +23,8 @@ class Capability:
     """The versions it needs."""
     fallback: str
     """What happens without it."""
+    lacks_package: bool = False
+    """True where only the Python bindings are too old or missing."""
 
     def __str__(self) -> str:
         if self.available:

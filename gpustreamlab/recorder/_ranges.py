@@ -16,6 +16,7 @@ from gpustreamlab.errors import SelectionError, StreamClosedError
 
 if TYPE_CHECKING:
     from gpustreamlab.backends import BackendStream
+    from gpustreamlab.model import Lane
     from gpustreamlab.recorder._recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -35,16 +36,34 @@ COLLECT_EVERY = 4_096
 
 
 class RecordedLane:
-    """What the recorder knows of one stream."""
+    """What the recorder knows of one stream in one place: on the whole card, or in one partition."""
 
-    __slots__ = ("handed_over", "incoming", "index", "is_closed", "last_number", "name", "stream", "writers")
+    __slots__ = (
+        "handed_over",
+        "incoming",
+        "index",
+        "is_closed",
+        "is_retired",
+        "lane",
+        "last_number",
+        "name",
+        "partition",
+        "stream",
+        "writers",
+    )
 
-    def __init__(self, index: int, name: str, stream: BackendStream) -> None:
+    def __init__(self, index: int, lane: Lane, stream: BackendStream, partition: int) -> None:
         self.index = index
-        self.name = name
+        self.lane = lane
+        """The stream as the timeline shows it while it works here."""
+        self.name = lane.name
         self.stream = stream
+        self.partition = partition
+        """Code of the partition that it works in, or -1."""
         self.is_closed = False
         """True once the stream is about to be destroyed: nothing can be recorded any more."""
+        self.is_retired = False
+        """True once another one has taken its place."""
         self.last_number = -1
         """Number of the range opened last, or -1."""
         self.incoming: list[int] = []
@@ -53,6 +72,29 @@ class RecordedLane:
         """One for each thread that has ranges here."""
         self.handed_over: list[tuple[FinishedRange, int]] = []
         """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
+
+    @property
+    def is_selected(self) -> bool:
+        """True if any thread has the stream selected, or a range open on it."""
+        states = [writer.owner() for writer in tuple(self.writers)]
+        return any(
+            state is not None
+            and (
+                any(selection.stream.recorded is self for selection in tuple(state.selections))
+                or any(entry[3] is not None and entry[3].lane is self for entry in tuple(state.open_ranges))
+            )
+            for state in states
+        )
+
+    @property
+    def is_spent(self) -> bool:
+        """True if nothing more can come from here."""
+        is_waiting = self.handed_over or any(writer.finished for writer in tuple(self.writers))
+        return self.is_closed or (self.is_retired and not is_waiting and not self.is_selected)
+
+    def retire(self) -> None:
+        """Give the place to another one; what is selected or waiting here still comes to its end."""
+        self.is_retired = True
 
     def close(self) -> None:
         """Refuse to record from now on: some drivers take the handle of a destroyed stream for the NULL stream."""
@@ -134,6 +176,11 @@ class Range:
         self._name = name
         self._code = code
         self._annotation = annotation
+
+    @property
+    def lane(self) -> RecordedLane:
+        """The lane that it records on."""
+        return self._writer.lane
 
     def __enter__(self) -> None:
         writer = self._writer

@@ -13,9 +13,10 @@ import numpy as np
 
 from gpustreamlab.backends import Backend, BackendStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
-from gpustreamlab.model import Lane, Trace, TraceMetadata
+from gpustreamlab.model import Lane, Layout, Partition, Trace, TraceMetadata
 from gpustreamlab.recorder._buffer import Drained, SpanBuffer
 from gpustreamlab.recorder._names import NameTable
+from gpustreamlab.recorder._places import Places
 from gpustreamlab.recorder._ranges import (
     COLLECT_EVERY,
     FinishedRange,
@@ -78,6 +79,7 @@ class Recorder:
         self._is_collecting = False
         self._names = NameTable(NAME_LIMIT)
         self._threads = NameTable(THREAD_LIMIT)
+        self._places = Places()
         self._lanes: list[Lane] = []
         self._recorded: list[RecordedLane] = []
         self._edges: deque[tuple[int, int]] = deque(maxlen=ring_size)
@@ -109,15 +111,29 @@ class Recorder:
         """Finished spans in the buffer."""
         return len(self._buffer)
 
-    def add_lane(self, lane: Lane, stream: BackendStream) -> RecordedLane:
-        """Start recording a stream; one made anew under a name goes on in that name's lane."""
+    def add_lane(self, lane: Lane, stream: BackendStream, partition: Partition | None = None) -> RecordedLane:
+        """Start recording a stream; one made anew, or moved, under a name goes on in that name's lane."""
         with self._lock:
             names = [known.name for known in self._lanes]
             index = names.index(lane.name) if lane.name in names else len(names)
-            recorded = RecordedLane(index, lane.name, stream)
-            self._lanes[index : index + 1] = [lane]
-            self._recorded[index : index + 1] = [recorded]
+            recorded = RecordedLane(index, lane, stream, self._places.code(partition))
+            if index == len(names):
+                self._lanes.append(lane)
+            self._recorded[:] = [known for known in self._recorded if known.index != index or not known.is_spent]
+            self._recorded.append(recorded)
         return recorded
+
+    def show_lane(self, recorded: RecordedLane) -> None:
+        """Let the trace show a stream as it is in this place."""
+        self._lanes[recorded.index] = recorded.lane
+
+    def note_layout(self, layout: Layout | None) -> None:
+        """Note that the SMs are shared out like this from now on."""
+        self._places.note_layout(layout, self.host_time_ns())
+
+    def note_verified(self, layout: Layout) -> None:
+        """Keep the SM ids that were measured for the partitions of the current layout."""
+        self._places.note_verified(layout)
 
     def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
         """Open a range that any thread may end."""
@@ -233,6 +249,7 @@ class Recorder:
         with self._lock:
             self._buffer.clear()
             self._edges.clear()
+            self._places.clear()
             self._overflowed_count = self._failed_count = 0
 
     def trace(self, *, title: str = "") -> Trace:
@@ -253,6 +270,8 @@ class Recorder:
             lanes=tuple(self._lanes),
             threads=self._threads.texts,
             edges=tuple(self._edges),
+            partitions=self._places.partitions,
+            layouts=self._places.changes(self._backend.host_to_clock_ns),
             metadata=self._metadata(title),
         )
 
@@ -312,6 +331,7 @@ class Recorder:
             "kind": np.full(len(rows), RANGE_CODE, np.int64),
             "parent": np.array(parents, np.int64),
             "thread": np.array(threads, np.int64),
+            "partition": np.full(len(rows), lane.partition, np.int64),
             "number": np.array(numbers, np.int64),
         }
         self._buffer.append(columns)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Edges, Lane, Trace, TraceMetadata
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Edges, Lane, LayoutChange, Partition, Trace, TraceMetadata
 from gpustreamlab.typing import EdgeKind, Int64Array, SpanKind
 
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
@@ -20,6 +20,8 @@ def build_trace(
     lanes: Sequence[Lane],
     threads: Sequence[str],
     edges: Sequence[tuple[int, int]],
+    partitions: Sequence[Partition],
+    layouts: Sequence[LayoutChange],
     metadata: TraceMetadata,
 ) -> Trace:
     """Return rows as a trace in the order of their starts.
@@ -30,6 +32,10 @@ def build_trace(
         The columns of `SPAN_COLUMNS`, shape (n_spans,) each.
     edges
         Pairs of range numbers: the second waited for the first. Pairs whose ranges are not among the rows are left out.
+    partitions
+        What the codes of the column ``partition`` mean.
+    layouts
+        When the SMs were shared out anew, in order of time.
     """
     order = np.lexsort((columns["number"], columns["start_ns"]))
     rows = {name: values[order] for name, values in columns.items()}
@@ -48,9 +54,13 @@ def build_trace(
         kind=rows["kind"].astype(np.int8),
         parent=parent,
         thread=rows["thread"].astype(np.int32),
+        partition=rows["partition"].astype(np.int32),
         names=tuple(names),
         lanes=tuple(lanes),
         threads=tuple(threads),
+        partitions=tuple(partitions),
+        layout=layouts[-1].layout if layouts else None,
+        layouts=tuple(layouts),
         edges=Edges(source=source[known], target=target[known], kind=np.full(int(known.sum()), _WAIT_CODE, np.int8)),
         metadata=metadata,
     )

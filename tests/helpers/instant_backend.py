@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from gpustreamlab.backends import ClockInfo, RangeTimes
+from gpustreamlab.backends import ClockInfo, RangeTimes, green_capabilities
 from gpustreamlab.model import Device
 
 
@@ -38,6 +38,7 @@ class InstantBackend:
     name, xp, priority_range = "instant", np, (0, -5)
     device = Device(name="instant", sm_count=1)
     host_time_ns = staticmethod(time.perf_counter_ns)
+    capabilities = green_capabilities((13, 0), (13, 0), None)
 
     def __init__(self):
         self.recorded, self.calls, self.selected = [], [], None
@@ -73,6 +74,9 @@ class InstantBackend:
 
     def synchronize(self):
         pass
+
+    def host_to_clock_ns(self, host_ns):
+        return host_ns
 
     def tick(self, now_ns):
         return now_ns + 1_000_000_000

@@ -12,14 +12,16 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.backends._events import EventPool
 from gpustreamlab.backends._lent import lent_handle
-from gpustreamlab.backends._protocol import BackendStream, ClockInfo, RangeTimes
+from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.cuda._calibrate import PAIR_COUNT, calibrate
 from gpustreamlab.backends.cuda._clock import EventClock
 from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
-from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy
+from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
+from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy
 from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._nvtx import open_domain
 from gpustreamlab.backends.cuda._probe import why_unavailable
+from gpustreamlab.backends.cuda._probe_sms import probe_sms
 from gpustreamlab.backends.cuda._selection import CupySelection
 from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError
@@ -63,6 +65,8 @@ class CudaBackend:
         self._selection = CupySelection(self.xp, ordinal)
         self._is_closed = False
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
+            self._green = self._find_green_contexts()
+            self.capabilities = self._green.capabilities
             self.device = self._describe_device()
             self.priority_range = self._read_priority_range()
             self._clock_stream = self._core.Device(ordinal).create_stream()
@@ -87,6 +91,24 @@ class CudaBackend:
         with mapped_errors(f"Creating a stream of priority {priority}"), self._device_scope():
             stream = self._core.Device(self._ordinal).create_stream(options=options)
         return self._wrap(stream, lender=None)
+
+    def create_context(self, spec: ContextSpec) -> CudaContext:
+        """Make a green context; it costs about a millisecond, and some MiB of device memory for good."""
+        with self._device_scope():
+            return self._green.create(spec)
+
+    def probe_sms(self, streams: Sequence[BackendStream]) -> list[Int64Array]:
+        """Run a kernel on each stream whose blocks note their ``%smid``, and wait for it."""
+        own = [stream for stream in streams if isinstance(stream, CudaStream)]
+        with mapped_errors("Finding out which SMs the streams run on"):
+            return probe_sms(
+                own,
+                ordinal=self._ordinal,
+                sm_count=self.device.sm_count,
+                pinned_empty=self.pinned_empty,
+                select=self.select,
+                restore=self.restore,
+            )
 
     def adopt_stream(self, lender: object) -> CudaStream:
         """Take a stream that others own, through ``__cuda_stream__``; the lender is kept alive."""
@@ -124,6 +146,10 @@ class CudaBackend:
         """Block the host until the whole device is idle."""
         with mapped_errors(f"Waiting for CUDA device {self._ordinal}"), self._device_scope():
             self.xp.cuda.runtime.deviceSynchronize()
+
+    def host_to_clock_ns(self, host_ns: int) -> int:
+        """Put a host time on the event clock."""
+        return self._clock.place_host(host_ns)
 
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again."""
@@ -215,6 +241,17 @@ class CudaBackend:
             compute_capability=(facts["major"], facts["minor"]),
             memory_bytes=facts["totalGlobalMem"],
             driver_version=f"{version // 1000}.{version % 1000 // 10}",
+            sm_resource=self._green.resource,
+        )
+
+    def _find_green_contexts(self) -> GreenContexts:
+        version: int = self.xp.cuda.runtime.driverGetVersion()
+        return GreenContexts(
+            self._core,
+            self._core.Device(self._ordinal),
+            driver=(version // 1000, version % 1000 // 10),
+            bindings=bindings_version(),
+            wrap=lambda stream, number: self._wrap(stream, lender=None, context=number),
         )
 
     def _read_priority_range(self) -> tuple[int, int]:
@@ -229,11 +266,11 @@ class CudaBackend:
         with mapped_errors("Creating an event"), self._device_scope():
             return self._core.Device(self._ordinal).create_event(options=self._event_options)
 
-    def _wrap(self, stream: Any, *, lender: object) -> CudaStream:
+    def _wrap(self, stream: Any, *, lender: object, context: int = 0) -> CudaStream:
         return CudaStream(
             stream,
             self.xp.cuda.Stream.from_external(stream),
-            key=(self._ordinal, 0, int(stream.handle)),
+            key=(self._ordinal, context, int(stream.handle)),
             priority=int(stream.priority),
             lender=lender,
             free_arena=lambda cupy_stream: self.xp.get_default_memory_pool().free_all_blocks(stream=cupy_stream),

@@ -147,6 +147,15 @@ class EventClock:
         queued_ns = queued_host_ns + _host_offsets(host_ns, device_ns, queued_host_ns, self.calibration.latency_ns)
         return RangeTimes(start_ns, start_ns + duration_ns, np.minimum(queued_ns, start_ns))
 
+    def place_host(self, asked_host_ns: int) -> int:
+        """Put a host time on this clock, within `host_error_ns`."""
+        with self._lock:
+            self._settle()
+            host_ns = np.array([anchor.host_ns for anchor in self._anchors], np.int64)
+            device_ns = np.array([anchor.device_ns for anchor in self._anchors], np.int64)
+        asked = np.array([asked_host_ns], np.int64)
+        return asked_host_ns + int(_host_offsets(host_ns, device_ns, asked, self.calibration.latency_ns)[0])
+
     def close(self) -> None:
         """Give every anchor's event back. Idempotent."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from typing import Any
 
 from gpustreamlab.backends.cuda._libcuda import cuda_extra, read_driver
@@ -40,6 +41,15 @@ def import_nvtx() -> Any:
         If it is not installed or cannot be imported; the message holds the line to type.
     """
     return _import("nvtx", "nvtx")
+
+
+def bindings_version() -> tuple[int, int] | None:
+    """Return the CUDA version that the installed cuda.bindings are for, or None where there are none."""
+    try:
+        major, minor, *_ = importlib.metadata.version("cuda-bindings").split(".")
+        return int(major), int(minor)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
 
 
 def install_line() -> str:

@@ -25,6 +25,16 @@ extern "C" __global__ void spin(long long duration_ns, unsigned long long* began
     }
 }
 
+// Each block is busy for duration_ns and marks the SM that it is on.
+extern "C" __global__ void probe(unsigned int* seen, long long duration_ns) {
+    unsigned int sm;
+    asm volatile("mov.u32 %0, %smid;" : "=r"(sm));
+    const unsigned long long began = global_timer();
+    while (static_cast<long long>(global_timer() - began) < duration_ns) {
+    }
+    if (threadIdx.x == 0) seen[sm] = 1;
+}
+
 // Busy until the card's own clock reads began_ended[0] + offset_ns; began_ended[0] is set by an earlier spin.
 extern "C" __global__ void spin_until(long long offset_ns, const unsigned long long* origin, unsigned long long* began_ended) {
     const unsigned long long began = global_timer();
@@ -51,9 +61,19 @@ def spin_until_kernel(device_ordinal: int) -> Any:
 @cache
 def filling_spin_kernel(device_ordinal: int) -> tuple[Any, int]:
     """Return a ``spin`` whose blocks each need a whole SM, and the bytes of shared memory that make it so."""
+    return _filling_kernel("spin", device_ordinal)
+
+
+@cache
+def probe_kernel(device_ordinal: int) -> tuple[Any, int]:
+    """Return ``probe(uint32* seen, int64 duration_ns)`` whose blocks each need a whole SM, and the bytes that make it so."""
+    return _filling_kernel("probe", device_ordinal)
+
+
+def _filling_kernel(name: str, device_ordinal: int) -> tuple[Any, int]:
     cupy = import_cupy()
     # A module of its own: the attribute below would change every launch of the shared function.
-    kernel = cupy.RawModule(code=_SOURCE).get_function("spin")
+    kernel = cupy.RawModule(code=_SOURCE).get_function(name)
     shared_bytes = int(cupy.cuda.Device(device_ordinal).attributes["MaxSharedMemoryPerBlockOptin"])
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     return kernel, shared_bytes

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from gpustreamlab.backends._features import version_capabilities
 from gpustreamlab.backends.cuda._errors import mapped_errors
-from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy, import_nvtx, install_line_for
+from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy, import_nvtx, install_line_for
 from gpustreamlab.backends.cuda._libcuda import OLDEST_GREEN, Driver, cuda_extra, read_driver, read_gpus
 from gpustreamlab.errors import DeviceError, MissingExtraError
-from gpustreamlab.typing import Unavailable
+from gpustreamlab.typing import Feature, Unavailable
 
 _MODULES = ("cupy", "cuda.core", "cuda.bindings", "nvtx")
 _CUPY_BUILDS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
@@ -84,6 +85,7 @@ def cuda_checks() -> list[Check]:
         _check_cuda_core(driver),
         _check_nvtx(driver),
         _check_green_contexts(driver),
+        *_check_newer_features(driver),
         _check_cupti(),
     ]
 
@@ -182,6 +184,24 @@ def _check_green_contexts(driver: Driver) -> Check:
     except DeviceError as error:
         return _failed_use(name, driver, f"cuda.core cannot read the device's SMs: {_cause(error)}")
     return Check(name=name, status=CheckStatus.OK, detail=detail)
+
+
+def _check_newer_features(driver: Driver) -> Iterator[Check]:
+    """Check by version what partitions can do beyond groups of equal size, and say what happens without it."""
+    bindings = bindings_version()
+    for item in version_capabilities(driver.version if driver.reason is None else None, bindings):
+        if item.feature is Feature.GREEN_CONTEXTS:
+            continue  # looked at on the device itself
+        if item.available:
+            yield Check(name=item.feature, status=CheckStatus.OK, detail=f"available ({item.needs})")
+            continue
+        detail = f"{item.detail}; needs {item.needs}. Without it: {item.fallback}"
+        if driver.version is not None and driver.reason is None and item.lacks_package:
+            fix = install_line_for(driver.version).replace("install ", "install --upgrade ", 1)
+            yield Check(name=item.feature, status=CheckStatus.LACKING, detail=detail, fix=fix)
+        else:
+            fix = _driver_fix(driver) if driver.reason is not None else f"Update the NVIDIA driver: {_DRIVER_PAGE}"
+            yield Check(name=item.feature, status=CheckStatus.UNAVAILABLE, detail=detail, fix=fix)
 
 
 def _check_cupti() -> Check:

@@ -3,21 +3,35 @@
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._backend import SimBackend
 from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec
+from gpustreamlab.backends.sim._context import SimContext
 from gpustreamlab.backends.sim._cost import plan_host_copy, plan_matmul, plan_spin, plan_streaming
 from gpustreamlab.backends.sim._event import SimEvent
-from gpustreamlab.backends.sim._presets import H200, LAPTOP, PRESETS, DevicePreset, HostCosts
+from gpustreamlab.backends.sim._presets import (
+    H200,
+    H200_CUDA12_2,
+    H200_CUDA13_1,
+    LAPTOP,
+    PRESETS,
+    DevicePreset,
+    HostCosts,
+)
+from gpustreamlab.backends.sim._sm_groups import SMGroups
 from gpustreamlab.backends.sim._stream import SimStream
 
 __all__ = [
     "H200",
+    "H200_CUDA12_2",
+    "H200_CUDA13_1",
     "LAPTOP",
     "PRESETS",
     "DevicePreset",
     "DeviceWork",
     "HostCosts",
     "KernelSpec",
+    "SMGroups",
     "SimArray",
     "SimBackend",
+    "SimContext",
     "SimEvent",
     "SimStream",
     "plan_host_copy",

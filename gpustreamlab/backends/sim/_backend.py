@@ -12,21 +12,23 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.backends._events import EventPool
 from gpustreamlab.backends._lent import lent_handle
-from gpustreamlab.backends._protocol import BackendStream, ClockInfo, RangeTimes
-from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec
+from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
+from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec, StreamQueue
+from gpustreamlab.backends.sim._context import SimContext
 from gpustreamlab.backends.sim._cost import plan_spin
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.backends.sim._event import SimEvent
 from gpustreamlab.backends.sim._pinned import create_pinned
 from gpustreamlab.backends.sim._presets import DevicePreset, find_preset
+from gpustreamlab.backends.sim._probe import probe_sms
+from gpustreamlab.backends.sim._split import SMSplitter
 from gpustreamlab.backends.sim._stream import SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule
-from gpustreamlab.errors import InvalidHandleError, OptionError, SelectionError, StreamRefusedError
+from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array
 
 _NEVER_NS = 1 << 62
-_CONTEXT = 1
 
 
 class SimBackend:
@@ -37,7 +39,8 @@ class SimBackend:
     Parameters
     ----------
     preset
-        ``"h200"``, ``"laptop"``, or sizes and speeds of your own.
+        ``"h200"``, ``"h200-cuda13.1"`` (structured splits and work queues), ``"h200-cuda12.2"`` (a driver too old for green
+        contexts), ``"laptop"`` (a card without them), or sizes and speeds of your own.
 
     Raises
     ------
@@ -62,19 +65,24 @@ class SimBackend:
     def __init__(self, preset: str | DevicePreset = "h200") -> None:
         self.preset = find_preset(preset)
         """Sizes and speeds of the device."""
+        self._splitter = SMSplitter(self.preset)
+        self.capabilities = self._splitter.capabilities
+        """What the device and its driver can do with SMs and work queues."""
         self.device = Device(
             name=self.preset.name,
             sm_count=self.preset.sm_count,
             compute_capability=self.preset.compute_capability,
             memory_bytes=self.preset.memory_bytes,
+            driver_version=self.preset.driver_version,
             simulated=True,
+            sm_resource=self._splitter.resource,
         )
         """The device, marked as simulated."""
         self.priority_range = self.preset.priority_range
         """Lowest and highest priority."""
         self.driver = SimDriver(self.preset)
         """The driver; for tests and for the array module."""
-        self.null_stream = SimStream(self.driver, self.driver.null_stream, key=self._key_of(0), priority=0, is_owned=False)
+        self.null_stream = self._wrap(self.driver.null_stream, is_owned=False)
         """Where work goes while no stream is selected. It cannot be a lane."""
         self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
@@ -116,15 +124,49 @@ class SimBackend:
         >>> SimBackend().create_stream(priority=-1, sm_ids=range(8)).handle
         3
         """
-        low, high = self.priority_range
-        if not high <= priority <= low:
-            raise OptionError(
-                f"A simulated stream was given priority {priority}; this device takes {low} (lowest) to {high} (highest). "
-                f"Use priority={min(max(priority, high), low)}."
-            )
         wanted = None if sm_ids is None else self.driver.scheduler.pool.check_sm_ids(sm_ids)
         queue = self.driver.create_stream(priority, wanted, is_blocking=not nonblocking)
-        return SimStream(self.driver, queue, key=self._key_of(queue.number), priority=priority, is_owned=True)
+        return self._wrap(queue, is_owned=True)
+
+    def create_context(self, spec: ContextSpec) -> SimContext:
+        """Make a green context: its streams' kernels run on its SMs only.
+
+        Parameters
+        ----------
+        spec
+            The groups it is made of, as `SMResource` of the device numbers them, or a structured split.
+
+        Raises
+        ------
+        DeviceError
+            If the modelled driver lacks a feature that the spec needs, or cannot grant it.
+        NotSimulatedError
+            For co-scheduled sizes beyond the device's smallest groups.
+
+        Examples
+        --------
+        >>> SimBackend().create_context(ContextSpec(groups=(0, 1, 15))).sm_count  # two groups of 8 and the remainder of 12
+        28
+        """
+        self.driver.check_open()
+        return SimContext(self.driver, self._splitter.find_sm_ids(spec), ordinal=self.device.ordinal)
+
+    @property
+    def context_bytes(self) -> int:
+        """Device memory that the green contexts made so far have cost for good, in bytes; modelled, nothing is allocated."""
+        return self.driver.context_count * self.preset.context_bytes
+
+    def probe_sms(self, streams: Sequence[BackendStream]) -> list[Int64Array]:
+        """Run a kernel on each stream, all at once, and return the SM ids that the scheduler placed its blocks on, ascending.
+
+        Examples
+        --------
+        >>> backend = SimBackend()
+        >>> stream = backend.create_context(ContextSpec(groups=(1,))).create_stream(priority=0)
+        >>> [ids.tolist() for ids in backend.probe_sms([stream])]
+        [[2, 3, 18, 19, 34, 35, 50, 51]]
+        """
+        return probe_sms(self.driver, [self._own_stream(stream).queue for stream in streams])
 
     def adopt_stream(self, lender: object) -> SimStream:
         """Take a stream of this device that others own.
@@ -143,8 +185,7 @@ class SimBackend:
                 f"{type(lender).__name__} lends the handle {handle:#x}, which the simulated device does not know. It takes "
                 "only its own streams; for streams of a real GPU use Session(backend='cuda')."
             )
-        priority = queue.level + self.priority_range[1]
-        return SimStream(self.driver, queue, key=self._key_of(handle), priority=priority, is_owned=False)
+        return self._wrap(queue, is_owned=False)
 
     def select(self, stream: BackendStream) -> object:
         """Make `xp` of this thread work on the stream; return a token for `restore`."""
@@ -200,6 +241,10 @@ class SimBackend:
     def host_time_ns(self) -> int:
         """Read the virtual host's clock; the reading itself takes 40 ns, so a loop that waits for a time ends."""
         return self.driver.read_clock()
+
+    def host_to_clock_ns(self, host_ns: int) -> int:
+        """Return the time as it is: host and device share one clock here."""
+        return host_ns
 
     def tick(self, now_ns: int) -> int:
         """Do nothing: the virtual clock stays exact."""
@@ -291,5 +336,6 @@ class SimBackend:
         self.driver.charge(self.preset.host.create_event_ns)
         return SimEvent()
 
-    def _key_of(self, handle: int) -> tuple[int, int, int]:
-        return self.device.ordinal, _CONTEXT, handle
+    def _wrap(self, queue: StreamQueue, *, is_owned: bool) -> SimStream:
+        key = self.device.ordinal, queue.context, queue.number
+        return SimStream(self.driver, queue, key=key, priority=queue.level + self.priority_range[1], is_owned=is_owned)

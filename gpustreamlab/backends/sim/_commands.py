@@ -88,6 +88,7 @@ class StreamQueue:
     """The device's side of a stream: work in order."""
 
     __slots__ = (
+        "context",
         "has_new_work",
         "is_blocking",
         "is_busy",
@@ -103,6 +104,8 @@ class StreamQueue:
     def __init__(self, number: int, level: int, mask: int, sm_count: int) -> None:
         self.number = number
         """Number of the stream; 0 is the NULL stream."""
+        self.context = 0
+        """Number of its green context; 0 is the primary context."""
         self.level = level
         """Rank of the priority: 0 runs first."""
         self.mask = mask

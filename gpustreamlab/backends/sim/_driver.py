@@ -12,7 +12,14 @@ from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, DeviceWork, K
 from gpustreamlab.backends.sim._event import SimEvent
 from gpustreamlab.backends.sim._presets import DevicePreset
 from gpustreamlab.backends.sim._scheduler import Scheduler
-from gpustreamlab.errors import EventNotRecordedError, InvalidHandleError, SessionClosedError, SessionError, StreamClosedError
+from gpustreamlab.errors import (
+    EventNotRecordedError,
+    InvalidHandleError,
+    OptionError,
+    SessionClosedError,
+    SessionError,
+    StreamClosedError,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -42,6 +49,8 @@ class SimDriver:
         self.null_stream = self.scheduler.add_stream(_NULL, preset.priority_range[0], None)
         self.streams: dict[int, StreamQueue] = {}
         """Streams by handle, without the NULL stream."""
+        self.context_count = 0
+        """Green contexts that were ever made."""
         self._blocking: list[StreamQueue] = []
         self._next_handle = _FIRST_HANDLE
         self._null_count = 0
@@ -50,13 +59,23 @@ class SimDriver:
 
     # Streams
 
-    def create_stream(self, priority: int, sm_ids: frozenset[int] | None, *, is_blocking: bool) -> StreamQueue:
-        """Make a stream."""
+    def create_stream(
+        self, priority: int, sm_ids: frozenset[int] | None, *, is_blocking: bool, context: int = 0
+    ) -> StreamQueue:
+        """Make a stream.
+
+        Raises
+        ------
+        OptionError
+            For a priority outside the device's range.
+        """
         with self.lock:
             self.check_open()
+            self._check_priority(priority)
             self._charge(self.preset.host.create_stream_ns)
             self._catch_up()
             stream = self.scheduler.add_stream(self._next_handle, priority, sm_ids)
+            stream.context = context
             self.streams[self._next_handle] = stream
             self._next_handle += 1
             if is_blocking:
@@ -75,6 +94,20 @@ class SimDriver:
                     self._order_null_behind(stream)
                 self._blocking.remove(stream)
             self.scheduler.remove_stream(stream)
+
+    def create_context(self) -> int:
+        """Spend what a green context costs, and return its number."""
+        with self.lock:
+            self.check_open()
+            self._charge(self.preset.host.create_context_ns)
+            self.context_count += 1
+            return self.context_count
+
+    def destroy_context(self) -> None:
+        """Spend what destroying a green context costs."""
+        with self.lock:
+            if not self.is_closed:
+                self._charge(self.preset.host.destroy_context_ns)
 
     # Enqueue
 
@@ -210,6 +243,14 @@ class SimDriver:
                 self.streams.clear()
 
     # Inside
+
+    def _check_priority(self, priority: int) -> None:
+        low, high = self.preset.priority_range
+        if not high <= priority <= low:
+            raise OptionError(
+                f"A simulated stream was given priority {priority}; this device takes {low} (lowest) to {high} (highest). "
+                f"Use priority={min(max(priority, high), low)}."
+            )
 
     def _enter(self, stream: StreamQueue, cost_ns: int) -> int:
         """Do what comes before every enqueue, and return its time."""

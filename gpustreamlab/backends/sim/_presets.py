@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 
+from gpustreamlab.backends.sim._sm_groups import SMGroups
 from gpustreamlab.errors import BackendNotFoundError, OptionError, nearest_hint
 
 
@@ -29,8 +31,12 @@ class HostCosts:
     """Returning from a synchronisation, after the device is done. An assumption."""
     create_event_ns: int = 600
     """Creating an event. Source: FACTS.md."""
-    create_stream_ns: int = 10_000
-    """Creating a stream. An assumption."""
+    create_stream_ns: int = 8_000
+    """Creating a stream, of a green context or not. Measured on an H200, driver 13.0."""
+    create_context_ns: int = 1_300_000
+    """Creating a green context. Measured on an H200, driver 13.0: 1.1 to 1.7 ms."""
+    destroy_context_ns: int = 16_000
+    """Destroying a green context. Measured on an H200, driver 13.0."""
     push_ns: int = 50
     """Opening or closing a range for other tools. Source: FACTS.md, an NVTX domain."""
     clock_read_ns: int = 40
@@ -90,10 +96,12 @@ class DevicePreset:
     """Lowest and highest stream priority."""
     queue_limit: int = 1_024
     """Work a stream may hold before the next enqueue blocks the host."""
-    partition_min_sms: int = 8
-    """Smallest partition that the device grants."""
-    partition_alignment_sms: int = 8
-    """Partitions are granted in multiples of this."""
+    sm_groups: SMGroups | None = None
+    """The smallest groups that the driver splits the SMs into; None for a device without green contexts."""
+    driver_version: str = "13.0"
+    """The CUDA version that the driver supports; the bindings are taken to have the same."""
+    context_bytes: int = 4 << 20
+    """Device memory that each green context costs for good. Source: FACTS.md, an H200 with driver 13.0."""
     host: HostCosts = field(default_factory=HostCosts)
     """What each call costs the host."""
 
@@ -115,6 +123,28 @@ class DevicePreset:
             raise OptionError(
                 f"DevicePreset {self.name!r} has slots_per_sm={self.slots_per_sm}; give a power of two, such as 32."
             )
+        if not re.fullmatch(r"\d+\.\d+", self.driver_version):
+            raise OptionError(
+                f"DevicePreset {self.name!r} has driver_version={self.driver_version!r}; give two numbers, such as '13.0'."
+            )
+        if self.sm_groups is not None:
+            self.sm_groups.cut(self.sm_count)
+
+    @property
+    def cuda_version(self) -> tuple[int, int]:
+        """Major and minor number of `driver_version`."""
+        major, minor = self.driver_version.split(".")
+        return int(major), int(minor)
+
+
+def _list_h200_groups() -> tuple[tuple[int, ...], ...]:
+    """Return the SM ids of each group as ``%smid`` showed them on an H200: SMs are numbered across the GPCs, two by two."""
+    full = [(2 * g, 16) for g in range(8)]
+    short = [(64 + 2 * g, 14) for g in range(7)]  # one GPC has no more than 8 SMs
+    return tuple(
+        tuple(sm for row in range(4) for sm in (first + row * stride, first + row * stride + 1))
+        for first, stride in full + short
+    )
 
 
 H200 = DevicePreset(
@@ -123,8 +153,15 @@ H200 = DevicePreset(
     memory_bytes=141_000_000_000,
     compute_capability=(9, 0),
     matmul_efficiency=((48, 1.0), (64, 0.885), (80, 1.0), (96, 0.975), (112, 0.80), (128, 0.74), (132, 0.92)),
+    sm_groups=SMGroups(min_sms=8, alignment_sms=8, table=_list_h200_groups()),
 )
-"""Calibrated to one NVIDIA H200; see docs/explanations/simulated-device.md."""
+"""Calibrated to one NVIDIA H200, driver 13.0; see docs/explanations/simulated-device.md."""
+
+H200_CUDA13_1 = replace(H200, driver_version="13.1")
+"""The same card with a driver that has structured splits and work queues. An assumption: none was at hand."""
+
+H200_CUDA12_2 = replace(H200, driver_version="12.2")
+"""The same card with a driver that is too old for green contexts."""
 
 LAPTOP = DevicePreset(
     name="laptop GPU",
@@ -139,12 +176,10 @@ LAPTOP = DevicePreset(
     matmul_operations_per_s={"f2": 1.2e12, "f4": 0.3e12, "f8": 0.005e12},
     sm_operations_per_s=0.3e12,
     float64_operations_per_s=0.005e12,
-    partition_min_sms=4,
-    partition_alignment_sms=2,
 )
-"""A small card such as laptops have. Round figures, not measured on any device."""
+"""A small card such as laptops have, without green contexts. Round figures, not measured on any device."""
 
-PRESETS = {"h200": H200, "laptop": LAPTOP}
+PRESETS = {"h200": H200, "h200-cuda13.1": H200_CUDA13_1, "h200-cuda12.2": H200_CUDA12_2, "laptop": LAPTOP}
 
 
 def find_preset(preset: str | DevicePreset) -> DevicePreset:

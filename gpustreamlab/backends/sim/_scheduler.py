@@ -58,6 +58,8 @@ class Scheduler:
         """Streams that have work."""
         self.observer: Callable[[DeviceWork], None] | None = None
         """Gets each finished kernel, copy and fill."""
+        self.placement_observer: Callable[[KernelRun, list[tuple[int, int]]], None] | None = None
+        """Gets each kernel whose blocks start, with (SM group, blocks on it)."""
         self.pool = SlotPool(preset.sm_count, preset.slots_per_sm)
         self.streams: list[StreamQueue] = []
         # Time, running number, what is due, and the stream, kernel or copy that it is due for.
@@ -376,6 +378,8 @@ class Scheduler:
             run.batches.append(Batch(blocks, parts, mask, work, work + run.block_ns))
             run.backlog -= blocks
             self._change_running(run, blocks)
+            if self.placement_observer is not None:
+                self.placement_observer(run, parts)
         if run.backlog:
             run.plan(open_mask)
         if run.is_planned:

@@ -271,7 +271,7 @@ class TestStreams:
     def test_handles_are_above_cudas_default_streams(self, backend):
         stream = backend.create_stream(priority=-2)
         assert stream.handle > 2
-        assert stream.key == (0, 1, stream.handle)
+        assert stream.key == (0, 0, stream.handle)
         assert stream.priority == -2
 
     def test_selection_is_per_thread(self, backend):

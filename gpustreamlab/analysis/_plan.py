@@ -1,0 +1,341 @@
+"""Plan partitions: what a device would grant for what is asked, without touching it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpustreamlab.analysis._shares import Request, Share, read_requests
+from gpustreamlab.errors import OptionError, PartitionError, PartitionUnavailableError, nearest_hint
+from gpustreamlab.model import Device, Layout, Partition, SMResource, WorkqueueOptions
+from gpustreamlab.typing import Rounding
+
+_BACKFILL_SMS = 2
+"""Step of counts that backfill can reach: the two SMs of a TPC. Source: CUDA programming guide, 4.6; not tried on hardware."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """Whole groups, and perhaps the remainder."""
+
+    groups: int
+    has_remainder: bool = False
+
+    def sms(self, resource: SMResource) -> int:
+        return self.groups * resource.group_sms + (resource.remainder_sms if self.has_remainder else 0)
+
+
+def plan_partitions(
+    shares: Mapping[str, Share],
+    device: Device,
+    *,
+    round: Rounding | str = Rounding.UP,  # noqa: A002 - what the user types
+    workqueue: WorkqueueOptions | None = None,
+) -> Layout:
+    """Return what a device would grant for what is asked. Touches no device.
+
+    Parameters
+    ----------
+    shares
+        For each partition its SMs as a whole number, a share of the card (0.25 or ``"25%"``), ``"rest"`` for all that the
+        others leave, or `PartitionOptions`.
+    device
+        The device, for example ``lab.device``; its `SMResource` says what can be granted.
+    round
+        ``"up"``: at least what was asked; ``"down"``: at most; ``"exact"``: exactly, or an error.
+    workqueue
+        How the partitions share work queues.
+
+    Returns
+    -------
+    Layout
+        Disjoint partitions in the order in which they were asked for. Equal requests give equal layouts.
+
+    Raises
+    ------
+    PartitionError
+        If the SMs cannot be shared out like this; ``nearest`` and the message hold the nearest plan that works.
+    PartitionUnavailableError
+        If the device cannot partition its SMs, or lacks a feature that was asked for.
+    InvalidNameError
+        If a partition's name cannot be used.
+    OptionError
+        If there is no such rounding.
+
+    Notes
+    -----
+    Below CUDA 13.1 a device is split once into its smallest groups, and a partition is made of several of them; what is left
+    over of the split stays together, and the one partition gets it for which that wastes fewest SMs.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, SMResource
+    >>> h200 = Device(
+    ...     name="H200",
+    ...     sm_count=132,
+    ...     sm_resource=SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12),
+    ... )
+    >>> print(plan_partitions({"prefill": 96, "decode": 32}, h200))
+    Layout: prefill 96 SMs (asked for 96), decode 36 SMs (asked for 32); 0 SMs in none
+    >>> print(plan_partitions({"prefill": "75%", "decode": "rest"}, h200, round="down"))
+    Layout: prefill 96 SMs (asked for 99), decode 36 SMs (asked for 36); 0 SMs in none
+    """
+    rounding = check_rounding(round)
+    requests = read_requests(shares, device.sm_count)
+    resource = _require_resource(device, requests)
+    _require_sizes(requests, device, resource)
+    if any(request.options.is_structured for request in requests):
+        return _plan_structured(requests, device, resource, rounding, workqueue)
+    grants = _solve(requests, resource, rounding)
+    if grants is None:
+        raise _refuse(_why_not(requests, resource, rounding), requests, resource)
+    return _to_layout(requests, grants, device, resource, workqueue)
+
+
+def unenforced_layout(shares: Mapping[str, Share], device: Device) -> Layout:
+    """Return the layout of a device that cannot partition its SMs: every partition is the whole card.
+
+    Raises
+    ------
+    PartitionError
+        If nothing readable, or more than the card, was asked for.
+    """
+    requests = read_requests(shares, device.sm_count)
+    asked = [request.sms for request in requests if request.sms is not None]
+    if min(asked, default=1) < 1 or sum(asked) > device.sm_count:
+        raise PartitionError(f"{sum(asked):,} SMs are asked for; {device.label} has {device.sm_count}.")
+    left_sms = device.sm_count - sum(asked)
+    partitions = tuple(
+        Partition(
+            name=request.name, requested_sms=left_sms if request.sms is None else request.sms, granted_sms=device.sm_count
+        )
+        for request in requests
+    )
+    return Layout(partitions=partitions, is_enforced=False)
+
+
+def check_layout(layout: Layout, device: Device) -> Layout:
+    """Return a layout that fits a device; raise `PartitionError` for one that does not.
+
+    Raises
+    ------
+    PartitionUnavailableError
+        If the device cannot partition its SMs.
+    PartitionError
+        If partitions share groups, or have groups or counts that the device does not have.
+    """
+    if not layout.is_enforced:
+        return layout
+    resource = device.sm_resource
+    if resource is None:
+        raise PartitionUnavailableError(f"{device.label} cannot partition its SMs. See lab.capabilities for what it needs.")
+    groups = [group for part in layout for group in part.groups]
+    last = resource.group_count if resource.remainder_sms else resource.group_count - 1
+    fits = all(0 <= group <= last for group in groups) and len(set(groups)) == len(groups)
+    counts = all(part.is_structured or part.granted_sms == resource.sms_of(part.groups) > 0 for part in layout)
+    if not layout.partitions or not fits or not counts or sum(part.granted_sms for part in layout) > device.sm_count:
+        raise PartitionError(
+            f"This layout is not of {device.label}: {layout}. Plan one with "
+            "gpustreamlab.plan_partitions({'prefill': 96, 'decode': 'rest'}, lab.device)."
+        )
+    return layout
+
+
+def check_rounding(rounding: Rounding | str) -> Rounding:
+    """Return a rounding rule by its name; raise `OptionError` where there is none."""
+    try:
+        return Rounding(rounding)
+    except ValueError:
+        raise OptionError(f"There is no rounding {rounding!r}. {nearest_hint(str(rounding), Rounding)}") from None
+
+
+def _require_resource(device: Device, requests: Sequence[Request]) -> SMResource:
+    resource = device.sm_resource
+    if resource is None:
+        raise PartitionUnavailableError(
+            f"{device.label} cannot partition its SMs. See lab.capabilities for what it needs; lab.partition(...) without "
+            "strict=True goes on with plain streams."
+        )
+    wanting = [request.name for request in requests if request.options.is_structured]
+    if wanting and not resource.is_structured:
+        raise PartitionUnavailableError(
+            f"Partition {wanting[0]!r} asks for co-scheduling or backfill, which needs CUDA 13.1 in the driver and the "
+            f"bindings; {device.label} has {device.driver_version or 'an older one'}. Leave those options out, or see "
+            "lab.capabilities."
+        )
+    return resource
+
+
+def _require_sizes(requests: Sequence[Request], device: Device, resource: SMResource) -> None:
+    """Refuse what no rounding can grant."""
+    asked = [(request.name, request.sms) for request in requests if request.sms is not None]
+    for name, sms in asked:
+        if sms < 1:
+            raise _refuse(
+                f"Partition {name!r} asks for {sms:,} SMs; the smallest partition has {resource.min_sms}", requests, resource
+            )
+        if sms > device.sm_count:
+            raise _refuse(f"Partition {name!r} asks for {sms:,} SMs; {device.label} has {device.sm_count}", requests, resource)
+    total = sum(sms for _, sms in asked)
+    if total > device.sm_count:
+        listed = " + ".join(f"{name} {sms}" for name, sms in asked)
+        raise _refuse(f"{listed} = {total:,} SMs; {device.label} has {device.sm_count}", requests, resource)
+
+
+def _solve(requests: Sequence[Request], resource: SMResource, rounding: Rounding) -> list[_Grant] | None:
+    """Return the best grants, or None where there are none; each partition in turn is tried as owner of the remainder."""
+    owners: list[int | None] = [None, *reversed(range(len(requests)))] if resource.remainder_sms else [None]
+    rest = next((place for place, request in enumerate(requests) if request.sms is None), None)
+    if rest is not None and resource.remainder_sms:
+        owners = [rest, *(place for place in owners if place not in {None, rest})]
+    plans = [plan for owner in owners if (plan := _grant(requests, resource, rounding, owner)) is not None]
+    return min(plans, key=lambda plan: _cost(requests, plan, resource), default=None)
+
+
+def _grant(requests: Sequence[Request], resource: SMResource, rounding: Rounding, owner: int | None) -> list[_Grant] | None:
+    """Return the grants for one owner of the remainder, or None where they do not fit."""
+    counts = [_group_count(request, resource, rounding, place == owner) for place, request in enumerate(requests)]
+    if rounding is Rounding.DOWN:
+        _shrink(counts, resource.group_count - sum(request.sms is None for request in requests))
+    used = sum(count for count in counts if count is not None)
+    grants = [
+        _Grant(resource.group_count - used if count is None else count, place == owner) for place, count in enumerate(counts)
+    ]
+    fits = used <= resource.group_count and all(grant.groups >= 0 and grant.sms(resource) > 0 for grant in grants)
+    exact = rounding is not Rounding.EXACT or all(
+        request.sms in {None, grant.sms(resource)} for request, grant in zip(requests, grants, strict=True)
+    )
+    return grants if fits and exact else None
+
+
+def _group_count(request: Request, resource: SMResource, rounding: Rounding, has_remainder: bool) -> int | None:  # noqa: FBT001
+    if request.sms is None:
+        return None
+    wanted = request.sms - (resource.remainder_sms if has_remainder else 0)
+    if rounding is Rounding.UP:
+        return max(0, -(-wanted // resource.group_sms))
+    return wanted // resource.group_sms  # below 0 where the remainder alone is too much
+
+
+def _shrink(counts: list[int | None], group_count: int) -> None:
+    """Take groups from the largest partitions until all fit."""
+    known = [place for place, count in enumerate(counts) if count is not None]
+    while known and sum(counts[place] or 0 for place in known) > group_count:
+        largest = max(known, key=lambda place: counts[place] or 0)
+        counts[largest] = (counts[largest] or 0) - 1
+
+
+def _cost(requests: Sequence[Request], grants: Sequence[_Grant], resource: SMResource) -> tuple[int, float]:
+    """Return how far grants are from what was asked: in all, and for the partition that is worst off in proportion."""
+    pairs = [(request.sms, grant.sms(resource)) for request, grant in zip(requests, grants, strict=True) if request.sms]
+    misses = [abs(granted - asked) for asked, granted in pairs]
+    return sum(misses), max((miss / asked for miss, (asked, _) in zip(misses, pairs, strict=True)), default=0.0)
+
+
+def _to_layout(
+    requests: Sequence[Request],
+    grants: Sequence[_Grant],
+    device: Device,
+    resource: SMResource,
+    workqueue: WorkqueueOptions | None,
+) -> Layout:
+    partitions, first = [], 0
+    for request, grant in zip(requests, grants, strict=True):
+        groups = tuple(range(first, first + grant.groups)) + ((resource.group_count,) if grant.has_remainder else ())
+        first += grant.groups
+        granted_sms = grant.sms(resource)
+        requested_sms = granted_sms if request.sms is None else request.sms
+        partitions.append(Partition(name=request.name, requested_sms=requested_sms, granted_sms=granted_sms, groups=groups))
+    left_sms = device.sm_count - sum(part.granted_sms for part in partitions)
+    return Layout(partitions=tuple(partitions), remainder_sms=left_sms, workqueue=workqueue)
+
+
+def _plan_structured(
+    requests: Sequence[Request], device: Device, resource: SMResource, rounding: Rounding, workqueue: WorkqueueOptions | None
+) -> Layout:
+    """Plan unequal groups of one structured split, each a multiple of its own co-scheduled size."""
+    granted = {request.name: _structured_sms(request, resource, rounding) for request in requests if request.sms is not None}
+    left_sms = device.sm_count - sum(granted.values())
+    for request in requests:
+        if request.sms is None:
+            granted[request.name] = left_sms - left_sms % _step_sms(request, resource)
+            left_sms -= granted[request.name]
+    missed = [
+        request for request in requests if rounding is Rounding.EXACT and request.sms not in {None, granted[request.name]}
+    ]
+    if missed or left_sms < 0 or min(granted.values()) < 1:
+        raise _refuse(_why_not(requests, resource, rounding), requests, resource)
+    partitions = tuple(
+        Partition(
+            name=request.name,
+            requested_sms=granted[request.name] if request.sms is None else request.sms,
+            granted_sms=granted[request.name],
+            coscheduled_sms=request.options.coscheduled_sms or (0 if request.options.is_structured else resource.alignment_sms),
+            preferred_coscheduled_sms=request.options.preferred_coscheduled_sms,
+            backfill=request.options.backfill,
+        )
+        for request in requests
+    )
+    return Layout(partitions=partitions, remainder_sms=left_sms, workqueue=workqueue)
+
+
+def _step_sms(request: Request, resource: SMResource) -> int:
+    if request.options.backfill:
+        return _BACKFILL_SMS
+    return request.options.coscheduled_sms or resource.alignment_sms
+
+
+def _structured_sms(request: Request, resource: SMResource, rounding: Rounding) -> int:
+    step, sms = _step_sms(request, resource), request.sms or 0
+    return sms - sms % step if rounding is Rounding.DOWN else -(-sms // step) * step
+
+
+def _why_not(requests: Sequence[Request], resource: SMResource, rounding: Rounding) -> str:
+    asked = " and ".join(f"{request.name}={'rest' if request.sms is None else request.sms}" for request in requests)
+    more = f", and {resource.remainder_sms} more to one partition" if resource.remainder_sms else ""
+    grants = f"this device grants multiples of {resource.group_sms} SMs ({resource.group_count} groups in all{more})"
+    rule = {Rounding.UP: "at least", Rounding.DOWN: "at most", Rounding.EXACT: "exactly"}[rounding]
+    return f"{asked} cannot be granted with {rule} these SMs each: {grants}"
+
+
+def _refuse(reason: str, requests: Sequence[Request], resource: SMResource) -> PartitionError:
+    nearest = nearest_sms(requests, resource)
+    if nearest is None:
+        most = resource.group_count + bool(resource.remainder_sms)
+        advice = f"There is no plan for {len(requests)} partitions; this device has room for {most}."
+    else:
+        listed = ", ".join(f"{name}={sms}" for name, sms in nearest.items())
+        advice = f"The nearest plan that works: {listed}."
+    return PartitionError(f"{reason}. {advice}", nearest=nearest)
+
+
+def nearest_sms(requests: Sequence[Request], resource: SMResource) -> dict[str, int] | None:
+    """Return SMs by partition that can be granted exactly and are near to what was asked; None where there are none."""
+    room = resource.usable_sms
+    known = [min(max(request.sms, 1), room) for request in requests if request.sms is not None]
+    rest = max(1, room - sum(known))
+    asked = [rest if request.sms is None else min(max(request.sms, 1), room) for request in requests]
+    scale = min(1.0, room / sum(asked))
+    wishes = [
+        Request(name=request.name, sms=max(1, int(sms * scale)), options=request.options)
+        for request, sms in zip(requests, asked, strict=True)
+    ]
+    owners = [None, *reversed(range(len(wishes)))] if resource.remainder_sms else [None]
+    plans = [plan for owner in owners if (plan := _fill(wishes, resource, owner)) is not None]
+    best = min(plans, key=lambda plan: _cost(wishes, plan, resource), default=None)
+    return None if best is None else {wish.name: grant.sms(resource) for wish, grant in zip(wishes, best, strict=True)}
+
+
+def _fill(wishes: Sequence[Request], resource: SMResource, owner: int | None) -> list[_Grant] | None:
+    """Give each partition the least it can have, then group by group to the one that misses most."""
+    grants = [_Grant(0, has_remainder=True) if place == owner else _Grant(1) for place in range(len(wishes))]
+    left = resource.group_count - sum(grant.groups for grant in grants)
+    if left < 0:
+        return None
+    for _ in range(left):
+        missing = [(wish.sms or 0) - grant.sms(resource) for wish, grant in zip(wishes, grants, strict=True)]
+        worst = max(range(len(grants)), key=missing.__getitem__)
+        if 2 * missing[worst] < resource.group_sms:
+            break
+        grants[worst] = _Grant(grants[worst].groups + 1, grants[worst].has_remainder)
+    return grants

@@ -1,0 +1,155 @@
+"""When each partition was busy, as it was then, and how many SMs that took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import counted_kinds, counted_rows, union_edges
+from gpustreamlab.model import Layout, Partition, Trace
+from gpustreamlab.typing import Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSize:
+    """A partition as it was for a while. The same name with other counts is another one."""
+
+    name: str | None
+    """Its name; None for the whole card."""
+    requested_sms: int
+    """How many SMs were asked for; all of the card for the whole card."""
+    granted_sms: int
+    """How many SMs its work could use: those granted, or all of the card where the device could not enforce the layout."""
+    is_enforced: bool = True
+    """False where the device could not partition its SMs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SMSteps:
+    """When a partition of one size became busy and idle."""
+
+    size: PartitionSize
+    """The partition."""
+    edges_ns: Int64Array
+    """Busy, idle, busy, idle and so on; shape (2 * n_intervals,), int64, strictly increasing, on the trace's clock."""
+
+    @property
+    def busy_ns(self) -> int:
+        """Time in which at least one counted span ran in it, in ns."""
+        return interval_sum_ns(self.edges_ns)
+
+
+def sm_time_steps(trace: Trace) -> tuple[SMSteps, ...]:
+    """Return when each partition, as it was then, became busy and idle.
+
+    A partition is busy while at least one counted span of any of its lanes runs in it (see `counted_kinds`); where those are
+    ranges, they also contain queueing.
+
+    Returns
+    -------
+    tuple of SMSteps
+        In the order of the layouts, then those that only spans tell of; the whole card is last.
+    """
+    sizes = partition_sizes(trace)
+    whole = whole_card(trace)
+    places = {size: place for place, size in enumerate((*sizes, whole))}
+    # The last code, -1, is the whole card's.
+    code_place = np.array([*(places[size_of(trace, part)] for part in trace.partitions), places[whole]])
+    rows = np.flatnonzero(counted_rows(trace, counted_kinds(trace)))
+    place = code_place[trace.partition[rows]]
+    order = rows[np.argsort(place, kind="stable")]
+    borders = np.concatenate(([0], np.cumsum(np.bincount(place, minlength=len(places)))))
+    steps = []
+    for size, (first, last) in zip(places, pairwise(borders.tolist()), strict=True):
+        part = order[first:last]
+        steps.append(SMSteps(size=size, edges_ns=union_edges(trace.start_ns[part], trace.end_ns[part])))
+    return tuple(step for step in steps if step.size != whole or len(step.edges_ns) or len(steps) == 1)
+
+
+def stack_sms(steps: Sequence[SMSteps], sm_count: int) -> list[tuple[Int64Array, Int64Array]]:
+    """Stack the SMs of busy partitions, never higher than the card.
+
+    Parameters
+    ----------
+    steps
+        When each partition was busy, from the bottom of the stack. What shares SMs with those before it, as the whole card
+        does, gets only the SMs that are left.
+    sm_count
+        How many SMs the card has.
+
+    Returns
+    -------
+    list of tuple of two ndarrays of int64, shape (n_steps,)
+        For each partition: times in ns at which the number of SMs that it occupies changes, and to what; the last is 0.
+    """
+    times_ns = np.unique(np.concatenate([np.empty(0, np.int64), *(step.edges_ns for step in steps)]))
+    top = np.zeros(len(times_ns), np.int64)
+    stacked = []
+    for step in steps:
+        is_busy = np.searchsorted(step.edges_ns, times_ns, side="right") & 1
+        higher = np.minimum(top + is_busy * step.size.granted_sms, sm_count)
+        height = higher - top
+        changed = np.diff(height, prepend=0) != 0
+        stacked.append((times_ns[changed], height[changed]))
+        top = higher
+    return stacked
+
+
+def partition_sizes(trace: Trace) -> tuple[PartitionSize, ...]:
+    """Return every partition that the trace knows, once for each size, in the order of the layouts."""
+    layouts = [change.layout for change in trace.layouts] + [trace.layout]
+    of_layouts = (layout_size(trace, part, layout) for layout in layouts if layout for part in layout)
+    of_spans = (size_of(trace, part) for part in trace.partitions)
+    return tuple(dict.fromkeys((*of_layouts, *of_spans)))
+
+
+def whole_card(trace: Trace) -> PartitionSize:
+    """Return the whole card as if it was a partition."""
+    count = trace.metadata.device.sm_count
+    return PartitionSize(name=None, requested_sms=count, granted_sms=count)
+
+
+def size_of(trace: Trace, partition: Partition) -> PartitionSize:
+    """Return the size of one of the trace's own partitions, as the layouts tell it."""
+    found = [
+        layout_size(trace, partition, layout)
+        for layout in (*(change.layout for change in trace.layouts), trace.layout)
+        if layout and _has_size(layout, partition)
+    ]
+    return found[0] if found else layout_size(trace, partition, None)
+
+
+def layout_size(trace: Trace, partition: Partition, layout: Layout | None) -> PartitionSize:
+    """Return the size of a partition of a layout; without a layout, as it says itself."""
+    is_enforced = layout is None or layout.is_enforced
+    granted_sms = partition.granted_sms if is_enforced else trace.metadata.device.sm_count
+    return PartitionSize(
+        name=partition.name, requested_sms=partition.requested_sms, granted_sms=granted_sms, is_enforced=is_enforced
+    )
+
+
+def layout_spells(trace: Trace, first_ns: int, last_ns: int) -> Iterator[tuple[int, int, Layout | None]]:
+    """Yield from when to when each layout lasted within a time, in ns, and the layout; before the first change there is none."""
+    begin_ns, layout = first_ns, None
+    for change in trace.layouts:
+        time_ns = min(max(change.time_ns, begin_ns), last_ns)
+        if time_ns > begin_ns:
+            yield begin_ns, time_ns, layout
+        begin_ns, layout = time_ns, change.layout
+    if last_ns > begin_ns:
+        yield begin_ns, last_ns, layout
+
+
+def interval_sum_ns(edges_ns: Int64Array) -> int:
+    """Add up intervals that are given as start, end, start, end."""
+    return int((edges_ns[1::2] - edges_ns[0::2]).sum())
+
+
+def _has_size(layout: Layout, partition: Partition) -> bool:
+    return any(
+        (part.name, part.requested_sms, part.granted_sms) == (partition.name, partition.requested_sms, partition.granted_sms)
+        for part in layout
+    )

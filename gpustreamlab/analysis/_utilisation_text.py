@@ -1,0 +1,89 @@
+"""A utilisation as text and as an HTML table."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from gpustreamlab.analysis._overlap_text import aligned, html_table
+from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
+from gpustreamlab.typing import SpanKind
+
+if TYPE_CHECKING:
+    from gpustreamlab.analysis._utilisation import Utilisation
+
+LISTED_PARTITIONS = 40
+"""How many partitions are listed."""
+
+WHOLE_CARD = "whole card"
+"""How the place of streams in no partition is called."""
+
+_NAME_WIDTH = 24
+
+
+def utilisation_line(result: Utilisation) -> str:
+    """Say the main figures in one line."""
+    count = sum(name is not None for name in result.names)
+    where = f"{count} partition{'' if count == 1 else 's'} on {display_name(result.metadata.device.label)}"
+    if not result.wall_ns:
+        return f"{where}, no busy time"
+    return (
+        f"{where}, {format_share(result.card_share)} of the SM-time of {result.sm_count:,} SMs over {format_ns(result.wall_ns)}"
+    )
+
+
+def utilisation_notes(result: Utilisation) -> list[str]:
+    """Say what the figures mean and what they leave out, one sentence an entry."""
+    meta = result.metadata
+    notes = ["A partition is busy as a whole while anything runs in it: kernels may leave some of its SMs idle."]
+    if SpanKind.RANGE in result.counted:
+        notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
+    if None in result.names and len(result.names) > 1:
+        notes.append("The whole card shares its SMs with every partition; the total counts them once.")
+    if meta.simulated:
+        notes.append(f"Simulated: {meta.device.label}. No hardware stands behind these times.")
+    return notes
+
+
+def utilisation_text(result: Utilisation) -> str:
+    """Write the utilisation as plain text: one line a partition, the total, notes."""
+    rows = aligned(_rows(result)) if result.wall_ns else []
+    return "\n".join([f"Utilisation of {utilisation_line(result)}", "", *rows, "", *utilisation_notes(result)])
+
+
+def utilisation_html(result: Utilisation) -> str:
+    """Write the utilisation as HTML: the same content, escaped, readable on light and dark pages."""
+    notes = " ".join(escape(note) for note in utilisation_notes(result))
+    table = html_table(_rows(result), "SMs and busy time of each partition") if result.wall_ns else ""
+    return (
+        "<div class='gpustreamlab-utilisation' style='overflow-x:auto'>"
+        f"<p style='margin:0.4em 0'><b>Utilisation</b> of {escape(utilisation_line(result))}</p>{table}"
+        f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p></div>"
+    )
+
+
+def _rows(result: Utilisation) -> list[list[str]]:
+    rows = [["partition", "asked for", "granted SMs", "busy, ms", "of, ms", "share", "SM x ms"]]
+    shares, sm_ns = result.share, result.sm_ns
+    for place, name in enumerate(result.names[:LISTED_PARTITIONS]):
+        rows.append(
+            [
+                WHOLE_CARD if name is None else display_name(name, _NAME_WIDTH),
+                "-" if name is None else f"{result.requested_sms[place]:,}",
+                f"{result.granted_sms[place]:,}",
+                format_ms(result.busy_ns[place]),
+                format_ms(result.window_ns[place]),
+                format_share(shares[place]),
+                format_ms(sm_ns[place]),
+            ]
+        )
+    card = [
+        f"{result.sm_count:,}",
+        "",
+        format_ms(result.wall_ns),
+        format_share(result.card_share),
+        format_ms(result.card_sm_ns),
+    ]
+    rows.append(["all SMs of the card", "", *card])
+    more = len(result.names) - LISTED_PARTITIONS
+    return [*rows, [f"… {more:,} more: see .to_pandas()", *[""] * 6]] if more > 0 else rows

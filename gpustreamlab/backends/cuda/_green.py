@@ -1,0 +1,151 @@
+"""Green contexts: parts of the SMs, through cuda.core.
+
+A device is split once into its smallest groups, and a context is made of several of them: below CUDA 13.1 a split gives equal
+groups only, and no group can be split again. From 13.1 on, a structured split gives unequal groups. A context is never made
+current: its streams are used from the primary context. Source: CUDA programming guide, 4.6, and FACTS.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from gpustreamlab.backends._features import Version, green_capabilities
+from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
+from gpustreamlab.backends.cuda._errors import mapped_errors
+from gpustreamlab.backends.cuda._stream import CudaStream
+from gpustreamlab.errors import DeviceError, GPUStreamLabError
+from gpustreamlab.model import Capabilities, SMResource, WorkqueueOptions
+
+_STRUCTURED_SINCE: Version = (13, 1)
+
+WrapStream = Callable[[Any, int], CudaStream]
+"""Makes a stream of ours of a `cuda.core.Stream` and a context number."""
+
+
+class GreenContexts:
+    """Splits one device and makes its green contexts.
+
+    Parameters
+    ----------
+    core
+        The `cuda.core` module.
+    device
+        The `cuda.core.Device`, whose primary context is current in every call.
+    driver, bindings
+        CUDA versions of the driver and of cuda.bindings.
+    wrap
+        Makes a stream of ours.
+    """
+
+    def __init__(self, core: Any, device: Any, *, driver: Version, bindings: Version | None, wrap: WrapStream) -> None:
+        self._core = core
+        self._device = device
+        self._wrap = wrap
+        self._numbers = count(1)
+        self._is_structured = min(driver, bindings or driver) >= _STRUCTURED_SINCE
+        self._groups: list[Any] = []
+        problem = ""
+        self.resource: SMResource | None = None
+        try:
+            with mapped_errors("Reading the SMs of the device"):
+                self.resource = self._split_smallest()
+        except DeviceError as error:
+            # A device without green contexts says so here; the capabilities carry its words.
+            problem = str(error.__cause__ or error)
+        self.capabilities: Capabilities = green_capabilities(driver, bindings, self.resource, problem)
+
+    def create(self, spec: ContextSpec) -> CudaContext:
+        """Make the context of a spec."""
+        what = (
+            f"a green context of groups {spec.groups}"
+            if spec.groups
+            else f"a green context of {spec.split[spec.place].sms} SMs"
+        )
+        with mapped_errors(f"Creating {what}"):
+            resources = [self._groups[group] for group in spec.groups] if spec.groups else [self._split(spec.split)[spec.place]]
+            if spec.workqueue is not None:
+                resources.append(self._workqueue(spec.workqueue))
+            context = self._device.create_context(self._core.ContextOptions(resources=resources))
+            return CudaContext(self._core, context, next(self._numbers), self._wrap)
+
+    def _split_smallest(self) -> SMResource:
+        """Split into as many of the smallest groups as there are; the driver gives fewer than the division says."""
+        sms = self._device.resources.sm
+        groups, remainder = sms.split(self._core.SMResourceOptions(count=(sms.min_partition_size,) * self._most_groups(sms)))
+        self._groups = [*groups, *([remainder] if remainder is not None and remainder.sm_count else [])]
+        return SMResource(
+            min_sms=sms.min_partition_size,
+            alignment_sms=sms.coscheduled_alignment,
+            group_sms=groups[0].sm_count,
+            group_count=len(groups),
+            remainder_sms=remainder.sm_count if remainder is not None else 0,
+            is_structured=self._is_structured,
+        )
+
+    def _most_groups(self, sms: Any) -> int:
+        most: int = sms.sm_count // sms.min_partition_size
+        if not self._is_structured:
+            return most
+        # A structured split refuses what it cannot grant in full instead of giving fewer groups.
+        for number in range(most, 0, -1):
+            try:
+                sms.split(self._core.SMResourceOptions(count=(sms.min_partition_size,) * number))
+            except Exception as error:
+                if isinstance(error, GPUStreamLabError) or number == 1:
+                    raise
+            else:
+                return number
+        return 1
+
+    def _split(self, split: tuple[SplitGroup, ...]) -> list[Any]:
+        options = self._core.SMResourceOptions(
+            count=tuple(group.sms for group in split),
+            coscheduled_sm_count=_where_given([group.coscheduled_sms for group in split]),
+            preferred_coscheduled_sm_count=_where_given([group.preferred_coscheduled_sms for group in split]),
+            backfill=tuple(group.backfill for group in split),
+        )
+        groups, _ = self._device.resources.sm.split(options)
+        return list(groups)
+
+    def _workqueue(self, options: WorkqueueOptions) -> Any:
+        resource = self._device.resources.workqueue
+        resource.configure(
+            self._core.WorkqueueResourceOptions(
+                sharing_scope=options.sharing_scope, concurrency_limit=options.concurrency_limit
+            )
+        )
+        return resource
+
+
+class CudaContext:
+    """One green context; see `gpustreamlab.backends._protocol.BackendContext`."""
+
+    def __init__(self, core: Any, context: Any, number: int, wrap: WrapStream) -> None:
+        self._core = core
+        self._context = context
+        self._wrap = wrap
+        self._is_closed = False
+        self.number = number
+        """Number of the context within the backend, from 1."""
+        self.sm_count: int = context.resources.sm.sm_count
+        """How many SMs the device granted, read back from the context."""
+
+    def create_stream(self, *, priority: int) -> CudaStream:
+        """Make a non-blocking stream whose kernels run on these SMs only."""
+        with mapped_errors(f"Creating a stream of priority {priority} in a green context of {self.sm_count} SMs"):
+            stream = self._context.create_stream(self._core.StreamOptions(nonblocking=True, priority=priority))
+            return self._wrap(stream, self.number)
+
+    def close(self) -> None:
+        """Destroy the context, after its streams. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            with mapped_errors(f"Destroying a green context of {self.sm_count} SMs"):
+                self._context.close()
+
+
+def _where_given(counts: list[int]) -> tuple[int, ...] | None:
+    """Return the counts, or None where no group asks for any: the driver's default."""
+    return tuple(counts) if any(counts) else None

@@ -1,0 +1,245 @@
+"""The card as a grid of its SMs, coloured by partition: as a picture and as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+
+from gpustreamlab.analysis import display_name, layout_warnings, proof_text, sms_text
+from gpustreamlab.draw._colours import DARK_TEXT, WHOLE_CARD_STYLE, PartitionStyle, partition_style
+from gpustreamlab.draw._hatches import hatch_fill, hatch_patterns
+from gpustreamlab.model import Device, Layout, Partition
+
+ROW_SMS = 16
+"""SMs in a row of the grid, up to 256 of them; more in larger cards."""
+
+_WIDTH_PX = 624
+_SIDE_PX = 12
+_INK, _SOFT, _PAPER, _WARN = "#1b1f24", "#57606a", "#ffffff", "#8a4b00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SMMapPlan:
+    """Which SM of the card is where, as far as it is known. Places are those of the layout's partitions."""
+
+    located: tuple[tuple[int, ...], ...]
+    """By SM id: the places of the partitions whose work ran there; empty if no partition's SMs are known."""
+    loose: tuple[tuple[int | None, int], ...]
+    """Counts of SMs whose ids are not known: the partition's place (None for no partition), and how many."""
+    notes: tuple[str, ...]
+    """What the picture leaves open."""
+
+
+def plan_sm_map(device: Device, layout: Layout | None) -> SMMapPlan:
+    """Work out which SMs are known to belong where. No SM id is ever made up.
+
+    Parameters
+    ----------
+    device
+        The card.
+    layout
+        Its partitions, with measured SM ids where there are any; None for the whole card.
+    """
+    parts = tuple(layout) if layout and layout.is_enforced else ()
+    known = [place for place, part in enumerate(parts) if part.sm_ids is not None]
+    loose: list[tuple[int | None, int]] = [(place, part.granted_sms) for place, part in enumerate(parts) if part.sm_ids is None]
+    notes = list(layout_warnings(layout))
+    if loose:
+        notes.append("Which SMs these are is not known yet: lab.verify() finds out")
+    if parts and not known:
+        rest = device.sm_count - sum(part.granted_sms for part in parts)
+        return SMMapPlan(located=(), loose=(*loose, (None, max(0, rest))), notes=tuple(notes))
+    owners: dict[int, list[int]] = {}
+    for place in known:
+        for sm_id in parts[place].sm_ids or ():
+            owners.setdefault(sm_id, []).append(place)
+    count = max([device.sm_count, *(sm_id + 1 for sm_id in owners)])
+    if count > device.sm_count:
+        notes.append(f"The ids of this card's {device.sm_count:,} SMs have gaps: cells up to {count - 1:,} are drawn")
+    return SMMapPlan(
+        located=tuple(tuple(owners.get(sm_id, ())) for sm_id in range(count)), loose=tuple(loose), notes=tuple(notes)
+    )
+
+
+def sm_map_svg(*, device: Device, layout: Layout | None, title: str = "") -> str:
+    """Draw the card as SVG text: a cell for each SM, coloured and lettered by partition, with a legend.
+
+    Parameters
+    ----------
+    device
+        The card.
+    layout
+        Its partitions; None for the whole card.
+    title
+        What stands above it; the device's name where empty.
+    """
+    plan = plan_sm_map(device, layout)
+    head, top_px = _head(device, layout, plan, title)
+    grid, top_px = _grid(plan, top_px)
+    loose, top_px = _loose(plan, layout, top_px)
+    height_px = round(top_px + 8)
+    name = escape(display_name(title or device.name))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH_PX}" height="{height_px}" '
+        f'viewBox="0 0 {_WIDTH_PX} {height_px}" style="max-width:100%;height:auto" role="img" '
+        f'font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="13" fill="{_INK}">'
+        f"<title>SMs of {name}</title><defs>{hatch_patterns()}</defs>"
+        f'<rect width="100%" height="100%" rx="6" fill="{_PAPER}"/>{"".join([*head, *grid, *loose])}</svg>'
+    )
+
+
+def sm_map_text(*, device: Device, layout: Layout | None, title: str = "") -> str:
+    """Write the card as text for terminals: a letter for each SM, rows labelled by the first SM id, and a legend.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Layout, Partition
+    >>> small = Partition(name="small", requested_sms=3, granted_sms=4, sm_ids=(0, 1, 4, 5))
+    >>> print(sm_map_text(device=Device(name="demo", sm_count=8), layout=Layout(partitions=(small,), remainder_sms=4)))
+    SMs of demo (8 SMs)
+      A  small: 4 SMs (asked for 3), verified
+      .  in no partition: 4 SMs
+       0  AA..AA..
+    """
+    plan = plan_sm_map(device, layout)
+    lines = [_headline(device, title)]
+    lines += [f"  {style.letter or '.'}  {text}" for style, text in _legend(device, layout, plan)]
+    lines += [f"  ! {note}" for note in plan.notes]
+    columns = _columns(len(plan.located))
+    for first in range(0, len(plan.located), columns):
+        cells = "".join(_sign(places, plan) for places in plan.located[first : first + columns])
+        lines.append(f"{first:>4}  {cells}")
+    for place, count in plan.loose:
+        if count:
+            lines.append(f"   ?  {_letter(place) or '.'} x {count:,}, not located")
+    return "\n".join(lines)
+
+
+def _headline(device: Device, title: str) -> str:
+    named = display_name(title) if title else f"SMs of {display_name(device.name)}"
+    return f"{named} ({device.sm_count:,} SMs{', SIMULATED' if device.simulated else ''})"
+
+
+def _legend(device: Device, layout: Layout | None, plan: SMMapPlan) -> Iterator[tuple[PartitionStyle, str]]:
+    if layout is None or not layout.partitions:
+        yield WHOLE_CARD_STYLE, f"no partitions: every stream may use all {device.sm_count:,} SMs"
+        return
+    for place, part in enumerate(layout):
+        yield partition_style(place), f"{display_name(part.name, 32)}: {_partition_facts(part, layout)}"
+    count = layout.remainder_sms if layout.is_enforced else 0
+    words = "in no partition"
+    if plan.located and not plan.loose and layout.is_enforced:
+        spare = sum(not places for places in plan.located) - (len(plan.located) - device.sm_count)
+        words = words if spare == count else "not seen in any partition"
+        count = spare
+    if count > 0:
+        yield WHOLE_CARD_STYLE, f"{words}: {count:,} SM{'' if count == 1 else 's'}"
+
+
+def _partition_facts(part: Partition, layout: Layout) -> str:
+    if not layout.is_enforced:
+        return f"asked for {part.requested_sms:,} SMs, not enforced"
+    proof = proof_text(part, layout) or "not located yet"
+    return f"{sms_text(part.granted_sms, part.requested_sms)}, {proof}"
+
+
+def _head(device: Device, layout: Layout | None, plan: SMMapPlan, title: str) -> tuple[list[str], float]:
+    shown = f"{display_name(title or device.name, 44)} · {device.sm_count:,} SMs" + (" (SIMULATED)" if device.simulated else "")
+    parts = [f'<text x="{_SIDE_PX}" y="25" font-size="16" font-weight="600">{escape(shown)}</text>']
+    place = 48
+    for style, text in _legend(device, layout, plan):
+        parts.append(_cell(_SIDE_PX, place - 13, 26, 18, style, style.letter))
+        parts.append(f'<text x="{_SIDE_PX + 34}" y="{place + 1}">{escape(text)}</text>')
+        place += 24
+    for line in (line for note in plan.notes for line in textwrap.wrap(f"⚠ {note}", 88)):
+        parts.append(f'<text x="{_SIDE_PX}" y="{place}" fill="{_WARN}" font-size="12">{escape(line)}</text>')
+        place += 18
+    return parts, place - 8.0
+
+
+def _grid(plan: SMMapPlan, top_px: float) -> tuple[list[str], float]:
+    columns = _columns(len(plan.located))
+    width = (_WIDTH_PX - 2 * _SIDE_PX) / columns
+    height = width * 0.84
+    parts = []
+    for sm_id, places in enumerate(plan.located):
+        x, y = _SIDE_PX + sm_id % columns * width, top_px + sm_id // columns * height
+        parts.append(_sm_cell(x, y, width - 3, height - 3, places, plan))
+        if width >= 24:
+            parts.append(f'<text x="{x + 4:.1f}" y="{y + 11:.1f}" font-size="9">{sm_id}</text>')
+    rows = -(-len(plan.located) // columns)
+    return parts, top_px + rows * height + (4 if rows else 0)
+
+
+def _loose(plan: SMMapPlan, layout: Layout | None, top_px: float) -> tuple[list[str], float]:
+    """Draw a cell for each SM that is not located: hatched, dashed, without an id."""
+    cells = [place for place, count in plan.loose for _ in range(count)]
+    if not cells:
+        return [], top_px
+    columns = _columns(len(cells))
+    width = (_WIDTH_PX - 2 * _SIDE_PX) / columns
+    height = width * 0.84
+    parts = [f'<text x="{_SIDE_PX}" y="{top_px + 12:.1f}" font-size="12" fill="{_SOFT}">not located yet (count only)</text>']
+    top_px += 20
+    for number, place in enumerate(cells):
+        x, y = _SIDE_PX + number % columns * width, top_px + number // columns * height
+        style = WHOLE_CARD_STYLE if place is None else partition_style(place)
+        box = f'x="{x:.1f}" y="{y:.1f}" width="{width - 3:.1f}" height="{height - 3:.1f}" rx="3"'
+        parts.append(f'<rect {box} fill="{style.fill}" fill-opacity=".45" stroke="{_SOFT}" stroke-dasharray="3 2"/>')
+        parts.append(f'<rect {box} fill="{hatch_fill("/")}"/>')
+        parts.append(_letters(x + (width - 3) / 2, y + (height - 3) / 2 + 5, style.letter, width))
+    return parts, top_px + -(-len(cells) // columns) * height + 4
+
+
+def _sm_cell(x: float, y: float, width: float, height: float, places: tuple[int, ...], plan: SMMapPlan) -> str:
+    if not places and plan.loose:
+        return (
+            f'<rect x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{width - 1:.1f}" height="{height - 1:.1f}" rx="3" '
+            f'fill="none" stroke="{_SOFT}" stroke-dasharray="2 3"/>'
+        )
+    if len(places) < 2:
+        style = partition_style(places[0]) if places else WHOLE_CARD_STYLE
+        # The SM's id is in the upper left corner.
+        letters = _letters(x + 0.66 * width, y + height - 5, style.letter, width * 0.75)
+        return _cell(x, y, width, height, style, "") + letters
+    # An SM of several partitions, which should not be: the colours side by side, in a dark frame.
+    part_px = width / len(places)
+    parts = [_cell(x + part_px * number, y, part_px, height, partition_style(place), "") for number, place in enumerate(places)]
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3"'
+    frame = f'<rect {box} fill="none" stroke="#b00020" stroke-width="2"/>'
+    return "".join(parts) + frame + _letters(x + width / 2, y + height - 4, "+".join(map(_letter, places)), width)
+
+
+def _cell(x: float, y: float, width: float, height: float, style: PartitionStyle, letters: str) -> str:
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3"'
+    hatch = hatch_fill(style.hatch)
+    over = f'<rect {box} fill="{hatch}" fill-opacity=".4"/>' if hatch else ""
+    return f'<rect {box} fill="{style.fill}"/>{over}{_letters(x + width / 2, y + height / 2 + 5, letters, width)}'
+
+
+def _letters(x: float, y: float, letters: str, width_px: float) -> str:
+    if not letters or width_px < 12:
+        return ""
+    size_px = min(13, width_px / (0.75 * len(letters) + 0.3))
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="{size_px:.0f}" font-weight="600" '
+        f'fill="{DARK_TEXT}">{letters}</text>'
+    )
+
+
+def _columns(count: int) -> int:
+    return ROW_SMS if count <= 256 else 2 * ROW_SMS if count <= 1024 else 4 * ROW_SMS
+
+
+def _letter(place: int | None) -> str:
+    return "" if place is None else partition_style(place).letter
+
+
+def _sign(places: tuple[int, ...], plan: SMMapPlan) -> str:
+    if len(places) > 1:
+        return "#"
+    if places:
+        return _letter(places[0])[-1]
+    return "?" if plan.loose else "."

@@ -1,0 +1,6 @@
+"""Widgets for notebooks: made with anywidget, so they run in JupyterLab and Notebook without an extension of our own."""
+
+from gpustreamlab.widgets._partitioner import Partitioner
+from gpustreamlab.widgets._target import PartitionTarget
+
+__all__ = ["PartitionTarget", "Partitioner"]

@@ -1,0 +1,35 @@
+"""The grid of cells that stands for a card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpustreamlab.model import Device
+
+_MOST_COLUMNS = 40
+_FEWEST_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Cells column by column, so that partitions are bands and their boundaries stand upright."""
+
+    row_count: int
+    """Cells of a column: a whole number of the device's smallest groups where it has such."""
+    column_count: int
+    """Columns; the last one may be shorter."""
+
+
+def grid_of(device: Device) -> Grid:
+    """Return the grid that shows all SMs of a device.
+
+    Examples
+    --------
+    >>> grid_of(Device(name="laptop", sm_count=24))
+    Grid(row_count=4, column_count=6)
+    """
+    step = 1 if device.sm_resource is None else device.sm_resource.group_sms
+    row_count = -(-_FEWEST_ROWS // step) * step
+    while -(-device.sm_count // row_count) > _MOST_COLUMNS:
+        row_count += step
+    return Grid(row_count=row_count, column_count=-(-device.sm_count // row_count))

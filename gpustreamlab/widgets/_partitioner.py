@@ -1,0 +1,194 @@
+"""The widget: passes actions of the page to the state and the session, and the state to the page."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from gpustreamlab.errors import GPUStreamLabError
+from gpustreamlab.model import Layout
+from gpustreamlab.typing import Feature
+from gpustreamlab.widgets import _state
+from gpustreamlab.widgets._static_form import html_form, text_form
+from gpustreamlab.widgets._target import PartitionTarget, streams_by_partition
+from gpustreamlab.widgets._view import Surroundings, view_of
+
+_log = logging.getLogger(__name__)
+_STATIC = Path(__file__).parent / "static"
+
+
+class Partitioner(anywidget.AnyWidget):  # type: ignore[misc] # ipywidgets has no types
+    """A card as a grid of its SMs, to share out by hand: drag a boundary or type a number, then Apply.
+
+    Nothing touches the device before Apply or Verify. The session does not stay alive for the widget: once it is closed or
+    gone, the widget shows its last layout.
+
+    Parameters
+    ----------
+    target
+        The session.
+
+    Examples
+    --------
+    ::
+
+        lab.partitioner()          # the last line of a cell: shows the widget
+    """
+
+    _esm = _STATIC / "partitioner.js"
+    _css = _STATIC / "partitioner.css"
+
+    view = traitlets.Dict().tag(sync=True)
+    """All that the page draws. Sent to the page, never read back from it."""
+
+    def __init__(self, target: PartitionTarget) -> None:
+        capability = target.capabilities[Feature.GREEN_CONTEXTS]
+        obstacle = "" if capability.available and target.device.sm_resource is not None else str(capability)
+        self._target = weakref.ref(target)
+        self._lock = threading.RLock()  # held while state and view change, never while the session is asked for anything
+        self._state = _state.start(target.device, target.layout, obstacle)
+        super().__init__()
+        self._listener = weakref.ref(_listen(target, self))
+        self._refresh()
+        self.on_msg(self._take_message)
+
+    def __repr__(self) -> str:
+        return f"<Partitioner of {self._state.device.label}: {self.python_line or 'no partitions'}>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:
+            return None
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        view = dict(self.view)
+        return {**data, "text/plain": text_form(view), "text/html": html_form(view)}, metadata
+
+    @property
+    def python_line(self) -> str:
+        """The Python line that asks for what the widget shows."""
+        return str(self.view["python_line"])
+
+    def close(self) -> None:
+        """Take the widget off the page and stop following the session. Idempotent."""
+        listener = getattr(self, "_listener", lambda: None)()  # ipywidgets calls this from __del__ too
+        if listener is not None:
+            listener.stop()
+        super().close()
+
+    def _take_message(self, _widget: object, content: object, _buffers: object) -> None:
+        """Do what the page asks for, and tell it that this is done. Nothing is raised: no one is there to catch it."""
+        message = content if isinstance(content, Mapping) else {}
+        try:
+            self._do(message.get("action"))
+        except Exception as error:  # noqa: BLE001 - shown on the page, and logged
+            _log.warning("The partitioner could not do what the page asked for.", exc_info=error)
+            self._change(lambda state: _state.say(state, f"{type(error).__name__}: {error}", is_bad=True))
+        finally:
+            self._refresh()
+            self.send({"ack": message.get("seq"), "client": message.get("client")})
+
+    def _do(self, action: object) -> None:
+        name = action.get("do") if isinstance(action, Mapping) else None
+        target = self._open_target()
+        if name == "look" or target is None:
+            return
+        if name == "apply":
+            self._apply(target)
+        elif name == "verify":
+            self._verify(target)
+        else:
+            self._change(lambda state: _state.act(state, action))
+
+    def _apply(self, target: PartitionTarget) -> None:
+        state = self._state
+        plan = state.plan
+        if plan.problem is not None or state.obstacle or not state.is_dirty:
+            return
+        try:
+            target.partition(plan.layout, round=state.rounding, renamed=state.renamed)
+        except GPUStreamLabError:
+            self._change(lambda state: _state.say(state, f"Not applied: {error}", is_bad=True))
+        else:
+            self._change(lambda state: _state.say(state, "Applied."))
+        finally:
+            self._take_layout()
+
+    def _verify(self, target: PartitionTarget) -> None:
+        if self._state.obstacle:
+            return
+        try:
+            verification = target.verify()
+        except GPUStreamLabError:
+            self._change(lambda state: _state.say(state, f"Not verified: {error}", is_bad=True))
+        else:
+            self._change(lambda state: _state.take_verification(state, verification))
+        finally:
+            self._take_layout()
+
+    def _take_layout(self) -> None:
+        target = self._open_target()
+        if target is not None:
+            layout = target.layout
+            self._change(lambda state: _state.take_layout(state, layout))
+
+    def _open_target(self) -> PartitionTarget | None:
+        """Return the session while it is open; note where it no longer is."""
+        target = self._target()
+        if target is not None and not target.is_closed:
+            return target
+        self._change(_state.take_closed)
+        return None
+
+    def _change(self, step: Callable[[_state.PartitionerState], _state.PartitionerState]) -> None:
+        with self._lock:
+            self._state = step(self._state)
+
+    def _refresh(self) -> None:
+        """Send the page what there is now."""
+        around = self._look_around()
+        with self._lock:
+            self.view = view_of(self._state, around)
+
+    def _look_around(self) -> Surroundings:
+        target, state = self._open_target(), self._state
+        if target is None:
+            return Surroundings()
+        streams = streams_by_partition(target)
+        plan = state.plan
+        if plan.problem is not None or state.obstacle or not state.is_dirty:
+            return Surroundings(streams=streams)
+        try:
+            return Surroundings(streams=streams, moves=target.plan_moves(plan.layout, renamed=state.renamed))
+        except GPUStreamLabError as error:
+            return Surroundings(streams=streams, refusal=str(error))
+
+
+class _Listener:
+    """Hears of new layouts. The session owns it; it knows the widget weakly, and the widget knows it weakly."""
+
+    def __init__(self, widget: Partitioner) -> None:
+        self._widget = weakref.ref(widget)
+        self.stop: Callable[[], None] = _do_nothing
+
+    def __call__(self, _layout: Layout | None) -> None:
+        widget = self._widget()
+        if widget is not None:
+            widget._take_layout()  # noqa: SLF001 - a part of the widget
+            widget._refresh()  # noqa: SLF001
+
+
+def _listen(target: PartitionTarget, widget: Partitioner) -> _Listener:
+    listener = _Listener(widget)
+    listener.stop = target.watch_layout(listener)
+    return listener
+
+
+def _do_nothing() -> None:
+    return

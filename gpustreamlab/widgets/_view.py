@@ -1,0 +1,198 @@
+"""What the page draws: the state as one dictionary that can be sent as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustreamlab.draw import partition_style
+from gpustreamlab.model import Device, Layout, Partition
+from gpustreamlab.typing import Rounding
+from gpustreamlab.widgets._draft import DraftRow, Plan, Problem
+from gpustreamlab.widgets._grid import grid_of
+from gpustreamlab.widgets._state import PartitionerState
+
+_MOST_NAMES = 3
+"""Streams that the label of Apply names; more are counted."""
+
+_ROUNDING_TEXTS = {
+    Rounding.UP: "up: at least what is asked",
+    Rounding.DOWN: "down: at most what is asked",
+    Rounding.EXACT: "exact: or refuse",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the session tells about its streams."""
+
+    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the streams by partition in use."""
+    moves: tuple[str, ...] = ()
+    """Names of the streams that the draft would drain and move."""
+    refusal: str = ""
+    """Why the session would refuse the draft; empty where it would not."""
+
+
+def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:
+    """Return all that the page draws."""
+    plan = state.plan
+    can_edit = not (state.obstacle or state.is_closed)
+    shown = _shown_sms(state, plan)
+    return {
+        "device": _device_view(state.device),
+        "rows": [_row_view(state, plan, place, around) for place in range(len(state.rows))],
+        "runs": [{"key": row.key, "sms": sms} for row, sms in zip(state.rows, shown, strict=False)],
+        "is_nearest_shown": plan.problem is not None and bool(plan.problem.nearest),
+        "boundaries": _boundary_views(state) if can_edit else [],
+        "rounding": str(state.rounding),
+        "roundings": [{"value": str(rounding), "text": text} for rounding, text in _ROUNDING_TEXTS.items()],
+        "problem": _problem_view(plan.problem),
+        "python_line": "" if state.obstacle else state.python_line,
+        "obstacle": _obstacle_text(state),
+        "can_edit": can_edit,
+        "can_verify": can_edit and state.applied is not None,
+        "is_dirty": state.is_dirty,
+        "apply": _apply_view(state, plan, around, can_edit=can_edit),
+        "notice": state.notice,
+        "is_notice_bad": state.is_notice_bad,
+    }
+
+
+def _device_view(device: Device) -> dict[str, Any]:
+    grid, resource = grid_of(device), device.sm_resource
+    facts = f"{device.sm_count} SMs"
+    if resource is not None:
+        step_sms = resource.alignment_sms if resource.is_structured else resource.group_sms
+        facts += f" · at least {resource.min_sms} a partition, in steps of {step_sms}"
+        if resource.remainder_sms and not resource.is_structured:
+            facts += f" · one partition can have the {resource.remainder_sms} left over"
+    return {
+        "name": device.name,
+        "facts": facts,
+        "is_simulated": device.simulated,
+        "sm_count": device.sm_count,
+        "row_count": grid.row_count,
+        "column_count": grid.column_count,
+    }
+
+
+def _row_view(state: PartitionerState, plan: Plan, place: int, around: Surroundings) -> dict[str, Any]:
+    row, style = state.rows[place], partition_style(place)
+    part = plan.layout.partitions[place] if plan.layout is not None else None
+    if part is None and state.obstacle and state.applied is not None:
+        part = state.applied.partitions[place]
+    problem = plan.problem if plan.problem is not None and plan.problem.key == row.key else None
+    proof, is_proof_bad = _proof(state, row, part)
+    return {
+        "key": row.key,
+        "letter": style.letter,
+        "fill": style.fill,
+        "hatch": style.hatch.strip(),
+        "name": row.name,
+        "request": row.request,
+        "requested_sms": None if part is None else part.requested_sms,
+        "granted_sms": None if part is None else part.granted_sms,
+        "difference": "" if part is None else _difference(part),
+        "renamed_from": row.origin if row.origin not in {None, row.name} else None,
+        "problem": "" if problem is None else problem.text,
+        "problem_field": "" if problem is None else problem.field,
+        "streams": list(around.streams.get(row.origin or "", ())),
+        "proof": proof,
+        "is_proof_bad": is_proof_bad,
+    }
+
+
+def _difference(part: Partition) -> str:
+    """Say how the SMs granted differ from those asked for."""
+    more_sms = part.granted_sms - part.requested_sms
+    if not more_sms:
+        return "as asked"
+    return f"{abs(more_sms)} {'more' if more_sms > 0 else 'fewer'} than asked"
+
+
+def _proof(state: PartitionerState, row: DraftRow, part: Partition | None) -> tuple[str, bool]:
+    """Say what was seen of a partition, and whether that is not what was granted."""
+    used = _in_use(state.applied, row.origin)
+    if used is None or part is None or used.granted_sms != part.granted_sms:
+        return ("in use after Apply", False) if part is not None and not state.obstacle else ("", False)
+    if used.sm_ids is None:
+        return "not verified", False
+    seen_text = f"{len(used.sm_ids)} of {used.granted_sms} SMs seen"
+    verification = state.verification
+    if verification is None:
+        return seen_text, len(used.sm_ids) != used.granted_sms
+    outside = sorted({sm for lane in verification.lanes if lane.partition == used.name for sm in lane.outside})
+    shared = [pair for pair in verification.shared if used.name in pair[:2]]
+    notes = [f"{len(outside)} outside"] if outside else []
+    notes += [f"{count} shared with {second if first == used.name else first}" for first, second, count in shared]
+    return ", ".join([seen_text, *notes]), bool(notes) or len(used.sm_ids) != used.granted_sms
+
+
+def _in_use(applied: Layout | None, name: str | None) -> Partition | None:
+    return applied[name] if applied is not None and name is not None and name in applied else None
+
+
+def _shown_sms(state: PartitionerState, plan: Plan) -> list[int]:
+    """Return the SMs to draw for each row: as planned, else as in the nearest plan that works."""
+    if plan.layout is not None:
+        return [part.granted_sms for part in plan.layout]
+    if plan.problem is not None and plan.problem.nearest:
+        return [plan.problem.nearest.get(row.name, 0) for row in state.rows]
+    return []
+
+
+def _boundary_views(state: PartitionerState) -> list[dict[str, Any]]:
+    names = {row.key: row.name for row in state.rows}
+    return [
+        {
+            "left": boundary.left,
+            "right": boundary.right,
+            "left_sms": boundary.left_sms,
+            "both_sms": boundary.both_sms,
+            "stops": list(boundary.stops),
+            "label": f"Boundary between {names[boundary.left]} and "
+            f"{'the SMs in none' if boundary.right is None else names[boundary.right]}",
+            "left_name": names[boundary.left],
+            "right_name": "in none" if boundary.right is None else names[boundary.right],
+        }
+        for boundary in state.boundaries
+    ]
+
+
+def _problem_view(problem: Problem | None) -> dict[str, Any] | None:
+    if problem is None:
+        return None
+    nearest = ", ".join(f"{name}={sms}" for name, sms in problem.nearest.items())
+    return {"text": problem.text, "key": problem.key, "nearest": nearest}
+
+
+def _obstacle_text(state: PartitionerState) -> str:
+    if state.is_closed:
+        return "The session is closed: this is the layout that it had. Start another with gpustreamlab.Session()."
+    return state.obstacle
+
+
+def _apply_view(state: PartitionerState, plan: Plan, around: Surroundings, *, can_edit: bool) -> dict[str, Any]:
+    """Return the label of Apply, what it would do in words, and whether it can be pressed."""
+    if not can_edit:
+        return {"label": "Apply", "detail": "", "is_enabled": False}
+    if plan.problem is not None:
+        return {"label": "Apply", "detail": "There is nothing to apply until the draft has a plan.", "is_enabled": False}
+    if not state.is_dirty:
+        detail = "In use as shown." if state.applied is not None else "No partitions: every stream may use the whole card."
+        return {"label": "Apply", "detail": detail, "is_enabled": False}
+    if around.refusal:
+        return {"label": "Apply", "detail": around.refusal, "is_enabled": False, "is_refused": True}
+    if not around.moves:
+        return {"label": "Apply", "detail": "No stream has to move, so nothing waits.", "is_enabled": True}
+    what = f"stream{'' if len(around.moves) == 1 else 's'} {_listed(around.moves)}"
+    detail = f"Waits until the work in {', '.join(around.moves)} is done, then moves. Other streams go on."
+    return {"label": f"Apply: drains and moves {what}", "detail": detail, "is_enabled": True}
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
