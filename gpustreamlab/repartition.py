@@ -80,10 +80,11 @@ class Partitions:
         device = self._backend.device
         lacking = self._lacking_features(shares, workqueue)
         if lacking:
-            message = " ".join(f"{item}." for item in lacking)
+            message = " ".join(f"{item.feature} cannot be had: {item.detail} (needs {item.needs})." for item in lacking)
             if strict:
                 raise PartitionUnavailableError(f"{message} Leave out strict=True to go on without.")
-            warnings.warn(message, PartitionWarning, stacklevel=4)
+            instead = "; ".join(item.fallback for item in lacking)
+            warnings.warn(f"{message} Going on with: {instead}.", PartitionWarning, stacklevel=4)
         if device.sm_resource is None:
             return unenforced_layout(shares, device)
         features = {item.feature for item in lacking}
@@ -273,8 +274,8 @@ class Partitions:
         wanted = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
         if layout is not None and stream.partition is not None and wanted not in layout:
             raise PartitionInUseError(
-                f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this name. "
-                f"Keep the partition, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
+                f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this "
+                f"name. Keep the partition, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
             )
         return specs.get(wanted) if wanted is not None else None
 

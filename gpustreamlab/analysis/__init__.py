@@ -1,6 +1,7 @@
 """Pure functions of traces: rows, overlap, summaries, units."""
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds
+from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, partition_warnings
 from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
 from gpustreamlab.analysis._plan import check_layout, check_rounding, plan_partitions, unenforced_layout
@@ -23,6 +24,7 @@ from gpustreamlab.analysis._units import display_name, format_ms, format_ns, for
 from gpustreamlab.analysis._utilisation import Utilisation, utilisation
 
 __all__ = [
+    "CardSizedGrid",
     "MAX_LANE_ROWS",
     "Overlap",
     "PartitionOptions",
@@ -34,6 +36,7 @@ __all__ = [
     "assign_rows",
     "axis_unit",
     "busy_edges",
+    "card_sized_grids",
     "change_text",
     "check_layout",
     "check_rounding",
@@ -51,6 +54,7 @@ __all__ = [
     "missing_facts",
     "overlap",
     "partition_sizes",
+    "partition_warnings",
     "plan_partitions",
     "proof_text",
     "size_of",

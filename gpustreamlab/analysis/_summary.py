@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from gpustreamlab.analysis._grids import partition_warnings
 from gpustreamlab.analysis._overlap import Overlap, overlap
+from gpustreamlab.analysis._partition_text import sms_text
 from gpustreamlab.analysis._units import display_name, format_ns, format_share, three_digits
+from gpustreamlab.analysis._utilisation import utilisation
 from gpustreamlab.model import Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier
 
@@ -40,9 +43,28 @@ def summary_text(trace: Trace, result: Overlap | None = None) -> str:
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     if result.sum_ns:
         lines += [_busy_line(result), _concurrency_line(result)]
+    lines += partition_lines(trace)
     lines.append(" · ".join(source_facts(trace.metadata)))
-    missing = missing_facts(trace.metadata)
+    missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
     return "\n".join([*lines, *([" · ".join(missing)] if missing else [])])
+
+
+def partition_lines(trace: Trace) -> list[str]:
+    """Say how long each partition was busy, one line each; empty where there are none."""
+    if trace.layout is None and not trace.partitions:
+        return []
+    result = utilisation(trace)
+    lines = []
+    for place, (name, busy_ns, share) in enumerate(
+        zip(result.names, result.busy_ns.tolist(), result.share.tolist(), strict=True)
+    ):
+        sms = sms_text(int(result.granted_sms[place]), int(result.requested_sms[place]))
+        where = "Whole card" if name is None else f"Partition {display_name(name, 32)}"
+        lines.append(f"{where}: {sms}, busy {format_ns(busy_ns)} ({format_share(share)} of its time)")
+    more = len(lines) - LISTED_LANES
+    lines = [*lines[:LISTED_LANES], f"and {more:,} more partitions"] if more > 0 else lines
+    total = f"SM-time: {format_share(result.card_share)} of the card's {result.sm_count:,} SMs"
+    return [*lines, f"{total}, at most: a busy partition may leave SMs idle"] if result.wall_ns else lines
 
 
 def headline(trace: Trace) -> str:

@@ -20,13 +20,13 @@ class _Need(NamedTuple):
 
 
 _NEEDS = {
-    Feature.GREEN_CONTEXTS: _Need((12, 4), "plain streams that share all SMs, with one warning, or an error with strict=True"),
+    Feature.GREEN_CONTEXTS: _Need((12, 4), "plain streams that share all SMs"),
     Feature.UNEQUAL_SPLIT: _Need(
         (13, 1), "partitions are made of several of the smallest groups, which reaches their multiples"
     ),
-    Feature.COSCHEDULING: _Need((13, 1), "groups of the device's own size, with one warning, or an error with strict=True"),
-    Feature.BACKFILL: _Need((13, 1), "counts are rounded to whole groups, with one warning, or an error with strict=True"),
-    Feature.WORKQUEUES: _Need((13, 1), "all partitions share work queues, with one warning, or an error with strict=True"),
+    Feature.COSCHEDULING: _Need((13, 1), "groups of the device's own size"),
+    Feature.BACKFILL: _Need((13, 1), "counts are rounded to whole groups"),
+    Feature.WORKQUEUES: _Need((13, 1), "all partitions share work queues"),
 }
 """Source: CUDA driver API 12.4 and 13.1, "Green Contexts"; `FACTS.md` for what 13.0 does."""
 
@@ -52,16 +52,18 @@ def green_capabilities(
     >>> old = green_capabilities((12, 2), (13, 0), None)
     >>> print(old["green-contexts"])
     green-contexts: not available, the driver supports CUDA 12.2; it needs CUDA 12.4 in the driver and the bindings. Without
-    it: plain streams that share all SMs, with one warning, or an error with strict=True
+    it: plain streams that share all SMs
     """
-    items = []
-    for item in version_capabilities(driver, bindings):
-        if item.available and resource is None:
-            item = replace(item, available=False, detail=problem or "this device cannot partition its SMs")
-        elif item.available and resource is not None and item.feature is Feature.GREEN_CONTEXTS:
-            item = replace(item, detail=_sizes(resource))
-        items.append(item)
-    return Capabilities(tuple(items))
+    return Capabilities(tuple(_on_device(item, resource, problem) for item in version_capabilities(driver, bindings)))
+
+
+def _on_device(item: Capability, resource: SMResource | None, problem: str) -> Capability:
+    if not item.available:
+        return item
+    if resource is None:
+        detail = problem or "this device cannot partition its SMs"
+        return replace(item, available=False, detail=detail, needs="a GPU that has green contexts")
+    return replace(item, detail=_sizes(resource)) if item.feature is Feature.GREEN_CONTEXTS else item
 
 
 def version_capabilities(driver: Version | None, bindings: Version | None) -> Capabilities:

@@ -113,11 +113,14 @@ def lane_partitions(trace: Trace) -> list[str | None]:
     if trace.layout is not None:
         return names
     ran = np.flatnonzero(trace.partition >= 0)
-    for row in ran[np.argsort(trace.start_ns[ran], kind="stable")].tolist():
-        lane = int(trace.lane[row])
-        if trace.lanes[lane].partition is None:
-            names[lane] = trace.partitions[int(trace.partition[row])].name
-    return names
+    ran = ran[np.argsort(trace.start_ns[ran], kind="stable")]
+    last = np.full(len(names), -1)
+    # Of several values for one place, the last one stays.
+    last[trace.lane[ran]] = trace.partition[ran]
+    return [
+        trace.partitions[code].name if name is None and code >= 0 else name
+        for name, code in zip(names, last.tolist(), strict=True)
+    ]
 
 
 def partition_order(trace: Trace) -> tuple[str, ...]:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from gpustreamlab.analysis import Overlap, display_name, format_ns, format_share, missing_facts, source_facts
-from gpustreamlab.draw._colours import DARK_TEXT, NameStyle
+from gpustreamlab.analysis import (
+    Overlap,
+    display_name,
+    format_ns,
+    format_share,
+    missing_facts,
+    partition_warnings,
+    source_facts,
+)
+from gpustreamlab.draw._colours import DARK_TEXT, NameStyle, PartitionStyle
 from gpustreamlab.draw._scene import Scene, drawn_kinds, used_names
 from gpustreamlab.model import SPAN_KINDS, Trace
+
+LEGEND_PARTITIONS = 12
+"""How many partitions the legend shows: the first."""
 
 LEGEND_NAMES = 14
 """How many names the legend shows: those that take most time."""
@@ -34,12 +45,17 @@ class Header:
     """Names and how they look."""
     more_names: int
     """How many names the legend leaves out."""
+    partitions: tuple[tuple[str, PartitionStyle], ...]
+    """Partitions and how they look; empty where there are none."""
+    more_partitions: int
+    """How many partitions are left out."""
 
 
 def plan_header(trace: Trace, scene: Scene, result: Overlap) -> Header:
     """Collect what stands above a picture of the trace."""
     meta = trace.metadata
     codes, more = used_names(trace, scene, LEGEND_NAMES)
+    partitions = [(band.label, band.style) for band in scene.bands]
     counts = f"{_count(len(trace), 'span')} in {_count(len(trace.lanes), 'stream')}"
     length = f" · {format_ns(scene.width_ns)}" if len(trace) else ""
     return Header(
@@ -48,9 +64,11 @@ def plan_header(trace: Trace, scene: Scene, result: Overlap) -> Header:
         facts=f"{display_name(meta.device.name)} · {counts}{length}",
         finding=_finding(result),
         source=" · ".join([*source_facts(meta), *([f"clock: {display_name(meta.clock, 200)}"] if meta.clock else [])]),
-        missing=(*missing_facts(meta), *scene.notes),
+        missing=(*missing_facts(meta), *partition_warnings(trace), *scene.notes),
         legend=(*((display_name(trace.names[code], 28), scene.styles[code]) for code in codes), *_kind_entries(trace, scene)),
         more_names=more,
+        partitions=tuple((text, style) for text, style in partitions[:LEGEND_PARTITIONS]),
+        more_partitions=max(0, len(partitions) - LEGEND_PARTITIONS),
     )
 
 
@@ -68,8 +86,34 @@ def header_html(header: Header) -> str:
         f'<header><h1>{escape(header.title)} <span class="gsl-badge gsl-{badge_kind}">{header.badge}</span></h1>'
         f"<p>{escape(header.facts)}</p>{finding}"
         f'<p class="gsl-source">{escape(header.source)}</p>{missing}'
-        f'<p class="gsl-legend">{swatches}{more}</p></header>'
+        f'<p class="gsl-legend">{swatches}{more}</p>{_partitions_html(header)}</header>'
     )
+
+
+def partition_swatch_svg(style: PartitionStyle) -> str:
+    """Draw a partition's colour, hatch and letters as SVG shapes, 24 by 14."""
+    lines = _SWATCH_PATHS.get(style.hatch)
+    hatch = f'<path d="{lines}" transform="scale(1.5 1.17)" stroke="#101418" stroke-opacity=".3" fill="none"/>' if lines else ""
+    letters = (
+        f'<text x="12" y="11" font-size="11" font-weight="700" text-anchor="middle" fill="{DARK_TEXT}">{style.letter}</text>'
+    )
+    return f'<rect width="24" height="14" rx="2" fill="{style.fill}"/>{hatch}{letters if style.letter else ""}'
+
+
+def partition_lead(header: Header) -> str:
+    """Say what the partitions' legend is about."""
+    return "SMs:" if header.partitions else ""
+
+
+def _partitions_html(header: Header) -> str:
+    if not header.partitions:
+        return ""
+    entries = "".join(
+        f'<span class="gsl-name"><svg class="gsl-sms" viewBox="0 0 24 14">{partition_swatch_svg(style)}</svg>{escape(text)}</span>'
+        for text, style in header.partitions
+    )
+    more = f'<span class="gsl-name">and {header.more_partitions:,} more</span>' if header.more_partitions else ""
+    return f'<p class="gsl-legend"><span class="gsl-name">{partition_lead(header)}</span>{entries}{more}</p>'
 
 
 def swatch_svg(style: NameStyle) -> str:

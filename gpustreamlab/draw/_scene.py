@@ -259,8 +259,7 @@ def _lane_rooms(trace: Trace, rows: Rows, groups: Sequence[LaneGroup], *, marks_
     details = [lane_detail(trace.lanes[lane]) for lane in order.tolist()]
     bars_px = row_count * height_px
     outer = np.maximum(bars_px, [32 if detail else ROW_PX for detail in details]) + LANE_GAP_PX if len(order) else np.zeros(0)
-    heads = np.zeros(len(order))
-    heads[np.cumsum([0, *(len(group.lanes) for group in groups)])[:-1][: len(groups)]] = GROUP_PX if groups else 0
+    heads = np.array([GROUP_PX * (lane == group.lanes[0]) for group in groups for lane in group.lanes] or np.zeros(len(order)))
     total_px = marks_px + float((outer + heads).sum())
     scale = min(1.0, MAX_HEIGHT_PX / max(1.0, total_px))
     bottom = marks_px + np.cumsum(outer + heads)
