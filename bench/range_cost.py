@@ -9,9 +9,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bench._common import report
-from gpustreamlab import Session
+from gpustreamlab import Session, Stream
 
 NEEDS_GPU = True
 CALLS = 2_000
@@ -37,11 +38,16 @@ def main(argv: list[str] | None = None) -> None:
         {
             "what": name,
             "host us a range": round(statistics.median(values), 3),
-            "times the floor": round(statistics.median(v / f for v, f in zip(values, times["floor"], strict=True)), 2),
+            "times the floor": _ratio(values, times["floor"]),
+            "times CuPy's with": _ratio(values, times["floor + CuPy's with stream"]),
         }
         for name, values in times.items()
     ]
     report(f"Host cost of one range (median of {ROUNDS} rounds of {CALLS:,})", rows, argv)
+
+
+def _ratio(values: list[float], others: list[float]) -> float:
+    return round(statistics.median(value / other for value, other in zip(values, others, strict=True)), 2)
 
 
 def _works(lab: Session) -> dict[str, Callable[[], None]]:
@@ -75,19 +81,22 @@ def _works(lab: Session) -> dict[str, Callable[[], None]]:
                 with lab.range("x"):
                     pass
 
-    def selections() -> None:
-        for _ in range(CALLS):
-            with lab.on(stream, "x"):
-                pass
-
+    lab.partition({"p": 32, "rest": "rest"})
     cupy_stream = cupy.cuda.Stream.from_external(stream)
     works = {
         "floor": floor,
         "range": ranges,
         "floor + CuPy's with stream": floor_selected,
-        "lab.on (selection + range)": selections,
+        "lab.on (selection + range)": partial(_select, lab, stream),
+        "lab.on, a lane of a partition": partial(_select, lab, lab.stream("confined", partition="p")),
     }
     return works | _torch_works()
+
+
+def _select(lab: Session, stream: Stream) -> None:
+    for _ in range(CALLS):
+        with lab.on(stream, "x"):
+            pass
 
 
 def _torch_works() -> dict[str, Callable[[], None]]:

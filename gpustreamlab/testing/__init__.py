@@ -1,5 +1,10 @@
-"""Public checks for backends: the contract that the simulated device and CUDA both keep."""
+"""What a backend has to keep, as checks to run."""
 
-from gpustreamlab.testing._contract import CONTRACT_CHECKS, ContractCheck
+from gpustreamlab.testing._contract import CONTRACT_CHECKS as CORE_CHECKS
+from gpustreamlab.testing._contract import ContractCheck
+from gpustreamlab.testing._partition_contract import PARTITION_CHECKS
+
+CONTRACT_CHECKS: tuple[ContractCheck, ...] = (*CORE_CHECKS, *PARTITION_CHECKS)
+"""Every check, to run one by one."""
 
 __all__ = ["CONTRACT_CHECKS", "ContractCheck"]

@@ -48,7 +48,7 @@ def work_of_one_stream_runs_in_order(open_session: OpenSession) -> None:
         for label in "xyz":
             with lab.on("a", label):
                 spin(lab, SPIN_NS // 10)
-        trace = _finished(lab)
+        trace = finished(lab)
         assert _names(trace) == ["x", "y", "z"]
         assert (trace.start_ns[1:] >= trace.end_ns[:-1]).all()
 
@@ -59,7 +59,7 @@ def streams_overlap(open_session: OpenSession) -> None:
         for name in "ab":
             with lab.on(lab.stream(name), name):
                 spin(lab, SPIN_NS)
-        _finished(lab)
+        finished(lab)
         assert lab.overlap().common_ns[0, 1] > SPIN_NS // 2
 
 
@@ -73,8 +73,8 @@ def waiting_orders_two_streams(open_session: OpenSession) -> None:
         second.wait(done)
         with lab.on(second, "consume"):
             spin(lab, SPIN_NS // 10)
-        trace = _finished(lab)
-        produce, consume = _row(trace, "produce"), _row(trace, "consume")
+        trace = finished(lab)
+        produce, consume = row_of(trace, "produce"), row_of(trace, "consume")
         assert trace.start_ns[consume] >= trace.end_ns[produce] - trace.metadata.range_error_ns
         assert (trace.edges.source.tolist(), trace.edges.target.tolist()) == ([produce], [consume])
 
@@ -91,8 +91,8 @@ def a_wait_means_the_recording_before_it(open_session: OpenSession) -> None:
         event.close()
         with lab.on(waiting, "waiting"):
             spin(lab, SPIN_NS // 10)
-        trace = _finished(lab)
-        assert trace.end_ns[_row(trace, "waiting")] < trace.end_ns[_row(trace, "slow")]
+        trace = finished(lab)
+        assert trace.end_ns[row_of(trace, "waiting")] < trace.end_ns[row_of(trace, "slow")]
 
 
 def waiting_for_a_stream_waits_for_all_it_holds(open_session: OpenSession) -> None:
@@ -104,8 +104,8 @@ def waiting_for_a_stream_waits_for_all_it_holds(open_session: OpenSession) -> No
         second.wait(first)
         with lab.on(second, "consume"):
             spin(lab, SPIN_NS // 10)
-        trace = _finished(lab)
-        after = trace.start_ns[_row(trace, "consume")] - trace.end_ns[_row(trace, "produce")]
+        trace = finished(lab)
+        after = trace.start_ns[row_of(trace, "consume")] - trace.end_ns[row_of(trace, "produce")]
         assert after >= -trace.metadata.range_error_ns
 
 
@@ -158,7 +158,7 @@ def selection_nests_and_is_restored(open_session: OpenSession) -> None:
                 thread.start()
                 thread.join()
             assert lab.current is outer
-            _expect(ZeroDivisionError, lambda: _fail_on(lab, inner))
+            expect(ZeroDivisionError, lambda: _fail_on(lab, inner))
             assert seen == [None]
             assert lab.current is outer
         assert _current(lab) is None
@@ -170,7 +170,7 @@ def wrong_nesting_is_an_error(open_session: OpenSession) -> None:
         first, second = lab.on(lab.stream("a")), lab.on(lab.stream("b"))
         first.__enter__()
         second.__enter__()
-        _expect(SelectionError, lambda: first.__exit__(None, None, None))
+        expect(SelectionError, lambda: first.__exit__(None, None, None))
         second.__exit__(None, None, None)
         assert _current(lab) is None
 
@@ -182,13 +182,13 @@ def ranges_nest(open_session: OpenSession) -> None:
             spin(lab, SPIN_NS // 10)
             with lab.range("inner"):
                 spin(lab, SPIN_NS // 10)
-        trace = _finished(lab)
-        outer, middle, inner = (_row(trace, name) for name in ("outer", "middle", "inner"))
+        trace = finished(lab)
+        outer, middle, inner = (row_of(trace, name) for name in ("outer", "middle", "inner"))
         assert trace.parent[[outer, middle, inner]].tolist() == [-1, outer, middle]
         for child, parent in ((middle, outer), (inner, middle)):
             assert trace.start_ns[child] >= trace.start_ns[parent]
             assert trace.end_ns[child] <= trace.end_ns[parent]
-        _expect(SelectionError, lambda: lab.range("nowhere"))
+        expect(SelectionError, lambda: lab.range("nowhere"))
 
 
 def ranges_of_threads_stay_apart(open_session: OpenSession) -> None:
@@ -206,7 +206,7 @@ def ranges_of_threads_stay_apart(open_session: OpenSession) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        trace = _finished(lab)
+        trace = finished(lab)
         assert len(trace) == 200
         assert (trace.parent == -1).all()
         for row in range(len(trace)):
@@ -224,8 +224,8 @@ def a_range_may_end_in_another_thread(open_session: OpenSession) -> None:
         thread.start()
         thread.join()
         opened.end()
-        trace = _finished(lab)
-        handed, work = _row(trace, "handed over"), _row(trace, "work")
+        trace = finished(lab)
+        handed, work = row_of(trace, "handed over"), row_of(trace, "work")
         assert trace.start_ns[handed] <= trace.start_ns[work]
         assert trace.end_ns[handed] >= trace.end_ns[work] - 2 * trace.metadata.range_error_ns
 
@@ -270,7 +270,7 @@ def a_snapshot_never_waits(open_session: OpenSession) -> None:
             spin(lab, 20 * SPIN_NS)
         trace = lab.trace
         assert (len(trace), trace.metadata.pending_spans) == (0, 1)
-        assert len(_finished(lab)) == 1
+        assert len(finished(lab)) == 1
 
 
 def use_after_close_says_so(open_session: OpenSession) -> None:
@@ -278,17 +278,17 @@ def use_after_close_says_so(open_session: OpenSession) -> None:
     lab = open_session()
     stream, event = lab.stream("a"), lab.event()
     event.close()
-    _expect(EventClosedError, lambda: stream.wait(event))
-    _expect(EventClosedError, lambda: stream.record(event))
+    expect(EventClosedError, lambda: stream.wait(event))
+    expect(EventClosedError, lambda: stream.record(event))
     closed = lab.stream("b")
     closed.close()
     for use in (closed.record, closed.query, closed.synchronize, closed.__cuda_stream__):
-        _expect(StreamClosedError, use)
-    _expect(StreamClosedError, lambda: lab.on(closed))
+        expect(StreamClosedError, use)
+    expect(StreamClosedError, lambda: lab.on(closed))
     lab.close()
     for late in (lambda: lab.stream("a"), lambda: lab.on("a"), lab.event, lab.synchronize, lab.__enter__):
-        _expect(SessionClosedError, late)
-    _expect(StreamClosedError, stream.record)
+        expect(SessionClosedError, late)
+    expect(StreamClosedError, stream.record)
 
 
 def misuse_is_told(open_session: OpenSession) -> None:
@@ -297,15 +297,15 @@ def misuse_is_told(open_session: OpenSession) -> None:
         lab.stream("copy", priority=-1)
         wrong_names: tuple[Any, ...] = ("", "a b", "a,b", "x" * 10_000, "<b>", "🚀", None)
         for name in wrong_names:
-            _expect(InvalidNameError, partial(lab.stream, name))
+            expect(InvalidNameError, partial(lab.stream, name))
         wrong_priorities: tuple[Any, ...] = (1, 10**9, -(10**9), True, 0.5)
         for priority in wrong_priorities:
-            _expect(OptionError, partial(lab.stream, "new", priority=priority))
-        _expect(StreamExistsError, lambda: lab.stream("copy", priority=0))
-        _expect(StreamNotFoundError, lambda: lab.on("cpoy"))
+            expect(OptionError, partial(lab.stream, "new", priority=priority))
+        expect(StreamExistsError, lambda: lab.stream("copy", priority=0))
+        expect(StreamNotFoundError, lambda: lab.on("cpoy"))
         for handle in (0, 1, 2):
-            _expect(StreamRefusedError, partial(lab.stream, "lent", external=_Lender(handle)))
-        _expect(StreamRefusedError, lambda: lab.stream("lent", external=object()))
+            expect(StreamRefusedError, partial(lab.stream, "lent", external=_Lender(handle)))
+        expect(StreamRefusedError, lambda: lab.stream("lent", external=object()))
         assert list(lab.streams) == ["copy"]
         assert lab.stream("copy") is lab.stream("copy", priority=-1)
 
@@ -332,7 +332,7 @@ def lent_streams_stay_their_owners(open_session: OpenSession) -> None:
         assert _names(other.trace) == ["theirs"]
         with owner.on(stream, "ours"):
             spin(owner, 1_000)
-        assert _names(_finished(owner)) == ["ours"]
+        assert _names(finished(owner)) == ["ours"]
 
 
 def two_sessions_work_at_once(open_session: OpenSession) -> None:
@@ -341,8 +341,8 @@ def two_sessions_work_at_once(open_session: OpenSession) -> None:
         for lab, label in ((one, "one"), (two, "two")):
             with lab.on(lab.stream("same"), label):
                 spin(lab, 1_000)
-        assert _names(_finished(one)) == ["one"]
-        assert _names(_finished(two)) == ["two"]
+        assert _names(finished(one)) == ["one"]
+        assert _names(finished(two)) == ["two"]
 
 
 def a_full_ring_counts_what_it_drops(open_session: OpenSession) -> None:
@@ -352,7 +352,7 @@ def a_full_ring_counts_what_it_drops(open_session: OpenSession) -> None:
         for number in range(25):
             with lab.on("a", f"n{number}"):
                 spin(lab, 1_000)
-        trace = _finished(lab)
+        trace = finished(lab)
         assert _names(trace) == [f"n{number}" for number in range(15, 25)]
         assert trace.metadata.dropped_spans == 15
         assert "15 dropped" in repr(lab)
@@ -366,7 +366,7 @@ def card_filling_kernels_take_turns(open_session: OpenSession) -> None:
         for number in range(3):
             with lab.on(f"s{number}", f"n{number}"):
                 spin_card(lab, SPIN_NS)
-        ends_ns = np.sort(_finished(lab).end_ns)
+        ends_ns = np.sort(finished(lab).end_ns)
         assert (np.diff(ends_ns) >= SPIN_NS * 0.9).all()
 
 
@@ -405,7 +405,8 @@ class _Lender:
         return (0, self._handle)
 
 
-def _finished(lab: Session) -> Trace:
+def finished(lab: Session) -> Trace:
+    """Wait for the device, and return everything that ran."""
     lab.synchronize()
     return lab.trace
 
@@ -414,7 +415,8 @@ def _names(trace: Trace) -> list[str]:
     return [trace.names[code] for code in trace.name]
 
 
-def _row(trace: Trace, name: str) -> int:
+def row_of(trace: Trace, name: str) -> int:
+    """Return the row of the first range of a name."""
     return _names(trace).index(name)
 
 
@@ -427,7 +429,8 @@ def _fail_on(lab: Session, stream: Any) -> None:
         raise ZeroDivisionError
 
 
-def _expect(error: type[BaseException], call: Callable[[], object]) -> None:
+def expect(error: type[BaseException], call: Callable[[], object]) -> None:
+    """Assert that a call raises."""
     try:
         call()
     except error:

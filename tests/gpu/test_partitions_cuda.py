@@ -1,0 +1,305 @@
+"""Green contexts on the hardware: what is granted, where work really runs, and what it costs in memory."""
+
+import threading
+
+import cupy
+import numpy as np
+import pytest
+from cuda.core import ContextOptions, Device, SMResourceOptions
+
+from gpustreamlab import plan_partitions
+from gpustreamlab.workloads import spin, spin_card
+
+HOLD_NS = 60_000_000
+SMID_KERNEL = r"""
+extern "C" __global__ void where(unsigned int* seen, long long cycles) {
+    unsigned int sm;
+    asm volatile("mov.u32 %0, %smid;" : "=r"(sm));
+    const long long began = clock64();
+    while (clock64() - began < cycles) {}
+    if (threadIdx.x == 0) atomicAdd(&seen[sm], 1u);
+}
+"""
+
+
+@pytest.fixture
+def split(lab):
+    """A session with the partitions a (16 SMs on an H200) and b (the rest), and a stream in each."""
+    layout = lab.partition({"a": 2 * lab.device.sm_resource.group_sms, "b": "rest"})
+    lab.stream("a", partition="a")
+    lab.stream("b", partition="b")
+    lab.stream("plain")
+    lab.verify()  # compiles the probe; what comes then starts at once
+    return lab, layout
+
+
+def hold(lab, stream, sm_count, duration_ns=HOLD_NS):
+    """Hold SMs, each with one block that leaves room for no other."""
+    with lab.on(stream, "hold") as holder:
+        lab.backend.launch_spin(holder.backend_stream, duration_ns, blocks=sm_count, fill_sms=True)
+
+
+def ends_ns(lab):
+    lab.synchronize()
+    trace = lab.trace
+    return {trace.names[name]: int(end) for name, end in zip(trace.name, trace.end_ns, strict=True)}
+
+
+def element_wise(xp):
+    x = xp.ones(1 << 20, "float32")
+    return lambda: xp.add(x, x, out=x)
+
+
+def raw_kernel(xp):
+    kernel = xp.RawModule(code=SMID_KERNEL).get_function("where")
+    seen = xp.zeros(1024, "uint32")
+    return lambda: kernel((512,), (256,), (seen, np.int64(1000)))
+
+
+def cublas_product(xp):
+    a = xp.ones((1024, 1024), "float32")
+    out = xp.empty_like(a)
+    return lambda: xp.matmul(a, a, out=out)
+
+
+def cufft(xp):
+    x = xp.ones((64, 1024), "complex64")
+    return lambda: xp.fft.fft(x)
+
+
+WORKS = [element_wise, raw_kernel, cublas_product, cufft]
+
+
+@pytest.mark.parametrize("make_work", WORKS, ids=lambda work: work.__name__)
+def test_cupy_work_stays_inside_its_partition(split, make_work):
+    # GIVEN work that has run once on each stream, so that nothing is loaded or planned later
+    lab, layout = split
+    with lab.on("plain"):
+        work = make_work(cupy)
+    lab.synchronize()
+    for name in ("a", "b", "plain"):
+        with lab.on(name):
+            work()
+    lab.synchronize()
+    lab.clear()
+    # WHEN every SM of partition a is held
+    hold(lab, lab.stream("holder", partition="a"), layout["a"].granted_sms)
+    for name in ("a", "b", "plain"):
+        with lab.on(name, f"work in {name}"):
+            work()
+    # THEN work of a waits for them although the rest of the card is idle, and other work does not
+    ends = ends_ns(lab)
+    assert ends["work in a"] >= ends["hold"]
+    assert ends["work in b"] < ends["hold"]
+    assert ends["work in plain"] < ends["hold"]
+
+
+@pytest.mark.parametrize("make_work", WORKS, ids=lambda work: work.__name__)
+def test_cupy_work_needs_no_sm_of_another_partition(split, make_work):
+    lab, layout = split
+    with lab.on("a"):
+        work = make_work(cupy)
+        work()
+    lab.synchronize()
+    lab.clear()
+    hold(lab, lab.stream("holder", partition="b"), layout["b"].granted_sms)
+    with lab.on("a", "work in a"):
+        work()
+    ends = ends_ns(lab)
+    assert ends["work in a"] < ends["hold"]
+
+
+def sms_seen(work, seen):
+    seen.fill(0)
+    cupy.cuda.Device().synchronize()
+    work()
+    cupy.cuda.Device().synchronize()
+    return set(np.flatnonzero(seen.get()).tolist())
+
+
+def test_a_raw_kernel_sees_the_sms_of_its_partition_only(split):
+    lab, layout = split
+    kernel = cupy.RawModule(code=SMID_KERNEL).get_function("where")
+    seen = cupy.zeros(1024, "uint32")
+
+    def launch(name):
+        with lab.on(name):
+            kernel((4096,), (256,), (seen, np.int64(20_000)))
+
+    found = {name: sms_seen(lambda name=name: launch(name), seen) for name in "ab"}
+    assert {name: len(ids) for name, ids in found.items()} == {part.name: part.granted_sms for part in layout}
+    assert not found["a"] & found["b"]
+    assert {name: tuple(sorted(ids)) for name, ids in found.items()} == {part.name: part.sm_ids for part in lab.layout}
+
+
+def test_a_graph_captured_in_a_lane_stays_in_its_partition(split):
+    lab, layout = split
+    kernel = cupy.RawModule(code=SMID_KERNEL).get_function("where")
+    seen = cupy.zeros(1024, "uint32")
+    a = cupy.ones((512, 512), "float32")
+    out = cupy.empty_like(a)
+    with lab.on("a"):
+        cupy.matmul(a, a, out=out)  # cuBLAS makes its workspace before the capture
+    lab.synchronize()
+    with lab.on("a"):
+        capturing = cupy.cuda.get_current_stream()
+        capturing.begin_capture()
+        cupy.matmul(a, a, out=out)
+        kernel((4096,), (256,), (seen, np.int64(20_000)))
+        graph = capturing.end_capture()
+
+    def launch(name):
+        with lab.on(name):
+            graph.launch()
+
+    inside = set(lab.layout["a"].sm_ids)
+    assert sms_seen(lambda: launch("a"), seen) == inside
+    assert sms_seen(lambda: launch("plain"), seen) == inside  # the SMs come from the capture
+    assert layout["a"].granted_sms == len(inside)
+    assert out.get().tolist()[0][0] == 512
+
+
+def test_results_are_right_in_partitions_and_after_moves(split):
+    lab, _ = split
+    values = np.arange(1 << 18, dtype=np.float32)
+    for shares in ({"a": 8, "b": "rest"}, {"a": "rest", "b": 8}, None):
+        lab.partition(shares)
+        for name in "ab":
+            with lab.on(name):
+                x = cupy.asarray(values)
+                y = (x * 2 + 1).get(blocking=True)
+            np.testing.assert_array_equal(y, values * 2 + 1)
+
+
+def test_what_is_planned_is_what_the_device_grants(lab):
+    group_sms, whole = lab.device.sm_resource.group_sms, lab.device.sm_count
+    for shares in ({"a": 96 * whole // 132, "b": 32 * whole // 132}, {"a": 1}, {"a": "rest"}, {"a": 0.25, "b": "rest"}):
+        planned = plan_partitions(shares, lab.device)
+        granted = lab.partition(planned)
+        assert granted == planned
+        assert lab.verify().holds
+    finest = {f"p{number}": group_sms for number in range(lab.device.sm_resource.group_count)} | {"last": "rest"}
+    if lab.device.sm_resource.remainder_sms == 0:
+        del finest["last"]
+    lab.partition(finest)
+    proof = lab.verify()
+    assert proof.holds, str(proof)
+    assert len({sm for part in lab.layout for sm in part.sm_ids}) == whole
+
+
+def test_verifying_takes_under_50_ms_on_an_idle_card(split):
+    lab, _ = split
+    assert lab.verify().duration_ns < 50_000_000
+
+
+def test_the_green_context_is_never_current(split):
+    lab, _ = split
+    from cuda.bindings import driver
+
+    before = int(driver.cuCtxGetCurrent()[1])
+    with lab.on("a"):
+        spin(lab, 1000)
+        assert int(driver.cuCtxGetCurrent()[1]) == before
+        assert cupy.cuda.Stream.ptds.done  # the per-thread default stream still works
+    lab.verify()
+    lab.partition({"a": 8, "b": "rest"})
+    assert int(driver.cuCtxGetCurrent()[1]) == before
+    thread_context = []
+    thread = threading.Thread(
+        target=lambda: (lab.partition({"a": 16, "b": "rest"}), thread_context.append(driver.cuCtxGetCurrent()[1]))
+    )
+    thread.start()
+    thread.join()
+    assert thread_context
+
+
+def test_a_thousand_repartitions_lose_no_more_memory_than_the_layouts_once(lab):
+    lab.stream("a")
+    layouts = [{"a": 8 * count, "b": "rest"} for count in range(1, 11)]
+
+    def go_round():
+        for shares in layouts:
+            lab.partition(shares)
+            lab.stream("a", partition="a")
+
+    go_round()
+    free_bytes = cupy.cuda.runtime.memGetInfo()[0]
+    contexts = len(lab._partitions.cache)
+    for _ in range(99):
+        go_round()
+    assert free_bytes - cupy.cuda.runtime.memGetInfo()[0] < 4 << 20
+    assert lab._partitions.cache.created_count == contexts == 20
+
+
+def test_events_order_work_across_partitions_and_the_whole_card(split):
+    lab, _ = split
+    with lab.on("a", "first"):
+        spin(lab, 5_000_000)
+    lab.stream("b").wait(lab.stream("a"))
+    with lab.on("b", "second"):
+        spin(lab, 1000)
+    lab.stream("plain").wait(lab.stream("b"))
+    with lab.on("plain", "third"):
+        spin(lab, 1000)
+    ends = ends_ns(lab)
+    assert ends["first"] <= ends["second"] <= ends["third"]
+
+
+def test_torch_works_in_a_partition(split):
+    import torch
+
+    lab, layout = split
+    x = torch.ones(1 << 20, device="cuda")
+    y = x + 1
+    torch.cuda.synchronize()
+    lab.clear()
+    hold(lab, lab.stream("holder", partition="a"), layout["a"].granted_sms)
+    with torch.cuda.stream(torch.cuda.ExternalStream(lab.stream("a").handle)):
+        opened = lab.start_range("a", "torch in a")
+        y = x + 1
+        opened.end()
+    ends = ends_ns(lab)
+    assert ends["torch in a"] >= ends["hold"]
+    assert float(y.sum()) == 2 * (1 << 20)
+
+
+def test_four_card_filling_kernels_run_side_by_side(lab):
+    for number in range(4):
+        lab.stream(f"s{number}")
+
+    def run():
+        lab.clear()
+        for number in range(4):
+            with lab.on(f"s{number}", f"n{number}"):
+                spin_card(lab, 2_000_000)
+        lab.synchronize()
+        return np.sort(lab.trace.end_ns), lab.trace.start_ns
+
+    run()
+    plain_ends, _ = run()
+    assert (np.diff(plain_ends) > 1_500_000).all()  # one after the other
+    lab.partition({f"s{number}": 24 for number in range(4)})
+    for number in range(4):
+        lab.stream(f"s{number}", partition=f"s{number}")
+    run()
+    ends, starts = run()
+    assert ends.min() - starts.max() > 5_000_000  # all four at once
+    assert lab.utilisation().share.min() > 0
+
+
+def test_cuda_core_refuses_what_the_capabilities_say_is_missing(lab):
+    """The gates are not guesses: below CUDA 13.1 the library itself refuses."""
+    sms = Device(0).resources.sm
+    asked = SMResourceOptions(count=(16, 32))
+    if lab.capabilities.has("unequal-split"):
+        groups, _ = sms.split(asked)
+        assert [group.sm_count for group in groups] == [16, 32]
+        context = Device(0).create_context(ContextOptions(resources=[groups[0]]))
+        assert context.resources.sm.sm_count == 16
+        context.close()
+    else:
+        with pytest.raises(RuntimeError):
+            sms.split(asked)
+    if not lab.capabilities.has("workqueues"):
+        with pytest.raises(RuntimeError):
+            _ = Device(0).resources.workqueue
