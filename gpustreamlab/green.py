@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import html
 import logging
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
+from gpustreamlab.analysis import PartitionOptions, Share, check_rounding, plan_partitions, require_mapping, unenforced_layout
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
 from gpustreamlab.draw import sm_map_svg, sm_map_text
-from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Device, Layout, Partition
+from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning
+from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions
+from gpustreamlab.typing import Feature, Rounding
 
-__all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs"]
+__all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "plan_layout"]
 
 _log = logging.getLogger(__name__)
 
@@ -20,14 +25,80 @@ DEFAULT_CONTEXT_LIMIT = 64
 """Green contexts that a session keeps alive by default: about 4 MiB of device memory each on an H200."""
 
 
-def context_specs(layout: Layout | None) -> dict[str, ContextSpec]:
+def plan_layout(
+    backend: Backend,
+    shares: Mapping[str, Share],
+    *,
+    round: Rounding | str,  # noqa: A002 - what the user types
+    strict: bool,
+    workqueue: WorkqueueOptions | None,
+) -> Layout:
+    """Plan a layout with what this device has; warn once of what it lacks, or raise with `strict`.
+
+    Raises
+    ------
+    PartitionUnavailableError
+        With `strict`, if a feature is missing.
+    PartitionError
+        If the SMs cannot be shared out like this.
+    """
+    check_rounding(round)
+    require_mapping(shares)
+    lacking = _lacking_features(backend.capabilities, shares, workqueue)
+    if lacking:
+        message = " ".join(f"{item.feature} cannot be had: {item.detail} (needs {item.needs})." for item in lacking)
+        if strict:
+            raise PartitionUnavailableError(f"{message} Leave out strict=True to go on without.")
+        instead = "; ".join(item.fallback for item in lacking)
+        warnings.warn(f"{message} Going on with: {instead}.", PartitionWarning, stacklevel=4)
+    if backend.device.sm_resource is None:
+        return unenforced_layout(shares, backend.device)
+    features = {item.feature for item in lacking}
+    if features & {Feature.COSCHEDULING, Feature.BACKFILL}:
+        shares = {name: share.sms if isinstance(share, PartitionOptions) else share for name, share in shares.items()}
+    usable = None if Feature.WORKQUEUES in features else workqueue
+    try:
+        return _plan_again(tuple((name, type(share), share) for name, share in shares.items()), backend.device, round, usable)
+    except TypeError:  # a share that cannot be hashed cannot be read either; planning says so
+        return plan_partitions(shares, backend.device, round=round, workqueue=usable)
+
+
+@lru_cache(maxsize=256)
+def _plan_again(
+    shares: tuple[tuple[str, type, Share], ...],
+    device: Device,
+    round: Rounding | str,  # noqa: A002
+    workqueue: WorkqueueOptions | None,
+) -> Layout:
+    """Plan, or return what was planned for the same before: a slider asks for the same layouts again and again."""
+    return plan_partitions({name: share for name, _, share in shares}, device, round=round, workqueue=workqueue)
+
+
+def _lacking_features(
+    capabilities: Capabilities, shares: Mapping[str, Share], workqueue: WorkqueueOptions | None
+) -> list[Capability]:
+    if not capabilities.has(Feature.GREEN_CONTEXTS):
+        return [capabilities[Feature.GREEN_CONTEXTS]]
+    options = [share for share in shares.values() if isinstance(share, PartitionOptions)]
+    wanted = {
+        Feature.COSCHEDULING: any(share.coscheduled_sms or share.preferred_coscheduled_sms for share in options),
+        Feature.BACKFILL: any(share.backfill for share in options),
+        Feature.WORKQUEUES: workqueue is not None,
+    }
+    return [capabilities[feature] for feature, is_wanted in wanted.items() if is_wanted and not capabilities.has(feature)]
+
+
+@lru_cache(maxsize=256)
+def context_specs(layout: Layout | None) -> Mapping[str, ContextSpec]:
     """Return what each partition's context is made of; none for a layout that is not enforced."""
     if layout is None or not layout.is_enforced:
-        return {}
+        return MappingProxyType({})
     if not any(part.is_structured for part in layout):
-        return {part.name: ContextSpec(groups=part.groups, workqueue=layout.workqueue) for part in layout}
+        return MappingProxyType({part.name: ContextSpec(groups=part.groups, workqueue=layout.workqueue) for part in layout})
     split = tuple(_split_group(part) for part in layout)
-    return {part.name: ContextSpec(split=split, place=place, workqueue=layout.workqueue) for place, part in enumerate(layout)}
+    return MappingProxyType(
+        {part.name: ContextSpec(split=split, place=place, workqueue=layout.workqueue) for place, part in enumerate(layout)}
+    )
 
 
 class ContextCache:

@@ -7,31 +7,14 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpustreamlab.analysis import PartitionOptions, Share, check_rounding, plan_partitions, unenforced_layout
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec
-from gpustreamlab.errors import (
-    PartitionError,
-    PartitionInUseError,
-    PartitionNotFoundError,
-    PartitionUnavailableError,
-    PartitionWarning,
-    nearest_hint,
-)
+from gpustreamlab.errors import PartitionError, PartitionInUseError, PartitionNotFoundError, PartitionWarning, nearest_hint
 from gpustreamlab.green import ContextCache, context_specs
 from gpustreamlab.interrupts import delayed_interrupts
-from gpustreamlab.model import (
-    Capability,
-    Lane,
-    Layout,
-    Partition,
-    Verification,
-    VerifiedLane,
-    VerifiedPartition,
-    WorkqueueOptions,
-)
+from gpustreamlab.model import Lane, Layout, Partition, Verification
 from gpustreamlab.recorder import Recorder
+from gpustreamlab.sm_probe import SMProbe
 from gpustreamlab.streams import Home, Stream
-from gpustreamlab.typing import Feature, Rounding
 
 __all__ = ["Partitions"]
 
@@ -55,78 +38,9 @@ class Partitions:
         """How the SMs are shared out now; None for the whole card."""
         self._backend = backend
         self._recorder = recorder
-        self._probes: dict[ContextSpec, BackendStream] = {}
-        self._sm_ids: dict[ContextSpec, tuple[int, ...]] = {}
+        self.probe = SMProbe(backend, cache)
+        """Finds out which SMs the partitions have."""
         self._listeners: list[Callable[[Layout | None], object]] = []
-
-    def plan(
-        self,
-        shares: Mapping[str, Share],
-        *,
-        round: Rounding | str,  # noqa: A002 - what the user types
-        strict: bool,
-        workqueue: WorkqueueOptions | None,
-    ) -> Layout:
-        """Plan a layout with what this device has; warn once of what it lacks, or raise with `strict`.
-
-        Raises
-        ------
-        PartitionUnavailableError
-            With `strict`, if a feature is missing.
-        PartitionError
-            If the SMs cannot be shared out like this.
-        """
-        check_rounding(round)
-        device = self._backend.device
-        lacking = self._lacking_features(shares, workqueue)
-        if lacking:
-            message = " ".join(f"{item.feature} cannot be had: {item.detail} (needs {item.needs})." for item in lacking)
-            if strict:
-                raise PartitionUnavailableError(f"{message} Leave out strict=True to go on without.")
-            instead = "; ".join(item.fallback for item in lacking)
-            warnings.warn(f"{message} Going on with: {instead}.", PartitionWarning, stacklevel=4)
-        if device.sm_resource is None:
-            return unenforced_layout(shares, device)
-        features = {item.feature for item in lacking}
-        plain = {name: share.sms if isinstance(share, PartitionOptions) else share for name, share in shares.items()}
-        return plan_partitions(
-            plain if features & {Feature.COSCHEDULING, Feature.BACKFILL} else shares,
-            device,
-            round=round,
-            workqueue=None if Feature.WORKQUEUES in features else workqueue,
-        )
-
-    def verify(self, streams: Sequence[Stream]) -> Verification:
-        """Run the probe in every partition's own context and on every stream; keep the SM ids that were seen."""
-        probes = self.probe_streams()
-        self._backend.probe_sms([])  # what is compiled or loaded on first use does not count
-        began_ns = self._backend.host_time_ns()
-        seen = self._backend.probe_sms([*probes.values(), *(stream.backend_stream for stream in streams)])
-        duration_ns = self._backend.host_time_ns() - began_ns
-        sm_ids = {name: tuple(ids.tolist()) for name, ids in zip(probes, seen, strict=False)}
-        self.keep_verified(sm_ids)
-        lanes = [_verified_lane(stream, ids.tolist(), sm_ids) for stream, ids in zip(streams, seen[len(probes) :], strict=True)]
-        return Verification(
-            device=self._backend.device.label,
-            sm_count=self._backend.device.sm_count,
-            partitions=tuple(
-                VerifiedPartition(
-                    name=part.name, requested_sms=part.requested_sms, granted_sms=part.granted_sms, sm_ids=sm_ids[part.name]
-                )
-                for part in self.layout or ()
-                if part.name in sm_ids
-            ),
-            lanes=tuple(lanes),
-            duration_ns=duration_ns,
-        )
-
-    def locate(self) -> Layout | None:
-        """Return the layout with the SM ids of each partition, measured where they are not known; no stream is touched."""
-        if context_specs(self.layout) and self.layout is not None and not self.layout.has_verified_sms:
-            probes = self.probe_streams()
-            seen = self._backend.probe_sms(list(probes.values()))
-            self.keep_verified({name: tuple(ids.tolist()) for name, ids in zip(probes, seen, strict=True)})
-        return self.layout
 
     def plan_moves(self, layout: Layout | None, streams: Iterable[Stream], renamed: Mapping[str, str]) -> list[Stream]:
         """Return the streams that would be drained and moved for a layout.
@@ -163,12 +77,12 @@ class Partitions:
         own = [stream for stream in streams if not stream.is_lent]
         moving = self.plan_moves(layout, own, renamed)
         self._require_idle_hosts(moving)
-        layout = self._make_contexts(layout)
+        layout = self.probe.with_known_sms(self._make_contexts(layout))
         specs = context_specs(layout)
-        homes = [(stream, self._find_home(stream, layout, specs, renamed)) for stream in own]
+        homes = [self._find_home(stream, layout, specs, renamed) for stream in own]
         self._drain(moving)
         with delayed_interrupts():
-            for stream, home in homes:
+            for stream, home in zip(own, homes, strict=True):
                 stream.wanted_partition = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
                 if home is not stream.home:
                     stream.settle(home)
@@ -221,24 +135,18 @@ class Partitions:
         """Return the place of a stream that others own."""
         return self._register(name, lent, None, None, is_lent=True)
 
-    def probe_streams(self) -> dict[str, BackendStream]:
-        """Return a stream in each partition's own context that no one else uses, by the partition's name."""
-        probes = {}
-        for name, spec in context_specs(self.layout).items():
-            if spec not in self._probes:
-                self._probes[spec] = self.cache.get(spec).create_stream(priority=0)
-            probes[name] = self._probes[spec]
-        return probes
+    def verify(self, streams: Sequence[Stream]) -> Verification:
+        """Prove where every stream's work runs, and keep the SM ids that were seen."""
+        proof = self.probe.verify(self.layout, streams)
+        self._keep_located()
+        return proof
 
-    def keep_verified(self, sm_ids: Mapping[str, tuple[int, ...]]) -> None:
-        """Keep the SM ids that were seen in each partition, in the layout and in the trace."""
-        if self.layout is None or not sm_ids:
-            return
-        for name, spec in context_specs(self.layout).items():
-            self._sm_ids[spec] = sm_ids[name]
-        self.layout = self._with_known_sm_ids(self.layout)
-        self._recorder.note_verified(self.layout)
-        self._tell()
+    def locate(self) -> Layout | None:
+        """Return the layout with the SM ids of each partition, measured where they are not known; no stream is touched."""
+        if self.layout is not None and not self.layout.has_verified_sms:
+            self.probe.locate(self.layout)
+            self._keep_located()
+        return self.layout
 
     def watch(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
         """Call a function after each change; return what stops that. One that raises is dropped and logged."""
@@ -252,21 +160,15 @@ class Partitions:
 
     def close(self) -> None:
         """Destroy the contexts; their streams have to be closed before. Idempotent."""
-        while self._probes:
-            self._probes.popitem()[1].close()
+        self.probe.close()
         self.cache.close()
 
-    def _lacking_features(self, shares: Mapping[str, Share], workqueue: WorkqueueOptions | None) -> list[Capability]:
-        capabilities = self._backend.capabilities
-        if not capabilities.has(Feature.GREEN_CONTEXTS):
-            return [capabilities[Feature.GREEN_CONTEXTS]]
-        options = [share for share in shares.values() if isinstance(share, PartitionOptions)]
-        wanted = {
-            Feature.COSCHEDULING: any(share.coscheduled_sms or share.preferred_coscheduled_sms for share in options),
-            Feature.BACKFILL: any(share.backfill for share in options),
-            Feature.WORKQUEUES: workqueue is not None,
-        }
-        return [capabilities[feature] for feature, is_wanted in wanted.items() if is_wanted and not capabilities.has(feature)]
+    def _keep_located(self) -> None:
+        located = self.probe.with_known_sms(self.layout)
+        if located is not None and located != self.layout:
+            self.layout = located
+            self._recorder.note_verified(located)
+            self._tell()
 
     def _wanted_spec(
         self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
@@ -281,7 +183,7 @@ class Partitions:
 
     def _require_idle_hosts(self, moving: Iterable[Stream]) -> None:
         for stream in moving:
-            if stream.recorded.is_selected:
+            if self._recorder.is_in_use(stream.recorded):
                 raise PartitionInUseError(
                     f"Stream {stream.name!r} is selected by a thread, so it cannot move to other SMs. "
                     f"Leave `with lab.on({stream.name!r})` (or the %%gpustream cell) first."
@@ -305,17 +207,10 @@ class Partitions:
             )
             warnings.warn(message, PartitionWarning, stacklevel=4)
         if not wrong:
-            return self._with_known_sm_ids(layout)
+            return layout
         parts = tuple(replace(part, granted_sms=granted[part.name]) for part in layout)
         left_sms = self._backend.device.sm_count - sum(granted.values())
         return replace(layout, partitions=parts, remainder_sms=max(0, left_sms))
-
-    def _with_known_sm_ids(self, layout: Layout) -> Layout:
-        """Take over the SM ids that were measured before: a context keeps its SMs."""
-        specs = context_specs(layout)
-        known = {spec: self._sm_ids[spec] for spec in specs.values() if spec in self._sm_ids}
-        parts = tuple(replace(part, sm_ids=known.get(specs[part.name], part.sm_ids)) for part in layout)
-        return replace(layout, partitions=parts)
 
     def _find_home(
         self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
@@ -358,16 +253,15 @@ class Partitions:
             stream.backend_stream.synchronize()
         self._recorder.collect()
 
-    def _trim(self, streams: Iterable[Stream]) -> None:
+    def _trim(self, streams: Sequence[Stream]) -> None:
+        if len(self.cache) <= self.cache.limit:
+            return
         in_use = {stream.home.spec for stream in streams} | set(context_specs(self.layout).values())
 
         def leave(spec: ContextSpec) -> None:
             for stream in streams:
                 stream.leave_home(spec)
-            probe = self._probes.pop(spec, None)
-            if probe is not None:
-                probe.close()
-            self._sm_ids.pop(spec, None)
+            self.probe.forget(spec)
 
         self.cache.trim({spec for spec in in_use if spec is not None}, leave)
 
@@ -378,12 +272,3 @@ class Partitions:
             except Exception:  # noqa: BLE001 - a widget must not break the user's work; logged below
                 self._listeners.remove(listener)
                 _log.exception("A listener for layouts failed and was dropped")
-
-
-def _verified_lane(stream: Stream, seen: Sequence[int], sm_ids: Mapping[str, tuple[int, ...]]) -> VerifiedLane:
-    own = sm_ids.get(stream.partition or "")
-    inside = tuple(sm for sm in seen if own is None or sm in own)
-    outside = tuple(sm for sm in seen if own is not None and sm not in own)
-    return VerifiedLane(
-        name=stream.name, partition=stream.partition if own is not None else None, inside=inside, outside=outside
-    )

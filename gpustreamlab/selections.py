@@ -36,10 +36,6 @@ class Selections:
         """Return this thread's selections, innermost last."""
         return self.recorder.thread_state().selections
 
-    def select(self, stream: Stream, label: str) -> Selection:
-        """Return a selection of a stream, with a range of this name, to enter with ``with``."""
-        return Selection(self, stream, label)
-
     def range(self, label: str) -> Range:
         """Return a range on the stream selected in this thread, to enter with ``with``."""
         state = self.recorder.thread_state()
@@ -88,12 +84,16 @@ class Selection:
                 f"Make another with lab.on({self.stream.name!r})."
             )
         stream = self.stream
-        stream.require_open()
+        if stream.is_closed:
+            stream.require_open()
         selections = self._selections
         recorder = selections.recorder
         state = recorder.thread_state()
         home = stream.home  # read once: another thread may move the stream
-        writer = recorder.writer(home.recorded, state)
+        try:
+            writer = state.writers[home.recorded]
+        except KeyError:
+            writer = recorder.writer(home.recorded, state)
         self._token = _NOTHING
         self._above = state.writer
         self._depth = len(state.open_ranges)
@@ -116,7 +116,12 @@ class Selection:
         try:
             is_mine = state is not None and self._selections.recorder.thread_state() is state
             if state is not None and is_mine:
-                self._leave(state, error)
+                # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
+                if state.selections[-1] is self and len(state.open_ranges) == self._depth + 1:
+                    self._range.__exit__(None, error, None)
+                    self.put_back()
+                else:
+                    self._leave_out_of_turn(state, error)
         except BaseException:
             # An interrupt may have stopped the putting back; doing it again changes nothing that is done.
             self.put_back()
@@ -129,7 +134,8 @@ class Selection:
         state = self._state
         if state is None:
             return
-        self._drop_open(state, self._depth)
+        if len(state.open_ranges) > self._depth:
+            self._drop_open(state, self._depth)
         state.writer = self._above
         try:
             if self._token is not _NOTHING:
@@ -137,9 +143,14 @@ class Selection:
         except Exception:
             self._forget(state)
             raise
-        self._forget(state)
+        entered = state.selections
+        if entered and entered[-1] is self:
+            del entered[-1]
+            self._state = None
+        else:
+            self._forget(state)
 
-    def _leave(self, state: ThreadState, error: BaseException | None) -> None:
+    def _leave_out_of_turn(self, state: ThreadState, error: BaseException | None) -> None:
         is_in_turn = state.selections[-1] is self
         self._drop_open(state, self._depth + 1)
         try:

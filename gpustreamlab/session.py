@@ -31,7 +31,7 @@ from gpustreamlab.errors import (
     StreamRefusedError,
     nearest_hint,
 )
-from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
+from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap, plan_layout
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
 from gpustreamlab.repartition import Partitions
@@ -397,12 +397,16 @@ class Session:
         InvalidNameError
             If the label is no text.
         """
-        self._require_open("select a stream")
+        if self._state is not SessionState.OPEN:
+            self._require_open("select a stream")
         if label is not None:
             check_label(label)
-        chosen = self._find(stream)
-        chosen.require_open()
-        return self._selections.select(chosen, chosen.name if label is None else label)
+        chosen = self._streams.get(stream) if type(stream) is str else stream
+        if type(chosen) is not Stream or self._streams.get(chosen.name) is not chosen:
+            chosen = self._find(stream)
+        if chosen.is_closed:
+            chosen.require_open()
+        return Selection(self._selections, chosen, chosen.name if label is None else label)
 
     def range(self, label: str) -> Range:
         """Return a named range on the stream selected in this thread, to enter with ``with``. Ranges nest.
@@ -591,7 +595,7 @@ class Session:
         if isinstance(plan, Layout):
             return check_layout(plan, self.device)
         asked = shares if plan is ... else plan
-        return self._partitions.plan(asked, round=round, strict=strict, workqueue=workqueue)
+        return plan_layout(self._backend, asked, round=round, strict=strict, workqueue=workqueue)
 
     def _find(self, stream: object) -> Stream:
         if isinstance(stream, str):

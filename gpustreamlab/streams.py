@@ -45,17 +45,19 @@ class Stream:
     """
 
     def __init__(self, name: str, home: Home, backend: Backend, recorder: Recorder) -> None:
-        self._name = name
+        self.name = name
+        """How the user calls it."""
+        self.is_closed = False
+        """True once `close` has begun."""
         self._backend = backend
         self._recorder = recorder
-        self._is_closed = False
         self.wanted_partition: str | None = home.partition.name if home.partition else None
         """The partition that it goes to where the layout has one of this name."""
         self._homes: dict[ContextSpec | None, Home] = {}
         self.settle(home)
 
     def __repr__(self) -> str:
-        state = " closed" if self._is_closed else ""
+        state = " closed" if self.is_closed else ""
         where = f", {self.sm_count} SMs of {self.partition}" if self.partition is not None else ""
         return f"<Stream {self.name!r}, priority {self.priority}{where}, handle {self.lane.stream:#x}{state}>"
 
@@ -63,11 +65,6 @@ class Stream:
         """Lend the stream to other libraries: protocol version 0 and the handle. Source: the CUDA Python stream protocol."""
         self.require_open()
         return (0, self.backend_stream.handle)
-
-    @property
-    def name(self) -> str:
-        """How the user calls it."""
-        return self._name
 
     @property
     def lane(self) -> Lane:
@@ -98,11 +95,6 @@ class Stream:
     def is_lent(self) -> bool:
         """True if another library owns the stream; it then decides on its SMs."""
         return self.home.is_lent
-
-    @property
-    def is_closed(self) -> bool:
-        """True once `close` has begun."""
-        return self._is_closed
 
     def record(self, event: Event | None = None) -> Event:
         """Record an event behind the work enqueued so far.
@@ -168,7 +160,7 @@ class Stream:
 
     def close(self) -> None:
         """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent."""
-        self._is_closed = True
+        self.is_closed = True
         failures: list[Exception] = []
         while self._homes:
             spec, home = next(iter(self._homes.items()))
@@ -221,7 +213,7 @@ class Stream:
 
     def require_open(self) -> None:
         """Raise `StreamClosedError` if the stream is closed."""
-        if self._is_closed:
+        if self.is_closed:
             raise StreamClosedError(
                 f"Stream {self.name!r} is closed. Make another with lab.stream({self.name!r}) on an open session."
             )

@@ -6,7 +6,7 @@ from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
 from gpustreamlab.analysis._plan import check_layout, check_rounding, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
-from gpustreamlab.analysis._shares import PartitionOptions, Share
+from gpustreamlab.analysis._shares import PartitionOptions, Share, require_mapping
 from gpustreamlab.analysis._sm_time import (
     PartitionSize,
     SMSteps,
@@ -24,8 +24,8 @@ from gpustreamlab.analysis._units import display_name, format_ms, format_ns, for
 from gpustreamlab.analysis._utilisation import Utilisation, utilisation
 
 __all__ = [
-    "CardSizedGrid",
     "MAX_LANE_ROWS",
+    "CardSizedGrid",
     "Overlap",
     "PartitionOptions",
     "PartitionSize",
@@ -57,6 +57,7 @@ __all__ = [
     "partition_warnings",
     "plan_partitions",
     "proof_text",
+    "require_mapping",
     "size_of",
     "sm_time_steps",
     "sms_text",

@@ -56,8 +56,8 @@ def card_sized_grids(trace: Trace) -> tuple[CardSizedGrid, ...]:
     """Find kernels in partitions whose grid was probably sized for the whole card.
 
     These are kernels that ran in a partition smaller than the card, with a grid that is an exact multiple of the card's SMs, up
-    to `MOST_BLOCKS_PER_SM` for each. Where the card's SM count is a power of two, grids that were sized by the data are found as
-    well: it is a hint, no proof.
+    to `MOST_BLOCKS_PER_SM` for each. Where the card's SM count is a power of two, grids that were sized by the data are found
+    as well: it is a hint, no proof.
 
     Parameters
     ----------

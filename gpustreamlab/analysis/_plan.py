@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpustreamlab.analysis._plan_structured import plan_structured
 from gpustreamlab.analysis._shares import Request, Share, read_requests
 from gpustreamlab.errors import OptionError, PartitionError, PartitionUnavailableError, nearest_hint
 from gpustreamlab.model import Device, Layout, Partition, SMResource, WorkqueueOptions
 from gpustreamlab.typing import Rounding
-
-_BACKFILL_SMS = 2
-"""Step of counts that backfill can reach: the two SMs of a TPC. Source: CUDA programming guide, 4.6; not tried on hardware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +80,19 @@ def plan_partitions(
     """
     rounding = check_rounding(round)
     requests = read_requests(shares, device.sm_count)
+    if workqueue is not None and not isinstance(workqueue, WorkqueueOptions):
+        raise PartitionError(
+            f"workqueue is a {type(workqueue).__name__}. Use gpustreamlab.WorkqueueOptions(concurrency_limit=4), or leave it out."
+        )
     resource = _require_resource(device, requests)
     _require_sizes(requests, device, resource)
     if any(request.options.is_structured for request in requests):
-        return _plan_structured(requests, device, resource, rounding, workqueue)
+        layout = plan_structured(requests, device, resource, rounding)
+        if layout is None:
+            # Whole groups without the remainder can be had in any split of at most their size.
+            rigid = replace(resource, remainder_sms=0)
+            raise _refuse(_why_not(requests, rigid, rounding), requests, rigid)
+        return replace(layout, workqueue=workqueue)
     grants = _solve(requests, resource, rounding)
     if grants is None:
         raise _refuse(_why_not(requests, resource, rounding), requests, resource)
@@ -101,10 +108,13 @@ def unenforced_layout(shares: Mapping[str, Share], device: Device) -> Layout:
         If nothing readable, or more than the card, was asked for.
     """
     requests = read_requests(shares, device.sm_count)
-    asked = [request.sms for request in requests if request.sms is not None]
-    if min(asked, default=1) < 1 or sum(asked) > device.sm_count:
-        raise PartitionError(f"{sum(asked):,} SMs are asked for; {device.label} has {device.sm_count}.")
-    left_sms = device.sm_count - sum(asked)
+    problem = _size_problem(requests, device, min_sms=1)
+    if problem:
+        raise PartitionError(f"{problem}.")
+    left_sms = device.sm_count - sum(request.sms or 0 for request in requests)
+    rest = next((request.name for request in requests if request.sms is None), None)
+    if rest is not None and not left_sms:
+        raise PartitionError(f"Partition {rest!r} asks for the rest, and the others leave none of {device.sm_count} SMs.")
     partitions = tuple(
         Partition(
             name=request.name, requested_sms=left_sms if request.sms is None else request.sms, granted_sms=device.sm_count
@@ -129,6 +139,11 @@ def check_layout(layout: Layout, device: Device) -> Layout:
     resource = device.sm_resource
     if resource is None:
         raise PartitionUnavailableError(f"{device.label} cannot partition its SMs. See lab.capabilities for what it needs.")
+    if not resource.is_structured and any(part.is_structured for part in layout):
+        raise PartitionUnavailableError(
+            f"This layout needs a structured split, which needs CUDA 13.1 in the driver and the bindings; {device.label} has "
+            f"{device.driver_version or 'an older one'}. Plan one without co-scheduling and backfill, or see lab.capabilities."
+        )
     groups = [group for part in layout for group in part.groups]
     last = resource.group_count if resource.remainder_sms else resource.group_count - 1
     fits = all(0 <= group <= last for group in groups) and len(set(groups)) == len(groups)
@@ -168,18 +183,24 @@ def _require_resource(device: Device, requests: Sequence[Request]) -> SMResource
 
 def _require_sizes(requests: Sequence[Request], device: Device, resource: SMResource) -> None:
     """Refuse what no rounding can grant."""
+    problem = _size_problem(requests, device, min_sms=resource.min_sms)
+    if problem:
+        raise _refuse(problem, requests, resource)
+
+
+def _size_problem(requests: Sequence[Request], device: Device, *, min_sms: int) -> str:
+    """Say what no rounding can grant, or nothing."""
     asked = [(request.name, request.sms) for request in requests if request.sms is not None]
     for name, sms in asked:
         if sms < 1:
-            raise _refuse(
-                f"Partition {name!r} asks for {sms:,} SMs; the smallest partition has {resource.min_sms}", requests, resource
-            )
+            return f"Partition {name!r} asks for {sms:,} SMs; the smallest partition has {min_sms}"
         if sms > device.sm_count:
-            raise _refuse(f"Partition {name!r} asks for {sms:,} SMs; {device.label} has {device.sm_count}", requests, resource)
+            return f"Partition {name!r} asks for {sms:,} SMs; {device.label} has {device.sm_count}"
     total = sum(sms for _, sms in asked)
     if total > device.sm_count:
         listed = " + ".join(f"{name} {sms}" for name, sms in asked)
-        raise _refuse(f"{listed} = {total:,} SMs; {device.label} has {device.sm_count}", requests, resource)
+        return f"{listed} = {total:,} SMs; {device.label} has {device.sm_count}"
+    return ""
 
 
 def _solve(requests: Sequence[Request], resource: SMResource, rounding: Rounding) -> list[_Grant] | None:
@@ -196,7 +217,8 @@ def _grant(requests: Sequence[Request], resource: SMResource, rounding: Rounding
     """Return the grants for one owner of the remainder, or None where they do not fit."""
     counts = [_group_count(request, resource, rounding, place == owner) for place, request in enumerate(requests)]
     if rounding is Rounding.DOWN:
-        _shrink(counts, resource.group_count - sum(request.sms is None for request in requests))
+        is_rest_owner = owner is not None and requests[owner].sms is None  # the remainder alone is rest enough
+        _shrink(counts, resource.group_count - sum(request.sms is None for request in requests) + is_rest_owner)
     used = sum(count for count in counts if count is not None)
     grants = [
         _Grant(resource.group_count - used if count is None else count, place == owner) for place, count in enumerate(counts)
@@ -248,46 +270,6 @@ def _to_layout(
         partitions.append(Partition(name=request.name, requested_sms=requested_sms, granted_sms=granted_sms, groups=groups))
     left_sms = device.sm_count - sum(part.granted_sms for part in partitions)
     return Layout(partitions=tuple(partitions), remainder_sms=left_sms, workqueue=workqueue)
-
-
-def _plan_structured(
-    requests: Sequence[Request], device: Device, resource: SMResource, rounding: Rounding, workqueue: WorkqueueOptions | None
-) -> Layout:
-    """Plan unequal groups of one structured split, each a multiple of its own co-scheduled size."""
-    granted = {request.name: _structured_sms(request, resource, rounding) for request in requests if request.sms is not None}
-    left_sms = device.sm_count - sum(granted.values())
-    for request in requests:
-        if request.sms is None:
-            granted[request.name] = left_sms - left_sms % _step_sms(request, resource)
-            left_sms -= granted[request.name]
-    missed = [
-        request for request in requests if rounding is Rounding.EXACT and request.sms not in {None, granted[request.name]}
-    ]
-    if missed or left_sms < 0 or min(granted.values()) < 1:
-        raise _refuse(_why_not(requests, resource, rounding), requests, resource)
-    partitions = tuple(
-        Partition(
-            name=request.name,
-            requested_sms=granted[request.name] if request.sms is None else request.sms,
-            granted_sms=granted[request.name],
-            coscheduled_sms=request.options.coscheduled_sms or (0 if request.options.is_structured else resource.alignment_sms),
-            preferred_coscheduled_sms=request.options.preferred_coscheduled_sms,
-            backfill=request.options.backfill,
-        )
-        for request in requests
-    )
-    return Layout(partitions=partitions, remainder_sms=left_sms, workqueue=workqueue)
-
-
-def _step_sms(request: Request, resource: SMResource) -> int:
-    if request.options.backfill:
-        return _BACKFILL_SMS
-    return request.options.coscheduled_sms or resource.alignment_sms
-
-
-def _structured_sms(request: Request, resource: SMResource, rounding: Rounding) -> int:
-    step, sms = _step_sms(request, resource), request.sms or 0
-    return sms - sms % step if rounding is Rounding.DOWN else -(-sms // step) * step
 
 
 def _why_not(requests: Sequence[Request], resource: SMResource, rounding: Rounding) -> str:

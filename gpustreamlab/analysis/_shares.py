@@ -11,6 +11,8 @@ from typing import TypeAlias
 from gpustreamlab.errors import PartitionError
 from gpustreamlab.model import check_name
 
+_ROUNDING_SLACK = 1e-6
+"""Part of an SM that a share may lack because its product with the card is rounded."""
 REST = "rest"
 """What is asked for by a partition that takes all SMs that the others leave."""
 
@@ -39,8 +41,10 @@ class PartitionOptions:
     def __post_init__(self) -> None:
         for name in ("coscheduled_sms", "preferred_coscheduled_sms"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            count = -1 if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
+            if count < 0:
                 raise PartitionError(f"PartitionOptions.{name} is {value!r}; it is a number of SMs, or 0 for the default.")
+            object.__setattr__(self, name, count)
 
     @property
     def is_structured(self) -> bool:
@@ -72,6 +76,20 @@ def read_requests(shares: Mapping[str, Share], sm_count: int) -> list[Request]:
     PartitionError
         If nothing, no number, or more than one rest was asked for.
     """
+    require_mapping(shares)
+    requests = [
+        _read_request(check_name(name, "partition", "lab.partition(decode=32)"), shares[name], sm_count) for name in shares
+    ]
+    rests = [request.name for request in requests if request.sms is None]
+    if len(rests) > 1:
+        raise PartitionError(
+            f"Only one partition can have the rest; {', '.join(rests)} ask for it. Give the others SMs or shares."
+        )
+    return requests
+
+
+def require_mapping(shares: object) -> None:
+    """Raise `PartitionError` for what names no partition."""
     if not isinstance(shares, Mapping):
         raise PartitionError(
             f"Partitions are given as names with SMs, not as a {type(shares).__name__}. "
@@ -82,15 +100,6 @@ def read_requests(shares: Mapping[str, Share], sm_count: int) -> list[Request]:
             "No partition was named. Use for example lab.partition(prefill=96, decode='rest'); lab.partition(None) goes back "
             "to the whole card."
         )
-    requests = [
-        _read_request(check_name(name, "partition", "lab.partition(decode=32)"), shares[name], sm_count) for name in shares
-    ]
-    rests = [request.name for request in requests if request.sms is None]
-    if len(rests) > 1:
-        raise PartitionError(
-            f"Only one partition can have the rest; {', '.join(rests)} ask for it. Give the others SMs or shares."
-        )
-    return requests
 
 
 def _read_request(name: str, share: Share, sm_count: int) -> Request:
@@ -131,7 +140,7 @@ def _part_of_card(name: str, share: float, text: str, sm_count: int) -> int:
         raise PartitionError(
             f"Partition {name!r} asks for the share {text}; shares of the card are above 0 and at most 1 (100%).{whole}"
         )
-    return max(1, round(share * sm_count))
+    return max(1, math.floor(share * sm_count + _ROUNDING_SLACK))  # so that shares of 100% are never more than the card
 
 
 def _unreadable(name: str, share: object) -> PartitionError:

@@ -132,7 +132,7 @@ def layout_size(trace: Trace, partition: Partition, layout: Layout | None) -> Pa
 
 
 def layout_spells(trace: Trace, first_ns: int, last_ns: int) -> Iterator[tuple[int, int, Layout | None]]:
-    """Yield from when to when each layout lasted within a time, in ns, and the layout; before the first change there is none."""
+    """Yield from when to when each layout lasted within a time, in ns, and the layout; None before the first change."""
     begin_ns, layout = first_ns, None
     for change in trace.layouts:
         time_ns = min(max(change.time_ns, begin_ns), last_ns)

@@ -80,8 +80,8 @@ class RecordedLane:
         return any(
             state is not None
             and (
-                any(selection.stream.recorded is self for selection in tuple(state.selections))
-                or any(entry[3] is not None and entry[3].lane is self for entry in tuple(state.open_ranges))
+                any(selection.stream.recorded.index == self.index for selection in tuple(state.selections))
+                or any(entry[3] is not None and entry[3].lane.index == self.index for entry in tuple(state.open_ranges))
             )
             for state in states
         )

@@ -123,6 +123,10 @@ class Recorder:
             self._recorded.append(recorded)
         return recorded
 
+    def is_in_use(self, recorded: RecordedLane) -> bool:
+        """Tell whether any thread has the stream selected, or a range open on it, in whatever place."""
+        return any(known.is_selected for known in tuple(self._recorded) if known.index == recorded.index)
+
     def show_lane(self, recorded: RecordedLane) -> None:
         """Let the trace show a stream as it is in this place."""
         self._lanes[recorded.index] = recorded.lane
