@@ -92,6 +92,12 @@ class Partitions:
         self._tell()
         return layout
 
+    def prepare(self, layout: Layout, streams: Sequence[Stream]) -> Layout:
+        """Make the contexts of a layout; return it with the SMs that the device really granted."""
+        granted = self._make_contexts(layout)
+        self._trim(streams)
+        return layout if granted is None else granted
+
     def move(self, stream: Stream, name: str | None) -> None:
         """Move one stream to a partition of the current layout, or to the whole card."""
         if name is not None:
@@ -177,7 +183,7 @@ class Partitions:
         if layout is not None and stream.partition is not None and wanted not in layout:
             raise PartitionInUseError(
                 f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this "
-                f"name. Keep the partition, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
+                f"name. Keep it, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
             )
         return specs.get(wanted) if wanted is not None else None
 

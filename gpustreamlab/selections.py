@@ -72,10 +72,11 @@ class Selection:
         self.stream = stream
         """The selected stream."""
         self._state: ThreadState | None = None  # of the thread that entered it; None while it is not entered
-        self._token: object = _NOTHING  # what the backend needs to put back the selection before this one
-        self._above: LaneWriter | None = None  # writer of the lane selected before
-        self._depth = 0  # how many ranges were open in this thread before
         self._is_taken = False  # whether the selection around it was left first and took this one along
+        # Set as it is entered:
+        self._token: object  # what the backend needs to put back the selection before this one
+        self._above: LaneWriter | None  # writer of the lane selected before
+        self._depth: int  # how many ranges were open in this thread before
 
     def __enter__(self) -> Stream:
         if self._state is not None:
@@ -88,7 +89,10 @@ class Selection:
             stream.require_open()
         selections = self._selections
         recorder = selections.recorder
-        state = recorder.thread_state()
+        try:
+            state: ThreadState = recorder.local.state
+        except AttributeError:
+            state = recorder.thread_state()
         home = stream.home  # read once: another thread may move the stream
         try:
             writer = state.writers[home.recorded]
@@ -103,7 +107,7 @@ class Selection:
             state.selections.append(self)
             self._token = selections.backend.select(home.backend_stream)
             state.writer = writer
-            self._range = entered = writer.range(self._label)
+            self._range = entered = writer.ranges.get(self._label) or writer.range(self._label)
             entered.__enter__()
             return stream
         except BaseException:
@@ -114,7 +118,7 @@ class Selection:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         state = self._state
         try:
-            is_mine = state is not None and self._selections.recorder.thread_state() is state
+            is_mine = state is not None and getattr(self._selections.recorder.local, "state", None) is state
             if state is not None and is_mine:
                 # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
                 if state.selections[-1] is self and len(state.open_ranges) == self._depth + 1:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from itertools import count
 from types import EllipsisType, MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -39,6 +39,9 @@ from gpustreamlab.selections import Selection, Selections
 from gpustreamlab.streams import Event, Home, Stream, check_label, check_priority, check_stream_name
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import Rounding, SessionState, SupportsCudaStream
+
+if TYPE_CHECKING:
+    from gpustreamlab.widgets import Partitioner
 
 __all__ = ["Session"]
 
@@ -341,8 +344,52 @@ class Session:
         """
         self._require_open("share out its SMs")
         with self._lock:
-            layout = self._read_plan(plan, shares, round, strict, workqueue)
+            layout = self._read_plan(plan, shares, round, strict=strict, workqueue=workqueue)
             return self._partitions.switch(layout, self.streams.values(), dict(renamed or {}))
+
+    def prepare(self, *plans: Mapping[str, Share] | Layout, round: Rounding | str = Rounding.UP) -> tuple[Layout, ...]:  # noqa: A002
+        """Make the green contexts of layouts now, so that going over to them later waits for nothing but the streams that move.
+
+        Making a context takes about a millisecond, and on the drivers tried it waits for everything that runs on the device.
+
+        Parameters
+        ----------
+        *plans
+            Names with what each gets, or planned layouts, as for `partition`.
+        round
+            As for `partition`.
+
+        Returns
+        -------
+        tuple of Layout
+            What each would get.
+
+        Raises
+        ------
+        PartitionError
+            If SMs cannot be shared out like this.
+        SessionClosedError
+            If the session is closed.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     day, night = lab.prepare({"prefill": 96, "decode": "rest"}, {"prefill": 32, "decode": "rest"})
+        ...     lab.partition(night)["decode"].granted_sms
+        100
+        """
+        self._require_open("prepare layouts")
+        with self._lock:
+            layouts = [self._read_plan(plan, {}, round, strict=False, workqueue=None) for plan in plans]
+            streams = tuple(self.streams.values())
+            return tuple(self._partitions.prepare(layout, streams) for layout in layouts if layout is not None)
+
+    def partitioner(self) -> Partitioner:
+        """Return a widget to share out the SMs by hand: drag a boundary, see what is granted, apply, verify."""
+        from gpustreamlab.widgets import Partitioner
+
+        self._require_open("show a widget")
+        return Partitioner(self)
 
     def plan_moves(self, layout: Layout | None, *, renamed: Mapping[str, str] | None = None) -> tuple[str, ...]:
         """Return the names of the streams that `partition` would drain and move for a layout.
@@ -399,7 +446,7 @@ class Session:
         """
         if self._state is not SessionState.OPEN:
             self._require_open("select a stream")
-        if label is not None:
+        if label is not None and type(label) is not str:
             check_label(label)
         chosen = self._streams.get(stream) if type(stream) is str else stream
         if type(chosen) is not Stream or self._streams.get(chosen.name) is not chosen:
@@ -583,7 +630,8 @@ class Session:
         plan: Mapping[str, Share] | Layout | EllipsisType | None,
         shares: Mapping[str, Share],
         round: Rounding | str,  # noqa: A002
-        strict: bool,  # noqa: FBT001
+        *,
+        strict: bool,
         workqueue: WorkqueueOptions | None,
     ) -> Layout | None:
         if plan is not ... and shares:

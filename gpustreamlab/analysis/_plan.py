@@ -82,7 +82,8 @@ def plan_partitions(
     requests = read_requests(shares, device.sm_count)
     if workqueue is not None and not isinstance(workqueue, WorkqueueOptions):
         raise PartitionError(
-            f"workqueue is a {type(workqueue).__name__}. Use gpustreamlab.WorkqueueOptions(concurrency_limit=4), or leave it out."
+            f"workqueue is a {type(workqueue).__name__}. Use gpustreamlab.WorkqueueOptions(concurrency_limit=4), or leave it "
+            "out."
         )
     resource = _require_resource(device, requests)
     _require_sizes(requests, device, resource)
@@ -218,7 +219,7 @@ def _grant(requests: Sequence[Request], resource: SMResource, rounding: Rounding
     counts = [_group_count(request, resource, rounding, place == owner) for place, request in enumerate(requests)]
     if rounding is Rounding.DOWN:
         is_rest_owner = owner is not None and requests[owner].sms is None  # the remainder alone is rest enough
-        _shrink(counts, resource.group_count - sum(request.sms is None for request in requests) + is_rest_owner)
+        _shrink(counts, resource.group_count - sum(request.sms is None for request in requests) + is_rest_owner, owner)
     used = sum(count for count in counts if count is not None)
     grants = [
         _Grant(resource.group_count - used if count is None else count, place == owner) for place, count in enumerate(counts)
@@ -239,11 +240,11 @@ def _group_count(request: Request, resource: SMResource, rounding: Rounding, has
     return wanted // resource.group_sms  # below 0 where the remainder alone is too much
 
 
-def _shrink(counts: list[int | None], group_count: int) -> None:
-    """Take groups from the largest partitions until all fit."""
+def _shrink(counts: list[int | None], group_count: int, owner: int | None) -> None:
+    """Take groups from the largest partitions until all fit; only the owner of the remainder can be left without any."""
     known = [place for place, count in enumerate(counts) if count is not None]
     while known and sum(counts[place] or 0 for place in known) > group_count:
-        largest = max(known, key=lambda place: counts[place] or 0)
+        largest = max(known, key=lambda place: (counts[place] or 0) - (place != owner))
         counts[largest] = (counts[largest] or 0) - 1
 
 

@@ -82,8 +82,8 @@ class Utilisation:
         """
         import pandas as pd
 
-        names = np.empty(len(self.names), dtype=object)
-        names[:] = self.names
+        # As objects: pandas would make a missing text of None.
+        names = pd.Series(self.names, dtype=object)
         columns = ("requested_sms", "granted_sms", "busy_ns", "window_ns", "sm_ns", "share")
         return pd.DataFrame({"partition": names} | {column: getattr(self, column) for column in columns})
 

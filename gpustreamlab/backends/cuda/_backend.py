@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,9 @@ class CudaBackend:
         self._event_options = self._core.EventOptions(timing_enabled=True)
         self._events: EventPool[Any] = EventPool(self._create_event)
         self._selection = CupySelection(self.xp, ordinal)
+        # On the hot path of ranges, so nothing stands between: CuPy's current stream of this thread follows.
+        self.select: Callable[[BackendStream], object] = self._selection.select
+        self.restore: Callable[[object], None] = self._selection.restore
         self._is_closed = False
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
             self._green = self._find_green_contexts()
@@ -70,7 +74,7 @@ class CudaBackend:
             self.device = self._describe_device()
             self.priority_range = self._read_priority_range()
             self._clock_stream = self._core.Device(ordinal).create_stream()
-            self._clock_cupy = self.xp.cuda.Stream.from_external(self._clock_stream)
+            self._clock_lane = SimpleNamespace(cupy=self.xp.cuda.Stream.from_external(self._clock_stream))
             self._clock = self._start_clock()
         domain = open_domain()
         self._attributes = domain.get_event_attributes
@@ -116,15 +120,6 @@ class CudaBackend:
         with mapped_errors(f"Taking the stream of a {type(lender).__name__}"), self._device_scope():
             stream = self._core.Device(self._ordinal).create_stream(lender)
             return self._wrap(stream, lender=lender)
-
-    def select(self, stream: BackendStream) -> object:
-        """Make CuPy's current stream of this thread follow; the device is switched only where it differs."""
-        assert isinstance(stream, CudaStream)  # noqa: S101 - a session hands back what it got from this backend
-        return self._selection.select(stream.cupy)
-
-    def restore(self, token: object) -> None:
-        """Put back CuPy's stream and device as `select` found them."""
-        self._selection.restore(token)
 
     def is_event_done(self, event: Any) -> bool:
         """Tell whether the work in front of a recorded event has ended."""
@@ -212,7 +207,7 @@ class CudaBackend:
             self._clock.close()
             for event in self._events.clear():
                 event.close()
-            self.xp.get_default_memory_pool().free_all_blocks(stream=self._clock_cupy)
+            self.xp.get_default_memory_pool().free_all_blocks(stream=self._clock_lane.cupy)
             self._clock_stream.close()
 
     def _check_ordinal(self) -> None:
@@ -306,7 +301,7 @@ class CudaBackend:
 
     def _spin_timed(self, duration_ns: int, began_ended: NDArray[Any]) -> None:
         """Launch a one-block kernel on the clock's stream that stores when it began and ended, by ``%globaltimer``."""
-        token = self._selection.select(self._clock_cupy)
+        token = self._selection.select(self._clock_lane)
         try:
             spin_kernel(self._ordinal)((1,), (1,), (np.int64(duration_ns), np.uint64(began_ended.ctypes.data)))
         finally:

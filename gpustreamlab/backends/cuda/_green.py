@@ -11,14 +11,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from gpustreamlab.backends._features import Version, green_capabilities
+from gpustreamlab.backends._features import Version, green_capabilities, version_capabilities
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.backends.cuda._errors import mapped_errors
 from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError
 from gpustreamlab.model import Capabilities, SMResource, WorkqueueOptions
-
-_STRUCTURED_SINCE: Version = (13, 1)
+from gpustreamlab.typing import Feature
 
 WrapStream = Callable[[Any, int], CudaStream]
 """Makes a stream of ours of a `cuda.core.Stream` and a context number."""
@@ -44,13 +43,15 @@ class GreenContexts:
         self._device = device
         self._wrap = wrap
         self._numbers = count(1)
-        self._is_structured = min(driver, bindings or driver) >= _STRUCTURED_SINCE
+        allowed = version_capabilities(driver, bindings)
+        self._is_structured = allowed.has(Feature.UNEQUAL_SPLIT)
         self._groups: list[Any] = []
         problem = ""
         self.resource: SMResource | None = None
         try:
-            with mapped_errors("Reading the SMs of the device"):
-                self.resource = self._split_smallest()
+            if allowed.has(Feature.GREEN_CONTEXTS):
+                with mapped_errors("Reading the SMs of the device"):
+                    self.resource = self._split_smallest()
         except DeviceError as error:
             # A device without green contexts says so here; the capabilities carry its words.
             problem = str(error.__cause__ or error)

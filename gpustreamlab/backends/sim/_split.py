@@ -82,7 +82,7 @@ class SMSplitter:
             raise _refuse(
                 "NOT_SUPPORTED",
                 f"the simulated {self._preset.name} has no {feature} ({item.detail})",
-                f"It needs {item.needs} and a device that has it; without it: {item.fallback}.",
+                f"It needs {item.needs}. Without it: {item.fallback}.",
             )
         return self.resource
 
@@ -99,7 +99,7 @@ class SMSplitter:
         """Take the groups of a structured split from the card, those first that have to be scheduled together."""
         free = [list(ids) for ids in self._ids]
         taken: list[frozenset[int]] = [frozenset()] * len(split)
-        for place in sorted(range(len(split)), key=lambda place: split[place].backfill):
+        for place in sorted(range(len(split)), key=lambda place: _turn(split[place], resource)):
             group = split[place]
             step = group.coscheduled_sms or resource.alignment_sms
             _check_sizes(group, step, resource)
@@ -115,6 +115,11 @@ class SMSplitter:
                 )
             taken[place] = frozenset(ids)
         return taken
+
+
+def _turn(group: SplitGroup, resource: SMResource) -> tuple[bool, int]:
+    """Say when a group takes its SMs: large steps first, so that small ones do not break up what they need."""
+    return group.backfill, -(group.coscheduled_sms or resource.alignment_sms)
 
 
 def _check_sizes(group: SplitGroup, step: int, resource: SMResource) -> None:
