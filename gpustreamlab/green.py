@@ -14,7 +14,7 @@ from gpustreamlab.analysis import PartitionOptions, Share, check_rounding, plan_
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
 from gpustreamlab.draw import sm_map_svg, sm_map_text
 from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning
-from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions
+from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
 
 __all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "plan_layout"]
@@ -181,6 +181,8 @@ class SMMap:
 
     def __repr__(self) -> str:
         return f"<SMMap of {self.device.label}, {len(self.layout) if self.layout else 0} partitions>"
+
+    _repr_pretty_ = show_text
 
     def __str__(self) -> str:
         return sm_map_text(device=self.device, layout=self.layout)

@@ -105,7 +105,10 @@ def gpupartition_parser() -> MagicParser:
     parser = MagicParser(prog="%gpupartition", description="Share out the SMs, or show how they are.", allow_abbrev=False)
     parser.add_argument("shares", nargs="*", metavar="NAME=SMS", help="SMs (96), a share (25%% or 0.25), or rest")
     parser.add_argument(
-        "--round", choices=tuple(Rounding), default=Rounding.UP, help="where a count cannot be had (default: up)"
+        "--round",
+        choices=[rule.value for rule in Rounding],
+        default=Rounding.UP.value,
+        help="where a count cannot be had (default: up)",
     )
     parser.add_argument("--strict", action="store_true", help="an error instead of a warning where the device lacks something")
     parser.add_argument("--off", action="store_true", help="go back to the whole card")
@@ -192,11 +195,13 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.off and arguments.shares:
             raise UsageError("%gpupartition: --off goes back to the whole card and takes no partitions (see %gpupartition -h)")
         with _usage_errors():
+            if arguments.shares:
+                return session.partition(_read_shares(arguments.shares), round=arguments.round, strict=arguments.strict)
             if arguments.off:
-                return session.partition(None)
-            if not arguments.shares:
-                return session.layout
-            return session.partition(_read_shares(arguments.shares), round=arguments.round, strict=arguments.strict)
+                session.partition(None)
+        if session.layout is None:
+            print(f"No partitions: every stream has all {session.device.sm_count} SMs.")  # noqa: T201 - a magic's answer
+        return session.layout
 
     def complete(self, event: Any) -> list[str]:
         """Complete options, stream and partition names; called by IPython's completer."""

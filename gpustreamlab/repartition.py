@@ -89,7 +89,7 @@ class Partitions:
             self.layout = layout
             self._recorder.note_layout(layout)
         self._trim(own)
-        self._tell()
+        self.tell()
         return layout
 
     def prepare(self, layout: Layout, streams: Sequence[Stream]) -> Layout:
@@ -118,7 +118,7 @@ class Partitions:
         with delayed_interrupts():
             stream.wanted_partition = name
             stream.settle(home)
-        self._tell()
+        self.tell()
 
     def find(self, name: str) -> Partition:
         """Return a partition of the current layout; raise `PartitionNotFoundError` where there is none of this name."""
@@ -164,6 +164,15 @@ class Partitions:
 
         return stop
 
+    def tell(self) -> None:
+        """Tell everyone who watches how the layout is now."""
+        for listener in tuple(self._listeners):
+            try:
+                listener(self.layout)
+            except Exception:  # noqa: BLE001 - a widget must not break the user's work; logged below
+                self._listeners.remove(listener)
+                _log.exception("A listener for layouts failed and was dropped")
+
     def close(self) -> None:
         """Destroy the contexts; their streams have to be closed before. Idempotent."""
         self.probe.close()
@@ -174,7 +183,7 @@ class Partitions:
         if located is not None and located != self.layout:
             self.layout = located
             self._recorder.note_verified(located)
-            self._tell()
+            self.tell()
 
     def _wanted_spec(
         self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
@@ -270,11 +279,3 @@ class Partitions:
             self.probe.forget(spec)
 
         self.cache.trim({spec for spec in in_use if spec is not None}, leave)
-
-    def _tell(self) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(self.layout)
-            except Exception:  # noqa: BLE001 - a widget must not break the user's work; logged below
-                self._listeners.remove(listener)
-                _log.exception("A listener for layouts failed and was dropped")

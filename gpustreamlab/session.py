@@ -402,7 +402,7 @@ class Session:
         return tuple(stream.name for stream in self._partitions.plan_moves(layout, self.streams.values(), dict(renamed or {})))
 
     def watch_layout(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
-        """Call a function with the layout after each change of it; return what stops that."""
+        """Call a function with the layout after each change of it, and when the session has closed; return what stops that."""
         return self._partitions.watch(listener)
 
     def verify(self) -> Verification:
@@ -551,6 +551,7 @@ class Session:
             self._state = SessionState.CLOSED
             _open_sessions.discard(self)
             failures, self._failures = self._failures, []
+        self._partitions.tell()
         if failures:
             raise CloseError(failures)
 

@@ -8,6 +8,7 @@ from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
 from gpustreamlab.model._names import MAX_NAME_LENGTH, check_name
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition, SMResource, WorkqueueOptions
+from gpustreamlab.model._shown import show_text
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
 from gpustreamlab.model._verification import Verification, VerifiedLane, VerifiedPartition
 from gpustreamlab.model._whole_file import write_file_whole
@@ -35,5 +36,6 @@ __all__ = [
     "VerifiedPartition",
     "WorkqueueOptions",
     "check_name",
+    "show_text",
     "write_file_whole",
 ]

@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpustreamlab.model._shown import show_text
 from gpustreamlab.typing import Feature
 
 
@@ -49,6 +50,8 @@ class Capabilities:
     def has(self, feature: str) -> bool:
         """Tell whether a feature can be used."""
         return self[feature].available
+
+    _repr_pretty_ = show_text
 
     def __str__(self) -> str:
         return "\n".join(str(item) for item in self.items)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpustreamlab.errors import PartitionNotFoundError, TraceError, nearest_hint
+from gpustreamlab.model._shown import show_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,8 @@ class Layout:
     def has_verified_sms(self) -> bool:
         """True if the SM ids of every partition were measured."""
         return all(partition.sm_ids is not None for partition in self.partitions)
+
+    _repr_pretty_ = show_text
 
     def __str__(self) -> str:
         if not self.is_enforced:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
+from gpustreamlab.model._shown import show_text
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedPartition:
@@ -81,6 +83,8 @@ class Verification:
     def holds(self) -> bool:
         """True if the partitions are disjoint, complete, and no work left its own."""
         return self.is_disjoint and self.is_confined and all(part.is_complete for part in self.partitions)
+
+    _repr_pretty_ = show_text
 
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._facts()])
