@@ -4,7 +4,7 @@ from gpustreamlab.analysis._busy import busy_edges, counted_kinds
 from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, partition_warnings
 from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
-from gpustreamlab.analysis._plan import check_layout, check_rounding, plan_partitions, unenforced_layout
+from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
 from gpustreamlab.analysis._shares import PartitionOptions, Share, require_mapping
 from gpustreamlab.analysis._sm_time import (
@@ -40,6 +40,7 @@ __all__ = [
     "change_text",
     "check_layout",
     "check_rounding",
+    "check_workqueue",
     "count_steps",
     "counted_kinds",
     "device_text",

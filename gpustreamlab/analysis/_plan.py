@@ -80,11 +80,7 @@ def plan_partitions(
     """
     rounding = check_rounding(round)
     requests = read_requests(shares, device.sm_count)
-    if workqueue is not None and not isinstance(workqueue, WorkqueueOptions):
-        raise PartitionError(
-            f"workqueue is a {type(workqueue).__name__}. Use gpustreamlab.WorkqueueOptions(concurrency_limit=4), or leave it "
-            "out."
-        )
+    check_workqueue(workqueue)
     resource = _require_resource(device, requests)
     _require_sizes(requests, device, resource)
     if any(request.options.is_structured for request in requests):
@@ -135,6 +131,11 @@ def check_layout(layout: Layout, device: Device) -> Layout:
     PartitionError
         If partitions share groups, or have groups or counts that the device does not have.
     """
+    if not isinstance(layout, Layout):
+        raise PartitionError(
+            f"A {type(layout).__name__} is no layout. Plan one with "
+            "gpustreamlab.plan_partitions({'prefill': 96, 'decode': 'rest'}, lab.device)."
+        )
     if not layout.is_enforced:
         return layout
     resource = device.sm_resource
@@ -163,6 +164,14 @@ def check_rounding(rounding: Rounding | str) -> Rounding:
         return Rounding(rounding)
     except ValueError:
         raise OptionError(f"There is no rounding {rounding!r}. {nearest_hint(str(rounding), Rounding)}") from None
+
+
+def check_workqueue(workqueue: object) -> None:
+    """Raise `PartitionError` for what is neither `WorkqueueOptions` nor None."""
+    if workqueue is not None and not isinstance(workqueue, WorkqueueOptions):
+        raise PartitionError(
+            f"workqueue is a {type(workqueue).__name__}. Use gpustreamlab.WorkqueueOptions(concurrency_limit=4), or leave it out."
+        )
 
 
 def _require_resource(device: Device, requests: Sequence[Request]) -> SMResource:

@@ -8,6 +8,8 @@ import numpy as np
 
 from gpustreamlab.analysis import display_name
 from gpustreamlab.draw._axis import lane_axis, time_axis
+from gpustreamlab.draw._partition_figure import BAND_PX, SMS_PX, draw_groups, draw_marks, draw_sm_strip, partition_sources
+from gpustreamlab.draw._plot import FONT, new_figure, plain
 from gpustreamlab.draw._scene import Scene, plan_scene, text_width_px, used_hatches
 from gpustreamlab.draw._templates import template
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -20,12 +22,11 @@ SCROLL_PX = 520
 
 EMPTY_TEXT = "No spans yet: select a stream with lab.on(...)"
 
-_FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
-_TOOLTIPS = [(field, f"@place{{{field}}}") for field in ("name", "stream", "kind", "start", "duration", "queueing", "thread")]
+_TIPS = ("name", "stream", "kind", "start", "duration", "queueing", "thread")
 
 
 def draw_timeline(trace: Trace, scene: Scene | None = None) -> Any:
-    """Draw a trace as a Bokeh layout: lanes with bars above, the number of busy streams below, on one time axis.
+    """Draw a trace as a Bokeh layout on one time axis: lanes with bars, SM-time by partition, the number of busy streams.
 
     Parameters
     ----------
@@ -38,8 +39,8 @@ def draw_timeline(trace: Trace, scene: Scene | None = None) -> Any:
     -------
     bokeh.models.Column
         As wide as its place, with fixed heights. Columns that a test or a live view reads are in the sources named ``spans``
-        (all that is drawn) and ``steps``; ``bars``, ``merges``, ``labels`` and ``strip`` are filled in the browser, for what is
-        in view.
+        (all that is drawn), ``steps`` and, for each partition, ``sms 0`` and so on; ``bars``, ``merges``, ``labels``, ``strip``
+        and ``stack 0`` and so on are filled in the browser, for what is in view.
     """
     from bokeh.models import Column, Range1d
 
@@ -50,18 +51,19 @@ def draw_timeline(trace: Trace, scene: Scene | None = None) -> Any:
         -margin_ns, (scene.width_ns or 1e6) + margin_ns, bounds=limits if scene.width_ns else None, min_interval=10
     )
     sources = _sources(trace, scene)
-    scrolls = scene.height_px > SCROLL_PX
+    scroll_px = SCROLL_PX - (SMS_PX if scene.bands else 0)
+    scrolls = scene.height_px > scroll_px
     border_px = _border_px(scene)
     lanes = _draw_lanes(trace, scene, x_range, sources, toolbar=None if scrolls else "above", border_px=border_px)
-    strip = _draw_strip(scene, x_range, sources, toolbar="above" if scrolls else None, border_px=border_px)
+    strips = _draw_strips(scene, x_range, sources, toolbar="above" if scrolls else None, border_px=border_px)
     _keep_detail(trace, scene, lanes, sources)
     wide = {"sizing_mode": "stretch_width"}
     if scrolls:
         # Both keep room for the scroll bar, so that the lanes and the strip stay on one time axis.
         gutter = {"scrollbar-gutter": "stable", "overflow-x": "hidden"}
-        lanes = Column(lanes, styles={**gutter, "max-height": f"{SCROLL_PX}px", "overflow-y": "auto"}, **wide)
-        strip = Column(strip, styles={**gutter, "overflow-y": "hidden"}, **wide)
-    return Column(lanes, strip, **wide)
+        lanes = Column(lanes, styles={**gutter, "max-height": f"{scroll_px}px", "overflow-y": "auto"}, **wide)
+        strips = [Column(*strips, styles={**gutter, "overflow-y": "hidden"}, **wide)]
+    return Column(lanes, *strips, **wide)
 
 
 def lanes_height_px(scene: Scene) -> int:
@@ -82,6 +84,9 @@ def _sources(trace: Trace, scene: Scene) -> dict[str, Any]:
         "kind": _small(trace.kind[span]),
         "thread": trace.thread[span].astype(np.int16 if len(trace.threads) < 1 << 15 else np.int32),
     }
+    if scene.partition_texts:
+        # The whole card, -1 in the trace, is the last.
+        columns["partition"] = _small(trace.partition[span] % len(scene.partition_texts))
     empty = {
         "bars": ("left", "right", "top", "bottom", "fill", "edge", "place"),
         "merges": ("left", "right", "top", "bottom", "fill", "count", "longest"),
@@ -94,15 +99,10 @@ def _sources(trace: Trace, scene: Scene) -> dict[str, Any]:
         sources[f"hatch {sign}"] = ColumnDataSource(
             {column: [] for column in ("left", "right", "top", "bottom")}, name=f"hatch {sign}"
         )
+    sources |= partition_sources(scene)
     sources["spans"] = ColumnDataSource(columns, name="spans")
     sources["steps"] = ColumnDataSource({"time": scene.step_ns, "count": _small(scene.step_count)}, name="steps")
     return sources
-
-
-def _plain(renderer: Any) -> Any:
-    """Drop the looks for selected and muted glyphs, which nothing here uses and BokehJS would compute for each bar."""
-    renderer.selection_glyph = renderer.nonselection_glyph = renderer.muted_glyph = None
-    return renderer
 
 
 def _small(codes: Any) -> Any:
@@ -113,37 +113,7 @@ def _small(codes: Any) -> Any:
 
 def _border_px(scene: Scene) -> int:
     texts = [text for box in scene.lanes for text in (box.label, box.detail)]
-    return int(max([56.0, *(text_width_px(text) for text in texts)]) + 18)
-
-
-def _new_figure(x_range: Any, y_range: Any, height_px: int, toolbar: str | None, border_px: int) -> Any:
-    from bokeh.plotting import figure
-
-    plot = figure(
-        x_range=x_range,
-        y_range=y_range,
-        height=height_px,
-        sizing_mode="stretch_width",
-        tools="xpan,xwheel_zoom,xbox_zoom,reset",
-        active_drag="xpan",
-        active_scroll="xwheel_zoom",
-        toolbar_location=toolbar,
-        min_border_left=border_px,
-        min_border_right=18,
-        min_border_top=2,
-        min_border_bottom=2,
-        background_fill_color=None,
-        border_fill_color=None,
-        outline_line_color=None,
-        lod_threshold=None,
-    )
-    plot.toolbar.logo = None
-    # BokehJS 3.9 measures the bar before its buttons and then hides the last one, reset, in a menu.
-    plot.toolbar.stylesheets = [":host { min-width: 190px; justify-self: end; justify-content: flex-end }"]
-    plot.axis.major_label_text_font = plot.axis.axis_label_text_font = _FONT
-    plot.axis.major_label_text_font_size = plot.axis.axis_label_text_font_size = "12px"
-    plot.axis.axis_label_text_font_style = "normal"
-    return plot
+    return int(max([56.0, *(text_width_px(text) for text in texts)]) + 18) + (BAND_PX if scene.groups else 0)
 
 
 def _draw_lanes(
@@ -153,31 +123,33 @@ def _draw_lanes(
 
     height_px = lanes_height_px(scene)
     toolbar_px = 32 if toolbar else 0
-    plot = _new_figure(x_range, Range1d(height_px, 0), height_px + toolbar_px + 4, toolbar, border_px)
+    plot = new_figure(x_range, Range1d(height_px, 0), height_px + toolbar_px + 4, toolbar, border_px)
     plot.name = "lanes"
     lane_axis(plot, scene)
     _draw_bands(plot, scene)
+    draw_groups(plot, scene, border_px)
     box = {"left": "left", "right": "right", "top": "top", "bottom": "bottom"}
-    bars = _plain(
+    bars = plain(
         plot.quad(**box, source=sources["bars"], fill_color="fill", line_color="#ffffff", line_alpha="edge", name="bars")
     )
-    merged = _plain(
+    merged = plain(
         plot.quad(**box, source=sources["merges"], fill_color="fill", line_color=None, fill_alpha=0.85, name="merges")
     )
     for sign in used_hatches(trace, scene):
         look = {"hatch_pattern": sign, "hatch_color": "#101418", "hatch_alpha": 0.2, "hatch_scale": 10}
-        _plain(plot.quad(**box, source=sources[f"hatch {sign}"], fill_color=None, line_color=None, **look, name="hatches"))
+        plain(plot.quad(**box, source=sources[f"hatch {sign}"], fill_color=None, line_color=None, **look, name="hatches"))
     text = plot.text(
-        "x", "y", text="text", source=sources["labels"], text_color="colour", text_font_size="11px", text_font={"value": _FONT},
+        "x", "y", text="text", source=sources["labels"], text_color="colour", text_font_size="11px", text_font={"value": FONT},
         text_baseline="middle", background_fill_color="fill", name="labels",
     )  # fmt: skip
-    _plain(text)
+    plain(text)
+    draw_marks(plot, scene, sources, with_labels=True)
     if len(scene.edges):
         _draw_edges(plot, scene)
     if not len(scene.span):
         plot.text(
             [(x_range.start + x_range.end) / 2], [height_px / 2], text=[EMPTY_TEXT], text_align="center",
-            text_baseline="middle", text_font_size="14px", text_font={"value": _FONT}, text_color="#777777", name="empty",
+            text_baseline="middle", text_font_size="14px", text_font={"value": FONT}, text_color="#777777", name="empty",
         )  # fmt: skip
     _add_hovers(plot, trace, scene, sources, bars, merged)
     return plot
@@ -212,7 +184,7 @@ def _draw_edges(plot: Any, scene: Scene) -> None:
 def _add_hovers(plot: Any, trace: Trace, scene: Scene, sources: dict[str, Any], bars: Any, merged: Any) -> None:
     from bokeh.models import CustomJSHover, HoverTool
 
-    args = {
+    args: dict[str, Any] = {
         "spans": sources["spans"],
         "names": [display_name(name, 200) for name in trace.names],
         "streams": [display_name(lane.name, 200) for lane in trace.lanes],
@@ -220,9 +192,14 @@ def _add_hovers(plot: Any, trace: Trace, scene: Scene, sources: dict[str, Any], 
         "kinds": [kind.value for kind in SPAN_KINDS],
         "row_lane": scene.row_lane.tolist(),
     }
+    fields: tuple[str, ...] = _TIPS
+    if scene.partition_texts:
+        args["partitions"] = list(scene.partition_texts)
+        fields = (*_TIPS[:2], "partition", *_TIPS[2:])
+    tips = [(field, f"@place{{{field}}}") for field in fields]
     formatter = CustomJSHover(args=args, code=template("units.js") + template("hover.js"))
     common: dict[str, Any] = {"point_policy": "follow_mouse", "show_arrow": False, "visible": False}
-    plot.add_tools(HoverTool(renderers=[bars], tooltips=_TOOLTIPS, formatters={"@place": formatter}, **common))
+    plot.add_tools(HoverTool(renderers=[bars], tooltips=tips, formatters={"@place": formatter}, **common))
     merged_tips = [
         ("spans", "@count{0,0} that are too narrow to draw here: zoom in"),
         ("longest", "@longest{name}"),
@@ -231,12 +208,19 @@ def _add_hovers(plot: Any, trace: Trace, scene: Scene, sources: dict[str, Any], 
     plot.add_tools(HoverTool(renderers=[merged], tooltips=merged_tips, formatters={"@longest": formatter}, **common))
 
 
+def _draw_strips(scene: Scene, x_range: Any, sources: dict[str, Any], *, toolbar: str | None, border_px: int) -> list[Any]:
+    if not scene.bands:
+        return [_draw_strip(scene, x_range, sources, toolbar=toolbar, border_px=border_px)]
+    sms = draw_sm_strip(scene, x_range, sources, toolbar=toolbar, border_px=border_px)
+    return [sms, _draw_strip(scene, x_range, sources, toolbar=None, border_px=border_px)]
+
+
 def _draw_strip(scene: Scene, x_range: Any, sources: dict[str, Any], *, toolbar: str | None, border_px: int) -> Any:
     from bokeh.models import FixedTicker, Range1d
 
     most = int(scene.step_count.max(initial=0))
     height_px = STRIP_PX + (32 if toolbar else 0)
-    plot = _new_figure(x_range, Range1d(0, max(1, most) * 1.15), height_px, toolbar, border_px)
+    plot = new_figure(x_range, Range1d(0, max(1, most) * 1.15), height_px, toolbar, border_px)
     plot.name = "busy"
     plot.varea_step(
         x="time",
@@ -252,6 +236,7 @@ def _draw_strip(scene: Scene, x_range: Any, sources: dict[str, Any], *, toolbar:
     plot.yaxis.major_label_overrides = {0: "0", most: f"{most:,} busy"}
     plot.yaxis.minor_tick_line_color = None
     plot.ygrid.visible = False
+    draw_marks(plot, scene, sources, with_labels=False)
     time_axis(plot, x_range)
     return plot
 
@@ -262,7 +247,12 @@ def _keep_detail(trace: Trace, scene: Scene, lanes: Any, sources: dict[str, Any]
 
     signs = used_hatches(trace, scene)
     args = {
-        **{name: source for name, source in sources.items() if not name.startswith("hatch ")},
+        **{name: source for name, source in sources.items() if " " not in name and name != "marks"},
+        "sms": [sources[f"sms {place}"] for place in range(len(scene.bands))],
+        "stacks": [sources[f"stack {place}"] for place in range(len(scene.bands))],
+        "marks": [sources["marks"], sources["mark labels"]] if scene.marks else [],
+        "has_groups": bool(scene.groups),
+        "mark_rows": list(scene.mark_rows),
         "hatched": [sources[f"hatch {sign}"] for sign in signs],
         "lanes": lanes,
         "row_top": scene.row_top.tolist(),

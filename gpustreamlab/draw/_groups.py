@@ -9,6 +9,7 @@ import numpy as np
 
 from gpustreamlab.analysis import (
     PartitionSize,
+    SMSteps,
     change_text,
     display_name,
     layout_size,
@@ -156,17 +157,20 @@ def row_px(sm_count: int, of_sms: int, row_count: int) -> float:
 
 
 def plan_bands(trace: Trace, zero_ns: int) -> tuple[SMBand, ...]:
-    """Return what the strip of SM-time shows, one band a name; empty where there are no partitions."""
+    """Return what the strip of SM-time shows: one band a name, then the whole card.
+
+    What ran while a layout was not enforced ran on the whole card. Empty where there are no partitions.
+    """
     steps = sm_time_steps(trace)
-    if not any(step.size.name is not None for step in steps):
+    if not any(_band_name(step) is not None for step in steps):
         return ()
     order = partition_order(trace)
     names: tuple[str | None, ...] = (*order, None)
-    steps = tuple(sorted(steps, key=lambda step: names.index(step.size.name)))
+    steps = tuple(sorted(steps, key=lambda step: names.index(_band_name(step))))
     stacked = stack_sms(steps, trace.metadata.device.sm_count)
     bands = []
     for name in names:
-        own = [series for step, series in zip(steps, stacked, strict=True) if step.size.name == name and len(series[0])]
+        own = [series for step, series in zip(steps, stacked, strict=True) if _band_name(step) == name and len(series[0])]
         if own:
             times_ns, sms = _add_steps(own)
             label = _label(trace, name, _sizes_over_time(trace, name))
@@ -174,6 +178,22 @@ def plan_bands(trace: Trace, zero_ns: int) -> tuple[SMBand, ...]:
                 SMBand(label=label, style=name_style(name, order), step_ns=(times_ns - zero_ns).astype(float), step_sms=sms)
             )
     return tuple(bands)
+
+
+def idle_partitions(trace: Trace, bands: Sequence[SMBand]) -> list[tuple[str, PartitionStyle]]:
+    """Return the current partitions in which nothing ran, and how they look."""
+    order, drawn = partition_order(trace), {band.style for band in bands}
+    if trace.layout is None or not trace.layout.is_enforced:
+        return []
+    return [
+        (f"{_label(trace, name, _sizes_over_time(trace, name))}, idle", style)
+        for name in trace.layout.names
+        if (style := name_style(name, order)) not in drawn
+    ]
+
+
+def _band_name(step: SMSteps) -> str | None:
+    return step.size.name if step.size.is_enforced else None
 
 
 def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[LayoutMark, ...], list[str]]:
@@ -222,13 +242,12 @@ def _group(trace: Trace, name: str | None, order: Sequence[str], lanes: Sequence
 
 def _sizes_over_time(trace: Trace, name: str | None) -> list[PartitionSize]:
     """Return the sizes that a partition had while spans ran, one after the other, without repeats in a row."""
-    if name is None or not len(trace):
-        spells = []
-    else:
-        spells = [layout for _, _, layout in layout_spells(trace, int(trace.start_ns.min()), int(trace.end_ns.max()))]
-    found = [layout_size(trace, layout[name], layout) for layout in (*spells, trace.layout) if layout and name in layout]
-    if not found:
-        found = [size for size in partition_sizes(trace) if size.name == name and name is not None]
+    if name is None:
+        return []
+    first_ns, last_ns = (int(trace.start_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
+    layouts = [*(layout for _, _, layout in layout_spells(trace, first_ns, last_ns)), trace.layout]
+    found = [layout_size(trace, layout[name], layout) for layout in layouts if layout and name in layout]
+    found = found or [size for size in partition_sizes(trace) if size.name == name]
     return [size for place, size in enumerate(found) if not place or size != found[place - 1]]
 
 
@@ -254,10 +273,10 @@ def _detail(trace: Trace, name: str | None, sizes: Sequence[PartitionSize]) -> s
     if sizes and (sizes[-1].requested_sms != sizes[-1].granted_sms):
         facts.append(f"asked for {sizes[-1].requested_sms:,}")
     layout = trace.layout
-    if layout and name in layout and layout.is_enforced:
+    if layout is None or name not in layout:
+        facts += ["no partition any more"] if trace.layouts else []
+    elif layout.is_enforced:
         facts += filter(None, [proof_text(layout[name], layout)])
-    elif trace.layouts and not (layout and name in layout):
-        facts.append("no partition any more")
     return " · ".join(facts)
 
 

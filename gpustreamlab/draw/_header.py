@@ -15,6 +15,7 @@ from gpustreamlab.analysis import (
     source_facts,
 )
 from gpustreamlab.draw._colours import DARK_TEXT, NameStyle, PartitionStyle
+from gpustreamlab.draw._groups import idle_partitions
 from gpustreamlab.draw._scene import Scene, drawn_kinds, used_names
 from gpustreamlab.model import SPAN_KINDS, Trace
 
@@ -55,7 +56,7 @@ def plan_header(trace: Trace, scene: Scene, result: Overlap) -> Header:
     """Collect what stands above a picture of the trace."""
     meta = trace.metadata
     codes, more = used_names(trace, scene, LEGEND_NAMES)
-    partitions = [(band.label, band.style) for band in scene.bands]
+    partitions = [*((band.label, band.style) for band in scene.bands), *idle_partitions(trace, scene.bands)]
     counts = f"{_count(len(trace), 'span')} in {_count(len(trace.lanes), 'stream')}"
     length = f" · {format_ns(scene.width_ns)}" if len(trace) else ""
     return Header(
@@ -63,7 +64,13 @@ def plan_header(trace: Trace, scene: Scene, result: Overlap) -> Header:
         badge="SIMULATED" if meta.simulated else "REAL HARDWARE",
         facts=f"{display_name(meta.device.name)} · {counts}{length}",
         finding=_finding(result),
-        source=" · ".join([*source_facts(meta), *([f"clock: {display_name(meta.clock, 200)}"] if meta.clock else [])]),
+        source=" · ".join(
+            [
+                *source_facts(meta),
+                *([f"clock: {display_name(meta.clock, 200)}"] if meta.clock else []),
+                *(["SMs in use: at most, a busy partition counts as a whole"] if scene.bands else []),
+            ]
+        ),
         missing=(*missing_facts(meta), *partition_warnings(trace), *scene.notes),
         legend=(*((display_name(trace.names[code], 28), scene.styles[code]) for code in codes), *_kind_entries(trace, scene)),
         more_names=more,
@@ -102,14 +109,15 @@ def partition_swatch_svg(style: PartitionStyle) -> str:
 
 def partition_lead(header: Header) -> str:
     """Say what the partitions' legend is about."""
-    return "SMs:" if header.partitions else ""
+    return "SMs by partition:" if header.partitions else ""
 
 
 def _partitions_html(header: Header) -> str:
     if not header.partitions:
         return ""
     entries = "".join(
-        f'<span class="gsl-name"><svg class="gsl-sms" viewBox="0 0 24 14">{partition_swatch_svg(style)}</svg>{escape(text)}</span>'
+        f'<span class="gsl-name"><svg class="gsl-sms" viewBox="0 0 24 14">{partition_swatch_svg(style)}</svg>'
+        f"{escape(text)}</span>"
         for text, style in header.partitions
     )
     more = f'<span class="gsl-name">and {header.more_partitions:,} more</span>' if header.more_partitions else ""

@@ -103,8 +103,8 @@ class Scene:
     """Where the partitions are, from the top; empty where there are none."""
     marks: tuple[LayoutMark, ...]
     """When the SMs were shared out anew."""
-    marks_px: float
-    """Height of the room for their labels, above all lanes."""
+    mark_rows: tuple[float, ...]
+    """Middle of each line of their labels, in px from the top, above all lanes."""
     bands: tuple[SMBand, ...]
     """SMs in use over time, by partition, from the bottom; empty where there are no partitions."""
     sm_count: int
@@ -148,7 +148,7 @@ def plan_scene(trace: Trace, *, max_spans: int = MAX_DRAWN_SPANS) -> Scene:
     groups, bands = plan_groups(trace), plan_bands(trace, zero_ns)
     marks, mark_notes = plan_marks(trace, zero_ns, width_ns)
     rows = assign_rows(trace)
-    lanes = _lane_rooms(trace, rows, groups, marks_px=MARK_PX * min(2, len(marks)))
+    lanes = _lane_rooms(trace, rows, groups, marks_px=MARK_PX * _mark_row_count(marks))
     kept, notes = _longest(trace, max_spans)
     drawn_row = lanes.drawn_row[rows.row]
     order = kept[np.lexsort((trace.start_ns[kept], drawn_row[kept]))]
@@ -167,7 +167,7 @@ def plan_scene(trace: Trace, *, max_spans: int = MAX_DRAWN_SPANS) -> Scene:
         lanes=lanes.boxes,
         groups=lanes.groups,
         marks=marks,
-        marks_px=lanes.marks_px,
+        mark_rows=tuple(MARK_PX * lanes.scale * (row + 0.5) for row in range(_mark_row_count(marks))),
         bands=bands,
         sm_count=trace.metadata.device.sm_count,
         partition_texts=tuple(partition_texts(trace)) if groups or bands else (),
@@ -248,7 +248,8 @@ class _LaneRooms:
     row_lane: Int64Array
     drawn_row: Int64Array
     """By row of `Rows`: its place from the top."""
-    marks_px: float
+    scale: float
+    """What heights were multiplied by to stay within `MAX_HEIGHT_PX`."""
     height_px: float
 
 
@@ -280,9 +281,13 @@ def _lane_rooms(trace: Trace, rows: Rows, groups: Sequence[LaneGroup], *, marks_
         row_bottom=row_top + (row_px - 2) * scale,
         row_lane=np.repeat(order, row_count),
         drawn_row=drawn_row,
-        marks_px=marks_px * scale,
+        scale=scale,
         height_px=total_px * scale,
     )
+
+
+def _mark_row_count(marks: Sequence[LayoutMark]) -> int:
+    return 0 if not marks else 1 if len(marks) < 4 else 2
 
 
 def _row_heights(trace: Trace, rows: Rows, groups: Sequence[LaneGroup]) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 import numpy as np
@@ -13,25 +13,18 @@ from gpustreamlab.analysis import Overlap, overlap, time_ticks
 from gpustreamlab.draw._colours import text_colour
 from gpustreamlab.draw._figure import EMPTY_TEXT
 from gpustreamlab.draw._hatches import hatch_fill, hatch_patterns
-from gpustreamlab.draw._header import Header, plan_header, swatch_svg
+from gpustreamlab.draw._header import Header, partition_lead, partition_swatch_svg, plan_header, swatch_svg
+from gpustreamlab.draw._partition_svg import group_shapes, mark_shapes, sm_strip_shapes, step_path
 from gpustreamlab.draw._scene import Scene, plan_scene, text_width_px
+from gpustreamlab.draw._svg_plot import GRID, INK, PAPER, SOFT, STRIP_PX, WIDTH_PX, SVGPlot, svg_text
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import FloatArray, Int64Array
-
-WIDTH_PX = 1000
-"""Width of the picture."""
 
 MAX_SVG_BARS = 3_000
 """Most bars that a picture holds; narrower neighbours are merged until they are fewer."""
 
 MAX_SVG_WAITS = 300
 """Most arrows between spans that a picture holds."""
-
-MAX_SVG_HEIGHT_PX = 2_400
-"""Tallest area of lanes in the picture; rows get lower where a trace needs more."""
-
-_STRIP_PX = 44
-_INK, _SOFT, _GRID, _PAPER = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
 
 
 def timeline_svg(trace: Trace, *, scene: Scene | None = None, result: Overlap | None = None) -> str:
@@ -47,40 +40,22 @@ def timeline_svg(trace: Trace, *, scene: Scene | None = None, result: Overlap | 
     scene = plan_scene(trace) if scene is None else scene
     header = plan_header(trace, scene, overlap(trace) if result is None else result)
     head, head_px = _head(header)
-    plot = _Plot(scene, head_px)
-    parts = [*head, *_lanes(scene, plot), *_axis(plot), *_bars(trace, scene, plot), *_waits(scene, plot), *_strip(scene, plot)]
-    height_px = round(plot.bottom_px + _STRIP_PX + 50)
+    plot = SVGPlot(scene, head_px)
+    below = [*_lanes(scene, plot), *group_shapes(scene, plot), *_axis(plot)]
+    above = [*_waits(scene, plot), *sm_strip_shapes(scene, plot), *_strip(scene, plot), *mark_shapes(scene, plot)]
+    parts = [*head, *below, *_bars(trace, scene, plot), *above]
+    height_px = round(plot.bottom_px + 40)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{height_px}" viewBox="0 0 {WIDTH_PX} {height_px}" '
-        f'font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="12" fill="{_INK}">'
+        f'font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="12" fill="{INK}">'
         f"<title>{escape(header.title)}</title><defs>{hatch_patterns()}</defs>"
-        f'<rect width="100%" height="100%" fill="{_PAPER}"/>{"".join(parts)}</svg>'
+        f'<rect width="100%" height="100%" fill="{PAPER}"/>{"".join(parts)}</svg>'
     )
 
 
 def picture_uri(svg: str) -> str:
     """Return an SVG text as a data URI for an ``img`` element, in which nothing runs."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-
-
-class _Plot:
-    """Where things are in the picture, in px."""
-
-    def __init__(self, scene: Scene, top_px: float) -> None:
-        texts = [text for box in scene.lanes for text in (box.label, box.detail)]
-        self.left_px = min(220.0, 24 + max([40.0, *(text_width_px(text, 11) for text in texts)]))
-        self.right_px = WIDTH_PX - 16.0
-        self.top_px = top_px
-        self.scale_y = min(1.0, MAX_SVG_HEIGHT_PX / max(1.0, scene.height_px))
-        self.bottom_px = top_px + max(40.0, scene.height_px * self.scale_y)
-        self.end_ns = scene.width_ns or 1e6
-        self.scale_x = (self.right_px - self.left_px) / self.end_ns
-
-    def x(self, time_ns: FloatArray) -> FloatArray:
-        return self.left_px + time_ns * self.scale_x
-
-    def y(self, place_px: float) -> float:
-        return self.top_px + place_px * self.scale_y
 
 
 def _head(header: Header) -> tuple[list[str], float]:
@@ -92,30 +67,41 @@ def _head(header: Header) -> tuple[list[str], float]:
         f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle">{header.badge}</text>',
     ]
     place = 42
-    texts = [(header.facts, _INK, 400), (header.finding, _INK, 600), (header.source, _SOFT, 400)]
+    texts = [(header.facts, INK, 400), (header.finding, INK, 600), (header.source, SOFT, 400)]
     texts += [(f"⚠ {fact}", "#8a4b00", 600) for fact in header.missing]
     for text, colour, weight in texts:
         for line in textwrap.wrap(text, 140):
             lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
-    legend, place = _legend(header, place)
+    names = [(name, swatch_svg(style)) for name, style in header.legend]
+    names += [(f"and {header.more_names:,} more names", "")] if header.more_names else []
+    legend, place = _legend(names, place, swatch_px=16)
+    # A picture within the picture cuts off what is beyond its border.
+    partitions = [
+        (text, f'<svg width="24" height="14">{partition_swatch_svg(style)}</svg>') for text, style in header.partitions
+    ]
+    partitions += [(f"and {header.more_partitions:,} more", "")] if header.more_partitions else []
+    if partitions:
+        shapes, place = _legend([(partition_lead(header), ""), *partitions], place + 10, swatch_px=24)
+        legend += shapes
     return [*lines, *legend], place + 4.0
 
 
-def _legend(header: Header, place: int) -> tuple[list[str], int]:
+def _legend(entries: Sequence[tuple[str, str]], place: int, *, swatch_px: int) -> tuple[list[str], int]:
+    """Write texts with their swatches in lines, and return where the next line begins."""
     parts, x = [], 12.0
-    entries = [(name, swatch_svg(style)) for name, style in header.legend]
-    entries += [(f"and {header.more_names:,} more names", "")] if header.more_names else []
     for name, swatch in entries:
-        width_px = 22 + text_width_px(name, 12) + 12
+        indent_px = swatch_px + 5 if swatch else 0
+        width_px = indent_px + text_width_px(name, 12) + 13
         if x + width_px > WIDTH_PX - 12 and x > 12:
             x, place = 12.0, place + 18
-        parts.append(f'<g transform="translate({x:.0f} {place - 9})">{swatch}<text x="21" y="10">{escape(name)}</text></g>')
+        text = f'<text x="{indent_px}" y="10">{escape(name)}</text>'
+        parts.append(f'<g transform="translate({x:.0f} {place - 9})">{swatch}{text}</g>')
         x += width_px
     return parts, place + (12 if entries else -6)
 
 
-def _lanes(scene: Scene, plot: _Plot) -> Iterator[str]:
+def _lanes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     last_px = -100.0
     for index, box in enumerate(scene.lanes):
         top, bottom = plot.y(box.top), plot.y(box.bottom)
@@ -126,14 +112,16 @@ def _lanes(scene: Scene, plot: _Plot) -> Iterator[str]:
             continue
         last_px = middle
         two = bool(box.detail) and bottom - top > 28
-        yield _text(plot.left_px - 8, middle + (-2 if two else 4), box.label, "end", _INK)
+        yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), box.label, "end", INK)
         if two:
-            yield _text(plot.left_px - 8, middle + 12, box.detail, "end", _SOFT, 10)
+            yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
     if not len(scene.span):
-        yield _text((plot.left_px + plot.right_px) / 2, (plot.top_px + plot.bottom_px) / 2 + 4, EMPTY_TEXT, "middle", _SOFT, 14)
+        yield svg_text(
+            (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, EMPTY_TEXT, "middle", SOFT, 14
+        )
 
 
-def _bars(trace: Trace, scene: Scene, plot: _Plot) -> Iterator[str]:
+def _bars(trace: Trace, scene: Scene, plot: SVGPlot) -> Iterator[str]:
     first, left_px, right_px, longest = merge_bars(scene, plot.scale_x)
     x0 = plot.x(left_px / plot.scale_x)
     x1 = plot.x(right_px / plot.scale_x)
@@ -152,12 +140,12 @@ def _bars(trace: Trace, scene: Scene, plot: _Plot) -> Iterator[str]:
         room = int((width - 8) / 6.3)
         text = trace.names[name]
         if count == 1 and height >= 11 and room >= min(4, len(text)):
-            labels.append(_text(begin + 4, top + height / 2 + 4, _cut(text, room), "start", text_colour(fill), 11))
+            labels.append(svg_text(begin + 4, top + height / 2 + 4, _cut(text, room), "start", text_colour(fill), 11))
     if len(first) < len(scene.span):
         note = f"Narrow neighbours share a bar here: {len(scene.span):,} spans in {len(first):,} bars."
-        labels.append(_text(plot.right_px, plot.bottom_px + _STRIP_PX + 44, note, "end", _SOFT, 11))
+        labels.append(svg_text(plot.right_px, plot.bottom_px + 34, note, "end", SOFT, 11))
     for (fill, hatch), paths in shapes.items():
-        outline = f'<path d="{"".join(paths)}" fill="{fill}" stroke="{_PAPER}" stroke-width=".7"/>'
+        outline = f'<path d="{"".join(paths)}" fill="{fill}" stroke="{PAPER}" stroke-width=".7"/>'
         over = hatch_fill(hatch)
         yield outline + (f'<path d="{"".join(paths)}" fill="{over}"/>' if over else "")
     yield from labels
@@ -193,47 +181,35 @@ def merge_bars(
     return first, left_px[first], np.maximum.reduceat(right_px, first), longest
 
 
-def _waits(scene: Scene, plot: _Plot) -> Iterator[str]:
+def _waits(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     for source, target in scene.edges[:MAX_SVG_WAITS].tolist():
         down = scene.row[source] <= scene.row[target]
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + float(time_ns) * plot.scale_x for time_ns in (scene.right_ns[source], scene.left_ns[target]))
         y0, y1 = plot.y(float(from_y[scene.row[source]])), plot.y(float(to_y[scene.row[target]]))
         back = -5 if down else 5
-        yield f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{_SOFT}"/>'
-        yield f'<path d="M{x1:.1f} {y1:.1f}l-3 {back}h6z" fill="{_SOFT}"/>'
+        yield f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{SOFT}"/>'
+        yield f'<path d="M{x1:.1f} {y1:.1f}l-3 {back}h6z" fill="{SOFT}"/>'
 
 
-def _strip(scene: Scene, plot: _Plot) -> Iterator[str]:
-    top, bottom = plot.bottom_px + 10, plot.bottom_px + 10 + _STRIP_PX
+def _strip(scene: Scene, plot: SVGPlot) -> Iterator[str]:
+    top, bottom = plot.strip_top_px, plot.bottom_px
     most = max(1, int(scene.step_count.max(initial=0)))
-    columns = 400
-    edges_ns = np.linspace(0, plot.end_ns, columns + 1)
-    if len(scene.step_ns) > columns:
-        area = np.concatenate(([0.0], np.cumsum(np.diff(scene.step_ns) * scene.step_count[:-1])))
-        times_ns, counts = edges_ns[:-1], np.diff(np.interp(edges_ns, scene.step_ns, area)) / (edges_ns[1] - edges_ns[0])
-    else:
-        times_ns, counts = scene.step_ns, scene.step_count.astype(np.float64)
-    if len(times_ns):
-        x = plot.x(times_ns)
-        y = bottom - counts / most * _STRIP_PX
-        steps = "".join(f"H{place:.1f}V{height:.1f}" for place, height in zip(x.tolist(), y.tolist(), strict=True))
-        yield f'<path d="M{x[0]:.1f} {bottom:.1f}{steps}H{plot.right_px:.1f}V{bottom:.1f}z" fill="#4c8dae" fill-opacity=".75"/>'
-    yield _text(plot.left_px - 8, top + 8, f"{most:,} busy", "end", _INK, 11)
-    yield _text(plot.left_px - 8, bottom, "0", "end", _INK, 11)
+    counts = scene.step_count.astype(np.float64)
+    path = step_path(scene.step_ns, counts, plot, bottom_px=bottom, scale=STRIP_PX / most)
+    if path:
+        yield f'<path d="{path}" fill="#4c8dae" fill-opacity=".75"/>'
+    yield svg_text(plot.left_px - 8, top + 8, f"{most:,} busy", "end", INK, 11)
+    yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
 
 
-def _axis(plot: _Plot) -> Iterator[str]:
-    bottom = plot.bottom_px + 10 + _STRIP_PX
+def _axis(plot: SVGPlot) -> Iterator[str]:
+    bottom = plot.bottom_px
     for tick_ns, label in time_ticks(0, plot.end_ns):
         x = plot.left_px + tick_ns * plot.scale_x
-        yield f'<path d="M{x:.1f} {plot.top_px:.0f}V{bottom + 4:.0f}" stroke="{_GRID}" stroke-opacity=".7"/>'
-        yield _text(x, bottom + 18, label, "middle", _INK, 11)
-    yield _text((plot.left_px + plot.right_px) / 2, bottom + 34, "time since the first start", "middle", _SOFT, 11)
-
-
-def _text(x: float, y: float, text: str, anchor: str, colour: str, size_px: int = 12) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-size="{size_px}">{escape(text)}</text>'
+        yield f'<path d="M{x:.1f} {plot.top_px:.0f}V{bottom + 4:.0f}" stroke="{GRID}" stroke-opacity=".7"/>'
+        yield svg_text(x, bottom + 18, label, "middle", INK, 11)
+    yield svg_text((plot.left_px + plot.right_px) / 2, bottom + 34, "time since the first start", "middle", SOFT, 11)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpustreamlab.draw import inline_html
-from tests.helpers.traces import evil_trace, pipeline_trace
+from tests.helpers.traces import evil_trace, partition_trace, pipeline_trace
 
 pytestmark = pytest.mark.browser
 
@@ -62,3 +62,12 @@ def test_hostile_names_are_text_in_the_frame(show):
     page = show(evil_trace())
     assert page.locator("iframe").first.content_frame.locator("img[src='x']").count() == 0
     assert "onerror=alert(1)" in page.locator("iframe").first.content_frame.locator("h1").inner_text()
+
+
+def test_partitions_are_in_the_frame_and_in_the_picture(show):
+    page = show(partition_trace())
+    content = page.locator("iframe").first.content_frame
+    assert "prefill · 96 SMs" in content.locator(".gsl-legend").last.inner_text()
+    assert content.locator("html").evaluate("e => e.scrollWidth <= e.clientWidth")
+    still = show(partition_trace(), javascript=False)
+    assert "Partition prefill: 96 SMs (asked for 90)" in still.locator("img.gsl-picture").first.get_attribute("alt")

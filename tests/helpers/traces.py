@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from gpustreamlab.model import SPAN_KINDS, Device, Edges, Lane, Layout, Partition, Trace, TraceMetadata
+from gpustreamlab.model import SPAN_KINDS, Device, Edges, Lane, Layout, LayoutChange, Partition, Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier, SpanKind
 
 EVIL_NAME = "</script><img src=x onerror=alert(1)>"
 MS = 1_000_000
 
 
-def make_trace(spans, *, lanes=None, threads=("MainThread",), edges=(), layout=None, **meta):
+def make_trace(spans, *, lanes=None, threads=("MainThread",), edges=(), layout=None, layouts=(), partitions=(), **meta):
     """Build a trace from dicts or tuples (lane, name, start_ns, end_ns[, options]); lanes are named in order of appearance."""
     rows = []
     for lane, name, start_ns, end_ns, *options in spans:
@@ -32,11 +34,15 @@ def make_trace(spans, *, lanes=None, threads=("MainThread",), edges=(), layout=N
         kind=[SPAN_KINDS.index(SpanKind(row.get("kind", "range"))) for row in rows],
         parent=[row.get("parent", -1) for row in rows],
         thread=[row.get("thread", 0) for row in rows],
+        partition=[row.get("partition", -1) for row in rows],
+        partitions=partitions,
+        extra={"grid_blocks": [row.get("blocks", 0) for row in rows]} if any("blocks" in row for row in rows) else {},
         names=names,
         lanes=lanes,
         threads=threads,
         edges=Edges(source=[a for a, _ in edges], target=[b for _, b in edges], kind=[0] * len(edges)),
         layout=layout,
+        layouts=layouts,
         metadata=TraceMetadata(**facts),
     )
 
@@ -63,8 +69,9 @@ def pipeline_trace(batch_count=6, **meta):
         down = run + 1_100_000
         first = len(spans)
         spans.append(("upload", "copy in", up, up + 900_000, {"queued_ns": up - 40_000}))
-        spans.append(("compute", "filter", run, run + 600_000, {"queued_ns": up - 30_000}))
-        spans.append(("compute", "statistics", run + 600_000, run + 980_000, {"queued_ns": up - 20_000}))
+        spans.append(("compute", "filter", run, run + 600_000, {"queued_ns": up - 30_000, "partition": 0}))
+        later = {"queued_ns": up - 20_000, "partition": 0}
+        spans.append(("compute", "statistics", run + 600_000, run + 980_000, later))
         spans.append(("download", "copy out", down - 100_000, down + 500_000, {"queued_ns": up - 10_000}))
         edges += [(first, first + 1), (first + 2, first + 3)]
     lanes = (
@@ -72,9 +79,74 @@ def pipeline_trace(batch_count=6, **meta):
         Lane(name="compute", stream=2, priority=-1, partition="prefill"),
         Lane(name="download", stream=3),
     )
-    layout = Layout(partitions=(Partition(name="prefill", requested_sms=90, granted_sms=96),), remainder_sms=36)
+    prefill = Partition(name="prefill", requested_sms=90, granted_sms=96)
+    layout = Layout(partitions=(prefill,), remainder_sms=36)
     facts = {"clock_error_ns": 500, "range_error_ns": 400, "range_correction_ns": 2600, "title": "Image pipeline"} | meta
-    return make_trace(spans, lanes=lanes, edges=edges, layout=layout, **facts)
+    return make_trace(spans, lanes=lanes, edges=edges, layout=layout, partitions=(prefill,), **facts)
+
+
+PREFILL = Partition(name="prefill", requested_sms=90, granted_sms=96, sm_ids=tuple(range(96)))
+DECODE = Partition(name="decode", requested_sms=36, granted_sms=36, sm_ids=tuple(range(96, 132)))
+
+
+def partition_trace(*, is_enforced=True, **meta):
+    """Two streams in partitions, one of both with two more, and one stream on the whole card."""
+    spans = []
+    for k in range(5):
+        begin = k * 2 * MS
+        spans.append(("prefill", "gemm", begin, begin + 1_700_000, {"partition": 0}))
+        spans.append(("kv", "copy kv", begin + 1_700_000, begin + 1_950_000, {"partition": 0}))
+        spans += [("decode", "attention", at, at + 350_000, {"partition": 1}) for at in range(begin, begin + 2 * MS, 500_000)]
+    spans.append(("logging", "checksum", 4 * MS, 5 * MS))
+    lanes = (
+        Lane(name="logging", stream=9, sm_count=132),
+        Lane(name="prefill", stream=1, partition="prefill", sm_count=96),
+        Lane(name="decode", stream=2, partition="decode", sm_count=36, priority=-1),
+        Lane(name="kv", stream=3, partition="prefill", sm_count=96),
+    )
+    layout = Layout(partitions=(PREFILL, DECODE), is_enforced=is_enforced)
+    facts = {"title": "Prefill beside decode", "clock_error_ns": 500} | meta
+    return make_trace(
+        spans,
+        lanes=lanes,
+        layout=layout,
+        layouts=(LayoutChange(time_ns=-MS, layout=layout),),
+        partitions=(PREFILL, DECODE),
+        **facts,
+    )
+
+
+def repartition_trace(**meta):
+    """Whole card for 2 ms, prefill 96 and decode 36 for 4 ms, then 64 and 68 for 4 ms."""
+    small = Partition(name="prefill", requested_sms=64, granted_sms=64)
+    large = Partition(name="decode", requested_sms=68, granted_sms=68)
+    parts = (PREFILL, DECODE, small, large)
+    first, second = Layout(partitions=parts[:2]), Layout(partitions=parts[2:])
+    spans = []
+    for k in range(10):
+        code = -1 if k < 2 else 0 if k < 6 else 2
+        spans.append(("prefill", "gemm", k * MS, k * MS + 900_000, {"partition": code}))
+        spans.append(("decode", "attention", k * MS + 300_000, k * MS + 700_000, {"partition": code + 1 if code >= 0 else -1}))
+    lanes = (
+        Lane(name="prefill", stream=1, partition="prefill", sm_count=64),
+        Lane(name="decode", stream=2, partition="decode", sm_count=68),
+    )
+    changes = (LayoutChange(time_ns=1_950_000, layout=first), LayoutChange(time_ns=5_950_000, layout=second))
+    return make_trace(spans, lanes=lanes, layout=second, layouts=changes, partitions=parts, title="Repartition", **meta)
+
+
+def many_partitions_trace(lane_count=100, partition_count=8, span_count=2_000):
+    """Lanes without order in partitions of 16 SMs, with hostile names."""
+    plain = random_trace(span_count, lane_count)
+    parts = tuple(
+        Partition(name=f"{EVIL_NAME} {number}" if number == 2 else f"part {number}", requested_sms=12, granted_sms=16)
+        for number in range(partition_count)
+    )
+    lanes = tuple(
+        replace(lane, partition=parts[place % partition_count].name, sm_count=16) for place, lane in enumerate(plain.lanes)
+    )
+    layout = Layout(partitions=parts, remainder_sms=max(0, 132 - 16 * partition_count))
+    return replace(plain, lanes=lanes, partitions=parts, partition=plain.lane % partition_count, layout=layout)
 
 
 def nested_trace():

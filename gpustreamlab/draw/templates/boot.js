@@ -22,13 +22,16 @@
     document.documentElement.dataset.theme = theme
     const style = getComputedStyle(document.documentElement)
     const ink = style.getPropertyValue("--ink").trim(), soft = style.getPropertyValue("--soft").trim()
-    const grid = style.getPropertyValue("--grid").trim(), paper = style.getPropertyValue("--paper").trim()
+    const grid = style.getPropertyValue("--grid").trim(), paper = style.getPropertyValue("--paper").trim(), warn = style.getPropertyValue("--warn").trim()
     for (const model of models) {
       if (/Axis$/.test(model.type))
         model.setv({major_label_text_color: ink, axis_label_text_color: soft, axis_line_color: grid, ...(model.major_tick_line_color && {major_tick_line_color: grid})})
       else if (model.type === "Grid") model.setv({grid_line_color: grid, grid_line_alpha: 0.7})
       else if (model.type === "GlyphRenderer" && model.name === "bars") model.glyph.setv({line_color: paper})
       else if (model.type === "GlyphRenderer" && model.name === "waits") model.glyph.setv(model.glyph.type === "Segment" ? {line_color: soft} : {fill_color: soft})
+      else if (model.type === "HTMLLabel" && model.name === "group label") model.setv({text_color: ink})
+      else if (model.type === "GlyphRenderer" && model.name === "mark lines") model.glyph.setv({line_color: warn})
+      else if (model.type === "GlyphRenderer" && model.name === "mark labels") model.glyph.setv({text_color: warn})
       else if (model.type === "GlyphRenderer" && model.name === "empty") model.glyph.setv({text_color: ink})
     }
   }

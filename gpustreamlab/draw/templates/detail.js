@@ -1,6 +1,53 @@
 // Level of detail: bars for what is at least MERGE_PX wide, one merged bar for what is narrower and close together.
 // A merged bar of several names is grey, and a note says so as long as one is on the screen.
 const MERGE_PX = 2, MIXED_FILL = "#8d99a6"
+const after = (times, limit) => {
+  let lo = 0, hi = times.length
+  while (lo < hi) { const m = (lo + hi) >> 1; if (times[m] <= limit) lo = m + 1; else hi = m }
+  return lo
+}
+// Several step functions on common times.
+const sampled = (series, x0, x1, inner) => {
+  const cuts = series.map(({time}) => { const first = Math.max(0, after(time, x0) - 1); return [first, Math.min(after(time, x1) + 1, time.length)] })
+  const px = (x1 - x0) / inner, x = [], y = series.map(() => [])
+  if (cuts.reduce((sum, [first, last]) => sum + last - first, 0) <= 2 * inner) {
+    const times = new Set()
+    series.forEach(({time}, s) => { for (let i = cuts[s][0]; i < cuts[s][1]; i++) times.add(time[i]) })
+    x.push(...[...times].sort((a, b) => a - b))
+    series.forEach(({time, count}, s) => {
+      let i = cuts[s][0]
+      for (const t of x) { while (i < cuts[s][1] && time[i] <= t) i++; y[s].push(i ? count[i - 1] : 0) }
+    })
+  } else {
+    for (let c = 0; c < inner; c++) x.push(x0 + c * px)
+    series.forEach(({time, count}, s) => {
+      let i = cuts[s][0]
+      for (let c = 0; c < inner; c++) {
+        const a = x0 + c * px, b = a + px
+        let sum = 0, at = a
+        while (i + 1 < time.length && time[i + 1] <= b) { sum += (time[i + 1] - at) * (time[i] <= at ? count[i] : 0); at = time[i + 1]; i++ }
+        sum += i < time.length && time[i] <= at ? (b - at) * count[i] : 0
+        y[s].push(sum / px)
+      }
+    })
+  }
+  while (x.length < 2) { x.push(x1); y.forEach(v => v.push(0)) } // BokehJS 3.9 never comes back from drawing a step area of no points.
+  return {x, y}
+}
+// Labels of the changes in view, on the first row that has room; a line without a label stays.
+const placed = ({time, text, width}, x0, x1, px) => {
+  const out = {x: [], y: [], text: [], align: [], shift: []}, free = mark_rows.map(() => x0)
+  for (let i = 0; i < time.length; i++) {
+    if (time[i] < x0 || time[i] > x1) continue
+    const room = (width[i] + 8) * px, right = time[i] + room <= x1, begin = right ? time[i] : time[i] - room
+    const row = free.findIndex(limit => begin >= limit)
+    if (row < 0) continue
+    free[row] = begin + room
+    out.x.push(time[i]); out.y.push(mark_rows[row]); out.text.push(text[i])
+    out.align.push(right ? "left" : "right"); out.shift.push(right ? 4 : -4)
+  }
+  return out
+}
 const draw = () => {
   lanes.__gsl_frame = 0
   const x0 = lanes.x_range.start, x1 = lanes.x_range.end, inner = lanes.inner_width
@@ -48,25 +95,19 @@ const draw = () => {
   const note = document.getElementById("gsl-merged")
   if (note) note.hidden = !merged.fill.includes(MIXED_FILL)
   hatched.forEach((source, index) => { source.data = hatch[index] })
-  // The strip: every step where they are few, the mean of each pixel column where they are many.
-  const t = steps.data.time, k = steps.data.count, x = [], y = []
-  let lo = 0, hi = t.length
-  while (lo < hi) { const m = (lo + hi) >> 1; if (t[m] <= x0) lo = m + 1; else hi = m }
-  const first = Math.max(0, lo - 1)
-  lo = first; hi = t.length
-  while (lo < hi) { const m = (lo + hi) >> 1; if (t[m] <= x1) lo = m + 1; else hi = m }
-  if (lo - first <= 2 * inner) for (let i = first; i < Math.min(lo + 1, t.length); i++) { x.push(t[i]); y.push(k[i]) }
-  else {
-    let i = first
-    for (let c = 0; c < inner; c++) {
-      const a = x0 + c * px, b = a + px
-      let sum = 0, at = a
-      while (i + 1 < t.length && t[i + 1] <= b) { sum += (t[i + 1] - at) * (t[i] <= at ? k[i] : 0); at = t[i + 1]; i++ }
-      sum += (b - at) * (t[i] <= at ? k[i] : 0)
-      x.push(a); y.push(sum / px)
-    }
-  }
-  while (x.length < 2) { x.push(x1); y.push(0) } // BokehJS 3.9 never comes back from drawing a step area of no points.
-  strip.data = {time: x, count: y, zero: x.map(() => 0)}
+  // The strips: every step where they are few, the mean of each pixel column where they are many.
+  const busy = sampled([steps.data], x0, x1, inner)
+  strip.data = {time: busy.x, count: busy.y[0], zero: busy.x.map(() => 0)}
+  const used = sampled(sms.map(source => source.data), x0, x1, inner)
+  let low = used.x.map(() => 0)
+  stacks.forEach((source, index) => {
+    const high = low.map((v, c) => v + used.y[index][c])
+    source.data = {time: used.x, low, high}
+    low = high
+  })
+  if (marks.length) marks[1].data = placed(marks[0].data, x0, x1, px)
 }
+// The bands of the partitions stand left of the frame, which would cut them off; the figure does so at its own border.
+const view = has_groups && cb_context.index.find_one(lanes)
+if (view) view.frame.el.style.overflow = "visible"
 if (!lanes.__gsl_frame) lanes.__gsl_frame = requestAnimationFrame(draw)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.draw._colours import NAME_HATCHES, PALETTE, name_styles, text_colour
+from gpustreamlab.draw._colours import NAME_HATCHES, PALETTE, PARTITION_PALETTE, name_styles, partition_style, text_colour
 
 NAMES = st.lists(st.text(max_size=8), unique=True, max_size=60)
 
@@ -45,7 +45,19 @@ def test_a_lone_name_has_the_same_colour_in_every_run():
     assert [name_styles([name])[0].fill for name in ("gemm", "copy", "filter")] == ["#D55E00", "#0072B2", "#0072B2"]
 
 
-@pytest.mark.parametrize("fill", PALETTE)
+def test_partitions_differ_in_colour_hatch_and_letter():
+    styles = [partition_style(index) for index in range(800)]
+    assert len({style.fill for style in styles[:8]}) == len({style.hatch for style in styles[:8]}) == 8
+    assert len({(style.fill, style.hatch) for style in styles[:64]}) == 64
+    assert len({style.letter for style in styles}) == 800
+    assert [styles[index].letter for index in (0, 1, 26, 51, 52, 702)] == ["A", "B", "AA", "AZ", "BA", "AAA"]
+
+
+def test_partitions_have_no_colour_of_a_name():
+    assert not set(PARTITION_PALETTE) & set(PALETTE)
+
+
+@pytest.mark.parametrize("fill", [*PALETTE, *PARTITION_PALETTE])
 def test_text_on_every_colour_is_readable(fill):
     def luminance(colour):
         channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]

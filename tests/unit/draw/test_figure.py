@@ -14,6 +14,7 @@ from bokeh.models import (
     BoxZoomTool,
     ColumnDataSource,
     HoverTool,
+    HTMLLabel,
     PanTool,
     PlainText,
     Plot,
@@ -22,7 +23,18 @@ from bokeh.models import (
 )
 
 from gpustreamlab.draw import draw_timeline
-from tests.helpers.traces import empty_trace, evil_trace, nested_trace, one_lane_trace, pipeline_trace, random_trace
+from tests.helpers.traces import (
+    EVIL_NAME,
+    empty_trace,
+    evil_trace,
+    many_partitions_trace,
+    nested_trace,
+    one_lane_trace,
+    partition_trace,
+    pipeline_trace,
+    random_trace,
+    repartition_trace,
+)
 
 
 def by_name(layout, kind, name):
@@ -71,11 +83,11 @@ def test_hover_asks_for_every_field():
     assert {"name", "stream", "start", "duration", "queueing", "thread"} <= set(fields)
 
 
-def test_lane_labels_are_plain_text_with_priority_and_partition():
+def test_lane_labels_are_plain_text_with_priority():
     axis = by_name(draw_timeline(pipeline_trace()), Plot, "lanes").yaxis[0]
     labels = list(axis.major_label_overrides.values())
     assert all(isinstance(label, PlainText) for label in labels)
-    assert [label.text for label in labels] == ["upload", "compute\npriority -1 · prefill (96 SMs)", "download"]
+    assert [label.text for label in labels] == ["compute\npriority -1", "upload", "download"]
 
 
 def test_long_times_have_minute_ticks():
@@ -85,8 +97,17 @@ def test_long_times_have_minute_ticks():
 
 @pytest.mark.parametrize(
     "trace",
-    [empty_trace(), one_lane_trace(), nested_trace(), evil_trace(), random_trace(200, 100)],
-    ids=["empty", "one", "nested", "evil", "100"],
+    [
+        empty_trace(),
+        one_lane_trace(),
+        nested_trace(),
+        evil_trace(),
+        random_trace(200, 100),
+        partition_trace(),
+        repartition_trace(),
+        many_partitions_trace(),
+    ],
+    ids=["empty", "one", "nested", "evil", "100", "partitions", "repartition", "8-partitions"],
 )
 def test_every_trace_becomes_valid_json_without_a_warning(trace, caplog):
     assert json.loads(json.dumps(json_item(draw_timeline(trace))))["doc"]
@@ -96,3 +117,64 @@ def test_every_trace_becomes_valid_json_without_a_warning(trace, caplog):
 def test_package_does_not_import_bokeh_before_it_draws():
     code = "import sys, gpustreamlab.timeline; sys.exit('bokeh' in sys.modules or 'IPython' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def labels(layout, name):
+    return [label.text for label in layout.select({"type": HTMLLabel}) if label.name == name]
+
+
+def test_partitions_have_a_label_and_a_lettered_band():
+    layout = draw_timeline(partition_trace())
+    assert sorted(labels(layout, "group label")) == [
+        "decode · 36 SMs \u2003verified",
+        "prefill · 96 SMs \u2003asked for 90 · verified",
+        "whole card · 132 SMs \u2003shares SMs with every partition",
+    ]
+    assert sorted(labels(layout, "group band")) == ["", "A", "B"]
+
+
+def test_without_partitions_there_is_no_band_no_strip_and_no_field_in_the_hover():
+    layout = draw_timeline(nested_trace())
+    assert list(layout.select({"type": HTMLLabel})) == []
+    assert sorted(model.name for model in layout.select({"type": Plot})) == ["busy", "lanes"]
+    assert all("partition" not in dict(tool.tooltips) for tool in layout.select({"type": HoverTool}))
+    assert "partition" not in sources(layout)["spans"].data
+
+
+def test_every_span_knows_its_partition_as_it_was():
+    trace = repartition_trace()
+    layout = draw_timeline(trace)
+    hover = next(tool for tool in layout.select({"type": HoverTool}) if "partition" in dict(tool.tooltips))
+    names = hover.formatters["@place"].args["partitions"]
+    shown = [names[code] for code in sources(layout)["spans"].data["partition"]]
+    assert shown[:10] == [
+        *["whole card · 132 SMs"] * 2, *["prefill · 96 SMs (asked for 90)"] * 4, *["prefill · 64 SMs"] * 4,
+    ]  # fmt: skip
+    assert shown[10:] == [*["whole card · 132 SMs"] * 2, *["decode · 36 SMs"] * 4, *["decode · 68 SMs"] * 4]
+
+
+def test_hover_says_where_a_layout_was_not_enforced():
+    layout = draw_timeline(partition_trace(is_enforced=False))
+    hover = next(tool for tool in layout.select({"type": HoverTool}) if "partition" in dict(tool.tooltips))
+    assert "prefill · asked for 90, not enforced: all 132 SMs" in hover.formatters["@place"].args["partitions"]
+
+
+def test_strip_of_sms_has_the_steps_of_each_partition_on_the_common_time_axis():
+    layout = draw_timeline(repartition_trace())
+    assert by_name(layout, Plot, "sms").x_range is by_name(layout, Plot, "lanes").x_range
+    assert by_name(layout, Plot, "sms").y_range.end == 132
+    bands = by_name(layout, Plot, "lanes").js_property_callbacks["change:inner_width"][0].args["sms"]
+    assert [max(band.data["count"]) for band in bands] == [96, 68, 132]
+
+
+def test_changes_of_the_layout_are_marked_with_their_texts():
+    layout = draw_timeline(repartition_trace())
+    marks = by_name(layout, Plot, "lanes").js_property_callbacks["change:inner_width"][0].args["marks"][0]
+    assert marks.data["time"].tolist() == [1_950_000, 5_950_000]
+    assert marks.data["text"] == ["prefill 96 SMs, decode 36 SMs", "prefill 96→64, decode 36→68"]
+
+
+def test_hostile_partition_names_stay_texts():
+    layout = draw_timeline(evil_trace())
+    assert any(EVIL_NAME[:10] in text for text in labels(layout, "group label"))
+    assert EVIL_NAME not in json.dumps([label.styles for label in layout.select({"type": HTMLLabel})])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.draw import MAX_DRAWN_EDGES, plan_scene
+from gpustreamlab.draw._groups import CARD_ROW_PX, LEAST_ROW_PX
 from gpustreamlab.draw._scene import (
     LABEL_PX,
     MAX_HEIGHT_PX,
@@ -18,8 +21,17 @@ from gpustreamlab.draw._scene import (
     used_hatches,
     used_names,
 )
-from gpustreamlab.model import Lane, Layout, Partition
-from tests.helpers.traces import empty_trace, make_trace, nested_trace, pipeline_trace, random_trace
+from gpustreamlab.model import Lane
+from tests.helpers.traces import (
+    empty_trace,
+    make_trace,
+    many_partitions_trace,
+    nested_trace,
+    partition_trace,
+    pipeline_trace,
+    random_trace,
+    repartition_trace,
+)
 
 
 def test_times_count_from_the_first_start():
@@ -95,25 +107,15 @@ def test_empty_trace_has_a_scene():
 
 
 @pytest.mark.parametrize(
-    ("lane", "layout", "text"),
+    ("lane", "text"),
     [
-        (Lane(name="a"), None, ""),
-        (Lane(name="a", priority=-2), None, "priority -2"),
-        (Lane(name="a", partition="p"), None, "p"),
-        (
-            Lane(name="a", partition="p"),
-            Layout(partitions=(Partition(name="p", requested_sms=20, granted_sms=24),)),
-            "p (24 SMs)",
-        ),
-        (
-            Lane(name="a", partition="other"),
-            Layout(partitions=(Partition(name="p", requested_sms=20, granted_sms=24),)),
-            "other",
-        ),
+        (Lane(name="a"), ""),
+        (Lane(name="a", priority=-2), "priority -2"),
+        (Lane(name="a", priority=-2, partition="p"), "priority -2"),
     ],
 )
-def test_lane_detail_has_priority_and_partition(lane, layout, text):
-    assert lane_detail(lane, layout) == text
+def test_lane_detail_has_the_priority_only(lane, text):
+    assert lane_detail(lane) == text
 
 
 @given(st.text(max_size=200))
@@ -131,3 +133,55 @@ def test_hatches_are_those_in_use():
     styles = plan_scene(trace).styles
     assert used_hatches(trace, plan_scene(trace)) == sorted({style.hatch for style in styles} - {" "})
     assert {"\\", ".", "x"} <= set(used_hatches(nested_trace(), plan_scene(nested_trace())))
+
+
+def test_lanes_are_grouped_by_partition_in_the_order_of_the_layout_and_the_whole_card_is_last():
+    scene = plan_scene(partition_trace())
+    assert [box.label for box in scene.lanes] == ["prefill", "kv", "decode", "logging"]
+    assert [box.group.name for box in scene.groups] == ["prefill", "decode", None]
+    assert [box.lane for box in scene.lanes] == [1, 3, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "trace", [partition_trace(), repartition_trace(), many_partitions_trace()], ids=["two", "repartition", "many"]
+)
+def test_groups_and_lanes_and_rows_tile_the_picture(trace):
+    scene = plan_scene(trace)
+    place = {box.lane: box for box in scene.lanes}
+    for row, lane in enumerate(scene.row_lane.tolist()):
+        assert place[lane].top < scene.row_top[row] < scene.row_bottom[row] < place[lane].bottom
+    assert (scene.row_top[1:] > scene.row_bottom[:-1]).all()
+    for box in scene.groups:
+        inside = [lane for lane in scene.lanes if box.head_bottom <= lane.top and lane.bottom <= box.bottom]
+        assert [lane.lane for lane in inside] == list(box.group.lanes)
+    for above, below in pairwise(scene.groups):
+        assert above.bottom == pytest.approx(below.top)
+    assert scene.groups[-1].bottom == pytest.approx(scene.height_px)
+
+
+def test_spans_stay_on_their_lane_when_lanes_are_reordered():
+    trace = many_partitions_trace()
+    scene = plan_scene(trace)
+    assert scene.row_lane[scene.row].tolist() == trace.lane[scene.span].tolist()
+    assert (np.diff(scene.row) >= 0).all()
+
+
+def test_lanes_are_as_high_as_their_partitions_have_sms():
+    scene = plan_scene(partition_trace())
+    heights = dict(zip((box.label for box in scene.lanes), (scene.row_bottom - scene.row_top + 2).tolist(), strict=True))
+    assert heights["logging"] == CARD_ROW_PX
+    assert heights["prefill"] == pytest.approx(CARD_ROW_PX * 96 / 132)
+    assert heights["decode"] == LEAST_ROW_PX
+
+
+def test_without_partitions_nothing_of_them_is_drawn():
+    scene = plan_scene(nested_trace())
+    assert (scene.groups, scene.marks, scene.mark_rows, scene.bands, scene.partition_texts) == ((), (), (), (), ())
+    assert np.allclose(scene.row_bottom - scene.row_top, ROW_PX - 2)
+
+
+def test_a_layout_that_is_not_enforced_has_groups_but_no_strip_of_sms():
+    scene = plan_scene(partition_trace(is_enforced=False))
+    assert scene.bands == ()
+    assert scene.groups[0].group.label == "prefill · all 132 SMs, not enforced"
+    assert np.allclose(scene.row_bottom - scene.row_top + 2, CARD_ROW_PX)

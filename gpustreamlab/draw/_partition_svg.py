@@ -1,0 +1,129 @@
+"""Partitions in the static picture: bands beside their lanes, marks of changes, and the strip of SM-time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+import numpy as np
+
+from gpustreamlab.draw._colours import DARK_TEXT, PartitionStyle
+from gpustreamlab.draw._hatches import hatch_fill
+from gpustreamlab.draw._scene import Scene, text_width_px
+from gpustreamlab.draw._svg_plot import BAND_PX, INK, SMS_STRIP_PX, SOFT, WARN, WIDTH_PX, SVGPlot, svg_text
+from gpustreamlab.typing import FloatArray
+
+MAX_SVG_MARKS = 100
+"""Most changes of the layout that a picture marks: the last."""
+
+_COLUMNS = 400
+
+
+def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
+    """Draw a line with the name above the lanes of each partition, and a band in its colour beside them."""
+    for box in scene.groups:
+        style = box.group.style
+        top, head, bottom = plot.y(box.top), plot.y(box.head_bottom), plot.y(box.bottom)
+        yield _box(0, top, WIDTH_PX, head - top, style.fill, 'fill-opacity=".3"')
+        yield from _styled_box(0, top, BAND_PX, bottom - top - 1, style)
+        if head - top < 11:
+            continue
+        middle = (top + head) / 2 + 4
+        detail = f'<tspan dx="14" fill="{SOFT}" font-weight="400">{escape(box.group.detail)}</tspan>'
+        yield (
+            f'<text x="{BAND_PX + 8}" y="{middle:.1f}" font-weight="600">{escape(box.group.label)}'
+            f"{detail if box.group.detail else ''}</text>"
+        )
+        if style.letter:
+            yield (
+                f'<text x="{BAND_PX / 2}" y="{middle:.1f}" text-anchor="middle" font-weight="600" '
+                f'fill="{DARK_TEXT}">{style.letter}</text>'
+            )
+
+
+def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
+    """Draw a line at each change of the layout, and its label where there is room."""
+    free = [plot.left_px] * len(scene.mark_rows)
+    for mark in scene.marks[-MAX_SVG_MARKS:]:
+        x = plot.left_px + mark.time_ns * plot.scale_x
+        path = f"M{x:.1f} {plot.top_px:.1f}V{plot.bottom_px:.1f}"
+        yield f'<path d="{path}" stroke="{WARN}" stroke-width="1.5" stroke-dasharray="5 3"/>'
+        room = text_width_px(mark.text, 11) + 12
+        is_right = x + room <= plot.right_px
+        begin = x if is_right else x - room
+        row = next((row for row, limit in enumerate(free) if begin >= limit), None)
+        if row is None:
+            continue
+        free[row] = begin + room
+        y = plot.y(scene.mark_rows[row]) + 4
+        yield svg_text(x + 4 if is_right else x - 4, y, mark.text, "start" if is_right else "end", WARN, 11)
+
+
+def sm_strip_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
+    """Draw the SMs that the partitions occupy over time, stacked, as high as the card has SMs."""
+    if not scene.bands:
+        return
+    scale = SMS_STRIP_PX / scene.sm_count
+    edges_ns = _common_times(scene, plot)
+    low = np.zeros(len(edges_ns) - 1)
+    for band in scene.bands:
+        high = low + _means(band.step_ns, band.step_sms.astype(np.float64), edges_ns)
+        path = _area(plot.x(edges_ns), plot.sms_bottom_px - high * scale, plot.sms_bottom_px - low * scale)
+        hatch = hatch_fill(band.style.hatch)
+        yield f'<path d="{path}" fill="{band.style.fill}"/>'
+        if hatch:
+            yield f'<path d="{path}" fill="{hatch}"/>'
+        low = high
+    box = f'x="{plot.left_px:.1f}" y="{plot.sms_top_px:.1f}" width="{plot.right_px - plot.left_px:.1f}" height="{SMS_STRIP_PX}"'
+    yield f'<rect {box} fill="none" stroke="{SOFT}" stroke-opacity=".35"/>'
+    yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{scene.sm_count:,} SMs", "end", INK, 11)
+    yield svg_text(plot.left_px - 8, plot.sms_bottom_px, "0", "end", INK, 11)
+
+
+def step_path(times_ns: FloatArray, values: FloatArray, plot: SVGPlot, *, bottom_px: float, scale: float) -> str:
+    """Return the outline of the area below a step function: its steps where they are few, means of columns where many."""
+    if not len(times_ns):
+        return ""
+    if len(times_ns) > _COLUMNS:
+        edges_ns = np.linspace(0, plot.end_ns, _COLUMNS + 1)
+        times_ns, values = edges_ns[:-1], _means(times_ns, values, edges_ns)
+    ends_px = plot.x(np.append(times_ns, plot.end_ns))
+    return _area(ends_px, bottom_px - values * scale, np.full(len(values), bottom_px))
+
+
+def _common_times(scene: Scene, plot: SVGPlot) -> FloatArray:
+    """Return borders of columns for all bands: every step where they are few, even columns where many."""
+    if sum(len(band.step_ns) for band in scene.bands) > _COLUMNS:
+        # Fewer columns where there are many bands: each column of each band costs about 20 bytes.
+        return np.linspace(0, plot.end_ns, max(100, 3 * _COLUMNS // max(3, len(scene.bands))) + 1)
+    return np.unique(np.concatenate([[0.0, plot.end_ns], *(band.step_ns for band in scene.bands)]))
+
+
+def _means(times_ns: FloatArray, values: FloatArray, edges_ns: FloatArray) -> FloatArray:
+    """Return the mean of a step function, which ends at 0, between neighbouring edges."""
+    area = np.concatenate(([0.0], np.cumsum(np.diff(times_ns) * values[:-1])))
+    means: FloatArray = np.diff(np.interp(edges_ns, times_ns, area)) / np.diff(edges_ns)
+    return means
+
+
+def _area(borders_px: FloatArray, high_px: FloatArray, low_px: FloatArray) -> str:
+    """Return a closed outline between two step functions with the same borders; what has no height is left out."""
+    parts = []
+    filled = np.flatnonzero(low_px - high_px > 1e-3)
+    for run in np.split(filled, np.flatnonzero(np.diff(filled) > 1) + 1):
+        if not len(run):
+            continue
+        forth = "".join(f"V{high_px[place]:.1f}H{borders_px[place + 1]:.1f}" for place in run.tolist())
+        back = "".join(f"V{low_px[place]:.1f}H{borders_px[place]:.1f}" for place in run[::-1].tolist())
+        parts.append(f"M{borders_px[run[0]]:.1f} {low_px[run[0]]:.1f}{forth}{back}z")
+    return "".join(parts)
+
+
+def _styled_box(x: float, y: float, width: float, height: float, style: PartitionStyle) -> Iterator[str]:
+    yield _box(x, y, width, height, style.fill)
+    if hatch := hatch_fill(style.hatch):
+        yield _box(x, y, width, height, hatch)
+
+
+def _box(x: float, y: float, width: float, height: float, fill: str, more: str = "") -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}" {more}/>'
