@@ -129,7 +129,7 @@ class TestClosing:
     def test_it_makes_no_more_streams(self, backend):
         context = backend.create_context(ContextSpec(groups=(0,)))
         context.close()
-        with pytest.raises(InvalidHandleError, match="Context 1 .* create_context") as caught:
+        with pytest.raises(InvalidHandleError, match="Context 1 .*create_context") as caught:
             context.create_stream(priority=0)
         assert caught.value.driver_code == "CONTEXT_IS_DESTROYED"
         assert "closed" in repr(context)
@@ -193,7 +193,8 @@ class TestConfinement:
         for _ in range(2):
             fill_card(backend, context.create_stream(priority=0))
         backend.synchronize()
-        assert works[1].start_ns == works[0].end_ns - 0.0 or works[1].end_ns - works[0].start_ns == 11 * MS
+        assert works[1].start_ns == works[0].end_ns - MS  # on what the last wave of the first leaves over
+        assert works[1].end_ns - works[0].start_ns == 11 * MS  # 264 blocks on 24 SMs
 
     def test_equal_and_overlapping_contexts_share_their_sms(self, backend, works):
         for groups in ((0, 1, 2), (0, 1, 2), (2, 3)):
@@ -230,7 +231,7 @@ class TestConfinement:
         assert work.end_ns == submitted_ns + 50_000
 
     def test_memory_bandwidth_is_shared_across_partitions(self, backend, works):
-        xp, half = backend.xp, 16_000_000
+        xp, half = backend.xp, 8_000_000
         streams = [stream_on(backend, *range(7)), stream_on(backend, *range(7, 14))]  # 56 SMs each can draw more than all have
         arrays = [xp.empty(half, "f4") for _ in streams]
         for array, stream in zip(arrays, streams, strict=True):
@@ -243,7 +244,7 @@ class TestConfinement:
 
     def test_array_work_is_confined_too(self, backend, works):
         stream, xp = stream_on(backend, 0), backend.xp
-        a = xp.ones((2048, 2048), "f2")
+        a = xp.ones((512, 512), "f4")  # products of 64 tiles; sums and additions of 32 and more blocks
         seen = watch_placements(backend)
         for target in (stream, backend.null_stream):
             token = backend.select(target)
@@ -251,7 +252,7 @@ class TestConfinement:
             backend.restore(token)
         backend.synchronize()
         assert seen[stream.handle] == EIGHTH
-        assert len(seen[0]) == 132
+        assert not seen[0] <= EIGHTH
 
     @settings(deadline=None, max_examples=25)
     @given(st.permutations(range(16)), st.lists(st.integers(1, 15), min_size=1, max_size=4, unique=True), st.integers(1, 300))
@@ -365,13 +366,13 @@ def test_the_same_program_gives_the_same_times_to_the_bit(preset):
     assert run_program(preset) == run_program(preset)
 
 
-def test_a_thousand_contexts_of_ten_sets_leave_the_scheduler_small():
+def test_hundreds_of_contexts_of_a_few_sets_leave_the_scheduler_small():
     backend = SimBackend()
-    for number in range(1_000):
+    for number in range(300):
         context = backend.create_context(ContextSpec(groups=(number % 10, 10 + number % 3)))
         fill_card(backend, context.create_stream(priority=0))
         context.close()
     backend.synchronize()
     assert len(backend.driver.scheduler.pool.groups) <= 17
     assert backend.driver.streams == {}
-    assert backend.context_bytes == 1_000 * 4 * 2**20
+    assert backend.context_bytes == 300 * 4 * 2**20

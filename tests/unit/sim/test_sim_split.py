@@ -113,7 +113,7 @@ class TestGates:
         ],
     )
     def test_what_is_missing_is_refused_by_name(self, preset, spec, feature):
-        with pytest.raises(DeviceError, match=f"has no {feature}.*It needs CUDA 1[23]") as caught:
+        with pytest.raises(DeviceError, match=f"has no {feature}.*It needs .*Without it: ") as caught:
             SimBackend(preset).create_context(spec)
         assert caught.value.driver_code == "NOT_SUPPORTED"
 
