@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpustreamlab.analysis import PartitionOptions, Share, plan_partitions
 from gpustreamlab.errors import GPUStreamLabError, PartitionError
 from gpustreamlab.model import Device, Layout, Partition, WorkqueueOptions, check_name
 from gpustreamlab.typing import Rounding
 
-MAX_FIELD_LENGTH = 200
-"""Characters that are kept of what was typed into a field."""
+MAX_NAME_TYPED, MAX_REQUEST_TYPED = 200, 40
+"""Characters that are kept of what was typed into the two fields of a partition."""
 
-_ARGUMENTS = frozenset({"plan", "round", "strict", "workqueue", "renamed", "shares", "self"})
+_ARGUMENTS = frozenset({"round", "strict", "workqueue", "renamed"})
 """Names that ``lab.partition`` takes for something else: partitions called so are given in a mapping."""
 
 
@@ -48,8 +48,8 @@ class Problem:
     """What is wrong, and what to do."""
     key: int | None = None
     """The partition at fault; None where there is none in particular."""
-    field: str = "request"
-    """The field at fault: ``"name"`` or ``"request"``."""
+    is_name: bool = False
+    """Whether its name is at fault, not what it asks for."""
     nearest: Mapping[str, int] = field(default_factory=dict)
     """SMs by name of the nearest plan that works; empty where there is none."""
 
@@ -168,10 +168,10 @@ def _name_problem(rows: Sequence[DraftRow]) -> Problem | None:
         try:
             check_name(row.name, "partition", "decode")
         except GPUStreamLabError as error:
-            return Problem(text=str(error), key=row.key, field="name")
+            return Problem(text=str(error), key=row.key, is_name=True)
         if row.name in seen:
             text = f"Another partition is called {row.name!r} already. Give this one a name of its own."
-            return Problem(text=text, key=row.key, field="name")
+            return Problem(text=text, key=row.key, is_name=True)
         seen.add(row.name)
     return None
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from gpustreamlab.model import Device
 
+NO_PARTITION_FILL = "#c3c9d0"
+"""Colour of SMs in no partition, as on the map of the card; the style sheet has another for dark themes."""
+
 _MOST_COLUMNS = 40
 _FEWEST_ROWS = 4
 

@@ -6,6 +6,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.model import Layout
 from gpustreamlab.typing import Feature
 from gpustreamlab.widgets import _state
+from gpustreamlab.widgets._home_thread import HomeThread
 from gpustreamlab.widgets._static_form import html_form, text_form
 from gpustreamlab.widgets._target import PartitionTarget, streams_by_partition
 from gpustreamlab.widgets._view import Surroundings, view_of
 
 _log = logging.getLogger(__name__)
 _STATIC = Path(__file__).parent / "static"
+_DEVICE_ACTIONS = ("apply", "verify")
 
 
-class Partitioner(anywidget.AnyWidget):  # type: ignore[misc] # ipywidgets has no types
+class Partitioner(anywidget.AnyWidget):
     """A card as a grid of its SMs, to share out by hand: drag a boundary or type a number, then Apply.
 
     Nothing touches the device before Apply or Verify. The session does not stay alive for the widget: once it is closed or
@@ -52,11 +55,11 @@ class Partitioner(anywidget.AnyWidget):  # type: ignore[misc] # ipywidgets has n
         capability = target.capabilities[Feature.GREEN_CONTEXTS]
         obstacle = "" if capability.available and target.device.sm_resource is not None else str(capability)
         self._target = weakref.ref(target)
+        self._home = HomeThread()
         self._lock = threading.RLock()  # held while state and view change, never while the session is asked for anything
         self._state = _state.start(target.device, target.layout, obstacle)
-        super().__init__()
+        super().__init__(view=view_of(self._state, self._look_around()))
         self._listener = weakref.ref(_listen(target, self))
-        self._refresh()
         self.on_msg(self._take_message)
 
     def __repr__(self) -> str:
@@ -66,7 +69,7 @@ class Partitioner(anywidget.AnyWidget):  # type: ignore[misc] # ipywidgets has n
         bundle = super()._repr_mimebundle_(**kwargs)
         if bundle is None:
             return None
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        data, metadata = bundle
         view = dict(self.view)
         return {**data, "text/plain": text_form(view), "text/html": html_form(view)}, metadata
 
@@ -77,56 +80,67 @@ class Partitioner(anywidget.AnyWidget):  # type: ignore[misc] # ipywidgets has n
 
     def close(self) -> None:
         """Take the widget off the page and stop following the session. Idempotent."""
-        listener = getattr(self, "_listener", lambda: None)()  # ipywidgets calls this from __del__ too
+        listener = getattr(self, "_listener", _do_nothing)()  # ipywidgets calls this from __del__ too
         if listener is not None:
             listener.stop()
+            listener.stop = _do_nothing
         super().close()
 
     def _take_message(self, _widget: object, content: object, _buffers: object) -> None:
-        """Do what the page asks for, and tell it that this is done. Nothing is raised: no one is there to catch it."""
+        """Do what the page asks for; what touches the device waits for the cells' thread."""
         message = content if isinstance(content, Mapping) else {}
+        answer = partial(self._answer, message, self._state)
+        if _name_of(message.get("action")) in _DEVICE_ACTIONS:
+            self._home.run(answer)
+        else:
+            answer()
+
+    def _answer(self, message: Mapping[str, object], seen: _state.PartitionerState) -> None:
+        """Do what the page asks for, and tell it that this is done. Nothing is raised: no one is there to catch it."""
         try:
-            self._do(message.get("action"))
+            self._do(message.get("action"), seen)
+        except KeyboardInterrupt:
+            self._say("Interrupted. This is the layout in use.", is_bad=True)
         except Exception as error:  # noqa: BLE001 - shown on the page, and logged
             _log.warning("The partitioner could not do what the page asked for.", exc_info=error)
-            self._change(lambda state: _state.say(state, f"{type(error).__name__}: {error}", is_bad=True))
+            self._say(f"{type(error).__name__}: {error}", is_bad=True)
         finally:
             self._refresh()
             self.send({"ack": message.get("seq"), "client": message.get("client")})
 
-    def _do(self, action: object) -> None:
-        name = action.get("do") if isinstance(action, Mapping) else None
-        target = self._open_target()
+    def _do(self, action: object, seen: _state.PartitionerState) -> None:
+        name, target = _name_of(action), self._open_target()
         if name == "look" or target is None:
             return
         if name == "apply":
-            self._apply(target)
+            self._apply(target, seen)
         elif name == "verify":
             self._verify(target)
         else:
             self._change(lambda state: _state.act(state, action))
 
-    def _apply(self, target: PartitionTarget) -> None:
-        state = self._state
+    def _apply(self, target: PartitionTarget, state: _state.PartitionerState) -> None:
+        """Apply what stood on the screen when the page asked for it, although the draft may have changed since."""
         plan = state.plan
         if plan.problem is not None or state.obstacle or not state.is_dirty:
             return
+        refusal = ""
         try:
             target.partition(plan.layout, round=state.rounding, renamed=state.renamed)
-        except GPUStreamLabError:
-            self._change(lambda state: _state.say(state, f"Not applied: {error}", is_bad=True))
-        else:
-            self._change(lambda state: _state.say(state, "Applied."))
+        except GPUStreamLabError as error:
+            refusal = f"Not applied: {error}"
         finally:
             self._take_layout()
+        since = " The draft was changed since." if self._state.is_dirty else ""
+        self._say(refusal or f"Applied.{since}", is_bad=bool(refusal))
 
     def _verify(self, target: PartitionTarget) -> None:
         if self._state.obstacle:
             return
         try:
             verification = target.verify()
-        except GPUStreamLabError:
-            self._change(lambda state: _state.say(state, f"Not verified: {error}", is_bad=True))
+        except GPUStreamLabError as error:
+            self._say(f"Not verified: {error}", is_bad=True)
         else:
             self._change(lambda state: _state.take_verification(state, verification))
         finally:
@@ -149,6 +163,9 @@ class Partitioner(anywidget.AnyWidget):  # type: ignore[misc] # ipywidgets has n
     def _change(self, step: Callable[[_state.PartitionerState], _state.PartitionerState]) -> None:
         with self._lock:
             self._state = step(self._state)
+
+    def _say(self, text: str, *, is_bad: bool = False) -> None:
+        self._change(lambda state: _state.say(state, text, is_bad=is_bad))
 
     def _refresh(self) -> None:
         """Send the page what there is now."""
@@ -188,6 +205,10 @@ def _listen(target: PartitionTarget, widget: Partitioner) -> _Listener:
     listener = _Listener(widget)
     listener.stop = target.watch_layout(listener)
     return listener
+
+
+def _name_of(action: object) -> object:
+    return action.get("do") if isinstance(action, Mapping) else None
 
 
 def _do_nothing() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpustreamlab.model import Device, Layout, Verification, WorkqueueOptions
 from gpustreamlab.typing import Rounding
-from gpustreamlab.widgets._draft import MAX_FIELD_LENGTH, DraftRow, Plan, plan_draft, python_line, rows_of
+from gpustreamlab.widgets._draft import MAX_NAME_TYPED, MAX_REQUEST_TYPED, DraftRow, Plan, plan_draft, python_line, rows_of
 from gpustreamlab.widgets._stops import Boundary, boundaries_of, grantable_sms, moved_rows
 
 Number = int | float
@@ -85,12 +85,12 @@ def start(device: Device, applied: Layout | None, obstacle: str = "") -> Partiti
 
 def set_name(state: PartitionerState, key: int, text: str) -> PartitionerState:
     """Rename a partition."""
-    return _edit(state, key, name=text.strip()[:MAX_FIELD_LENGTH])
+    return _edit(state, key, name=text.strip()[:MAX_NAME_TYPED])
 
 
 def set_request(state: PartitionerState, key: int, text: str) -> PartitionerState:
     """Ask for other SMs, a share, or ``rest``."""
-    return _edit(state, key, request=text.strip()[:MAX_FIELD_LENGTH])
+    return _edit(state, key, request=text.strip()[:MAX_REQUEST_TYPED])
 
 
 def set_rounding(state: PartitionerState, text: str) -> PartitionerState:
@@ -158,10 +158,7 @@ def clear(state: PartitionerState) -> PartitionerState:
 
 def revert(state: PartitionerState) -> PartitionerState:
     """Go back to what is in use."""
-    keys = {row.origin: row.key for row in state.rows if row.origin is not None}
-    fresh = rows_of(state.applied, state.next_key)
-    rows = tuple(replace(row, key=keys.get(row.origin, row.key)) for row in fresh)
-    return replace(state, rows=rows, next_key=state.next_key + len(rows), edited=None, notice="")
+    return replace(_as_applied(state), edited=None, notice="")
 
 
 def use_nearest(state: PartitionerState) -> PartitionerState:
@@ -183,9 +180,9 @@ def take_layout(state: PartitionerState, layout: Layout | None) -> PartitionerSt
     taken = replace(state, applied=layout, verification=state.verification if is_same else None)
     plan = state.plan
     if state.obstacle or not state.is_dirty:
-        return revert(taken)
+        return _as_applied(taken)
     if plan.problem is None and _facts(plan.layout) == _facts(layout):
-        return replace(taken, rows=tuple(replace(row, origin=row.name) for row in state.rows), notice="")
+        return replace(taken, rows=tuple(replace(row, origin=row.name) for row in state.rows))
     if is_same:
         return taken
     names = () if layout is None else layout.names
@@ -195,7 +192,8 @@ def take_layout(state: PartitionerState, layout: Layout | None) -> PartitionerSt
 
 def take_verification(state: PartitionerState, verification: Verification) -> PartitionerState:
     """Take note of what was seen."""
-    text = str(verification).splitlines()[0]
+    headline = str(verification).splitlines()[0]
+    text = f"In use, not the draft: {headline}" if state.is_dirty else headline
     return replace(say(state, text, is_bad=not verification.holds), verification=verification)
 
 
@@ -254,6 +252,14 @@ def _is(value: object, kind: type) -> bool:
 def _edit(state: PartitionerState, key: int, **changes: str) -> PartitionerState:
     rows = tuple(replace(row, **changes) if row.key == key else row for row in state.rows)  # type: ignore[arg-type] # fields are str
     return replace(state, rows=rows, edited=key, notice="")
+
+
+def _as_applied(state: PartitionerState) -> PartitionerState:
+    """Return the state with the rows that ask for what is in use; who was there before keeps its key."""
+    keys: dict[str | None, int] = {row.origin: row.key for row in state.rows if row.origin is not None}
+    fresh = rows_of(state.applied, state.next_key)
+    rows = tuple(replace(row, key=keys.get(row.origin, row.key)) for row in fresh)
+    return replace(state, rows=rows, next_key=state.next_key + len(rows))
 
 
 def _place_of(state: PartitionerState, key: object) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from gpustreamlab.draw import WHOLE_CARD_STYLE
+from gpustreamlab.widgets._grid import NO_PARTITION_FILL
 
 _MARK = "SIMULATED "
 
@@ -81,7 +81,7 @@ def _strip(view: Mapping[str, Any]) -> str:
     total = view["device"]["sm_count"]
     rows = {row["key"]: row for row in view["rows"]}
     parts = [(rows[run["key"]]["fill"], rows[run["key"]]["letter"], run["sms"]) for run in view["runs"]]
-    parts.append((WHOLE_CARD_STYLE.fill, "", _rest_sms(view)))
+    parts.append((NO_PARTITION_FILL, "", _rest_sms(view)))
     spans = "".join(
         f"<span style='display:inline-block;width:{100 * sms / total:.2f}%;background:{fill};color:#101418;"
         f"text-align:center;line-height:22px;height:22px'>{letter or '&#8203;'}</span>"

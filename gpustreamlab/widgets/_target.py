@@ -32,7 +32,7 @@ class PartitionTarget(Protocol):
         """True if the layout can no longer change."""
         ...
 
-    def partition(self, plan: Layout | None, *, round: Rounding, renamed: Mapping[str, str]) -> Layout | None:  # noqa: A002
+    def partition(self, plan: Layout | None, /, *, round: Rounding, renamed: Mapping[str, str]) -> Layout | None:  # noqa: A002
         """Make a layout the one in use, None for the whole card; `renamed` gives the new name of each renamed partition."""
         ...
 

@@ -96,8 +96,9 @@ def _row_view(state: PartitionerState, plan: Plan, place: int, around: Surroundi
         "granted_sms": None if part is None else part.granted_sms,
         "difference": "" if part is None else _difference(part),
         "renamed_from": row.origin if row.origin not in {None, row.name} else None,
-        "problem": "" if problem is None else problem.text,
-        "problem_field": "" if problem is None else problem.field,
+        "problem": "" if problem is None else _problem_text(problem),
+        "is_name_bad": problem is not None and problem.is_name,
+        "is_request_bad": problem is not None and not problem.is_name,
         "streams": list(around.streams.get(row.origin or "", ())),
         "proof": proof,
         "is_proof_bad": is_proof_bad,
@@ -115,19 +116,20 @@ def _difference(part: Partition) -> str:
 def _proof(state: PartitionerState, row: DraftRow, part: Partition | None) -> tuple[str, bool]:
     """Say what was seen of a partition, and whether that is not what was granted."""
     used = _in_use(state.applied, row.origin)
-    if used is None or part is None or used.granted_sms != part.granted_sms:
+    if used is None or part is None or (used.granted_sms, used.groups) != (part.granted_sms, part.groups):
         return ("in use after Apply", False) if part is not None and not state.obstacle else ("", False)
     if used.sm_ids is None:
         return "not verified", False
     seen_text = f"{len(used.sm_ids)} of {used.granted_sms} SMs seen"
+    is_short = len(used.sm_ids) != used.granted_sms
     verification = state.verification
     if verification is None:
-        return seen_text, len(used.sm_ids) != used.granted_sms
+        return seen_text, is_short
     outside = sorted({sm for lane in verification.lanes if lane.partition == used.name for sm in lane.outside})
     shared = [pair for pair in verification.shared if used.name in pair[:2]]
     notes = [f"{len(outside)} outside"] if outside else []
     notes += [f"{count} shared with {second if first == used.name else first}" for first, second, count in shared]
-    return ", ".join([seen_text, *notes]), bool(notes) or len(used.sm_ids) != used.granted_sms
+    return ", ".join([seen_text, *notes, *([] if notes or is_short else ["none outside"])]), bool(notes) or is_short
 
 
 def _in_use(applied: Layout | None, name: str | None) -> Partition | None:
@@ -164,8 +166,16 @@ def _boundary_views(state: PartitionerState) -> list[dict[str, Any]]:
 def _problem_view(problem: Problem | None) -> dict[str, Any] | None:
     if problem is None:
         return None
-    nearest = ", ".join(f"{name}={sms}" for name, sms in problem.nearest.items())
-    return {"text": problem.text, "key": problem.key, "nearest": nearest}
+    return {"text": _problem_text(problem), "key": problem.key, "nearest": _nearest_text(problem)}
+
+
+def _problem_text(problem: Problem) -> str:
+    """Return what is wrong, without the plan that a button offers anyway."""
+    return problem.text.removesuffix(f" The nearest plan that works: {_nearest_text(problem)}.")
+
+
+def _nearest_text(problem: Problem) -> str:
+    return ", ".join(f"{name}={sms}" for name, sms in problem.nearest.items())
 
 
 def _obstacle_text(state: PartitionerState) -> str:

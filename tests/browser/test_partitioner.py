@@ -1,0 +1,290 @@
+"""The partitioner in JupyterLab, with a simulated session in its kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.jupyter import running_jupyter
+
+pytestmark = pytest.mark.browser
+
+START = """
+import gpustreamlab as gsl
+from gpustreamlab.widgets import Partitioner
+lab = gsl.Session("sim")
+lab.partition(prefill=96, decode=36)
+lab.stream("decode", partition="decode")
+widget = Partitioner(lab)
+widget
+"""
+AGAIN = "widget"
+RESET = "lab.partition(prefill=96, decode=36); lab.stream('decode', partition='decode')"
+HARMLESS = ("Disabling terminals", "Connection lost, reconnecting")
+EXECUTE = """async code => {
+  const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel
+  const future = kernel.requestExecute({code, store_history: false})
+  let text = ''
+  future.onIOPub = message => {
+    if (message.header.msg_type === 'stream') text += message.content.text
+    if (message.header.msg_type === 'error') text += message.content.evalue
+  }
+  await future.done
+  return text
+}"""
+
+
+class Lab:
+    """A notebook with two views of one widget."""
+
+    def __init__(self, page):
+        self.page, self.errors = page, []
+        page.on("console", lambda message: self._note(message.type, message.text))
+        page.on("pageerror", lambda error: self.errors.append(f"{error} {error.stack}"))
+
+    def _note(self, kind, text):
+        if kind in {"error", "warning"} and not text.startswith(HARMLESS):
+            self.errors.append(text)
+
+    def command(self, name, arguments=None):
+        return self.page.evaluate("([name, given]) => window.jupyterapp.commands.execute(name, given)", [name, arguments or {}])
+
+    def open(self, url):
+        self.page.goto(url)
+        self.wait_for_kernel()
+        self.command("application:toggle-left-area")
+        self.command("notebook:run-all-cells")
+        self.view(1).locator("i.gsl-used").first.wait_for()
+
+    def change_theme(self, name):
+        """Change the theme, and wait for the splash over the page: two at once make JupyterLab itself fail."""
+        self.command("apputils:change-theme", {"theme": name})
+        self.wait("() => !document.getElementById('jupyterlab-splash')")
+
+    def wait_for_kernel(self):
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell")
+        self.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.ready }")
+
+    def kernel(self, code):
+        return self.page.evaluate(EXECUTE, code).strip()
+
+    def start_in_kernel(self, code):
+        """Let the kernel run something without waiting for it."""
+        self.page.evaluate(f"code => {{ ({EXECUTE})(code) }}", code)
+
+    def view(self, number=0):
+        return self.page.locator(".gsl-part").nth(number)
+
+    def handle(self, number=0, view=0):
+        return self.view(view).locator(".gsl-handle").nth(number)
+
+    def sms(self, number=0, view=0):
+        return int(self.handle(number, view).get_attribute("aria-valuenow"))
+
+    def wait(self, expression, argument=None):
+        self.page.wait_for_function(expression, arg=argument, timeout=8_000)
+
+    def wait_for_text(self, selector, text, view=0):
+        self.wait(
+            "([view, selector, text]) => "
+            "document.querySelectorAll('.gsl-part')[view].querySelector(selector).textContent.includes(text)",
+            [view, selector, text],
+        )
+
+    def wait_for_sms(self, sms, number=0, view=0):
+        self.wait(
+            "([view, number, sms]) => document.querySelectorAll('.gsl-part')[view].querySelectorAll('.gsl-handle')[number]"
+            "?.ariaValueNow === String(sms)",
+            [view, number, sms],
+        )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running_jupyter(tmp_path_factory.mktemp("jupyter")) as jupyter:
+        yield jupyter
+
+
+@pytest.fixture(scope="module")
+def opened(server, chromium):
+    context = chromium.new_context(viewport={"width": 1200, "height": 1100})
+    lab = Lab(context.new_page())
+    lab.open(server.write_notebook("partitions", [START, AGAIN]))
+    yield lab
+    context.close()
+
+
+@pytest.fixture
+def lab(opened):
+    """Return the notebook with the layout in use and the draft as they were at first."""
+    opened.errors.clear()
+    opened.kernel(f"lab.partition(None); {RESET}")
+    if opened.view().locator(".gsl-revert").is_enabled():
+        opened.view().locator(".gsl-revert").click()
+    opened.wait_for_sms(96)
+    opened.wait_for_text(".gsl-detail", "In use as shown.")
+    yield opened
+    assert opened.errors == []
+
+
+def cells(lab, view=0):
+    return lab.view(view).locator(".gsl-cells").evaluate("e => [...e.children].map(c => c.textContent).join('')")
+
+
+def test_all_sms_are_drawn_with_letters_and_the_device_is_said_to_be_simulated(lab):
+    assert cells(lab) == "A" * 96 + "B" * 36
+    assert lab.view().locator(".gsl-sim").is_visible()
+    assert lab.view().locator(".gsl-python code").inner_text() == "lab.partition(prefill=96, decode=36, round='up')"
+
+
+def test_dragging_a_boundary_snaps_and_both_views_follow(lab):
+    grip = lab.handle().locator(".gsl-grip").bounding_box()
+    card = lab.view().locator(".gsl-cells").bounding_box()
+    x, y = grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2
+    lab.page.mouse.move(x, y)
+    lab.page.mouse.down()
+    lab.page.mouse.move(x - 4.1 * card["width"] / 17, y + 3, steps=6)
+    assert lab.sms() == 64
+    lab.page.mouse.up()
+    lab.wait_for_sms(64, view=1)
+    lab.wait_for_text(".gsl-python", "prefill=64, decode=68")
+    assert cells(lab, 1) == "A" * 64 + "B" * 68
+    assert lab.kernel("print(lab.layout)").startswith("Layout: prefill 96 SMs")
+
+
+def test_arrow_keys_move_a_boundary_from_stop_to_stop_also_in_command_mode(lab):
+    lab.page.locator(".jp-InputPrompt").first.click()
+    assert lab.page.locator(".jp-Notebook.jp-mod-commandMode").count() == 1
+    lab.handle().focus()
+    for key, sms in (("ArrowLeft", 92), ("ArrowRight", 96), ("PageDown", 80), ("End", 124), ("Home", 8)):
+        lab.page.keyboard.press(key)
+        lab.wait_for_sms(sms, view=1)
+    assert lab.handle().get_attribute("aria-valuetext") == "prefill 8 SMs, decode 124 SMs"
+    assert lab.page.evaluate("document.activeElement.getAttribute('role')") == "slider"
+
+
+def test_typed_numbers_show_what_is_granted_or_the_nearest_plan(lab):
+    field = lab.view().locator("input.gsl-request").first
+    field.fill("7")
+    lab.wait_for_text(".gsl-granted", "8 1 more than asked")
+    field.fill("133")
+    lab.wait_for_text(".gsl-fault", "asks for 133 SMs")
+    assert field.get_attribute("aria-invalid") == "true"
+    assert lab.view().locator(".gsl-apply").is_disabled()
+    assert field.input_value() == "133"
+    lab.view(1).locator(".gsl-use").click()
+    lab.wait_for_sms(104)
+    assert field.input_value() == "104"
+
+
+def test_add_rename_apply_and_remove_change_the_layout_in_the_kernel(lab):
+    view = lab.view()
+    view.locator(".gsl-add").click()
+    lab.wait_for_sms(48)
+    view.locator("input.gsl-name").nth(2).fill("chat")
+    view.locator("input.gsl-name").nth(2).press("Enter")
+    lab.wait_for_text(".gsl-python", "renamed={'decode': 'chat'}")
+    lab.wait_for_text(".gsl-apply", "Apply")
+    view.locator(".gsl-apply").click()
+    lab.wait_for_text(".gsl-detail", "In use as shown.", view=1)
+    assert lab.kernel("print(lab.layout.names, lab.streams['decode'].partition)") == "('prefill', 'part1', 'chat') chat"
+    view.locator(".gsl-remove").nth(1).click()
+    lab.wait_for_text(".gsl-bands", "in none")
+    view.locator(".gsl-apply").click()
+    lab.wait_for_text(".gsl-detail", "In use as shown.", view=1)
+    assert lab.kernel("print(lab.layout.names)") == "('prefill', 'chat')"
+    lab.kernel("lab.partition(renamed={'chat': 'decode'}, prefill=96, decode=36)")
+
+
+def test_apply_says_which_stream_it_drains_and_off_goes_back_to_the_whole_card(lab):
+    lab.view().locator(".gsl-off").click()
+    lab.wait_for_text(".gsl-apply", "Apply: drains and moves stream decode")
+    lab.view().locator(".gsl-apply").click()
+    lab.wait_for_text(".gsl-bands", "no partitions")
+    assert lab.kernel("print(lab.layout)") == "None"
+
+
+def test_verify_shows_what_was_seen(lab):
+    lab.view().locator(".gsl-verify").click()
+    lab.wait_for_text(".gsl-status", "verified", view=1)
+    assert "36 of 36 SMs seen" in lab.view(1).locator("td.gsl-c-proof").nth(1).inner_text()
+
+
+def test_a_layout_from_a_cell_is_shown(lab):
+    lab.kernel("lab.partition(prefill=48, decode=36)")
+    lab.wait_for_sms(48, view=1)
+    assert cells(lab) == "A" * 48 + "B" * 36
+
+
+def test_while_a_cell_runs_apply_waits_says_so_and_goes_on_by_itself(lab):
+    lab.handle().focus()
+    lab.page.keyboard.press("ArrowLeft")
+    lab.wait_for_sms(92, view=1)
+    lab.start_in_kernel("import time; time.sleep(2.5); print(lab.layout)")
+    lab.view().locator(".gsl-apply").click()
+    lab.wait_for_text(".gsl-status", "The kernel is busy: waits for the running cell")
+    lab.wait_for_text(".gsl-status", "The kernel is busy: waits for the running cell", view=1)
+    lab.handle().focus()
+    lab.page.keyboard.press("ArrowLeft")
+    assert lab.sms() == 88  # at once, whatever the kernel does
+    lab.wait_for_text(".gsl-python", "prefill=88, decode=44", view=1)
+    lab.wait("() => !document.querySelector('.gsl-status').textContent.includes('busy')")
+    lab.view().locator(".gsl-apply").click()
+    lab.wait_for_text(".gsl-detail", "In use as shown.")
+    assert lab.kernel("print(lab.layout)").startswith("Layout: prefill 88 SMs")
+
+
+def test_copy_takes_the_python_line_also_where_the_clipboard_is_refused(lab):
+    lab.page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})")
+    lab.view().locator(".gsl-copy").click()
+    lab.wait_for_text(".gsl-copy", "C")
+    assert lab.page.evaluate("String(getSelection())").strip() == "lab.partition(prefill=96, decode=36, round='up')"
+
+
+def test_a_name_is_text(lab):
+    lab.view().locator("input.gsl-name").first.fill("<img src=x onerror=alert(1)>")
+    lab.wait_for_text(".gsl-fault", "which the magics cannot take")
+    assert lab.page.locator("img[src='x']").count() == 0
+
+
+def test_theme_is_followed(lab):
+    light = lab.view().evaluate("e => getComputedStyle(e).backgroundColor")
+    lab.change_theme("JupyterLab Dark")
+    lab.wait("light => getComputedStyle(document.querySelector('.gsl-part')).backgroundColor !== light", light)
+    lab.change_theme("JupyterLab Light")
+    lab.wait("light => getComputedStyle(document.querySelector('.gsl-part')).backgroundColor === light", light)
+
+
+def test_fits_a_page_of_700_px(lab):
+    lab.page.set_viewport_size({"width": 700, "height": 1100})
+    lab.wait("() => document.querySelector('.gsl-part').clientWidth < 620")
+    wide = lab.view().evaluate("e => [e.scrollWidth, e.clientWidth]")
+    lab.page.set_viewport_size({"width": 1200, "height": 1100})
+    assert wide[0] <= wide[1]
+
+
+def test_state_survives_a_reload_of_the_page(lab):
+    lab.view().locator("input.gsl-request").first.fill("48")
+    lab.wait_for_sms(48)
+    lab.command("docmanager:save")
+    lab.page.reload()
+    lab.wait_for_kernel()
+    lab.view(1).locator("i.gsl-used").first.wait_for()
+    lab.wait_for_sms(48, view=1)
+    lab.view().locator(".gsl-revert").click()
+    lab.wait_for_sms(96, view=1)
+
+
+def test_a_closed_session_and_a_lost_kernel_are_said(opened):
+    opened.errors.clear()
+    opened.kernel("lab.close()")
+    opened.page.mouse.move(5, 5)
+    opened.view().locator(".gsl-head").hover()
+    opened.wait_for_text(".gsl-obstacle", "The session is closed", view=1)
+    opened.kernel("lab = gsl.Session('sim'); lab.partition(prefill=96, decode=36); widget.close(); widget = Partitioner(lab)")
+    opened.command("notebook:run-all-cells")
+    opened.view(1).locator(".gsl-handle").first.wait_for()
+    opened.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }")
+    opened.wait_for_text(".gsl-status", "The kernel is gone", view=0)
+    assert opened.view().locator(".gsl-apply").is_disabled()
+    assert opened.view().locator(".gsl-add").is_disabled()
+    assert opened.errors == []

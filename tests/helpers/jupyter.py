@@ -1,0 +1,98 @@
+"""A JupyterLab of our own, on this machine only, and a page that drives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+START_LIMIT_S = 40.0
+QUIET_SETTINGS = {
+    "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
+}
+
+
+class Jupyter:
+    """A running server."""
+
+    def __init__(self, url: str, token: str, folder: Path) -> None:
+        self.url, self.token, self.folder = url, token, folder
+
+    def write_notebook(self, name: str, cells: list[str]) -> str:
+        """Write a notebook of code cells and return its address."""
+        made = [
+            {"cell_type": "code", "id": f"cell{n}", "metadata": {}, "source": source, "outputs": [], "execution_count": None}
+            for n, source in enumerate(cells)
+        ]
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        book = {"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+        (self.folder / f"{name}.ipynb").write_text(json.dumps(book), encoding="utf-8")
+        return f"{self.url}/lab/tree/{name}.ipynb?token={self.token}&reset"
+
+
+@contextmanager
+def running_jupyter(folder: Path):
+    """Start JupyterLab in a folder on a free port of the loopback device, and end it."""
+    port, token = free_port(), secrets.token_hex(16)
+    home, work = folder / "home", folder / "work"
+    work.mkdir(parents=True)
+    for name, values in QUIET_SETTINGS.items():
+        file = home / "settings" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values), encoding="utf-8")
+    places = {
+        "HOME": home,
+        "JUPYTER_CONFIG_DIR": home / "config",
+        "JUPYTER_DATA_DIR": home / "data",
+        "JUPYTER_RUNTIME_DIR": home / "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": home / "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
+        "IPYTHONDIR": home / "ipython",
+    }
+    environment = {**os.environ, **{name: str(place) for name, place in places.items()}}
+    command = [
+        *(sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
+        *(f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={work}", "--LabApp.expose_app_in_browser=True"),
+        *("--LabApp.extension_manager=readonly", "--allow-root", "--ServerApp.terminals_enabled=False"),
+    ]
+    with (folder / "jupyter.log").open("w") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=work)
+        try:
+            wait_until_answers(f"http://127.0.0.1:{port}/api?token={token}", server)
+            yield Jupyter(f"http://127.0.0.1:{port}", token, work)
+        finally:
+            server.terminate()
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def free_port() -> int:
+    """Return a port of the loopback device that nothing uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_answers(url: str, server: subprocess.Popen) -> None:
+    """Wait until the server answers; say so where it ended instead."""
+    end = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            raise RuntimeError(f"JupyterLab ended with status {server.returncode}; see jupyter.log")
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise RuntimeError(f"JupyterLab did not answer within {START_LIMIT_S:.0f} s")
