@@ -1,7 +1,7 @@
 """Run a notebook without a browser and print what its cells tagged ``show`` print.
 
-A failing cell ends the run with the cell's own traceback and status 1. A notebook that writes ``timeline.html`` into its
-working folder has its place printed.
+A failing cell ends the run with the cell's own traceback and status 1. The HTML pages that the notebook writes into its working
+folder have their places printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 TAG = "show"
-TIMELINE_NAME = "timeline.html"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     options.folder.mkdir(parents=True, exist_ok=True)
     notebook = nbformat.read(options.notebook, as_version=4)
+    before = page_times(options.folder)
     try:
         run(notebook, folder=options.folder, timeout_s=options.timeout_s)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n\n".join(shown_texts(notebook)))
         if options.save is not None:
             nbformat.write(notebook, options.save)
-    print("\n" + closing_lines(options.notebook, options.folder))
+    written = [page for page, time_ns in page_times(options.folder).items() if time_ns != before.get(page)]
+    print("\n" + closing_lines(options.notebook, written))
     return 0
 
 
@@ -83,15 +84,15 @@ def without_colours(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def closing_lines(notebook: Path, folder: Path) -> str:
-    """Say what was written and how to go on."""
-    timeline = folder / TIMELINE_NAME
-    written = (
-        f"The timeline is in {timeline} ({timeline.stat().st_size / 1e6:.1f} MB): open it in any browser."
-        if timeline.is_file()
-        else ""
-    )
-    return "\n".join(filter(None, [written, f"Open the notebook itself ({notebook.name}) with: make lab"]))
+def page_times(folder: Path) -> dict[Path, int]:
+    """Return when each HTML page of a folder was last written, in ns."""
+    return {page: page.stat().st_mtime_ns for page in sorted(folder.glob("*.html"))}
+
+
+def closing_lines(notebook: Path, pages: Sequence[Path]) -> str:
+    """Say which pages were written and how to go on."""
+    written = [f"A timeline is in {page} ({page.stat().st_size / 1e6:.1f} MB): open it in any browser." for page in pages]
+    return "\n".join([*written, f"Open the notebook itself ({notebook.name}) with: make lab"])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,17 @@ def test_a_notebook_runs_in_its_folder_and_its_tagged_text_is_printed(tmp_path, 
     assert nbformat.read(tmp_path / "done.ipynb", as_version=4).cells[0].execution_count == 1
 
 
+def test_a_page_of_an_earlier_run_is_not_named(tmp_path, capsys):
+    (tmp_path / "timeline.html").write_text("of another notebook")
+    notebook = write_notebook(tmp_path / "a.ipynb", "open('partitions.html', 'w').write('x')")
+
+    assert run_notebook.main([str(notebook), "--folder", str(tmp_path)]) == 0
+
+    out = capsys.readouterr().out
+    assert str(tmp_path / "partitions.html") in out
+    assert "timeline.html" not in out
+
+
 def test_a_failing_cell_fails_with_its_traceback(tmp_path, capsys):
     notebook = write_notebook(
         tmp_path / "a.ipynb", "print('before')", "one_line = 1\nraise ValueError('why it failed')", "print('x')"

@@ -99,14 +99,16 @@ def test_tagged_cells_are_shown_as_text():
     assert run_notebook.shown_texts(notebook) == ["one\ntwo", "three"]
 
 
-def test_the_end_says_where_the_timeline_is(tmp_path):
-    without = run_notebook.closing_lines(Path("notebooks/a.ipynb"), tmp_path)
+def test_the_end_says_where_the_timelines_are(tmp_path):
+    without = run_notebook.closing_lines(Path("notebooks/a.ipynb"), [])
     (tmp_path / "timeline.html").write_bytes(bytes(2_100_000))
-    with_file = run_notebook.closing_lines(Path("notebooks/a.ipynb"), tmp_path)
+    (tmp_path / "trace.parquet").write_bytes(b"")
+    with_file = run_notebook.closing_lines(Path("notebooks/a.ipynb"), list(run_notebook.page_times(tmp_path)))
 
     assert "timeline" not in without
     assert "with: make lab" in without
     assert f"{tmp_path / 'timeline.html'} (2.1 MB)" in with_file
+    assert "parquet" not in with_file
 
 
 def test_a_missing_notebook_is_named(capsys):
