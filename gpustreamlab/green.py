@@ -10,10 +10,19 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from gpustreamlab.analysis import PartitionOptions, Share, check_rounding, plan_partitions, require_mapping, unenforced_layout
+from gpustreamlab.analysis import (
+    PartitionOptions,
+    Share,
+    check_rounding,
+    check_workqueue,
+    plan_partitions,
+    require_mapping,
+    unenforced_layout,
+)
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
 from gpustreamlab.draw import sm_map_svg, sm_map_text
 from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
 
@@ -44,6 +53,7 @@ def plan_layout(
     """
     check_rounding(round)
     require_mapping(shares)
+    check_workqueue(workqueue)
     lacking = _lacking_features(backend.capabilities, shares, workqueue)
     if lacking:
         message = " ".join(f"{item.feature} cannot be had: {item.detail} (needs {item.needs})." for item in lacking)
@@ -58,20 +68,25 @@ def plan_layout(
         shares = {name: share.sms if isinstance(share, PartitionOptions) else share for name, share in shares.items()}
     usable = None if Feature.WORKQUEUES in features else workqueue
     try:
-        return _plan_again(tuple((name, type(share), share) for name, share in shares.items()), backend.device, round, usable)
+        return _plan_again(tuple((name, _kind(share), share) for name, share in shares.items()), backend.device, round, usable)
     except TypeError:  # a share that cannot be hashed cannot be read either; planning says so
         return plan_partitions(shares, backend.device, round=round, workqueue=usable)
 
 
 @lru_cache(maxsize=256)
 def _plan_again(
-    shares: tuple[tuple[str, type, Share], ...],
+    shares: tuple[tuple[str, tuple[type, ...], Share], ...],
     device: Device,
     round: Rounding | str,  # noqa: A002
     workqueue: WorkqueueOptions | None,
 ) -> Layout:
     """Plan, or return what was planned for the same before: a slider asks for the same layouts again and again."""
     return plan_partitions({name: share for name, _, share in shares}, device, round=round, workqueue=workqueue)
+
+
+def _kind(share: Share) -> tuple[type, ...]:
+    """Tell shares apart that are equal and do not mean the same: 1 is an SM, 1.0 the card, and True neither."""
+    return (type(share), type(share.sms)) if isinstance(share, PartitionOptions) else (type(share),)
 
 
 def _lacking_features(
@@ -138,8 +153,9 @@ class ContextCache:
         """Return the context of a spec, making it on first use."""
         context = self._contexts.get(spec)
         if context is None:
-            context = self._contexts[spec] = self._backend.create_context(spec)
-            self.created_count += 1
+            with delayed_interrupts():  # a context that was made is in the cache
+                context = self._contexts[spec] = self._backend.create_context(spec)
+                self.created_count += 1
         self._contexts.move_to_end(spec)
         return context
 
@@ -165,9 +181,16 @@ class ContextCache:
 
     def close(self) -> None:
         """Destroy every context. Idempotent."""
+        failures: list[Exception] = []
         while self._contexts:
-            _, context = self._contexts.popitem()
-            context.close()
+            spec, context = next(reversed(self._contexts.items()))
+            try:
+                context.close()
+            except Exception as error:  # noqa: BLE001 - raised below, after the other contexts
+                failures.append(error)
+            self._contexts.pop(spec, None)  # an interrupt before this line leaves it for the next call
+        if failures:
+            raise failures[0]
 
 
 class SMMap:

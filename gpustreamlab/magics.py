@@ -46,7 +46,7 @@ class MagicParser(argparse.ArgumentParser):
         if {"-h", "--help"} & set(words):
             self.print_help()
             return None
-        arguments, left = self.parse_known_args(words)
+        arguments, left = self.parse_known_intermixed_args(words)  # options may stand between names
         if left:
             advice = self.hint(left[0]) if left[0].startswith("-") else "Put quotes around text with spaces."
             self.error(f"there is no option or argument {left[0]!r}. {advice}")

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec
-from gpustreamlab.errors import PartitionError, PartitionInUseError, PartitionNotFoundError, PartitionWarning, nearest_hint
+from gpustreamlab.errors import (
+    OptionError,
+    PartitionError,
+    PartitionInUseError,
+    PartitionNotFoundError,
+    PartitionWarning,
+    nearest_hint,
+)
 from gpustreamlab.green import ContextCache, context_specs
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Lane, Layout, Partition, Verification
@@ -40,7 +47,7 @@ class Partitions:
         self._recorder = recorder
         self.probe = SMProbe(backend, cache)
         """Finds out which SMs the partitions have."""
-        self._listeners: list[Callable[[Layout | None], object]] = []
+        self._listeners: dict[object, Callable[[Layout | None], object]] = {}
 
     def plan_moves(self, layout: Layout | None, streams: Iterable[Stream], renamed: Mapping[str, str]) -> list[Stream]:
         """Return the streams that would be drained and moved for a layout.
@@ -77,25 +84,37 @@ class Partitions:
         own = [stream for stream in streams if not stream.is_lent]
         moving = self.plan_moves(layout, own, renamed)
         self._require_idle_hosts(moving)
-        layout = self.probe.with_known_sms(self._make_contexts(layout))
-        specs = context_specs(layout)
-        homes = [self._find_home(stream, layout, specs, renamed) for stream in own]
-        self._drain(moving)
-        with delayed_interrupts():
-            for stream, home in zip(own, homes, strict=True):
-                stream.wanted_partition = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
-                if home is not stream.home:
-                    stream.settle(home)
-            self.layout = layout
-            self._recorder.note_layout(layout)
-        self._trim(own)
-        self.tell()
+        homes: list[Home] = []
+        try:
+            layout = self.probe.with_known_sms(self._make_contexts(layout))
+            specs = context_specs(layout)
+            for stream in own:
+                self._add_home(homes, stream, layout, specs, renamed)
+            self._drain(moving)
+        except BaseException:
+            self._abandon(own, homes)
+            self._trim(own)
+            raise
+        try:
+            with delayed_interrupts():
+                for stream, home in zip(own, homes, strict=True):
+                    stream.wanted_partition = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
+                    if home is not stream.home:
+                        stream.settle(home)
+                self.layout = layout
+                self._recorder.note_layout(layout)
+            self._trim(own)
+        finally:
+            if self.layout is layout:
+                self.tell()  # after an interrupt too
         return layout
 
     def prepare(self, layout: Layout, streams: Sequence[Stream]) -> Layout:
         """Make the contexts of a layout; return it with the SMs that the device really granted."""
-        granted = self._make_contexts(layout)
-        self._trim(streams)
+        try:
+            granted = self._make_contexts(layout)
+        finally:
+            self._trim(streams)
         return layout if granted is None else granted
 
     def move(self, stream: Stream, name: str | None) -> None:
@@ -112,13 +131,17 @@ class Partitions:
         if spec == stream.home.spec and name == stream.partition:
             stream.wanted_partition = name
             return
-        self._require_idle_hosts([stream])
-        home = self.make_home(stream.name, stream.priority, name, known=stream)
-        self._drain([stream])
-        with delayed_interrupts():
-            stream.wanted_partition = name
-            stream.settle(home)
-        self.tell()
+        moving = [] if spec == stream.home.spec else [stream]
+        self._require_idle_hosts(moving)
+        self._drain(moving)
+        try:
+            with delayed_interrupts():
+                home = self.make_home(stream.name, stream.priority, name, known=stream)
+                stream.wanted_partition = name
+                stream.settle(home)
+        finally:
+            if stream.partition == name:
+                self.tell()  # after an interrupt too
 
     def find(self, name: str) -> Partition:
         """Return a partition of the current layout; raise `PartitionNotFoundError` where there is none of this name."""
@@ -156,33 +179,40 @@ class Partitions:
 
     def watch(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
         """Call a function after each change; return what stops that. One that raises is dropped and logged."""
-        self._listeners.append(listener)
+        if not callable(listener):
+            raise OptionError(
+                f"A listener for layouts is a function, not a {type(listener).__name__}. Use lab.watch_layout(print)."
+            )
+        key = object()
+        self._listeners[key] = listener
 
         def stop() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            self._listeners.pop(key, None)
 
         return stop
 
     def tell(self) -> None:
         """Tell everyone who watches how the layout is now."""
-        for listener in tuple(self._listeners):
+        for key, listener in tuple(self._listeners.items()):
             try:
                 listener(self.layout)
             except Exception:  # noqa: BLE001 - a widget must not break the user's work; logged below
-                self._listeners.remove(listener)
+                self._listeners.pop(key, None)
                 _log.exception("A listener for layouts failed and was dropped")
 
     def close(self) -> None:
         """Destroy the contexts; their streams have to be closed before. Idempotent."""
-        self.probe.close()
-        self.cache.close()
+        try:
+            self.probe.close()
+        finally:
+            self.cache.close()
 
     def _keep_located(self) -> None:
         located = self.probe.with_known_sms(self.layout)
         if located is not None and located != self.layout:
-            self.layout = located
-            self._recorder.note_verified(located)
+            with delayed_interrupts():
+                self.layout = located
+                self._recorder.note_verified(located)
             self.tell()
 
     def _wanted_spec(
@@ -227,16 +257,26 @@ class Partitions:
         left_sms = self._backend.device.sm_count - sum(granted.values())
         return replace(layout, partitions=parts, remainder_sms=max(0, left_sms))
 
-    def _find_home(
-        self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
-    ) -> Home:
+    def _add_home(
+        self,
+        homes: list[Home],
+        stream: Stream,
+        layout: Layout | None,
+        specs: Mapping[str, ContextSpec],
+        renamed: Mapping[str, str],
+    ) -> None:
         wanted = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
         part = layout[wanted] if layout is not None and wanted is not None and wanted in layout else None
         spec = specs.get(wanted) if wanted is not None else None
-        return self._home(stream.name, stream.priority, spec, part, stream)
+        before = stream.home_in(spec)
+        if before is not None and before.partition == _plain(part):
+            homes.append(before)
+            return
+        with delayed_interrupts():  # a stream that was made is in the list
+            homes.append(self._home(stream.name, stream.priority, spec, part, stream))
 
     def _home(self, name: str, priority: int, spec: ContextSpec | None, part: Partition | None, known: Stream | None) -> Home:
-        plain = None if part is None else replace(part, sm_ids=None)
+        plain = _plain(part)
         before = None if known is None else known.home_in(spec)
         if before is not None and before.partition == plain:
             return before
@@ -246,7 +286,12 @@ class Partitions:
             made = self._backend.create_stream(priority=priority)
         else:
             made = self.cache.get(spec).create_stream(priority=priority)
-        return self._register(name, made, spec, plain)
+        try:
+            return self._register(name, made, spec, plain)
+        except BaseException:
+            if before is None:
+                made.close()
+            raise
 
     def _register(
         self, name: str, made: BackendStream, spec: ContextSpec | None, part: Partition | None, *, is_lent: bool = False
@@ -263,9 +308,24 @@ class Partitions:
         )
         return Home(spec, part, made, self._recorder.add_lane(lane, made, part), is_lent)
 
-    def _drain(self, moving: Iterable[Stream]) -> None:
-        for stream in moving:
-            stream.backend_stream.synchronize()
+    def _abandon(self, streams: Sequence[Stream], homes: Sequence[Home]) -> None:
+        """Give up homes that were made and are not going to be used."""
+        for stream, home in zip(streams, homes, strict=False):
+            before = stream.home_in(home.spec)
+            if before is home:
+                continue
+            home.recorded.close()
+            if before is None:
+                home.backend_stream.close()
+
+    def _drain(self, moving: Sequence[Stream]) -> None:
+        """Wait until all streams are idle at once: meanwhile other threads may give work to those that were waited for."""
+        is_busy = bool(moving)
+        while is_busy:
+            for stream in moving:
+                stream.backend_stream.synchronize()
+            self._require_idle_hosts(moving)
+            is_busy = not all(stream.backend_stream.query() for stream in moving)
         self._recorder.collect()
 
     def _trim(self, streams: Sequence[Stream]) -> None:
@@ -279,3 +339,8 @@ class Partitions:
             self.probe.forget(spec)
 
         self.cache.trim({spec for spec in in_use if spec is not None}, leave)
+
+
+def _plain(part: Partition | None) -> Partition | None:
+    """Return a partition as it was planned, without what was measured."""
+    return part if part is None or part.sm_ids is None else replace(part, sm_ids=None)

@@ -32,6 +32,7 @@ from gpustreamlab.errors import (
     nearest_hint,
 )
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap, plan_layout
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
 from gpustreamlab.repartition import Partitions
@@ -345,7 +346,7 @@ class Session:
         self._require_open("share out its SMs")
         with self._lock:
             layout = self._read_plan(plan, shares, round, strict=strict, workqueue=workqueue)
-            return self._partitions.switch(layout, self.streams.values(), dict(renamed or {}))
+            return self._partitions.switch(layout, self.streams.values(), _read_renamed(renamed))
 
     def prepare(self, *plans: Mapping[str, Share] | Layout, round: Rounding | str = Rounding.UP) -> tuple[Layout, ...]:  # noqa: A002
         """Make the green contexts of layouts now, so that going over to them later waits for nothing but the streams that move.
@@ -399,7 +400,10 @@ class Session:
         PartitionInUseError
             If a stream works in a partition that the layout does not have.
         """
-        return tuple(stream.name for stream in self._partitions.plan_moves(layout, self.streams.values(), dict(renamed or {})))
+        if layout is not None:
+            check_layout(layout, self.device)
+        moves = self._partitions.plan_moves(layout, self.streams.values(), _read_renamed(renamed))
+        return tuple(stream.name for stream in moves)
 
     def watch_layout(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
         """Call a function with the layout after each change of it, and when the session has closed; return what stops that."""
@@ -591,7 +595,8 @@ class Session:
 
     def _make_stream(self, name: str, priority: int | None, partition: str | None, external: object | None) -> Stream:
         if external is None:
-            return self._add_stream(name, self._partitions.make_home(name, priority or 0, partition))
+            with delayed_interrupts():  # a stream that was made is the session's
+                return self._add_stream(name, self._partitions.make_home(name, priority or 0, partition))
         made = self._adopt(external)
         if priority is not None and made.priority != priority:
             made.close()
@@ -699,6 +704,14 @@ class Session:
             "dropped": f"{dropped_count:,} dropped",
             "state": self._state.value,
         }
+
+
+def _read_renamed(renamed: Mapping[str, str] | None) -> dict[str, str]:
+    if renamed is not None and not isinstance(renamed, Mapping):
+        raise PartitionError(
+            f"renamed is a {type(renamed).__name__}; it has new names by old ones. Use renamed={{'old': 'new'}}."
+        )
+    return dict(renamed or {})
 
 
 def _counted(count: int, noun: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec
 from gpustreamlab.green import ContextCache, context_specs
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Layout, Verification, VerifiedLane, VerifiedPartition
 from gpustreamlab.streams import Stream
 from gpustreamlab.typing import Int64Array
@@ -60,12 +61,13 @@ class SMProbe:
                 _verified_lane(stream, ids.tolist(), sm_ids) for stream, ids in zip(streams, seen[len(own) :], strict=True)
             ),
             duration_ns=duration_ns,
+            is_enforced=layout is None or layout.is_enforced,
         )
 
     def with_known_sms(self, layout: Layout | None) -> Layout | None:
         """Return the layout with the SM ids that were measured before: a context keeps its SMs."""
-        if layout is None or not self._sm_ids:
-            return layout
+        if layout is None:
+            return None
         specs = context_specs(layout)
         known = {name: self._sm_ids.get(spec) for name, spec in specs.items()}
         parts = tuple(replace(part, sm_ids=known.get(part.name)) for part in layout)
@@ -73,10 +75,11 @@ class SMProbe:
 
     def forget(self, spec: ContextSpec) -> None:
         """Close the stream in a context that is about to go."""
-        self._sm_ids.pop(spec, None)
-        stream = self._streams.pop(spec, None)
-        if stream is not None:
-            stream.close()
+        with delayed_interrupts():  # what is not closed stays known
+            self._sm_ids.pop(spec, None)
+            stream = self._streams.pop(spec, None)
+            if stream is not None:
+                stream.close()
 
     def close(self) -> None:
         """Close the streams. Idempotent."""
@@ -85,7 +88,8 @@ class SMProbe:
 
     def _stream(self, spec: ContextSpec) -> BackendStream:
         if spec not in self._streams:
-            self._streams[spec] = self._cache.get(spec).create_stream(priority=0)
+            with delayed_interrupts():  # a stream that was made is known
+                self._streams[spec] = self._cache.get(spec).create_stream(priority=0)
         return self._streams[spec]
 
     def _keep(self, specs: Mapping[str, ContextSpec], seen: Sequence[Int64Array]) -> dict[str, tuple[int, ...]]:

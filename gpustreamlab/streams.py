@@ -13,6 +13,7 @@ from gpustreamlab.errors import (
     OptionError,
     StreamClosedError,
 )
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Lane, Partition, check_name
 from gpustreamlab.recorder import RecordedLane, Recorder
 
@@ -163,13 +164,10 @@ class Stream:
         self.is_closed = True
         failures: list[Exception] = []
         while self._homes:
-            spec, home = next(iter(self._homes.items()))
             try:
-                self._close_home(home)
+                self._close_home(next(iter(self._homes.values())))
             except Exception as error:  # noqa: BLE001 - raised below, after the other homes
                 failures.append(error)
-            finally:
-                self._homes.pop(spec, None)
         if failures:
             raise failures[0]
 
@@ -191,17 +189,19 @@ class Stream:
 
     def leave_home(self, spec: ContextSpec) -> None:
         """Destroy the backend's stream of a home in which it does not work any more."""
-        home = self._homes.pop(spec, None)
+        home = self._homes.get(spec)
         if home is not None:
             self._close_home(home)
 
     def _close_home(self, home: Home) -> None:
-        home.recorded.close()  # before anything else, see there
         try:
+            home.recorded.close()  # before anything else, see there
             home.backend_stream.synchronize()
             self._recorder.collect()
         finally:
-            home.backend_stream.close()
+            with delayed_interrupts():  # what is not destroyed stays known
+                self._homes.pop(home.spec, None)
+                home.backend_stream.close()
 
     def is_within_reach_of(self, backend: Backend) -> bool:
         """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""

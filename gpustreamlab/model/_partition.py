@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -91,8 +92,12 @@ class WorkqueueOptions:
         if self.sharing_scope not in {"green_ctx_balanced", "device_ctx"}:
             hint = nearest_hint(str(self.sharing_scope), ("green_ctx_balanced", "device_ctx"))
             raise TraceError(f"WorkqueueOptions.sharing_scope is {self.sharing_scope!r}. {hint}")
-        if self.concurrency_limit is not None and self.concurrency_limit < 1:
-            raise TraceError(f"WorkqueueOptions.concurrency_limit is {self.concurrency_limit}; it is at least 1.")
+        limit = self.concurrency_limit
+        if limit is None:
+            return
+        if isinstance(limit, bool) or not hasattr(limit, "__index__") or limit < 1:
+            raise TraceError(f"WorkqueueOptions.concurrency_limit is {limit!r}; it is a whole number of at least 1, or None.")
+        object.__setattr__(self, "concurrency_limit", operator.index(limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

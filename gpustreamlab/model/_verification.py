@@ -58,6 +58,8 @@ class Verification:
     """The streams of the session."""
     duration_ns: int
     """How long the host waited for it, in ns of the backend's host clock."""
+    is_enforced: bool = True
+    """False where the device cannot partition its SMs, whatever the layout says."""
 
     @property
     def shared(self) -> tuple[tuple[str, str, int], ...]:
@@ -81,8 +83,8 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """True if the partitions are disjoint, complete, and no work left its own."""
-        return self.is_disjoint and self.is_confined and all(part.is_complete for part in self.partitions)
+        """True if the partitions are enforced, disjoint, complete, and no work left its own."""
+        return self.is_enforced and self.is_disjoint and self.is_confined and all(part.is_complete for part in self.partitions)
 
     _repr_pretty_ = show_text
 
@@ -113,7 +115,9 @@ class Verification:
         return f"<div><p><strong>{headline}</strong></p><table><tr>{head}</tr>{''.join(rows)}</table>{notes}</div>"
 
     def _headline(self) -> str:
-        if not self.partitions:
+        if not self.is_enforced:
+            verdict = "not enforced, this device cannot partition its SMs: every stream may use the whole card"
+        elif not self.partitions:
             verdict = "no partitions: every stream may use the whole card"
         else:
             verdict = "verified" if self.holds else "NOT as asked"

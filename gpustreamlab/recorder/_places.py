@@ -22,6 +22,7 @@ class Places:
         self._partitions: list[Partition] = []
         self._codes: dict[Partition, int] = {}
         self._layouts: deque[tuple[int, Layout | None]] = deque(maxlen=KEPT_LAYOUTS)
+        self._clock_ns: dict[int, int] = {}  # of the kept layouts: the backend's clock by host time, asked for once
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -58,7 +59,10 @@ class Places:
 
     def changes(self, to_clock_ns: Callable[[int], int]) -> tuple[LayoutChange, ...]:
         """Return the layouts, with their times put on the backend's clock."""
-        return tuple(LayoutChange(time_ns=to_clock_ns(host_ns), layout=layout) for host_ns, layout in tuple(self._layouts))
+        kept = tuple(self._layouts)
+        known = self._clock_ns
+        self._clock_ns = {host_ns: known[host_ns] if host_ns in known else to_clock_ns(host_ns) for host_ns, _ in kept}
+        return tuple(LayoutChange(time_ns=self._clock_ns[host_ns], layout=layout) for host_ns, layout in kept)
 
     def clear(self) -> None:
         """Forget all layouts but the newest."""

@@ -202,6 +202,8 @@ class Recorder:
         """Take a closed range that any thread could end; where too many wait for the device, drop it and count it."""
         with self._lock:
             lane.handed_over.append((row, thread))
+            if lane.is_retired and lane not in self._recorded:
+                self._recorded.append(lane)  # it counted as spent while the range was open
             if len(lane.handed_over) % COLLECT_EVERY == 0 or len(lane.handed_over) > self._pending_limit:
                 self.collect()
             if len(lane.handed_over) > self._pending_limit:
@@ -292,7 +294,7 @@ class Recorder:
         with self._lock:
             lane.writers.append(writer)
             writer.record = lane.refuse if lane.is_closed else writer.record
-        for known in [known for known in state.writers if known.is_closed]:
+        for known in [known for known in state.writers if known.is_spent]:
             del state.writers[known]
         state.writers[lane] = writer
         return writer

@@ -22,6 +22,11 @@ class HomeThread:
         except RuntimeError:
             self._loop = None
 
+    @property
+    def has_loop(self) -> bool:
+        """True in a notebook: the thread has an event loop that is not closed."""
+        return self._loop is not None and not self._loop.is_closed()
+
     def run(self, call: Callable[[], None]) -> None:
         """Call a function in this thread: at once if it is the current one or has no event loop, else as soon as it is free."""
         if self._loop is None or self._loop.is_closed() or threading.get_ident() == self._thread_id:

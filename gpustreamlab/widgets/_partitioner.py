@@ -25,6 +25,8 @@ from gpustreamlab.widgets._view import Surroundings, view_of
 _log = logging.getLogger(__name__)
 _STATIC = Path(__file__).parent / "static"
 _DEVICE_ACTIONS = ("apply", "verify")
+FOLLOW_S = 0.05
+"""How long the page of a notebook may lag behind layouts that did not come from it."""
 
 
 class Partitioner(anywidget.AnyWidget):
@@ -188,16 +190,38 @@ class Partitioner(anywidget.AnyWidget):
 
 
 class _Listener:
-    """Hears of new layouts. The session owns it; it knows the widget weakly, and the widget knows it weakly."""
+    """Hears of new layouts. The session owns it; it knows the widget weakly, and the widget knows it weakly.
+
+    Drawing a layout takes some milliseconds, and a loop may ask for hundreds. So in a notebook the page follows from a thread
+    of its own, at most every `FOLLOW_S`, and the user's code goes on.
+    """
 
     def __init__(self, widget: Partitioner) -> None:
         self._widget = weakref.ref(widget)
+        self._is_due = False
+        self._lock = threading.Lock()
         self.stop: Callable[[], None] = _do_nothing
 
     def __call__(self, _layout: Layout | None) -> None:
         widget = self._widget()
+        if widget is None:
+            return
+        if not widget._home.has_loop:  # noqa: SLF001 - a part of the widget
+            self._follow()
+            return
+        with self._lock:
+            if self._is_due:
+                return
+            self._is_due = True
+        timer = threading.Timer(FOLLOW_S, self._follow)
+        timer.daemon = True
+        timer.start()
+
+    def _follow(self) -> None:
+        self._is_due = False  # before looking: a change from here on is followed anew
+        widget = self._widget()
         if widget is not None:
-            widget._take_layout()  # noqa: SLF001 - a part of the widget
+            widget._take_layout()  # noqa: SLF001
             widget._refresh()  # noqa: SLF001
 
 

@@ -24,6 +24,9 @@ from gpustreamlab.errors import (
     InvalidNameError,
     NotSimulatedError,
     OptionError,
+    PartitionError,
+    PartitionNotFoundError,
+    PartitionUnavailableError,
     SelectionError,
     SessionClosedError,
     SessionError,
@@ -356,7 +359,54 @@ WORK = {
     "what is not simulated": Bad(lambda lab, _: lab.xp.busday_count, NotSimulatedError, ("busday_count",)),
 }
 
-CASES = BACKENDS | STREAMS | EVENTS | CLOSED | FILES | WORK
+PARTITIONS = {
+    "0 SMs": Bad(lambda lab, _: lab.partition(a=0), PartitionError, ("'a'", "0 SMs", "nearest plan that works: a=8")),
+    "-8 SMs": Bad(lambda lab, _: lab.partition(a=-8), PartitionError, ("-8 SMs", "a=8")),
+    "133 SMs": Bad(lambda lab, _: lab.partition(a=133), PartitionError, ("133 SMs", "has 132", "a=132")),
+    "a billion SMs": Bad(lambda lab, _: lab.partition(a=10**9), PartitionError, ("1,000,000,000", "a=132")),
+    "1 SM exactly": Bad(lambda lab, _: lab.partition(a=1, round="exact"), PartitionError, ("exactly", "multiples of 8", "a=8")),
+    "7 SMs at most": Bad(lambda lab, _: lab.partition(a=7, round="down"), PartitionError, ("at most", "a=8")),
+    "sum beyond the card": Bad(lambda lab, _: lab.partition(a=100, b=100), PartitionError, ("200 SMs", "a=64, b=68")),
+    "66 and 66": Bad(lambda lab, _: lab.partition(a=66, b=66), PartitionError, ("at least", "a=64, b=68")),
+    "shares beyond 1": Bad(lambda lab, _: lab.partition(a=0.6, b="60%"), PartitionError, ("132", "nearest plan that works")),
+    "share of 96.0": Bad(lambda lab, _: lab.partition(a=96.0), PartitionError, ("96.0", "whole number 96")),
+    "share NaN": Bad(lambda lab, _: lab.partition(a=float("nan")), PartitionError, ("nan", "at most 1")),
+    "SMs True": Bad(lambda lab, _: lab.partition(a=True), PartitionError, ("'True'", "'rest'")),
+    "SMs as a word": Bad(lambda lab, _: lab.partition(a="some"), PartitionError, ("'some'", "'rest'")),
+    "two rests": Bad(lambda lab, _: lab.partition(a="rest", b="rest"), PartitionError, ("Only one", "a, b")),
+    "empty partition name": Bad(lambda lab, _: lab.partition({"": 8}), InvalidNameError, ("cannot be empty", "decode=32")),
+    "partition name with a space": Bad(lambda lab, _: lab.partition({"a b": 8}), InvalidNameError, ("use 'a_b'",)),
+    "partition name that is no text": Bad(lambda lab, _: lab.partition({3: 8}), InvalidNameError, ("not int",)),
+    "no partitions": Bad(lambda lab, _: lab.partition({}), PartitionError, ("No partition was named", "lab.partition(None)")),
+    "partitions as a list": Bad(lambda lab, _: lab.partition([96, 32]), PartitionError, ("not as a list", "prefill=96")),
+    "partitions as a number": Bad(lambda lab, _: lab.partition(96), PartitionError, ("not as a int", "prefill=96")),
+    "partitions given twice": Bad(lambda lab, _: lab.partition({"a": 8}, b=8), PartitionError, ("either", "(b)")),
+    "unknown rounding": Bad(lambda lab, _: lab.partition(a=8, round="near"), OptionError, ("'near'", "'up'")),
+    "work queues as a number": Bad(lambda lab, _: lab.partition(a=8, workqueue=4), PartitionError, ("WorkqueueOptions(",)),
+    "new names as a text": Bad(lambda lab, _: lab.partition({"a": 8}, renamed="b"), PartitionError, ("renamed=", "'new'")),
+    "strict on an older driver": Bad(
+        lambda lab, _: lab.partition({"a": gsl.PartitionOptions(sms=8, backfill=True)}, strict=True),
+        PartitionUnavailableError,
+        ("backfill", "CUDA 13.1", "strict=True"),
+    ),
+    "unknown partition": Bad(
+        lambda lab, _: lab.stream("new", partition="decode"), PartitionNotFoundError, ("'decode'", "lab.partition(decode=32)")
+    ),
+    "moving to an unknown partition": Bad(
+        lambda lab, _: lab.stream("copy", partition="decode"), PartitionNotFoundError, ("'decode'", "lab.partition(")
+    ),
+    "moves of a mapping": Bad(lambda lab, _: lab.plan_moves({"a": 8}), PartitionError, ("dict", "plan_partitions(")),
+    "listener that cannot be called": Bad(lambda lab, _: lab.watch_layout(None), OptionError, ("NoneType", "watch_layout(")),
+    "partition of a closed session": Bad(
+        lambda lab, _: closed_session().partition(a=8), SessionClosedError, ("share out", "Session()")
+    ),
+    "proof of a closed session": Bad(lambda lab, _: closed_session().verify(), SessionClosedError, ("verify", "Session()")),
+    "context limit 0": Bad(
+        lambda lab, _: Session("sim", context_limit=0), OptionError, ("context_limit is 0", "Session(context_limit=64)")
+    ),
+}
+
+CASES = BACKENDS | STREAMS | EVENTS | CLOSED | FILES | WORK | PARTITIONS
 
 
 def on_copy(lab, work):
@@ -408,6 +458,8 @@ def assert_still_works(lab, before):
     assert lab.current is None
     assert lab.backend.selected_stream is lab.backend.null_stream
     assert facts(lab.trace) == before
+    assert lab.layout is None
+    assert lab.backend.context_bytes == 0
     with lab.on("compute", "afterwards"):
         spin(lab, 1_000)
     lab.synchronize()

@@ -19,6 +19,8 @@ from tests.helpers.libcuda import NO_DEVICE, STUB_LIBRARY, UNKNOWN_ERROR, FakeLi
 CUDA_MODULES = ("cupy", "cuda", "cuda.core", "cuda.bindings", "nvtx", "cupti")
 ALL_INSTALLED = {"cupy-cuda13x": "14.2.0", "cuda-core": "1.2.2", "cuda-bindings": "13.5.0", "nvtx": "0.2.17"}
 
+NEWER_FEATURES = ("unequal-split", "co-scheduling", "backfill", "workqueues")
+
 
 @pytest.fixture
 def block_packages(monkeypatch):
@@ -203,8 +205,10 @@ def test_all_checks_are_ok_where_all_works(monkeypatch, working_packages):
 
     checks = checks_by_name()
 
+    newer = {name: checks.pop(name) for name in NEWER_FEATURES}
     assert {check.status for check in checks.values()} == {CheckStatus.OK}
     assert {check.fix for check in checks.values()} == {""}
+    assert {check.status for check in newer.values()} == {CheckStatus.UNAVAILABLE}
     assert checks["GPU 0"].detail == "NVIDIA H200, 132 SMs, 139.0 GiB, compute capability 9.0"
     assert checks["green contexts"].detail == "GPU 0: 132 SMs, at least 8 a partition, in steps of 8"
     assert checks["CUPTI"].detail == "cupti-python 13.0.1, libcupti 13.0.85"
@@ -227,7 +231,8 @@ def test_nothing_at_all_still_gives_every_row(monkeypatch, block_packages):
 
     checks = cuda_checks()
 
-    assert [check.name for check in checks] == ["CUDA driver", "GPU", "CuPy", "cuda.core", "nvtx", "green contexts", "CUPTI"]
+    first = ["CUDA driver", "GPU", "CuPy", "cuda.core", "nvtx", "green contexts"]
+    assert [check.name for check in checks] == [*first, *NEWER_FEATURES, "CUPTI"]
     assert all(check.fix for check in checks)
 
 
@@ -262,6 +267,43 @@ def test_green_contexts_need_a_driver_for_12_4(monkeypatch, working_packages, ve
 
     assert check.status is status
     assert (status is CheckStatus.OK) or "12.3; they need 12.4" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("version", "bindings", "status", "detail", "fix"),
+    [
+        (13010, "13.1.0", CheckStatus.OK, "available (CUDA 13.1 in the driver and the bindings)", ""),
+        (13020, "13.5.0", CheckStatus.OK, "available", ""),
+        (
+            13000,
+            "13.5.0",
+            CheckStatus.UNAVAILABLE,
+            "the driver supports CUDA 13.0; needs CUDA 13.1",
+            "Update the NVIDIA driver",
+        ),
+        (
+            13010,
+            "13.0.3",
+            CheckStatus.LACKING,
+            "cuda.bindings is for CUDA 13.0",
+            "pip install --upgrade 'gpustreamlab[cuda13]'",
+        ),
+        (13010, None, CheckStatus.LACKING, "cuda.bindings is not installed", "pip install --upgrade 'gpustreamlab[cuda13]'"),
+        (13010, "unreadable", CheckStatus.LACKING, "cuda.bindings is not installed", "pip install --upgrade"),
+    ],
+)
+def test_newer_features_need_driver_and_bindings(monkeypatch, working_packages, version, bindings, status, detail, fix):
+    installed = {name: number for name, number in ALL_INSTALLED.items() if name != "cuda-bindings"}
+    pretend_installed(monkeypatch, installed | ({} if bindings is None else {"cuda-bindings": bindings}))
+    install_driver(monkeypatch, lambda: FakeLibcuda(version=version))
+
+    checks = checks_by_name()
+
+    for name in NEWER_FEATURES:
+        assert checks[name].status is status
+        assert detail in checks[name].detail
+        assert checks[name].fix.startswith(fix)
+        assert (status is CheckStatus.OK) or "Without it: " in checks[name].detail
 
 
 def test_this_machine_gets_every_row_whatever_it_has():

@@ -9,6 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
+import gpustreamlab
 from gpustreamlab import Session
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
@@ -247,3 +248,158 @@ def test_close_and_show_take_the_session_that_is_named(shell):
 def test_text_with_spaces_asks_for_quotes(shell, lab):
     _, printed = run(shell, "%%gpustream copy --label my upload\n1")
     assert "quotes" in printed
+
+
+def test_gpupartition_shares_out_shows_and_goes_back(shell, lab):
+    result, printed = run(shell, "%gpupartition prefill=96 decode=rest")
+    assert result.success, printed
+    assert {part.name: part.granted_sms for part in result.result} == {"prefill": 96, "decode": 36}
+    assert result.result is lab.layout
+    result, _ = run(shell, "%gpupartition")
+    assert result.result is lab.layout
+    result, _ = run(shell, "%gpupartition --off")
+    assert (result.result, lab.layout) == (None, None)
+    result, _ = run(shell, "%gpupartition")
+    assert result.result is None
+
+
+@pytest.mark.parametrize(
+    ("line", "granted"),
+    [
+        ("a=96 b=32", {"a": 100, "b": 32}),
+        ("a=25% b=0.5", {"a": 36, "b": 72}),
+        ("a=66 b=66 --round down", {"a": 64, "b": 60}),
+        ("--round down a=66 b=66", {"a": 64, "b": 60}),
+        ("a=66 --round down b=66", {"a": 64, "b": 60}),
+        ("a=66 --round=down --strict b=rest", {"a": 64, "b": 68}),
+        ("a=120 b=12 --round exact", {"a": 120, "b": 12}),
+        ("'a=96' \"b=rest\"", {"a": 96, "b": 36}),
+        ("round=96 strict=rest", {"round": 96, "strict": 36}),
+    ],
+)
+def test_gpupartition_takes_what_partition_takes(shell, lab, line, granted):
+    result, printed = run(shell, f"%gpupartition {line}")
+    assert result.success, printed
+    assert {part.name: part.granted_sms for part in lab.layout} == granted
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("a", "'a' is not NAME=SMS"),
+        ("a=", "'a=' is not NAME=SMS"),
+        ("=96", "'=96' is not NAME=SMS"),
+        ("a = 96", "is not NAME=SMS"),
+        ("a=96 a=32", "'a' is given twice"),
+        ("a=0", "nearest plan that works: a=8"),
+        ("a=-8", "asks for -8 SMs"),
+        ("a=133", "nearest plan that works: a=132"),
+        ("a=66 b=66", "nearest plan that works: a=64, b=68"),
+        ("a=half", "'half'"),
+        ("a=96=1", "'96=1'"),
+        ("a=1.5", "at most 1"),
+        ("a,b=96", "'a_b'"),
+        ("a=96 --round sideways", "'sideways'"),
+        ("a=96 --round", "expected one argument"),
+        ("a=96 --rund down", "Did you mean '--round'?"),
+        ("a=96 --off", "takes no partitions"),
+        ("'a=96", "close the quotes"),
+        ("b=8", "'x'"),
+    ],
+)
+def test_misuse_of_gpupartition_is_one_line_and_changes_nothing(shell, lab, line, told):
+    layout = lab.partition(kept=64, b="rest")
+    lab.stream("x", partition="kept")
+    result, printed = run(shell, f"%gpupartition {line}")
+    assert not result.success
+    assert "UsageError" in printed
+    assert "Traceback" not in printed
+    assert told in printed
+    assert "Rounding." not in printed
+    assert lab.layout is layout
+
+
+def test_gpupartition_says_how_to_start_a_session(shell):
+    _, printed = run(shell, "%gpupartition a=96")
+    assert "%gpulab start" in printed
+
+
+def test_gpupartition_has_help(shell, lab):
+    result, printed = run(shell, "%gpupartition -h")
+    assert result.success
+    assert "25%" in printed
+    assert lab.layout is None
+
+
+def test_gpupartition_warns_or_refuses_where_the_device_lacks_it(shell):
+    run(shell, "import gpustreamlab as gsl\nfrom gpustreamlab.backends.sim import SimBackend")
+    run(shell, "lab = gsl.Session(SimBackend('laptop'))")
+    result, printed = run(shell, "import warnings\nwarnings.simplefilter('always')\n%gpupartition a=8 --strict")
+    assert not result.success
+    assert "strict=True" in printed
+    with pytest.warns(gpustreamlab.PartitionWarning, match="plain streams") as told:
+        result, printed = run(shell, "%gpupartition a=8")
+    assert len(told) == 1
+    assert not result.result.is_enforced
+
+
+def test_a_cell_runs_in_a_partition(shell, lab):
+    run(shell, "%gpupartition prefill=96 decode=rest")
+    result, printed = run(shell, "%%gpustream x --partition decode\nlab.current.partition, lab.current.sm_count")
+    assert result.result == ("decode", 36), printed
+    result, _ = run(shell, "%%gpustream x\nlab.current.partition")
+    assert result.result == "decode"
+    result, _ = run(shell, "%%gpustream x --partition prefill --priority 0\nlab.current.sm_count")
+    assert result.result == 96
+    lab.synchronize()
+    codes = lab.trace.partition
+    assert [lab.trace.partitions[code].name for code in codes] == ["decode", "decode", "prefill"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("x --partition decoder", "Did you mean 'decode'?"),
+        ("x --partition", "expected one argument"),
+        ("x --partiton decode", "Did you mean '--partition'?"),
+        ("x --partition ''", "no partition ''"),
+    ],
+)
+def test_a_wrong_partition_runs_nothing(shell, lab, line, told):
+    lab.partition(decode=32)
+    result, printed = run(shell, f"%%gpustream {line}\nran = True")
+    assert not result.success
+    assert told in printed
+    assert "Traceback" not in printed
+    assert "ran" not in shell.user_ns
+    assert list(lab.streams) == []
+
+
+def test_the_sms_are_not_shared_out_anew_under_a_running_cell(shell, lab):
+    run(shell, "%gpupartition a=64 b=rest")
+    _, printed = run(shell, "%%gpustream x --partition a\n%gpupartition --off")
+    assert "UsageError: Stream 'x' is selected by a thread" in printed
+    assert "Traceback" not in printed
+    assert lab.streams["x"].partition == "a"
+    assert lab.current is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "unexpected"),
+    [
+        ("%gpupartition pre", {"prefill="}, {"decode="}),
+        ("%gpupartition a=96 --", {"--round", "--strict", "--off"}, set()),
+        ("%gpupartition a=96 --round d", {"down"}, {"up"}),
+        ("%%gpustream x --partition de", {"decode"}, {"prefill", "x"}),
+        ("%%gpustream x --partition ", {"decode", "prefill"}, {"x"}),
+        ("%%gpustream x --part", {"--partition"}, set()),
+        ("%%gpustream ", {"x"}, {"decode"}),
+    ],
+)
+def test_partitions_are_completed(shell, lab, line, expected, unexpected):
+    lab.partition(prefill=96, decode="rest")
+    lab.stream("x")
+    with provisionalcompleter():
+        found = {completion.text.strip() for completion in shell.Completer.completions(line, len(line))}
+    assert expected <= found
+    assert not unexpected & found

@@ -38,6 +38,14 @@ GROUPS_OF_4 = device(4, 33, 0)
 ONE_GROUP = device(8, 1, 2)
 
 
+def attempt(shares, card, **options):
+    """Plan; return the layout or None, and the refusal or None."""
+    try:
+        return plan_partitions(shares, card, **options), None
+    except PartitionError as error:
+        return None, error
+
+
 def granted(layout):
     return {part.name: part.granted_sms for part in layout}
 
@@ -378,11 +386,11 @@ def test_a_structured_layout_needs_a_structured_device():
 RESOURCES = st.builds(
     device, group_sms=st.sampled_from([1, 2, 4, 8, 10]), group_count=st.integers(1, 5), remainder_sms=st.integers(0, 13)
 )
-COUNTS = st.integers(1, 30)
+ANY = st.booleans()
 
 
 @st.composite
-def problems(draw, rest=st.booleans()):
+def problems(draw, rest=ANY):
     """A small device, and up to three partitions of it; at most one asks for the rest."""
     card = draw(RESOURCES)
     sms = draw(st.lists(st.integers(1, card.sm_count), min_size=1, max_size=3))
@@ -458,45 +466,33 @@ def test_the_rest_leaves_nothing(problem, rounding):
 def test_the_nearest_plan_works_exactly(card, sms, rounding):
     shares = {f"p{place}": share for place, share in enumerate(sms)}
     assume(sms.count("rest") < 2)
-    try:
-        plan_partitions(shares, card, round=rounding)
-    except PartitionError as error:
-        resource = card.sm_resource
-        room = resource.group_count + bool(resource.remainder_sms)
-        assert (error.nearest is None) == (len(sms) > room)
-        if error.nearest is not None:
-            assert list(error.nearest) == list(shares)
-            assert granted(plan_partitions(error.nearest, card, round="exact")) == error.nearest
+    _, error = attempt(shares, card, round=rounding)
+    assume(error is not None)
+    resource = card.sm_resource
+    assert (error.nearest is None) == (len(sms) > resource.group_count + bool(resource.remainder_sms))
+    if error.nearest is not None:
+        assert list(error.nearest) == list(shares)
+        assert granted(plan_partitions(error.nearest, card, round="exact")) == error.nearest
 
 
 @given(problems(rest=st.just(False)))
 def test_the_nearest_plan_is_the_nearest_where_the_card_has_what_is_asked(problem):
     card, shares = problem
     assume(sum(shares.values()) <= card.sm_count)
-    try:
-        plan_partitions(shares, card, round="exact")
-    except PartitionError as error:
-        if error.nearest is not None:
-            every = {plan for rounding in ("any",) for plan in every_plan_at_all(card, len(shares))}
-            least = min(miss(plan, shares.values()) for plan in every)
-            assert miss(error.nearest.values(), shares.values()) == least
-
-
-def every_plan_at_all(card, count):
-    return every_plan(card, {str(place): 1 for place in range(count)}, "up")
+    _, error = attempt(shares, card, round="exact")
+    assume(error is not None and error.nearest is not None)
+    at_all = every_plan(card, dict.fromkeys(shares, 1), "up")
+    assert miss(error.nearest.values(), shares.values()) == min(miss(plan, shares.values()) for plan in at_all)
 
 
 @given(problems(), st.sampled_from(["up", "down", "exact"]))
 def test_equal_requests_give_equal_layouts(problem, rounding):
     card, shares = problem
+    layout, error = attempt(shares, card, round=rounding)
+    again, same_error = attempt(dict(shares), card, round=rounding)
 
-    def attempt():
-        try:
-            return plan_partitions(dict(shares), card, round=rounding)
-        except PartitionError as error:
-            return str(error), error.nearest
-
-    assert attempt() == attempt()
+    assert layout == again
+    assert str(error) == str(same_error)
 
 
 @given(problems())
@@ -536,11 +532,9 @@ def test_what_a_structured_plan_promises_the_simulated_device_grants(shares, rou
     asked = {f"p{place}": share for place, share in enumerate(shares)}
     if has_rest:
         asked["rest"] = "rest"
-    try:
-        layout = plan_partitions(asked, STRUCTURED, round=rounding)
-    except PartitionError as error:
-        if error.nearest is not None:
-            assert granted(plan_partitions(error.nearest, STRUCTURED, round="exact")) == error.nearest
+    layout, error = attempt(asked, STRUCTURED, round=rounding)
+    if layout is None:
+        assert error.nearest is None or granted(plan_partitions(error.nearest, STRUCTURED, round="exact")) == error.nearest
         return
     assert check_layout(layout, STRUCTURED) is layout
     assert_made_real(layout, STRUCTURED_BACKEND)

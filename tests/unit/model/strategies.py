@@ -6,7 +6,22 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Counters, Device, Edges, Lane, Layout, Partition, Trace, TraceMetadata
+from gpustreamlab.model import (
+    COLUMN_DTYPES,
+    EDGE_KINDS,
+    SPAN_KINDS,
+    Counters,
+    Device,
+    Edges,
+    Lane,
+    Layout,
+    LayoutChange,
+    Partition,
+    SMResource,
+    Trace,
+    TraceMetadata,
+    WorkqueueOptions,
+)
 from gpustreamlab.typing import CaptureTier
 
 EXTRA_DTYPES = ("<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", ">i4", ">f8")
@@ -36,6 +51,16 @@ devices = st.builds(
     memory_bytes=st.integers(0, 2**40),
     driver_version=texts,
     simulated=st.booleans(),
+    sm_resource=st.none()
+    | st.builds(
+        SMResource,
+        min_sms=st.integers(1, 16),
+        alignment_sms=st.integers(1, 16),
+        group_sms=st.integers(1, 16),
+        group_count=st.integers(1, 16),
+        remainder_sms=st.integers(0, 16),
+        is_structured=st.booleans(),
+    ),
 )
 metadatas = st.builds(
     TraceMetadata,
@@ -58,13 +83,24 @@ partitions = st.builds(
     requested_sms=st.integers(0, 132),
     granted_sms=st.integers(0, 132),
     groups=st.lists(st.integers(0, 15), max_size=4).map(tuple),
+    coscheduled_sms=st.integers(0, 16),
+    preferred_coscheduled_sms=st.integers(0, 16),
+    backfill=st.booleans(),
     sm_ids=st.none() | st.lists(st.integers(0, 131), max_size=4).map(tuple),
 )
 layouts = st.builds(
     Layout,
     partitions=st.lists(partitions, max_size=3, unique_by=lambda partition: partition.name).map(tuple),
     remainder_sms=st.integers(0, 132),
+    workqueue=st.none()
+    | st.builds(
+        WorkqueueOptions,
+        sharing_scope=st.sampled_from(["green_ctx_balanced", "device_ctx"]),
+        concurrency_limit=st.none() | st.integers(1, 128),
+    ),
+    is_enforced=st.booleans(),
 )
+layout_changes = st.builds(LayoutChange, time_ns=TIMES_NS, layout=st.none() | layouts)
 
 
 @st.composite
@@ -79,6 +115,7 @@ def lanes(draw: st.DrawFn) -> tuple[Lane, ...]:
             context=draw(st.integers(0, 9)),
             stream=handle,
             partition=draw(st.none() | texts),
+            sm_count=draw(st.integers(0, 132)),
             priority=draw(st.integers(-5, 0)),
         )
         for name, handle in zip(names, handles, strict=True)
@@ -113,7 +150,7 @@ def counters(draw: st.DrawFn, lane_count: int) -> Counters:
 @st.composite
 def extras(draw: st.DrawFn, size: int) -> dict[str, np.ndarray]:
     """Draw extra columns of every dtype, NaN included."""
-    reserved = {"start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "duration_ns"}
+    reserved = {*COLUMN_DTYPES, "duration_ns"}
     names = draw(st.lists(texts.filter(lambda text: text not in reserved and "\0" not in text), max_size=3, unique=True))
     return {name: draw(hnp.arrays(draw(st.sampled_from(EXTRA_DTYPES)), size)) for name in names}
 
@@ -125,6 +162,7 @@ def traces(draw: st.DrawFn) -> Trace:
     own_lanes = draw(lanes())
     names = tuple(draw(st.lists(texts, min_size=1, max_size=4, unique=True)))
     threads = tuple(draw(st.lists(texts, max_size=3, unique=True)))
+    own_partitions = tuple(draw(st.lists(partitions, max_size=3)))
     start_ns = draw(columns(np.int64, size, TIMES_NS))
     # A parent stands in an earlier row, so that no span is its own ancestor.
     parents = [draw(st.integers(-1, row - 1)) for row in range(size)]
@@ -145,4 +183,7 @@ def traces(draw: st.DrawFn) -> Trace:
         edges=draw(edges(size)),
         counters=draw(counters(len(own_lanes))),
         layout=draw(st.none() | layouts),
+        partition=draw(codes(size, len(own_partitions), lowest=-1)),
+        partitions=own_partitions,
+        layouts=tuple(draw(st.lists(layout_changes, max_size=3))),
     )

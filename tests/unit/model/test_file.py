@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pickle
 
@@ -10,7 +11,18 @@ import pytest
 from hypothesis import given, settings
 
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.model import SCHEMA_VERSION, Device, Lane, Trace, TraceMetadata, write_file_whole
+from gpustreamlab.model import (
+    SCHEMA_VERSION,
+    Device,
+    Lane,
+    Layout,
+    LayoutChange,
+    Partition,
+    Trace,
+    TraceMetadata,
+    WorkqueueOptions,
+    write_file_whole,
+)
 from gpustreamlab.model._schema import COUNTERS_KEY, EDGES_KEY, METADATA_KEY
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
@@ -163,7 +175,7 @@ def set_raw(key, value):
 
 
 WRONG_CONTENTS = {
-    "newer schema": (set_fact("schema_version", SCHEMA_VERSION + 1), r"schema version 2.*pip install --upgrade gpustreamlab"),
+    "newer schema": (set_fact("schema_version", SCHEMA_VERSION + 1), r"schema version 3.*pip install --upgrade gpustreamlab"),
     "no metadata of ours": (drop_key(METADATA_KEY), r"holds no gpustreamlab metadata"),
     "a column is missing": (drop_column("queued_ns"), r"lacks the columns \['queued_ns'\]"),
     "an extra column is missing": (drop_column("size_bytes"), r"size_bytes"),
@@ -226,6 +238,56 @@ def test_an_older_file_loads_through_defaults(trace, tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(TraceFileError, match=r"no trace file at .*gone\.parquet.*lab\.trace\.save"):
         Trace.load(tmp_path / "gone.parquet")
+
+
+def test_a_file_of_version_1_has_no_partitions(trace, tmp_path):
+    # GIVEN a file as the version without partitions wrote it
+    path = tmp_path / "run.parquet"
+    old = Layout(partitions=(Partition(name="a", requested_sms=90, granted_sms=96, groups=(0, 1)),), remainder_sms=36)
+    dataclasses.replace(trace, layout=old).save(path)
+
+    def make_old(table, facts, metadata):
+        facts["schema_version"] = facts["metadata"]["schema_version"] = 1
+        del facts["partitions"], facts["layouts"], facts["metadata"]["device"]["sm_resource"]
+        for lane in facts["lanes"]:
+            del lane["sm_count"]
+        for name in ("workqueue", "is_enforced"):
+            del facts["layout"][name]
+        for part in facts["layout"]["partitions"]:
+            for name in ("coscheduled_sms", "preferred_coscheduled_sms", "backfill"):
+                del part[name]
+        return table.drop_columns(["partition"])
+
+    rewrite(path, make_old)
+
+    # WHEN it is loaded, and saved anew
+    loaded = Trace.load(path)
+    loaded.save(tmp_path / "again.parquet")
+
+    # THEN all that it held is there, and no span is in a partition
+    assert loaded.partition.tolist() == [-1, -1]
+    assert loaded.partition.dtype == "int32"
+    assert (loaded.partitions, loaded.layouts, loaded.layout) == ((), (), old)
+    assert loaded.lanes[0].sm_count == 0
+    assert loaded.metadata.device.sm_resource is None
+    assert loaded.start_ns.tolist() == [0, 500]
+    assert_same_trace(Trace.load(tmp_path / "again.parquet"), loaded)
+
+
+def test_partitions_and_layouts_are_kept_exactly(trace, tmp_path):
+    parts = (
+        Partition(name="a", requested_sms=18, granted_sms=20, coscheduled_sms=4, sm_ids=(0, 1, 16)),
+        Partition(name="a", requested_sms=20, granted_sms=20, backfill=True, preferred_coscheduled_sms=8),
+    )
+    layout = Layout(partitions=parts[:1], remainder_sms=112, workqueue=WorkqueueOptions(concurrency_limit=3))
+    changes = (LayoutChange(time_ns=0, layout=layout), LayoutChange(time_ns=5, layout=None))
+    placed = dataclasses.replace(trace, partition=[1, -1], partitions=parts, layouts=changes, layout=layout)
+    placed.save(tmp_path / "run.parquet")
+
+    loaded = Trace.load(tmp_path / "run.parquet")
+
+    assert_same_trace(loaded, placed)
+    assert (loaded.partitions, loaded.layouts, loaded.layout) == (parts, changes, layout)
 
 
 def test_a_folder_is_no_trace_file(tmp_path):

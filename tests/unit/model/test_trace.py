@@ -124,7 +124,7 @@ def test_columns_share_nothing_with_the_caller(column):
 
 
 def _safe(column, given_array):
-    if column == "parent":
+    if column in {"parent", "partition"}:
         given_array[:] = -1
     return {"start_ns": [0, 0], "end_ns": [1, 1], column: given_array}
 
@@ -195,6 +195,9 @@ INVALID_TRACES = {
     "name code too large": ({"name": [0, 2]}, r"'name' points outside"),
     "kind code too large": ({"kind": [0, len(SPAN_KINDS)]}, r"'kind' points outside"),
     "thread code too large": ({"thread": [0, 1]}, r"'thread' points outside"),
+    "partition code too large": ({"partition": [-1, 0]}, r"'partition' points outside"),
+    "partition code below -1": ({"partition": [-2, -1]}, r"'partition' points outside"),
+    "partition column too short": ({"partition": [-1]}, r"differ in length.*'partition': 1"),
     "thread code below -1": ({"thread": [0, -2]}, r"'thread' points outside"),
     "parent too large": ({"parent": [-1, 2]}, r"'parent' points outside the 2 spans; use -1"),
     "parent below -1": ({"parent": [-2, 0]}, r"'parent' points outside"),

@@ -76,6 +76,9 @@ class PlayedBackend:
         self.now_ns += 10
         return self.now_ns
 
+    def host_to_clock_ns(self, host_ns):
+        return host_ns
+
     def tick(self, now_ns):
         self.ticks.append(now_ns)
         return now_ns + 1_000

@@ -1,0 +1,282 @@
+"""Ctrl-C at any instant of sharing out the SMs: the old layout or the new one, whole, and everything goes on and closes."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpustreamlab import Session, green, repartition, session, sm_probe, streams
+from gpustreamlab.analysis import _plan
+from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.recorder import _places, _recorder
+from gpustreamlab.workloads import spin
+
+MS = 1_000_000
+FILES = {str(Path(module.__file__)) for module in (session, repartition, green, streams, sm_probe, _plan, _recorder, _places)}
+"""Where interrupts come. Inside the simulated device they would be those of a driver, which is no Python."""
+
+
+@pytest.fixture(autouse=True)
+def _default_handler():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started this with it ignored
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+CHECKED_AFTER = {
+    dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD") if name in dis.opmap
+}
+"""The instructions after which CPython looks for signals."""
+BUILT_BY_C = {"__init__", "__new__", "__post_init__"}
+"""Functions that C calls, which looks for signals when they have returned."""
+
+
+class Interrupter:
+    """Sends SIGINT to this process at one of the instants of the watched files at which CPython looks for signals."""
+
+    def __init__(self, at):
+        self.left, self.last_codes = at, {}
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        gc.disable()  # a session of an earlier round may warn
+        sys.settrace(self.trace_call)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+        gc.enable()
+
+    def trace_call(self, frame, event, argument):
+        if frame.f_code.co_name not in BUILT_BY_C:
+            self.last_codes[frame.f_back] = -1  # a call from Python into Python looks for signals as it begins only
+        if frame.f_code.co_filename not in FILES:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self.trace_opcode
+
+    def trace_opcode(self, frame, event, argument):
+        if event == "return":
+            self.last_codes.pop(frame, None)
+        if event == "opcode":
+            last = self.last_codes.get(frame, dis.opmap["RESUME"])
+            self.last_codes[frame] = frame.f_code.co_code[frame.f_lasti]
+            self.left -= last in CHECKED_AFTER
+            if self.left == 0 and last in CHECKED_AFTER:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self.trace_opcode
+
+
+class Bench:
+    """A session with work in flight, on a device that tells what is left of it."""
+
+    def __init__(self):
+        self.backend = SimBackend()
+        self.contexts, self.heard = [], []
+        self.backend.create_context = self.create_context
+        self.lab = Session(self.backend, context_limit=5)
+        self.old = self.lab.partition(a=64, b="rest")
+        for name, partition in (("x", "a"), ("y", "b"), ("z", None)):
+            self.lab.stream(name, partition=partition)
+            with self.lab.on(name, "before"):
+                spin(self.lab, MS)
+        self.lab.watch_layout(self.heard.append)
+
+    def create_context(self, spec):
+        self.contexts.append(SimBackend.create_context(self.backend, spec))
+        return self.contexts[-1]
+
+    def check(self):
+        """Fail unless the layout is whole, all works, and closing leaves nothing on the device."""
+        lab = self.lab
+        where = lab.layout
+        for stream in lab.streams.values():
+            assert stream.sm_count == (132 if stream.partition is None else where[stream.partition].granted_sms)
+            assert stream.home.spec == green.context_specs(where).get(stream.partition)
+        assert lab.verify().holds
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        for name in lab.streams:
+            with lab.on(name, "after"):
+                spin(lab, 1_000)
+        lab.synchronize()
+        named = [lab.trace.names[code] for code in lab.trace.name]
+        assert named.count("before") == 3
+        assert named.count("after") == len(lab.streams)
+        assert lab.trace.layout == lab.layout
+        assert lab.trace.metadata.dropped_spans == lab.trace.metadata.pending_spans == 0
+        lab.partition(None)
+        lab.partition(self.old)
+        assert len(lab._partitions.cache) <= 5
+        assert sum(not context.is_closed for context in self.contexts) == len(lab._partitions.cache)
+        known = sum(len(stream._homes) for stream in lab.streams.values()) + len(lab._partitions.probe._streams)
+        assert len(self.backend.driver.streams) == known
+        self.close()
+
+    def close(self):
+        self.lab.close()
+        assert all(context.is_closed for context in self.contexts)
+        assert self.backend.driver.streams == {}
+        self.backend.close()
+
+
+def repartitioned(bench):
+    return bench.lab.partition(a=32, b="rest")
+
+
+def renamed(bench):
+    return bench.lab.partition({"c": 64, "b": "rest"}, renamed={"a": "c"})
+
+
+def back(bench):
+    return bench.lab.partition(None)
+
+
+def moved(bench):
+    return bench.lab.stream("x", partition="b")
+
+
+def made(bench):
+    return bench.lab.stream("new", partition="b")
+
+
+def verified(bench):
+    return bench.lab.verify()
+
+
+def placed(bench):
+    return [(stream.name, stream.partition) for stream in bench.lab.streams.values()]
+
+
+def count_instants(work):
+    counter = Interrupter(10**9)
+    bench = Bench()
+    with counter:
+        work(bench)
+    bench.close()
+    return 10**9 - counter.left
+
+
+@pytest.mark.parametrize(
+    ("work", "step"), [(repartitioned, 41), (renamed, 31), (back, 17), (moved, 13), (made, 13), (verified, 43)]
+)
+def test_an_interrupt_leaves_the_old_state_or_the_new_whole(work, step):
+    finished = Bench()
+    before = finished.lab.layout, placed(finished)
+    work(finished)
+    after = finished.lab.layout, placed(finished)
+    finished.close()
+    seen = set()
+    for at in range(1, count_instants(work), step):
+        bench = Bench()
+        with pytest.raises(KeyboardInterrupt), Interrupter(at):
+            work(bench)
+        state = bench.lab.layout, placed(bench)
+        assert state in (before, after), at
+        seen.add(state == after)
+        assert bench.heard in ([], [bench.lab.layout] if state == after else []), at
+        bench.check()
+    assert False in seen
+
+
+def test_an_interrupt_while_it_drains_leaves_the_old_layout_and_no_streams():
+    bench = Bench()
+    lab = bench.lab
+    stream_type = type(lab.stream("x").backend_stream)
+    synchronize = stream_type.synchronize
+    lab.partition(a=32, b="rest")
+    lab.partition(bench.old)
+    streams_before, made_before = len(bench.backend.driver.streams), lab._partitions.cache.created_count
+
+    def interrupt(stream):
+        stream_type.synchronize = synchronize
+        signal.raise_signal(signal.SIGINT)
+
+    for sms in (24, 16, 8, 24, 16, 8):
+        stream_type.synchronize = interrupt
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                lab.partition(a=sms, b=100)
+        finally:
+            stream_type.synchronize = synchronize
+        assert lab.layout == bench.old
+        assert placed(bench) == [("x", "a"), ("y", "b"), ("z", None)]
+        assert len(lab._partitions.cache) <= 5
+    assert len(bench.backend.driver.streams) <= streams_before
+    assert lab._partitions.cache.created_count > made_before
+    bench.check()
+
+
+def test_an_interrupt_during_the_switch_comes_after_it(monkeypatch):
+    bench = Bench()
+    settle = streams.Stream.settle
+
+    def interrupted_settle(stream, home):
+        signal.raise_signal(signal.SIGINT)
+        settle(stream, home)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(streams.Stream, "settle", interrupted_settle)
+        repartitioned(bench)
+    assert bench.lab.layout["a"].granted_sms == 32
+    assert bench.heard == [bench.lab.layout]
+    bench.check()
+
+
+def test_an_interrupted_close_goes_on_with_the_contexts():
+    for at in range(1, count_instants(lambda bench: bench.lab.close()), 29):
+        bench = Bench()
+        with pytest.raises(KeyboardInterrupt), Interrupter(at):
+            bench.lab.close()
+        bench.close()
+        assert bench.lab.is_closed
+
+
+# delayed_interrupts
+
+
+def test_interrupts_wait_for_the_end_of_the_block():
+    done = []
+    with pytest.raises(KeyboardInterrupt), delayed_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        done.append(1)
+        signal.raise_signal(signal.SIGINT)
+        done.append(2)
+    assert done == [1, 2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_in_the_block_is_seen_beside_the_interrupt():
+    with pytest.raises(KeyboardInterrupt) as told, delayed_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("mine")
+    assert isinstance(told.value.__context__, ValueError)
+
+
+def test_blocks_nest():
+    done = []
+    with pytest.raises(KeyboardInterrupt), delayed_interrupts():
+        with delayed_interrupts():
+            signal.raise_signal(signal.SIGINT)
+        done.append(1)
+    assert done == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_users_own_handler_hears_of_it_and_ignoring_stays_ignoring():
+    heard = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    with delayed_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        assert heard == []
+    assert heard == [signal.SIGINT]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with delayed_interrupts():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

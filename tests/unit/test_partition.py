@@ -1,0 +1,1176 @@
+"""Sharing out the SMs of a session: bad input, work in flight, re-use, proof, threads, closing, and what the trace keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import pickle
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab import Session, Trace, plan_partitions
+from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.backends.sim._presets import LAPTOP
+from gpustreamlab.backends.sim._sm_groups import SMGroups
+from gpustreamlab.errors import (
+    CloseError,
+    DeviceError,
+    GPUStreamLabError,
+    InvalidNameError,
+    OptionError,
+    PartitionError,
+    PartitionInUseError,
+    PartitionNotFoundError,
+    PartitionUnavailableError,
+    PartitionWarning,
+    SessionClosedError,
+    SessionError,
+    StreamExistsError,
+)
+from gpustreamlab.model import Layout, Partition, WorkqueueOptions
+from gpustreamlab.workloads import spin, spin_card
+from tests.unit.model.equality import assert_same_trace
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def lab():
+    with Session(SimBackend("h200")) as session:
+        yield session
+
+
+@pytest.fixture
+def halves(lab):
+    """A session with partitions a (64 SMs) and b (68 SMs), and streams x in a, y in b and z on the whole card."""
+    lab.partition(a=64, b="rest")
+    lab.stream("x", partition="a")
+    lab.stream("y", partition="b")
+    lab.stream("z")
+    return lab
+
+
+def enqueue(lab, name, duration_ns=1_000, label=None):
+    with lab.on(name, label):
+        spin(lab, duration_ns)
+
+
+def spans(trace):
+    """Each range's lane, name, partition and its granted SMs."""
+    told = []
+    for row in range(len(trace)):
+        code = trace.partition[row]
+        part = trace.partitions[code] if code >= 0 else None
+        told.append((trace.lanes[trace.lane[row]].name, trace.names[trace.name[row]], part and (part.name, part.granted_sms)))
+    return told
+
+
+def state_of(lab):
+    """What a refused change has to leave untouched."""
+    streams = tuple((name, id(stream), stream.handle, stream.partition) for name, stream in lab.streams.items())
+    trace = lab.trace
+    return id(lab.layout), streams, len(trace), trace.partitions, trace.layouts, len(lab._partitions.cache)
+
+
+def run_in_thread(work):
+    """Run in another thread; return what it raised."""
+    raised = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised[0] if raised else None
+
+
+# From the whole card to partitions and back
+
+
+def test_streams_know_their_partition_and_its_sms(halves):
+    x, y, z = halves.streams.values()
+
+    assert [(stream.partition, stream.sm_count) for stream in (x, y, z)] == [("a", 64), ("b", 68), (None, 132)]
+    assert [stream.lane.partition for stream in (x, y, z)] == ["a", "b", None]
+    assert "64 SMs of a" in repr(x)
+    assert "a 64 SMs, b 68 SMs (2 of at most 64 green contexts alive)" in repr(halves)
+
+
+def test_the_layout_is_what_partition_returns(lab):
+    assert lab.layout is None
+    layout = lab.partition({"a": 96, "b": 32})
+    assert lab.layout is layout
+    assert layout == plan_partitions({"a": 96, "b": 32}, lab.device)
+    assert lab.partition(None) is None
+    assert lab.layout is None
+
+
+def test_a_planned_layout_can_be_given(lab):
+    layout = plan_partitions({"a": 96, "b": "rest"}, lab.device)
+    assert lab.partition(layout) == layout
+    assert lab.stream("x", partition="b").sm_count == 36
+
+
+def test_work_stays_inside_its_partition(halves):
+    proof = halves.verify()
+
+    assert proof.holds
+    assert [(lane.name, len(lane.inside), len(lane.outside)) for lane in proof.lanes] == [
+        ("x", 64, 0),
+        ("y", 68, 0),
+        ("z", 132, 0),
+    ]
+    assert [part.is_complete for part in proof.partitions] == [True, True]
+
+
+def test_a_stream_moves_by_name_and_stays_where_it_is_left_alone(halves):
+    x = halves.stream("x")
+    assert x.partition == "a"
+    assert halves.stream("x", partition="b") is x
+    assert (x.partition, x.sm_count) == ("b", 68)
+    assert halves.stream("x") is x
+    assert x.partition == "b"
+    halves.stream("x", partition=None)
+    assert (x.partition, x.sm_count) == (None, 132)
+    halves.stream("x", partition=None)
+    assert halves.verify().holds
+
+
+def test_streams_come_back_when_their_partition_does(halves):
+    before = {name: stream.handle for name, stream in halves.streams.items()}
+    created = halves._partitions.cache.created_count
+    halves.partition(None)
+    assert [stream.partition for stream in halves.streams.values()] == [None, None, None]
+    halves.partition(a=64, b="rest")
+
+    assert {name: stream.handle for name, stream in halves.streams.items()} == before
+    assert [stream.partition for stream in halves.streams.values()] == ["a", "b", None]
+    assert halves._partitions.cache.created_count == created
+
+
+def test_priorities_move_along(lab):
+    lab.partition(a=64, b="rest")
+    stream = lab.stream("x", priority=-3, partition="a")
+    lab.partition(a=32, b="rest")
+    assert stream.priority == stream.backend_stream.priority == -3
+    lab.partition(None)
+    assert stream.backend_stream.priority == -3
+
+
+def test_a_stream_closed_and_made_anew_is_in_no_partition_unless_asked(halves):
+    halves.stream("x").close()
+    assert halves.stream("x").partition is None
+    halves.stream("x").close()
+    assert halves.stream("x", partition="a").sm_count == 64
+    enqueue(halves, "x", label="again")
+    halves.synchronize()
+    assert spans(halves.trace) == [("x", "again", ("a", 64))]
+
+
+# Bad input
+
+SHARES = {
+    "0": ({"a": 0, "b": 32}, PartitionError, ("'a'", "0 SMs", "nearest plan that works: a=8, b=32")),
+    "negative": ({"a": -8}, PartitionError, ("-8", "a=8")),
+    "133": ({"a": 133}, PartitionError, ("133", "132", "a=132")),
+    "a billion": ({"a": 10**9}, PartitionError, ("1,000,000,000", "a=132")),
+    "sum beyond the card": ({"a": 100, "b": 100}, PartitionError, ("200 SMs", "nearest plan that works: ")),
+    "shares beyond 1": ({"a": 0.9, "b": "20%"}, PartitionError, ("132", "nearest plan that works: ")),
+    "share of 1.5": ({"a": 1.5}, PartitionError, ("1.5", "at most 1")),
+    "NaN": ({"a": float("nan")}, PartitionError, ("nan",)),
+    "True": ({"a": True}, PartitionError, ("'True'",)),
+    "numpy True": ({"a": np.True_}, PartitionError, ("'True'",)),
+    "a list": ({"a": [8]}, PartitionError, ("'[8]'",)),
+    "a word": ({"a": "half"}, PartitionError, ("'half'", "'rest'")),
+    "empty name": ({"": 32}, InvalidNameError, ("empty", "partition")),
+    "name with a space": ({"a b": 32}, InvalidNameError, ("'a_b'",)),
+    "name that is no text": ({5: 32}, InvalidNameError, ("not int",)),
+    "list": ([96, 32], PartitionError, ("list", "prefill=96")),
+    "number": (96, PartitionError, ("int", "prefill=96")),
+    "text": ("96", PartitionError, ("str", "prefill=96")),
+    "nothing": ({}, PartitionError, ("No partition", "lab.partition(None)")),
+    "in use": ({"b": 32}, PartitionInUseError, ("'a'", "stream 'x'", "partition=None")),
+    "in use, another name": ({"A": 64, "b": 32}, PartitionInUseError, ("'a'", "'x'")),
+    "17": ({f"p{k}": 1 for k in range(17)}, PartitionError, ("room for 16",)),
+}
+
+
+@pytest.mark.parametrize(("shares", "error", "words"), SHARES.values(), ids=SHARES.keys())
+def test_bad_shares_leave_everything_as_it_was(halves, shares, error, words):
+    enqueue(halves, "x", 5 * MS, "running")
+    before = state_of(halves)
+
+    with pytest.raises(error) as told:
+        halves.partition(shares)
+
+    missing = [word for word in words if word not in str(told.value)]
+    assert not missing, f"{missing} not in: {told.value}"
+    assert len(str(told.value)) < 600
+    assert state_of(halves) == before
+    assert not halves.stream("x").query()
+    halves.synchronize()
+    assert spans(halves.trace) == [("x", "running", ("a", 64))]
+
+
+ARGUMENTS = {
+    "mapping and keywords": (lambda lab: lab.partition({"a": 64}, b=32), PartitionError, ("one mapping", "(b)")),
+    "nothing": (lambda lab: lab.partition(), PartitionError, ("No partition", "prefill=96")),
+    "7 down": (lambda lab: lab.partition(a=7, b=8, round="down"), PartitionError, ("at most", "a=8")),
+    "7 exact": (lambda lab: lab.partition(a=7, b=8, round="exact"), PartitionError, ("exactly", "a=8")),
+    "rounding": (lambda lab: lab.partition(a=64, b=8, round="upp"), OptionError, ("'upp'", "'up'")),
+    "work queues": (lambda lab: lab.partition({"a": 64, "b": 8}, workqueue="x"), PartitionError, ("WorkqueueOptions",)),
+    "renamed": (lambda lab: lab.partition({"c": 64, "b": 8}, renamed="c"), PartitionError, ("renamed", "{'old': 'new'}")),
+    "renamed to nowhere": (lambda lab: lab.partition({"c": 64, "b": 8}, renamed={"a": "d"}), PartitionInUseError, ("'a'",)),
+    "unknown partition": (
+        lambda lab: lab.stream("w", partition="c"),
+        PartitionNotFoundError,
+        ("'c'", "'a', 'b'", "lab.partition(c=32)"),
+    ),
+    "move to an unknown one": (lambda lab: lab.stream("x", partition="aa"), PartitionNotFoundError, ("'aa'", "'a'")),
+    "partition that is no name": (lambda lab: lab.stream("x", partition=5), PartitionNotFoundError, ("'5'",)),
+    "empty partition": (lambda lab: lab.stream("x", partition=""), PartitionNotFoundError, ("''", "'a', 'b'")),
+    "another priority": (lambda lab: lab.stream("x", priority=-1, partition="b"), StreamExistsError, ("'x'", "-1")),
+    "moves of a mapping": (lambda lab: lab.plan_moves({"a": 64}), PartitionError, ("dict", "plan_partitions")),
+    "moves of a partition in use": (
+        lambda lab: lab.plan_moves(plan_partitions({"b": 8}, lab.device)),
+        PartitionInUseError,
+        ("'a'", "'x'"),
+    ),
+    "listener that is none": (lambda lab: lab.watch_layout("x"), OptionError, ("listener", "str")),
+    "foreign layout": (
+        lambda lab: lab.partition(Layout(partitions=(Partition(name="a", requested_sms=8, granted_sms=8, groups=(99,)),))),
+        PartitionError,
+        ("not of H200", "plan_partitions"),
+    ),
+    "too many for the cache": (
+        lambda lab: lab.partition({"a": 8, "b": 8, "c": 8}),
+        PartitionError,
+        ("3 partitions", "the 2 green contexts", "context_limit=3"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("do", "error", "words"), ARGUMENTS.values(), ids=ARGUMENTS.keys())
+def test_bad_arguments_leave_everything_as_it_was(do, error, words):
+    with warnings.catch_warnings(), Session(SimBackend("h200"), context_limit=2) as lab:
+        warnings.simplefilter("ignore", PartitionWarning)
+        lab.partition(a=64, b="rest")
+        lab.stream("x", partition="a")
+        before = state_of(lab)
+
+        with pytest.raises(error) as told:
+            do(lab)
+
+        assert isinstance(told.value, GPUStreamLabError)
+        missing = [word for word in words if word not in str(told.value)]
+        assert not missing, f"{missing} not in: {told.value}"
+        assert state_of(lab) == before
+        assert lab.verify().holds
+
+
+def test_a_numpy_integer_is_a_number(lab):
+    assert lab.partition(a=np.int64(64), b=np.uint8(68)).names == ("a", "b")
+    lab.trace.to_arrow()
+
+
+def test_no_partition_yet_says_how_to_make_one(lab):
+    with pytest.raises(PartitionNotFoundError, match=r"no partition 'decode'\. .*lab\.partition\(decode=32\)"):
+        lab.stream("x", partition="decode")
+    assert list(lab.streams) == []
+
+
+def test_a_closed_session_refuses(lab):
+    layout = lab.partition(a=96)
+    lab.stream("x", partition="a")
+    lab.close()
+
+    for do in (
+        lambda: lab.partition(b=8),
+        lambda: lab.partition(None),
+        lambda: lab.verify(),
+        lambda: lab.stream("x", partition="a"),
+    ):
+        with pytest.raises(SessionClosedError, match=r"closed; it cannot .*gpustreamlab\.Session\(\)"):
+            do()
+    assert lab.layout == layout
+    assert "<svg" in lab.sm_map()._repr_svg_()
+    assert lab.capabilities.has("green-contexts")
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "4"])
+def test_the_context_limit_is_a_count(limit):
+    with pytest.raises(OptionError, match=r"context_limit is .*at least 1"):
+        Session(SimBackend(), context_limit=limit)
+
+
+# Devices without the feature
+
+
+@pytest.mark.parametrize(
+    ("preset", "words"), [("laptop", "a GPU that has green contexts"), ("h200-cuda12.2", r"CUDA 12\.2 .*CUDA 12\.4")]
+)
+class TestWithoutGreenContexts:
+    def test_one_warning_and_plain_streams(self, preset, words):
+        with Session(SimBackend(preset)) as lab:
+            with pytest.warns(PartitionWarning, match=rf"{words}[\s\S]*plain streams") as told:
+                layout = lab.partition(a=8, b="rest")
+            assert len(told) == 1
+            assert told[0].filename == __file__
+            assert not layout.is_enforced
+            whole = lab.device.sm_count
+            stream = lab.stream("x", partition="a")
+            assert (stream.partition, stream.sm_count) == ("a", whole)
+            enqueue(lab, "x")
+            lab.synchronize()
+            assert spans(lab.trace) == [("x", "x", ("a", whole))]
+            assert "not enforced" in repr(lab)
+            assert lab.backend.driver.context_count == 0
+            lab.partition(None)
+            assert lab.stream("x").partition is None
+
+    def test_strict_is_an_error(self, preset, words):
+        with Session(SimBackend(preset)) as lab:
+            with pytest.raises(PartitionUnavailableError, match=rf"{words}[\s\S]*Leave out strict=True"):
+                lab.partition({"a": 8}, strict=True)
+            assert lab.layout is None
+
+    def test_proof_does_not_say_that_it_holds(self, preset, words):
+        with Session(SimBackend(preset)) as lab, pytest.warns(PartitionWarning, match=words):
+            lab.partition(a=8, b="rest")
+            lab.stream("x", partition="a")
+            proof = lab.verify()
+            assert not proof.holds
+            assert "not enforced" in str(proof)
+
+    def test_nothing_is_drained(self, preset, words):
+        with Session(SimBackend(preset)) as lab, pytest.warns(PartitionWarning, match=words):
+            lab.stream("x")
+            enqueue(lab, "x", 5 * MS)
+            lab.partition(a=8, b="rest")
+            lab.stream("x", partition="a")
+            lab.stream("x", partition="b")
+            assert not lab.stream("x").query()
+
+
+def test_missing_features_are_left_out_with_one_warning(lab):
+    with pytest.warns(PartitionWarning, match=r"co-scheduling[\s\S]*backfill[\s\S]*workqueues[\s\S]*13\.1") as told:
+        layout = lab.partition(
+            {"a": gsl.PartitionOptions(sms=20, coscheduled_sms=4), "b": gsl.PartitionOptions(sms="rest", backfill=True)},
+            workqueue=WorkqueueOptions(concurrency_limit=4),
+        )
+    assert len(told) == 1
+    assert layout == plan_partitions({"a": 20, "b": "rest"}, lab.device)
+    for shares, workqueue in (
+        ({"a": gsl.PartitionOptions(sms=20, coscheduled_sms=4)}, None),
+        ({"a": 8}, WorkqueueOptions()),
+    ):
+        with pytest.raises(PartitionUnavailableError, match=r"13\.1"):
+            lab.partition(shares, strict=True, workqueue=workqueue)
+    assert lab.layout is layout
+
+
+def test_structured_partitions_where_the_driver_has_them():
+    with Session(SimBackend("h200-cuda13.1")) as lab:
+        workqueue = WorkqueueOptions(concurrency_limit=4)
+        layout = lab.partition(
+            {"a": gsl.PartitionOptions(sms=20, coscheduled_sms=4), "b": "rest"}, strict=True, workqueue=workqueue
+        )
+        assert layout.workqueue == workqueue
+        lab.stream("x", partition="a")
+        assert lab.stream("x").sm_count == 20
+        assert lab.verify().holds
+        lab.partition({"a": 20, "b": "rest"})
+        assert lab.verify().holds
+
+
+def test_equal_numbers_of_other_types_are_other_shares(lab):
+    assert lab.partition({"a": gsl.PartitionOptions(sms=1)})["a"].granted_sms == 8
+    assert lab.partition({"a": gsl.PartitionOptions(sms=1.0)})["a"].granted_sms == 132
+    with pytest.raises(PartitionError, match="'True'"):
+        lab.partition({"a": gsl.PartitionOptions(sms=True)})
+    assert lab.partition({"a": 1})["a"].granted_sms == 8
+    assert lab.partition({"a": 1.0})["a"].granted_sms == 132
+    with pytest.raises(PartitionError, match="'True'"):
+        lab.partition({"a": True})
+
+
+def test_a_structured_layout_on_an_older_driver_is_refused(lab):
+    newer = SimBackend("h200-cuda13.1").device
+    lab.partition(b=8)
+    before = state_of(lab)
+    with pytest.raises(PartitionUnavailableError, match=r"13\.1"):
+        lab.partition(plan_partitions({"a": gsl.PartitionOptions(sms=20, coscheduled_sms=4)}, newer))
+    assert state_of(lab) == before
+
+
+# Work in flight
+
+
+def test_only_streams_that_move_are_drained(lab):
+    lab.partition(a=32, b=32, c="rest")
+    for name in "abc":
+        lab.stream(name, partition=name)
+        enqueue(lab, name, 10 * MS if name == "a" else MS)
+    began_ns = lab.backend.host_time_ns()
+
+    moves = lab.plan_moves(plan_partitions({"a": 32, "b": 48, "c": "rest"}, lab.device))
+    lab.partition(a=32, b=48, c="rest")
+
+    assert moves == ("b", "c")
+    assert not lab.stream("a").query()
+    assert MS / 2 < lab.backend.host_time_ns() - began_ns < 4 * MS
+    lab.synchronize()
+    assert sorted(spans(lab.trace)) == [("a", "a", ("a", 32)), ("b", "b", ("b", 32)), ("c", "c", ("c", 68))]
+
+
+def test_planning_the_moves_changes_nothing(halves):
+    before = state_of(halves)
+    assert halves.plan_moves(None) == ("x", "y")
+    assert halves.plan_moves(halves.layout) == ()
+    assert halves.plan_moves(plan_partitions({"a": 64, "b": 8}, halves.device)) == ("y",)
+    renamed = plan_partitions({"c": 64, "b": "rest"}, halves.device)
+    assert halves.plan_moves(renamed, renamed={"a": "c"}) == ()
+    assert state_of(halves) == before
+
+
+def test_work_of_the_new_place_starts_after_that_of_the_old(halves):
+    enqueue(halves, "x", 3 * MS, "before")
+    halves.partition(a=32, b="rest")
+    enqueue(halves, "x", MS, "after")
+    halves.synchronize()
+
+    trace = halves.trace
+    assert spans(trace) == [("x", "before", ("a", 64)), ("x", "after", ("a", 32))]
+    assert trace.start_ns[1] >= trace.end_ns[0]
+    assert [lane.name for lane in trace.lanes] == ["x", "y", "z"]
+    assert trace.metadata.pending_spans == trace.metadata.dropped_spans == 0
+
+
+def test_events_and_waits_hold_across_a_move(halves):
+    enqueue(halves, "y", 5 * MS, "first")
+    event = halves.stream("y").record()
+    halves.stream("x").wait(event)
+    halves.partition(a=32, b=100)
+    assert event.query()
+    halves.stream("x").wait(event)
+    enqueue(halves, "x", MS, "second")
+    halves.synchronize()
+    trace = halves.trace
+    assert trace.start_ns[1] >= trace.end_ns[0]
+
+
+def test_a_kernel_that_fills_the_card_keeps_to_its_partition(halves):
+    with halves.on("x"):
+        spin_card(halves, MS)
+    with halves.on("y"):
+        spin_card(halves, MS)
+    halves.synchronize()
+    trace = halves.trace
+    assert trace.duration_ns.tolist() == pytest.approx([3 * MS, 2 * MS], rel=0.05)
+    assert trace.start_ns[1] < trace.end_ns[0]
+
+
+def test_renaming_moves_nothing(halves):
+    enqueue(halves, "x", 5 * MS, "running")
+    handle = halves.stream("x").handle
+    halves.partition({"c": 64, "b": "rest"}, renamed={"a": "c"})
+
+    assert not halves.stream("x").query()
+    assert (halves.stream("x").partition, halves.stream("x").handle) == ("c", handle)
+    enqueue(halves, "x", 1_000, "renamed")
+    halves.synchronize()
+    assert spans(halves.trace) == [("x", "running", ("a", 64)), ("x", "renamed", ("c", 64))]
+    halves.partition(None)
+    halves.partition(c=64, b="rest")
+    assert halves.stream("x").partition == "c"
+
+
+def test_names_can_be_swapped(halves):
+    halves.partition({"b": 64, "a": "rest"}, renamed={"a": "b", "b": "a"})
+    assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 64), ("a", 68), (None, 132)]
+    halves.partition({"a": 64, "b": "rest"})
+    assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 68), ("a", 64), (None, 132)]
+    assert halves.verify().holds
+
+
+def test_two_partitions_become_one(halves):
+    halves.partition({"all": 132}, renamed={"a": "all", "b": "all"})
+    assert [stream.partition for stream in halves.streams.values()] == ["all", "all", None]
+
+
+def test_a_selected_stream_does_not_move(halves):
+    with halves.on("x", "outer"):
+        before = id(halves.layout), halves.stream("x").handle
+        for do in (
+            lambda: halves.partition(None),
+            lambda: halves.partition(a=8, b=8),
+            lambda: halves.stream("x", partition="b"),
+        ):
+            with pytest.raises(PartitionInUseError, match=r"'x' is selected by a thread.*lab\.on\('x'\)"):
+                do()
+        assert (id(halves.layout), halves.stream("x").handle) == before
+        halves.partition(a=64, b=8)  # only y moves
+        halves.stream("x", partition="a")
+    assert halves.stream("x").partition == "a"
+    halves.partition(None)
+
+
+def test_a_stream_selected_in_another_thread_does_not_move(halves):
+    selected, done = threading.Event(), threading.Event()
+
+    def hold():
+        with halves.on("x", "held"):
+            selected.set()
+            done.wait(10)
+            spin(halves, 1_000)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    selected.wait(10)
+    try:
+        with pytest.raises(PartitionInUseError, match="'x' is selected by a thread"):
+            halves.partition(None)
+        halves.partition(a=64, b=8)
+    finally:
+        done.set()
+        thread.join()
+    halves.partition(None)
+    halves.synchronize()
+    assert spans(halves.trace) == [("x", "held", ("a", 64))]
+
+
+def test_a_range_inside_a_nested_selection_keeps_the_outer_stream(halves):
+    with halves.on("x"), halves.on("z"), pytest.raises(PartitionInUseError, match="'x' is selected"):
+        halves.partition(None)
+
+
+def test_a_handed_over_range_survives_every_change(lab):
+    lab.partition(a=64, b="rest")
+    lab.stream("x", partition="a")
+    opened = lab.start_range("x", "long")
+    for sms in (63, 62, 61, 60, 59):
+        lab.partition(a=sms, b="rest")  # the same SMs, another request
+        enqueue(lab, "x", 1_000, f"short {sms}")
+    lab.partition(a=32, b="rest")
+    opened.end()
+    lab.synchronize()
+    assert [name for _, name, _ in spans(lab.trace)] == ["long", *(f"short {sms}" for sms in (63, 62, 61, 60, 59))]
+    assert lab.trace.metadata.dropped_spans == 0
+
+
+def test_lent_streams_stay_where_they_are(halves):
+    lent = halves.backend.create_stream(priority=-1)
+    stream = halves.stream("lent", external=lent)
+    enqueue(halves, "lent", 5 * MS)
+    halves.partition(None)
+    assert not stream.query()
+    assert (stream.handle, stream.partition) == (lent.handle, None)
+    halves.partition(a=64, b="rest")
+    with pytest.raises(PartitionError, match=r"'lent' is lent by another library.*lab\.stream\('other', partition='a'\)"):
+        halves.stream("lent", partition="a")
+    with pytest.raises(PartitionError, match="cannot work in partition 'a'"):
+        halves.stream("other", partition="a", external=halves.backend.create_stream())
+    assert list(halves.streams) == ["x", "y", "z", "lent"]
+
+
+def test_a_failing_context_leaves_the_old_layout(halves, monkeypatch):
+    enqueue(halves, "x", 5 * MS)
+    layout, handle = halves.layout, halves.stream("x").handle
+    create, calls = halves.backend.create_context, itertools.count(1)
+
+    def fail_second(spec):
+        if next(calls) == 2:
+            raise DeviceError("no memory left")
+        return create(spec)
+
+    monkeypatch.setattr(halves.backend, "create_context", fail_second)
+    with pytest.raises(DeviceError, match="no memory left"):
+        halves.partition(a=8, b=8)
+    assert halves.layout is layout
+    assert halves.stream("x").handle == handle
+    assert not halves.stream("x").query()
+    assert halves.verify().holds
+    halves.partition(a=8, b=8)
+    assert halves.verify().holds
+
+
+def test_failing_contexts_do_not_pile_up(monkeypatch):
+    with Session(SimBackend(), context_limit=3) as lab:
+        create = lab.backend.create_context
+
+        def fail_small(spec):
+            if len(spec.groups) == 1:
+                raise DeviceError("no memory left")
+            return create(spec)
+
+        monkeypatch.setattr(lab.backend, "create_context", fail_small)
+        for sms in range(16, 112, 8):
+            with pytest.raises(DeviceError, match="no memory left"):
+                lab.partition(a=sms, b=8)
+            assert len(lab._partitions.cache) <= 3
+
+
+def test_a_failing_drain_leaves_the_old_layout(halves, monkeypatch):
+    layout = halves.layout
+    y = halves.stream("y")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(y.backend_stream), "synchronize", lambda stream: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            halves.partition(None)
+    assert halves.layout is layout
+    assert [stream.partition for stream in halves.streams.values()] == ["a", "b", None]
+    halves.partition(None)
+    assert halves.verify().is_confined
+
+
+def test_what_the_device_granted_is_what_counts(lab, monkeypatch):
+    create = lab.backend.create_context
+
+    def grant_less(spec):
+        context = create(spec)
+        context.sm_count -= 2
+        return context
+
+    monkeypatch.setattr(lab.backend, "create_context", grant_less)
+    with pytest.warns(PartitionWarning, match="'a' was planned with 64 SMs; the device granted 62") as told:
+        layout = lab.partition(a=64)
+    assert told[0].filename == __file__
+    assert (layout["a"].requested_sms, layout["a"].granted_sms, layout.remainder_sms) == (64, 62, 70)
+    assert lab.stream("x", partition="a").sm_count == 62
+    assert lab._partitions.cache.created_count == 1
+    with pytest.warns(PartitionWarning, match="granted 62"):
+        lab.partition(a=64)
+    assert lab._partitions.cache.created_count == 1
+
+
+# Nothing grows
+
+
+def sizes(lab):
+    """How much a session holds on to."""
+    recorder = lab._recorder
+    return {
+        "contexts": len(lab._partitions.cache),
+        "made": lab._partitions.cache.created_count,
+        "recorded": len(recorder._recorded),
+        "lanes": len(recorder._lanes),
+        "homes": sum(len(stream._homes) for stream in lab.streams.values()),
+        "writers": len(recorder.thread_state().writers),
+        "streams": len(lab.backend.driver.streams),
+        "partitions": len(recorder._places.partitions),
+    }
+
+
+LAYOUTS = [{"a": sms, "b": "rest"} for sms in range(8, 88, 8)]
+
+
+def test_a_thousand_changes_among_ten_layouts_make_their_contexts_once(lab):
+    lab.partition(LAYOUTS[0])
+    lab.stream("x", partition="a")
+    lab.stream("y", partition="b")
+
+    def go_round():
+        for shares in LAYOUTS:
+            lab.partition(shares)
+            enqueue(lab, "x")
+
+    go_round()
+    lab.synchronize()
+    before = sizes(lab)
+    assert before["made"] == 20
+    for _ in range(99):
+        go_round()
+    lab.synchronize()
+    assert sizes(lab) == before
+    assert len(lab.trace) == 1_000
+    assert lab.trace.metadata.dropped_spans == 0
+    assert len(lab.trace.layouts) <= 1_001
+
+
+def test_other_requests_for_the_same_sms_pile_nothing_up(lab):
+    lab.partition(a=64, b="rest")
+    lab.stream("x", partition="a")
+    lab.stream("y", partition="b")
+    enqueue(lab, "x")
+    for sms in itertools.islice(itertools.cycle((63, 64)), 20):
+        lab.partition(a=sms, b="rest")
+        enqueue(lab, "x")
+    lab.synchronize()
+    before = sizes(lab)
+    for sms in itertools.islice(itertools.cycle((63, 64)), 200):
+        lab.partition(a=sms, b="rest")
+        enqueue(lab, "x")
+    lab.synchronize()
+    lab.partition(a=64, b="rest")
+    assert {name: size for name, size in sizes(lab).items() if size > before[name] + 1} == {}
+    assert len(lab.trace) == 221
+
+
+def test_beyond_the_limit_the_contexts_that_were_used_last_stay(caplog):
+    with Session(SimBackend(), context_limit=4) as lab:
+        lab.partition(LAYOUTS[0])
+        lab.stream("x", partition="a")
+        lab.stream("y", partition="b")
+        for shares in LAYOUTS * 2:
+            lab.partition(shares)
+            enqueue(lab, "x")
+            assert len(lab._partitions.cache) <= 4
+            assert lab.verify().holds
+        lab.synchronize()
+        held = sizes(lab)
+        assert (held["contexts"], held["made"]) == (4, 40)
+        # Two own places in each of the contexts that are left, and the probes: no stream of a destroyed context.
+        assert held["homes"] <= 2 * 2 + 2
+        assert held["streams"] <= held["homes"] + 4
+        assert held["recorded"] <= held["homes"] + 2
+        assert len(lab.trace) == 20
+        assert lab.trace.metadata.dropped_spans == 0
+    assert "More than 4 green contexts" in caplog.text
+
+
+def test_a_place_that_was_destroyed_has_given_its_ranges(caplog):
+    with Session(SimBackend(), context_limit=1) as lab:
+        lab.partition(a=8)
+        lab.stream("x", partition="a")
+        enqueue(lab, "x", label="first")
+        lab.partition(a=16)
+        lab.partition(a=24)
+        lab.partition(None)
+        assert spans(lab.trace) == [("x", "first", ("a", 8))]
+    assert "was destroyed" in caplog.text
+
+
+# Proof
+
+
+def test_verified_sms_are_kept_and_stay_with_their_contexts(halves):
+    proof = halves.verify()
+    first = halves.layout
+    assert first.has_verified_sms
+    assert [part.sm_ids for part in first] == [part.sm_ids for part in proof.partitions]
+    assert set(first["a"].sm_ids).isdisjoint(first["b"].sm_ids)
+    halves.partition(None)
+    halves.partition(a=64, b="rest")
+    assert halves.layout == first
+    assert halves.trace.layout == first
+    halves.partition(a=32, b="rest")
+    assert halves.layout["a"].sm_ids is None
+
+
+def test_sms_that_others_measured_are_not_believed(halves):
+    halves.verify()
+    measured = halves.layout
+    with Session(SimBackend()) as other:
+        other.partition(measured)
+        assert not other.layout.has_verified_sms
+    halves.partition(measured)
+    assert halves.layout.has_verified_sms
+
+
+def test_the_map_measures_without_touching_streams(halves):
+    enqueue(halves, "x", 5 * MS)
+    drawn = halves.sm_map()
+    assert drawn.layout.has_verified_sms
+    assert halves.layout.has_verified_sms
+    assert "2 partitions" in repr(drawn)
+    assert drawn._repr_svg_().startswith("<svg")
+    halves.partition(None)
+    assert "0 partitions" in repr(halves.sm_map())
+
+
+def test_proof_on_the_whole_card(lab):
+    lab.stream("x")
+    proof = lab.verify()
+    assert (proof.partitions, len(proof.lanes[0].inside), proof.lanes[0].partition) == ((), 132, None)
+    assert "no partitions" in str(proof)
+
+
+def test_a_leak_is_told(halves, monkeypatch):
+    probe = halves.backend.probe_sms
+
+    def leak(streams):
+        seen = probe(streams)
+        return [np.union1d(ids, [131]) for ids in seen] if seen else seen
+
+    monkeypatch.setattr(halves.backend, "probe_sms", leak)
+    proof = halves.verify()
+    assert not proof.holds
+    assert proof.shared == (("a", "b", 1),)
+    assert "NOT as asked" in str(proof)
+
+
+def test_capabilities_are_the_devices(lab):
+    assert lab.capabilities is lab.backend.capabilities
+    assert lab.capabilities.has("green-contexts")
+    assert not lab.capabilities.has("workqueues")
+
+
+# Listeners
+
+
+def test_listeners_hear_of_each_change_until_they_stop(lab):
+    heard = []
+    stop = lab.watch_layout(heard.append)
+    first = lab.partition(a=64)
+    lab.partition(None)
+    assert heard == [first, None]
+    stop()
+    stop()
+    lab.partition(a=64)
+    assert len(heard) == 2
+
+
+def test_stopping_twice_stops_no_other(lab):
+    heard = []
+    stop, _ = lab.watch_layout(heard.append), lab.watch_layout(heard.append)
+    stop()
+    stop()
+    lab.partition(a=64)
+    assert len(heard) == 1
+
+
+def test_a_failing_listener_is_dropped_and_logged(lab, caplog):
+    heard = []
+    lab.watch_layout(lambda layout: 1 / 0)
+    lab.watch_layout(heard.append)
+    lab.partition(a=64)
+    lab.partition(None)
+    assert len(heard) == 2
+    assert caplog.text.count("ZeroDivisionError") == 1
+
+
+def test_a_listener_may_stop_itself_and_fail(lab, caplog):
+    heard = []
+
+    def listen(layout):
+        stop()
+        raise RuntimeError("widget gone")
+
+    stop = lab.watch_layout(listen)
+    lab.watch_layout(heard.append)
+    layout = lab.partition(a=64)
+    assert heard == [layout]
+    assert "widget gone" in caplog.text
+
+
+def test_refused_changes_are_not_told(halves):
+    heard = []
+    halves.watch_layout(heard.append)
+    with pytest.raises(PartitionError):
+        halves.partition(a=0)
+    with pytest.raises(PartitionInUseError):
+        halves.partition(b=8)
+    assert heard == []
+
+
+# Threads
+
+
+def test_threads_record_while_the_sms_are_shared_out_anew(lab):
+    lab.partition(LAYOUTS[0])
+    names = [f"s{number}" for number in range(3)]
+    for name, partition in zip(names, ("a", "b", None), strict=True):
+        lab.stream(name, partition=partition)
+    count, failures = 60, []
+
+    def record(name):
+        try:
+            for number in range(count):
+                with lab.on(name, f"{name} {number}"):
+                    spin(lab, 1_000)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=record, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    changed = 0
+    while any(thread.is_alive() for thread in threads):
+        try:
+            lab.partition(LAYOUTS[changed % 10])
+            changed += 1
+        except PartitionInUseError:
+            pass
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    lab.synchronize()
+    told = spans(lab.trace)
+    assert sorted(name for _, name, _ in told) == sorted(f"{name} {number}" for name in names for number in range(count))
+    assert {(lane, part and part[0]) for lane, _, part in told} == {("s0", "a"), ("s1", "b"), ("s2", None)}
+    assert lab.trace.metadata.dropped_spans == lab.trace.metadata.pending_spans == 0
+    assert lab.verify().holds
+
+
+def test_two_threads_change_the_layout(lab):
+    lab.partition(LAYOUTS[0])
+    lab.stream("x", partition="a")
+
+    def change():
+        for shares in LAYOUTS:
+            lab.partition(shares)
+            lab.verify()
+
+    errors = []
+    threads = [threading.Thread(target=lambda: errors.append(run_in_thread(change))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [None, None]
+    assert lab.layout == lab.partition(LAYOUTS[-1])
+    assert lab.verify().holds
+
+
+def during_the_drain(lab, name, work, monkeypatch):
+    """Do something in another thread right after a stream was waited for, once."""
+    stream = lab.stream(name).backend_stream
+    synchronize, todo = type(stream).synchronize, [work]
+
+    def synchronize_and_work(self):
+        synchronize(self)
+        if self is stream and todo:
+            assert run_in_thread(todo.pop()) is None
+
+    monkeypatch.setattr(type(stream), "synchronize", synchronize_and_work)
+
+
+def test_work_that_another_thread_enqueues_during_the_drain_is_waited_for(halves, monkeypatch):
+    during_the_drain(halves, "x", lambda: enqueue(halves, "x", 50 * MS, "late"), monkeypatch)
+    halves.partition(a=32, b="rest")
+    enqueue(halves, "x", MS, "after")
+    halves.synchronize()
+    trace = halves.trace
+    assert spans(trace) == [("x", "late", ("a", 64)), ("x", "after", ("a", 32))]
+    assert trace.start_ns[1] >= trace.end_ns[0]
+
+
+def test_a_stream_that_another_thread_selects_during_the_drain_does_not_move(halves, monkeypatch):
+    selected, done = threading.Event(), threading.Event()
+
+    def hold():
+        with halves.on("x", "held"):
+            selected.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+
+    def start():
+        thread.start()
+        selected.wait(10)
+
+    before = state_of(halves)[:2]
+    during_the_drain(halves, "x", start, monkeypatch)
+    try:
+        with pytest.raises(PartitionInUseError, match="'x' is selected"):
+            halves.partition(None)
+        assert state_of(halves)[:2] == before
+    finally:
+        done.set()
+        thread.join()
+    halves.partition(None)
+    halves.synchronize()
+    assert spans(halves.trace) == [("x", "held", ("a", 64))]
+
+
+# Made ahead
+
+
+def test_prepared_layouts_are_made_and_nothing_else_changes(halves):
+    enqueue(halves, "x", 50 * MS)
+    before = state_of(halves)[:5]
+    layouts = halves.prepare({"a": 32, "b": "rest"}, plan_partitions({"a": 8, "b": 16}, halves.device), {"a": 66}, round="down")
+    assert [layout["a"].granted_sms for layout in layouts] == [32, 8, 64]
+    assert state_of(halves)[:5] == before
+    assert not halves.stream("x").query()
+    made = halves._partitions.cache.created_count
+    assert made == 2 + 4  # the 64 SMs of a are there
+    halves.stream("y", partition=None)
+    for layout in layouts:
+        assert halves.partition(layout) == layout
+    assert halves._partitions.cache.created_count == made
+
+
+def test_no_more_contexts_are_prepared_than_are_kept(caplog):
+    with Session(SimBackend(), context_limit=2) as lab:
+        lab.partition(a=64, b="rest")
+        lab.prepare({"a": 8}, {"a": 16}, {"a": 24})
+        assert len(lab._partitions.cache) == 2
+        assert lab.verify().holds
+        with pytest.raises(PartitionError, match="3 partitions, more than the 2"):
+            lab.prepare({"a": 8, "b": 8, "c": 8})
+    assert "More than 2 green contexts" in caplog.text
+
+
+def test_bad_layouts_are_not_prepared(halves):
+    before = state_of(halves)
+    for plan in ({"a": 0}, {}, 96, {"a": 100, "b": 100}):
+        with pytest.raises(PartitionError):
+            halves.prepare(plan)
+    assert state_of(halves) == before
+    halves.close()
+    with pytest.raises(SessionClosedError, match="cannot prepare"):
+        halves.prepare({"a": 8})
+
+
+# Other devices
+
+
+def test_a_small_card_of_other_groups():
+    preset = dataclasses.replace(LAPTOP, sm_groups=SMGroups(min_sms=4, alignment_sms=2))
+    with Session(SimBackend(preset)) as lab:
+        layout = lab.partition(a=5, b="25%", c="rest")
+        assert [part.granted_sms for part in layout] == [8, 8, 8]
+        for name in "abc":
+            lab.stream(name, partition=name)
+        assert lab.verify().holds
+        with pytest.raises(PartitionError, match="nearest plan that works: a=4, b=8, c=12"):
+            lab.partition(a=1, b=7, c=10, round="exact")
+
+
+def test_too_many_different_partitions_leave_the_old_layout(halves, monkeypatch):
+    monkeypatch.setattr("gpustreamlab.recorder._places.PARTITION_LIMIT", 3)
+    halves.partition(a=63, b="rest")
+    before = state_of(halves)[:3]
+    streams = len(halves.backend.driver.streams)
+    with pytest.raises(SessionError, match="3 different partitions"):
+        halves.partition(a=62, b="rest")
+    with pytest.raises(SessionError, match="3 different partitions"):
+        halves.partition(a=8, b=8)
+    assert state_of(halves)[:3] == before
+    assert len(halves.backend.driver.streams) == streams
+    assert halves.verify().holds
+
+
+# Closing
+
+
+def test_closing_ends_work_and_leaves_nothing_on_the_device():
+    backend = SimBackend()
+    contexts = []
+    create = backend.create_context
+    backend.create_context = lambda spec: contexts.append(create(spec)) or contexts[-1]
+    lab = Session(backend)
+    lab.partition(a=64, b="rest")
+    for name, partition in (("x", "a"), ("y", "b"), ("z", None)):
+        lab.stream(name, partition=partition)
+        enqueue(lab, name, 3 * MS)
+    lab.sm_map()
+    enqueue(lab, "x", 3 * MS, "in flight")
+    lab.partition(a=64, b=8)
+    lab.close()
+    lab.close()
+
+    assert sorted(name for _, name, _ in spans(lab.trace)) == ["in flight", "x", "y", "z"]
+    assert all(context.is_closed for context in contexts)
+    assert backend.driver.streams == {}
+    assert lab.layout.names == ("a", "b")
+    backend.close()
+
+
+def test_a_context_that_fails_to_close_does_not_stop_the_others(monkeypatch):
+    backend = SimBackend()
+    lab = Session(backend)
+    lab.partition(a=64, b="rest")
+    contexts = list(lab._partitions.cache._contexts.values())
+    monkeypatch.setattr(contexts[1], "close", lambda: 1 / 0)
+    with pytest.raises(CloseError, match=r"partitions: ZeroDivisionError"):
+        lab.close()
+    assert contexts[0].is_closed
+    assert lab.is_closed
+    lab.close()
+    backend.close()
+
+
+def test_an_interrupted_close_of_contexts_goes_on(monkeypatch):
+    backend = SimBackend()
+    lab = Session(backend)
+    lab.partition(a=64, b="rest")
+    contexts = list(lab._partitions.cache._contexts.values())
+    close, calls = type(contexts[0]).close, itertools.count()
+
+    def interrupted(context):
+        if not next(calls):
+            raise KeyboardInterrupt
+        close(context)
+
+    monkeypatch.setattr(type(contexts[0]), "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lab.close()
+    lab.close()
+    assert all(context.is_closed for context in contexts)
+    backend.close()
+
+
+# The trace
+
+
+def test_partitions_and_layouts_survive_saving_and_pickling(halves, tmp_path):
+    enqueue(halves, "x", label="one")
+    halves.verify()
+    halves.partition(a=32, b=96)
+    enqueue(halves, "x", label="two")
+    halves.partition(None)
+    enqueue(halves, "x", label="three")
+    halves.synchronize()
+    trace = halves.trace
+    assert spans(trace) == [("x", "one", ("a", 64)), ("x", "two", ("a", 32)), ("x", "three", None)]
+    assert [change.layout and change.layout.names for change in trace.layouts] == [("a", "b"), ("a", "b"), None]
+    times = [change.time_ns for change in trace.layouts]
+    assert times == sorted(times)
+    assert trace.end_ns[0] <= times[1] <= trace.start_ns[1]
+    assert trace.layout is None
+    assert trace.metadata.device.sm_resource.remainder_sms == 12
+    trace.save(tmp_path / "run.parquet")
+
+    for twin in (Trace.load(tmp_path / "run.parquet"), pickle.loads(pickle.dumps(trace))):
+        assert_same_trace(twin, trace)
+        assert spans(twin) == spans(trace)
+
+
+def test_a_layout_with_work_queues_survives_saving(tmp_path):
+    with Session(SimBackend("h200-cuda13.1")) as lab:
+        options = gsl.PartitionOptions(sms=np.int64(20), coscheduled_sms=np.int64(4), backfill=True)
+        lab.partition({"a": options, "b": "rest"}, workqueue=WorkqueueOptions(concurrency_limit=np.int64(4)))
+        lab.trace.save(tmp_path / "run.parquet")
+        assert_same_trace(Trace.load(tmp_path / "run.parquet"), lab.trace)
+        assert Trace.load(tmp_path / "run.parquet").layout == lab.layout
+
+
+def test_clearing_keeps_the_layout_in_use(halves):
+    enqueue(halves, "x")
+    halves.partition(a=32, b=96)
+    halves.synchronize()
+    halves.clear()
+    trace = halves.trace
+    assert len(trace) == 0
+    assert [change.layout.names for change in trace.layouts] == [("a", "b")]
+    assert trace.layout == halves.layout
+
+
+def test_utilisation_and_timeline_of_a_session_with_partitions(halves):
+    enqueue(halves, "x", MS)
+    halves.partition(a=32, b=96)
+    enqueue(halves, "x", MS)
+    halves.synchronize()
+    assert halves.utilisation() is not None
+    assert halves.timeline()._repr_mimebundle_()["text/html"]
+
+
+def test_a_new_stream_in_a_renamed_partition_has_its_name(halves, caplog):
+    caplog.set_level(logging.WARNING)
+    halves.partition({"c": 64, "b": "rest"}, renamed={"a": "c"})
+    enqueue(halves, halves.stream("w", partition="c"))
+    halves.synchronize()
+    assert spans(halves.trace) == [("w", "w", ("c", 64))]
+    assert caplog.text == ""
