@@ -13,6 +13,7 @@ from types import MappingProxyType
 from gpustreamlab.analysis import (
     PartitionOptions,
     Share,
+    check_layout,
     check_rounding,
     check_workqueue,
     plan_partitions,
@@ -26,7 +27,7 @@ from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
 
-__all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "plan_layout"]
+__all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "fit_layout", "plan_layout"]
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +72,37 @@ def plan_layout(
         return _plan_again(tuple((name, _kind(share), share) for name, share in shares.items()), backend.device, round, usable)
     except TypeError:  # a share that cannot be hashed cannot be read either; planning says so
         return plan_partitions(shares, backend.device, round=round, workqueue=usable)
+
+
+def fit_layout(backend: Backend, layout: Layout, *, round: Rounding | str, strict: bool) -> Layout:  # noqa: A002
+    """Return a layout that was planned, as this device can have it.
+
+    One that was not enforced where it comes from, or needs what this device lacks, is planned anew from what it asked for.
+
+    Raises
+    ------
+    PartitionUnavailableError
+        With `strict`, if a feature is missing.
+    PartitionError
+        If the layout does not fit the device.
+    """
+    check_rounding(round)
+    shares: dict[str, Share] = {part.name: _share_of(part) for part in layout}
+    resource = backend.device.sm_resource
+    if layout.is_enforced == (resource is not None) and not _lacking_features(backend.capabilities, shares, layout.workqueue):
+        return check_layout(layout, backend.device)
+    return plan_layout(backend, shares, round=round, strict=strict, workqueue=layout.workqueue)
+
+
+def _share_of(part: Partition) -> Share:
+    if not part.is_structured:
+        return part.requested_sms
+    return PartitionOptions(
+        sms=part.requested_sms,
+        coscheduled_sms=part.coscheduled_sms,
+        preferred_coscheduled_sms=part.preferred_coscheduled_sms,
+        backfill=part.backfill,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -219,7 +251,7 @@ class SMMap:
 
 def _split_group(part: Partition) -> SplitGroup:
     return SplitGroup(
-        sms=part.granted_sms,
+        sms=part.split_sms,
         coscheduled_sms=part.coscheduled_sms,
         preferred_coscheduled_sms=part.preferred_coscheduled_sms,
         backfill=part.backfill,

@@ -97,12 +97,14 @@ class Partitions:
             raise
         try:
             with delayed_interrupts():
+                before = [stream.home for stream in own]
                 for stream, home in zip(own, homes, strict=True):
                     stream.wanted_partition = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
-                    if home is not stream.home:
-                        stream.settle(home)
+                    stream.settle(home)
+                if layout != self.layout:
+                    self._recorder.note_layout(layout)
                 self.layout = layout
-                self._recorder.note_layout(layout)
+                self._order_behind(before, homes)
             self._trim(own)
         finally:
             if self.layout is layout:
@@ -137,8 +139,10 @@ class Partitions:
         try:
             with delayed_interrupts():
                 home = self.make_home(stream.name, stream.priority, name, known=stream)
+                before = stream.home
                 stream.wanted_partition = name
                 stream.settle(home)
+                self._order_behind([before], [home])
         finally:
             if stream.partition == name:
                 self.tell()  # after an interrupt too
@@ -307,6 +311,15 @@ class Partitions:
             sm_count=self._backend.device.sm_count if part is None else part.granted_sms,
         )
         return Home(spec, part, made, self._recorder.add_lane(lane, made, part), is_lent)
+
+    def _order_behind(self, before: Sequence[Home], after: Sequence[Home]) -> None:
+        """Keep new work of streams that moved behind what another thread may have enqueued since they were found idle."""
+        for old, new in zip(before, after, strict=True):
+            if old.backend_stream is not new.backend_stream:
+                event = self._backend.acquire_event()
+                old.backend_stream.record(event)
+                new.backend_stream.wait(event)
+                self._backend.release_events((event,))
 
     def _abandon(self, streams: Sequence[Stream], homes: Sequence[Home]) -> None:
         """Give up homes that were made and are not going to be used."""

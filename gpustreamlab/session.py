@@ -31,7 +31,7 @@ from gpustreamlab.errors import (
     StreamRefusedError,
     nearest_hint,
 )
-from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap, plan_layout
+from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap, fit_layout, plan_layout
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
@@ -512,10 +512,14 @@ class Session:
         Ranges that still run are counted in ``trace.metadata.pending_spans``; call `synchronize` first to have them all. A
         closed session keeps its last trace.
         """
-        with self._lock:
-            if self._last_trace is not None:
-                return self._last_trace
-            return self._recorder.trace(title=self.title)
+        # Without the session's lock, which is held while streams are drained: a live view must not wait for that.
+        if self._last_trace is None:
+            try:
+                return self._recorder.trace(title=self.title)
+            except Exception:
+                if self._last_trace is None:  # else the session was closed by another thread meanwhile
+                    raise
+        return self._last_trace
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped, so far; see `gpustreamlab.analysis.overlap`."""
@@ -647,7 +651,7 @@ class Session:
         if plan is None:
             return None
         if isinstance(plan, Layout):
-            return check_layout(plan, self.device)
+            return fit_layout(self._backend, plan, round=round, strict=strict)
         asked = shares if plan is ... else plan
         return plan_layout(self._backend, asked, round=round, strict=strict, workqueue=workqueue)
 

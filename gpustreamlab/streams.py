@@ -54,8 +54,8 @@ class Stream:
         self._recorder = recorder
         self.wanted_partition: str | None = home.partition.name if home.partition else None
         """The partition that it goes to where the layout has one of this name."""
-        self._homes: dict[ContextSpec | None, Home] = {}
-        self.settle(home)
+        self._homes: dict[ContextSpec | None, Home] = {home.spec: home}
+        self._work_in(home)
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
@@ -181,6 +181,11 @@ class Stream:
         if replaced is not None and replaced is not home:
             replaced.recorded.retire()
         self._homes[home.spec] = home
+        if home is not self.home:
+            home.recorded.take_over(self.recorded)
+            self._work_in(home)
+
+    def _work_in(self, home: Home) -> None:
         self.home = home
         """Where it works now."""
         self.backend_stream = home.backend_stream

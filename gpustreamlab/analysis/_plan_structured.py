@@ -39,6 +39,7 @@ def _to_partition(request: Request, granted_sms: int, resource: SMResource) -> P
         name=request.name,
         requested_sms=granted_sms if request.sms is None else request.sms,
         granted_sms=granted_sms,
+        split_sms=granted_sms,
         coscheduled_sms=options.coscheduled_sms or (0 if options.is_structured else resource.alignment_sms),
         preferred_coscheduled_sms=options.preferred_coscheduled_sms,
         backfill=options.backfill,

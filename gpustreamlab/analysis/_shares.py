@@ -92,7 +92,7 @@ def require_mapping(shares: object) -> None:
     """Raise `PartitionError` for what names no partition."""
     if not isinstance(shares, Mapping):
         raise PartitionError(
-            f"Partitions are given as names with SMs, not as a {type(shares).__name__}. "
+            f"Partitions are given as a mapping of names to SMs; this is of type {type(shares).__name__}. "
             "Use lab.partition(prefill=96, decode=32)."
         )
     if not shares:

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpustreamlab.errors import PartitionNotFoundError, TraceError, nearest_hint
+from gpustreamlab.errors import OptionError, PartitionNotFoundError, TraceError, nearest_hint
 from gpustreamlab.model._shown import show_text
 
 
@@ -54,6 +54,8 @@ class Partition:
     """How many SMs the device granted."""
     groups: tuple[int, ...] = ()
     """Numbers of the groups that it is made of, see `SMResource`; empty after a structured split."""
+    split_sms: int = 0
+    """How many SMs a structured split is asked for; 0 where it is made of groups."""
     coscheduled_sms: int = 0
     """SMs that a structured split guarantees to schedule together; 0 where none was asked for."""
     preferred_coscheduled_sms: int = 0
@@ -72,8 +74,8 @@ class Partition:
 
     @property
     def is_structured(self) -> bool:
-        """True if it needs a structured split (CUDA 13.1 and later)."""
-        return bool(self.coscheduled_sms or self.preferred_coscheduled_sms or self.backfill)
+        """True if it comes from a structured split (CUDA 13.1 and later)."""
+        return self.split_sms > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +93,12 @@ class WorkqueueOptions:
     def __post_init__(self) -> None:
         if self.sharing_scope not in {"green_ctx_balanced", "device_ctx"}:
             hint = nearest_hint(str(self.sharing_scope), ("green_ctx_balanced", "device_ctx"))
-            raise TraceError(f"WorkqueueOptions.sharing_scope is {self.sharing_scope!r}. {hint}")
+            raise OptionError(f"WorkqueueOptions.sharing_scope is {self.sharing_scope!r}. {hint}")
         limit = self.concurrency_limit
         if limit is None:
             return
         if isinstance(limit, bool) or not hasattr(limit, "__index__") or limit < 1:
-            raise TraceError(f"WorkqueueOptions.concurrency_limit is {limit!r}; it is a whole number of at least 1, or None.")
+            raise OptionError(f"WorkqueueOptions.concurrency_limit is {limit!r}; it is a whole number of at least 1, or None.")
         object.__setattr__(self, "concurrency_limit", operator.index(limit))
 
 

@@ -92,6 +92,11 @@ class RecordedLane:
         is_waiting = self.handed_over or any(writer.finished for writer in tuple(self.writers))
         return self.is_closed or (self.is_retired and not is_waiting and not self.is_selected)
 
+    def take_over(self, before: RecordedLane) -> None:
+        """Go on where the same stream was before: with its waits, and the range that others wait for."""
+        self.incoming, before.incoming = before.incoming, []
+        self.last_number = before.last_number
+
     def retire(self) -> None:
         """Give the place to another one; what is selected or waiting here still comes to its end."""
         self.is_retired = True

@@ -8,6 +8,8 @@ import logging
 import pickle
 import threading
 import warnings
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -403,13 +405,77 @@ def test_equal_numbers_of_other_types_are_other_shares(lab):
         lab.partition({"a": True})
 
 
-def test_a_structured_layout_on_an_older_driver_is_refused(lab):
+def test_a_structured_layout_on_an_older_driver_is_planned_anew_with_a_warning(lab):
     newer = SimBackend("h200-cuda13.1").device
+    structured = plan_partitions({"a": gsl.PartitionOptions(sms=20, coscheduled_sms=4)}, newer)
     lab.partition(b=8)
     before = state_of(lab)
     with pytest.raises(PartitionUnavailableError, match=r"13\.1"):
-        lab.partition(plan_partitions({"a": gsl.PartitionOptions(sms=20, coscheduled_sms=4)}, newer))
+        lab.partition(structured, strict=True)
     assert state_of(lab) == before
+    with pytest.warns(gsl.PartitionWarning, match=r"13\.1"):
+        layout = lab.partition(structured)
+    assert (layout["a"].granted_sms, layout["a"].is_structured) == (20, False)
+
+
+def test_a_layout_that_was_not_enforced_is_planned_anew_where_it_can_be(lab):
+    with pytest.warns(gsl.PartitionWarning), gsl.Session(SimBackend("laptop")) as laptop:
+        layout = laptop.partition(a=16)
+    assert not layout.is_enforced
+    assert lab.partition(layout).is_enforced
+    assert lab.layout["a"].granted_sms == 16
+
+
+def test_a_structured_partition_granted_otherwise_keeps_its_one_context():
+    with gsl.Session(SimBackend("h200-cuda13.1")) as lab:
+        planned = plan_partitions({"a": gsl.PartitionOptions(sms=20, coscheduled_sms=4)}, lab.device)
+        wrong = replace(planned, partitions=(replace(planned["a"], granted_sms=16),))  # as if the planner had been wrong
+        with pytest.warns(gsl.PartitionWarning, match="granted 20"):
+            assert lab.partition(wrong)["a"].granted_sms == 20
+        assert lab.partition(planned)["a"].granted_sms == 20
+        assert lab._partitions.cache.created_count == 1
+
+
+def test_the_same_layout_again_is_no_change(lab):
+    lab.partition(a=32)
+    lab.partition(a=32)
+    assert len(lab.trace.layouts) == 1
+
+
+def test_waits_survive_a_move(lab):
+    lab.partition(a=32, b="rest")
+    first, second = lab.stream("first", partition="a"), lab.stream("second", partition="a")
+    with lab.on(first, "produce"):
+        spin(lab, 1_000)
+    second.wait(first)
+    lab.partition(a=64, b="rest")
+    with lab.on(second, "consume"):
+        spin(lab, 1_000)
+    first.wait(second)
+    lab.partition(None)
+    with lab.on(first, "again"):
+        spin(lab, 1_000)
+    lab.synchronize()
+    trace = lab.trace
+    names = [trace.names[code] for code in trace.name]
+    edges = [(names[a], names[b]) for a, b in zip(trace.edges.source, trace.edges.target, strict=True)]
+    assert edges == [("produce", "consume"), ("consume", "again")]
+
+
+def test_a_trace_can_be_taken_while_streams_are_drained(lab):
+    lab.partition(a=32)
+    stream = lab.stream("a", partition="a")
+    taken, synchronize = [], stream.backend_stream.synchronize
+
+    def slowly():
+        thread = threading.Thread(target=lambda: taken.append(len(lab.trace)))
+        thread.start()
+        thread.join(5)
+        synchronize()
+
+    stream.backend_stream = SimpleNamespace(synchronize=slowly, query=lambda: True)
+    lab.partition(a=64)
+    assert taken == [0]
 
 
 # Work in flight
