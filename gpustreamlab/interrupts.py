@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 
 __all__ = ["delayed_interrupts"]
 
 
-@contextmanager
-def delayed_interrupts() -> Iterator[None]:
-    """Keep an interrupt (Ctrl-C) until the end of the block, and then deliver it.
+class delayed_interrupts:  # noqa: N801 - used as a function
+    """Keep an interrupt (Ctrl-C) until the end of the ``with`` block, and then deliver it.
 
     For short blocks that change several objects and cannot wait for anything. Python interrupts the main thread only, so in
     other threads there is nothing to hold back.
@@ -25,16 +22,24 @@ def delayed_interrupts() -> Iterator[None]:
     >>> pair
     [1, 2]
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    held: list[tuple[int, FrameType | None]] = []
-    # From here on a signal only leaves a note, so that no line below can be interrupted.
-    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if held:
-            handler(*held[0])
+
+    __slots__ = ("_handler", "_held")
+
+    def __enter__(self) -> None:
+        self._held: list[tuple[int, FrameType | None]] = []
+        handler = signal.getsignal(signal.SIGINT)
+        is_main = threading.current_thread() is threading.main_thread()
+        self._handler = handler if is_main and callable(handler) else None
+        if self._handler is not None:
+            # From here on a signal only leaves a note, so that nothing in the block can be interrupted.
+            signal.signal(signal.SIGINT, self._hold)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        handler = self._handler
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+            if self._held:
+                handler(*self._held[0])
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        self._held.append((number, frame))

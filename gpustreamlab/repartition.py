@@ -315,7 +315,7 @@ class Partitions:
     def _order_behind(self, before: Sequence[Home], after: Sequence[Home]) -> None:
         """Keep new work of streams that moved behind what another thread may have enqueued since they were found idle."""
         for old, new in zip(before, after, strict=True):
-            if old.backend_stream is not new.backend_stream:
+            if old.backend_stream is not new.backend_stream and not old.backend_stream.query():
                 event = self._backend.acquire_event()
                 old.backend_stream.record(event)
                 new.backend_stream.wait(event)

@@ -24,6 +24,7 @@ class Selections:
     def __init__(self, backend: Backend, recorder: Recorder) -> None:
         self.backend = backend
         self.recorder = recorder
+        self.local = recorder.local
         self.is_closed = False
 
     @property
@@ -90,7 +91,7 @@ class Selection:
         selections = self._selections
         recorder = selections.recorder
         try:
-            state: ThreadState = recorder.local.state
+            state: ThreadState = selections.local.state
         except AttributeError:
             state = recorder.thread_state()
         home = stream.home  # read once: another thread may move the stream
@@ -101,7 +102,6 @@ class Selection:
         self._token = _NOTHING
         self._above = state.writer
         self._depth = len(state.open_ranges)
-        self._is_taken = False
         try:
             self._state = state
             state.selections.append(self)
@@ -118,7 +118,7 @@ class Selection:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         state = self._state
         try:
-            is_mine = state is not None and getattr(self._selections.recorder.local, "state", None) is state
+            is_mine = state is not None and getattr(self._selections.local, "state", None) is state
             if state is not None and is_mine:
                 # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
                 if state.selections[-1] is self and len(state.open_ranges) == self._depth + 1:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 _log = logging.getLogger(__name__)
+_OPEN = SessionState.OPEN
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -448,7 +449,7 @@ class Session:
         InvalidNameError
             If the label is no text.
         """
-        if self._state is not SessionState.OPEN:
+        if self._state is not _OPEN:
             self._require_open("select a stream")
         if label is not None and type(label) is not str:
             check_label(label)

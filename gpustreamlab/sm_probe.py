@@ -14,6 +14,8 @@ from gpustreamlab.typing import Int64Array
 
 __all__ = ["SMProbe"]
 
+_KEPT_LAYOUTS = 256
+
 
 class SMProbe:
     """Runs the backend's probe in partitions, on streams of its own, and remembers what was seen.
@@ -31,6 +33,7 @@ class SMProbe:
         self._cache = cache
         self._streams: dict[ContextSpec, BackendStream] = {}
         self._sm_ids: dict[ContextSpec, tuple[int, ...]] = {}
+        self._located: dict[Layout, Layout] = {}  # what `with_known_sms` said since the ids changed
 
     def locate(self, layout: Layout) -> None:
         """Measure the SM ids of each partition, in its own context."""
@@ -68,14 +71,20 @@ class SMProbe:
         """Return the layout with the SM ids that were measured before: a context keeps its SMs."""
         if layout is None:
             return None
-        specs = context_specs(layout)
-        known = {name: self._sm_ids.get(spec) for name, spec in specs.items()}
-        parts = tuple(replace(part, sm_ids=known.get(part.name)) for part in layout)
-        return replace(layout, partitions=parts)
+        located = self._located.get(layout)
+        if located is None:
+            specs = context_specs(layout)
+            known = {name: self._sm_ids.get(spec) for name, spec in specs.items()}
+            located = replace(layout, partitions=tuple(replace(part, sm_ids=known.get(part.name)) for part in layout))
+            if len(self._located) >= _KEPT_LAYOUTS:
+                self._located.clear()
+            self._located[layout] = located
+        return located
 
     def forget(self, spec: ContextSpec) -> None:
         """Close the stream in a context that is about to go."""
         with delayed_interrupts():  # what is not closed stays known
+            self._located.clear()
             self._sm_ids.pop(spec, None)
             stream = self._streams.pop(spec, None)
             if stream is not None:
@@ -95,6 +104,7 @@ class SMProbe:
     def _keep(self, specs: Mapping[str, ContextSpec], seen: Sequence[Int64Array]) -> dict[str, tuple[int, ...]]:
         """Remember what was seen in the partitions' own contexts, which come first."""
         sm_ids = {name: tuple(ids.tolist()) for name, ids in zip(specs, seen, strict=False)}
+        self._located.clear()
         self._sm_ids.update({specs[name]: ids for name, ids in sm_ids.items()})
         return sm_ids
 

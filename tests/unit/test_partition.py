@@ -1,4 +1,4 @@
-"""Sharing out the SMs of a session: bad input, work in flight, re-use, proof, threads, closing, and what the trace keeps."""
+"""Sharing out the SMs of a session: bad input, work in flight, reuse, proof, threads, closing, and what the trace keeps."""
 
 from __future__ import annotations
 

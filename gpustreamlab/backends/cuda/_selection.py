@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 SelectionToken: TypeAlias = tuple[int, Any, int]
 """What was current before a selection: device, CuPy stream, and how many selections were entered in this thread."""
@@ -21,6 +21,7 @@ class CupySelection:
         self._device = cupy.cuda.Device
         self._get_ordinal = cupy.cuda.runtime.getDevice
         self._get_stream = cupy.cuda.get_current_stream
+        self._null = cupy.cuda.Stream.null
         self._ordinal = ordinal
         self._local = threading.local()
 
@@ -39,14 +40,16 @@ class CupySelection:
         entered.append(cupy_stream)
         return token
 
-    def restore(self, token: object) -> None:
+    def restore(self, token: Any) -> None:
         """Put back what was current before the selection that gave the token; selections entered after it are left too."""
-        ordinal, stream, depth = cast(SelectionToken, token)
+        ordinal, stream, depth = token
         entered = self._local.entered
         while len(entered) > depth:
             entered.pop().__exit__(None, None, None)
-        current = self._get_stream()
-        if current is not stream and current != stream:  # comparing two streams of CuPy takes a quarter of a microsecond
-            stream.use()
+        # What CuPy puts back can differ only where a stream was set by `use`, and asking costs as much as selecting.
+        if stream is not self._null:
+            current = self._get_stream()
+            if current is not stream and current != stream:
+                stream.use()
         if ordinal != self._ordinal:
             self._device(ordinal).use()
