@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows
 from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
-from gpustreamlab.model import Lane, Trace, TraceMetadata
+from gpustreamlab.model import Lane, Trace, TraceMetadata, show_text
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -117,8 +117,7 @@ class Overlap:
 
         return overlap_text(self)
 
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:  # noqa: FBT001 - IPython calls it so
-        printer.text(str(self))  # type: ignore[attr-defined] # IPython's printer has no type of its own
+    _repr_pretty_ = show_text
 
     def _repr_html_(self) -> str:
         from gpustreamlab.analysis._overlap_text import overlap_html

@@ -10,7 +10,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import counted_kinds, counted_rows, union_edges
 from gpustreamlab.analysis._sm_time import PartitionSize, SMSteps, layout_size, layout_spells, sm_time_steps, stack_sms
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model import Trace, TraceMetadata
+from gpustreamlab.model import Trace, TraceMetadata, show_text
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ class Utilisation:
 
         return utilisation_text(self)
 
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:  # noqa: FBT001 - IPython calls it so
-        printer.text(str(self))  # type: ignore[attr-defined] # IPython's printer has no type of its own
+    _repr_pretty_ = show_text
 
     def _repr_html_(self) -> str:
         from gpustreamlab.analysis._utilisation_text import utilisation_html

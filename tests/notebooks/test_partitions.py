@@ -14,7 +14,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from gpustreamlab import load_trace
-from scripts import run_notebook
+from tests.helpers.notebooks import assert_clean, run_without_gpu
 
 pytestmark = pytest.mark.notebook
 
@@ -22,7 +22,6 @@ NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "02-partitions.ip
 TABLES = ("plain", "parted", "four", "latency", "sweep")
 """Tables that the notebook makes, read back by the tests."""
 WHOLE_CARD_SMS = 132
-LINE_WIDTH = 160
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +33,7 @@ def lesson(tmp_path_factory):
     notebook.cells.append(nbformat.v4.new_code_cell(f"{keep}\nproof.holds, needs", metadata={"tags": ["show"]}))
     copy = folder / "lesson.ipynb"
     nbformat.write(notebook, copy)
-    printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        status = run_notebook.main([str(copy), "--folder", str(folder), "--save", str(folder / "executed.ipynb")])
-    assert status == 0, "A cell failed; its traceback is above."
-    return folder, printed.getvalue(), nbformat.read(folder / "executed.ipynb", as_version=4)
+    return run_without_gpu(copy, folder)
 
 
 @pytest.fixture(scope="module")
@@ -190,20 +184,4 @@ def test_the_utilisation_is_printed_for_both_sizes(lesson):
 
 
 def test_the_file_in_the_repository_is_clean():
-    # GIVEN the notebook as it is committed
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-    # THEN it holds nothing of a run
-    assert [cell.outputs for cell in code if cell.outputs] == []
-    assert [cell.execution_count for cell in code if cell.execution_count] == []
-    assert set(notebook.metadata) <= {"kernelspec", "language_info"}
-
-    # AND its cells are Python that reads well, and name no place of a machine
-    for cell in notebook.cells:
-        lines = cell.source.split("\n")
-        assert [line for line in lines if line != line.rstrip() or "\t" in line or len(line) > LINE_WIDTH] == []
-        assert not re.search(r"/(home|work|tmp|Users|root)\b|[A-Z]:\\", cell.source)
-    for cell in code:
-        ast.parse(TransformerManager().transform_cell(cell.source))
+    assert_clean(NOTEBOOK)

@@ -13,7 +13,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from gpustreamlab import load_trace
-from scripts import run_notebook
+from tests.helpers.notebooks import assert_clean, run_without_gpu
 
 pytestmark = pytest.mark.notebook
 
@@ -21,20 +21,13 @@ NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "01-quickstart.ip
 RANGES = {"upload": {"upload"}, "compute": {"batch", "filter", "statistics"}, "download": {"download"}}
 """Names of the ranges in each lane of the pipeline."""
 BATCH_COUNT = 8
-LINE_WIDTH = 160
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """Run the notebook where no GPU is seen; return its folder, what was printed, and the executed notebook."""
     folder = tmp_path_factory.mktemp("demo")
-    printed = io.StringIO()
-    arguments = [str(NOTEBOOK), "--folder", str(folder), "--save", str(folder / "executed.ipynb")]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        status = run_notebook.main(arguments)
-    assert status == 0, "A cell failed; its traceback is above."
-    return folder, printed.getvalue(), nbformat.read(folder / "executed.ipynb", as_version=4)
+    return run_without_gpu(NOTEBOOK, folder)
 
 
 @pytest.fixture(scope="module")
@@ -113,20 +106,4 @@ def test_each_batch_is_filtered_after_its_upload_and_downloaded_after_both(trace
 
 
 def test_the_file_in_the_repository_is_clean():
-    # GIVEN the notebook as it is committed
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-    # THEN it holds nothing of a run
-    assert [cell.outputs for cell in code if cell.outputs] == []
-    assert [cell.execution_count for cell in code if cell.execution_count] == []
-    assert set(notebook.metadata) <= {"kernelspec", "language_info"}
-
-    # AND its cells are Python that reads well, and name no place of a machine
-    for cell in notebook.cells:
-        lines = cell.source.split("\n")
-        assert [line for line in lines if line != line.rstrip() or "\t" in line or len(line) > LINE_WIDTH] == []
-        assert not re.search(r"/(home|work|tmp|Users|root)\b|[A-Z]:\\", cell.source)
-    for cell in code:
-        ast.parse(TransformerManager().transform_cell(cell.source))
+    assert_clean(NOTEBOOK)

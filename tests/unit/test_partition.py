@@ -36,6 +36,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.model import Layout, Partition, WorkqueueOptions
 from gpustreamlab.workloads import spin, spin_card
+from tests.helpers.threads import run_in_thread
 from tests.unit.model.equality import assert_same_trace
 
 MS = 1_000_000
@@ -77,22 +78,6 @@ def state_of(lab):
     streams = tuple((name, id(stream), stream.handle, stream.partition) for name, stream in lab.streams.items())
     trace = lab.trace
     return id(lab.layout), streams, len(trace), trace.partitions, trace.layouts, len(lab._partitions.cache)
-
-
-def run_in_thread(work):
-    """Run in another thread; return what it raised."""
-    raised = []
-
-    def run():
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return raised[0] if raised else None
 
 
 # From the whole card to partitions and back

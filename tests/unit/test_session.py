@@ -27,6 +27,7 @@ from gpustreamlab.errors import (
 from gpustreamlab.typing import SessionState
 from gpustreamlab.workloads import matrix_product, spin
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.threads import run_in_thread
 
 
 @pytest.fixture
@@ -51,22 +52,6 @@ def parents(lab):
     """Each range's name and its parent's, or None."""
     named = names(lab)
     return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, lab.trace.parent, strict=True)}
-
-
-def run_in_thread(work):
-    """Run in another thread; return what it raised."""
-    raised = []
-
-    def run():
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return raised[0] if raised else None
 
 
 # What it shows
