@@ -247,7 +247,7 @@ def nearest_hint(wrong: str, valid: Iterable[str]) -> str:
     >>> nearest_hint("cuad", ["cuda", "sim"])
     "Did you mean 'cuda'?"
     """
-    choices = sorted(valid)
+    choices = sorted(str(choice) for choice in valid)
     near = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.5)
     if near:
         return f"Did you mean {near[0]!r}?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -27,7 +28,7 @@ from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
 
-__all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "fit_layout", "plan_layout"]
+__all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "fit_layout", "plan_layout", "warn_user"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,17 +62,16 @@ def plan_layout(
         if strict:
             raise PartitionUnavailableError(f"{message} Leave out strict=True to go on without.")
         instead = "; ".join(item.fallback for item in lacking)
-        warnings.warn(f"{message} Going on with: {instead}.", PartitionWarning, stacklevel=4)
+        warn_user(f"{message} Going on with: {instead}.")
     if backend.device.sm_resource is None:
         return unenforced_layout(shares, backend.device)
     features = {item.feature for item in lacking}
     if features & {Feature.COSCHEDULING, Feature.BACKFILL}:
         shares = {name: share.sms if isinstance(share, PartitionOptions) else share for name, share in shares.items()}
     usable = None if Feature.WORKQUEUES in features else workqueue
-    try:
+    if all(type(share) in _PLAIN_SHARES for share in shares.values()):
         return _plan_again(tuple((name, _kind(share), share) for name, share in shares.items()), backend.device, round, usable)
-    except TypeError:  # a share that cannot be hashed cannot be read either; planning says so
-        return plan_partitions(shares, backend.device, round=round, workqueue=usable)
+    return plan_partitions(shares, backend.device, round=round, workqueue=usable)
 
 
 def fit_layout(backend: Backend, layout: Layout, *, round: Rounding | str, strict: bool) -> Layout:  # noqa: A002
@@ -88,14 +88,15 @@ def fit_layout(backend: Backend, layout: Layout, *, round: Rounding | str, stric
     """
     check_rounding(round)
     shares: dict[str, Share] = {part.name: _share_of(part) for part in layout}
-    resource = backend.device.sm_resource
-    if layout.is_enforced == (resource is not None) and not _lacking_features(backend.capabilities, shares, layout.workqueue):
+    is_same_kind = layout.is_enforced == (backend.device.sm_resource is not None)
+    needs_split = any(part.is_structured for part in layout) and not backend.capabilities.has(Feature.UNEQUAL_SPLIT)
+    if is_same_kind and not needs_split and not _lacking_features(backend.capabilities, shares, layout.workqueue):
         return check_layout(layout, backend.device)
     return plan_layout(backend, shares, round=round, strict=strict, workqueue=layout.workqueue)
 
 
 def _share_of(part: Partition) -> Share:
-    if not part.is_structured:
+    if part.groups or not part.is_structured:
         return part.requested_sms
     return PartitionOptions(
         sms=part.requested_sms,
@@ -103,6 +104,10 @@ def _share_of(part: Partition) -> Share:
         preferred_coscheduled_sms=part.preferred_coscheduled_sms,
         backfill=part.backfill,
     )
+
+
+_PLAIN_SHARES = (int, float, str, PartitionOptions)
+"""What is kept with its plan: values that cannot change."""
 
 
 @lru_cache(maxsize=256)
@@ -135,6 +140,14 @@ def _lacking_features(
     return [capabilities[feature] for feature, is_wanted in wanted.items() if is_wanted and not capabilities.has(feature)]
 
 
+def warn_user(message: str) -> None:
+    """Warn at the line outside this package that asked for it, so that each cell is told."""
+    frame, level = sys._getframe(1), 2  # noqa: SLF001 - what `warnings` does itself
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gpustreamlab"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PartitionWarning, stacklevel=level)
+
+
 @lru_cache(maxsize=256)
 def context_specs(layout: Layout | None) -> Mapping[str, ContextSpec]:
     """Return what each partition's context is made of; none for a layout that is not enforced."""
@@ -142,9 +155,11 @@ def context_specs(layout: Layout | None) -> Mapping[str, ContextSpec]:
         return MappingProxyType({})
     if not any(part.is_structured for part in layout):
         return MappingProxyType({part.name: ContextSpec(groups=part.groups, workqueue=layout.workqueue) for part in layout})
-    split = tuple(_split_group(part) for part in layout)
+    # The driver takes groups in their order: rigid ones first, so that small steps do not break up what they need.
+    parts = sorted(layout, key=lambda part: (part.backfill, -part.coscheduled_sms))
+    split = tuple(_split_group(part) for part in parts)
     return MappingProxyType(
-        {part.name: ContextSpec(split=split, place=place, workqueue=layout.workqueue) for place, part in enumerate(layout)}
+        {part.name: ContextSpec(split=split, place=place, workqueue=layout.workqueue) for place, part in enumerate(parts)}
     )
 
 
@@ -172,6 +187,7 @@ class ContextCache:
         self.limit = limit
         self.created_count = 0
         """Contexts made so far, those that were destroyed too."""
+        self._is_told = False  # that contexts had to go: once a session
         self._backend = backend
         self._contexts: OrderedDict[ContextSpec, BackendContext] = OrderedDict()
 
@@ -204,7 +220,11 @@ class ContextCache:
         spare = [spec for spec in self._contexts if spec not in in_use]
         for spec in spare[: max(0, len(self._contexts) - self.limit)]:
             before(spec)
-            self._contexts.pop(spec).close()
+            with delayed_interrupts():
+                self._contexts.pop(spec).close()
+            if self._is_told:
+                continue
+            self._is_told = True
             _log.warning(
                 "More than %d green contexts: the one used least recently was destroyed. The driver keeps some MiB of each for "
                 "good; raise Session(context_limit=...) if you come back to as many layouts.",
@@ -251,7 +271,7 @@ class SMMap:
 
 def _split_group(part: Partition) -> SplitGroup:
     return SplitGroup(
-        sms=part.split_sms,
+        sms=part.split[part.place],
         coscheduled_sms=part.coscheduled_sms,
         preferred_coscheduled_sms=part.preferred_coscheduled_sms,
         backfill=part.backfill,

@@ -12,7 +12,8 @@ __all__ = ["delayed_interrupts"]
 class delayed_interrupts:  # noqa: N801 - used as a function
     """Keep an interrupt (Ctrl-C) until the end of the ``with`` block, and then deliver it.
 
-    For short blocks that change several objects and cannot wait for anything. Python interrupts the main thread only, so in
+    For blocks that change several objects which belong together, and for one call of a driver whose result must not be lost.
+    Python interrupts the main thread only, so in
     other threads there is nothing to hold back.
 
     Examples

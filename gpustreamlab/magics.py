@@ -94,6 +94,7 @@ def gpustream_parser() -> MagicParser:
     parser.add_argument("stream", help="name of the stream; made on first use")
     parser.add_argument("--priority", type=int, help="CUDA priority for a new stream: lower runs first (default: 0)")
     parser.add_argument("--partition", help="partition in which the stream works; it moves there if it is elsewhere")
+    parser.add_argument("--whole-card", action="store_true", help="move the stream out of its partition")
     parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
     parser.add_argument("--label", help="name of the range (default: the cell's number)")
     parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
@@ -163,7 +164,10 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         code = compile_cell(self.shell, cell)
         label = f"In [{cell_number(self.shell)}]" if arguments.label is None else arguments.label
         with _usage_errors():
-            partition = ... if arguments.partition is None else arguments.partition
+            if arguments.whole_card and arguments.partition is not None:
+                raise UsageError("%%gpustream: --partition and --whole-card exclude each other (see %%gpustream -h)")
+            stays = arguments.partition is None and not arguments.whole_card
+            partition = ... if stays else arguments.partition
             stream = session.stream(arguments.stream, priority=arguments.priority, partition=partition)
             for other in self._named_streams(session, arguments.after):
                 stream.wait(other)

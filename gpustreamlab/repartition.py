@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,10 +13,9 @@ from gpustreamlab.errors import (
     PartitionError,
     PartitionInUseError,
     PartitionNotFoundError,
-    PartitionWarning,
     nearest_hint,
 )
-from gpustreamlab.green import ContextCache, context_specs
+from gpustreamlab.green import ContextCache, context_specs, warn_user
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Lane, Layout, Partition, Verification
 from gpustreamlab.recorder import Recorder
@@ -26,6 +25,9 @@ from gpustreamlab.streams import Home, Stream
 __all__ = ["Partitions"]
 
 _log = logging.getLogger(__name__)
+
+DRAIN_ROUNDS = 100
+"""How often streams that move are waited for, while others go on giving them work."""
 
 
 class Partitions:
@@ -57,6 +59,12 @@ class Partitions:
         PartitionInUseError
             If a stream works in a partition that the layout does not have.
         """
+        for old, new in renamed.items():
+            if (self.layout is not None and old not in self.layout) or (layout is not None and new not in layout):
+                raise PartitionError(
+                    f"renamed says that partition {old!r} is {new!r} from now on; the layouts have no such names. "
+                    "Give old names of the layout in use, and new ones of the next."
+                )
         specs = context_specs(layout)
         return [
             stream
@@ -151,11 +159,13 @@ class Partitions:
         """Return a partition of the current layout; raise `PartitionNotFoundError` where there is none of this name."""
         if self.layout is not None and name in self.layout:
             return self.layout[name]
-        known = () if self.layout is None else self.layout.names
-        hint = nearest_hint(str(name), known)
+        shown = str(name)[:40]
+        if self.layout is not None and len(self.layout):
+            raise PartitionNotFoundError(f"There is no partition {shown!r}. {nearest_hint(shown, self.layout.names)}")
+        example = shown if shown.isidentifier() and not keyword.iskeyword(shown) else "decode"
         raise PartitionNotFoundError(
-            f"There is no partition {str(name)[:40]!r}. {hint}{' ' if hint else ''}Make it first, for example with "
-            f"lab.partition({str(name)[:40] if str(name).isidentifier() else 'decode'}=32)."
+            f"There is no partition {shown!r}: the SMs are not shared out. Use lab.partition({example}=32, other='rest'), or "
+            f"%gpupartition {example}=32 other=rest."
         )
 
     def make_home(self, name: str, priority: int, partition: str | None, known: Stream | None = None) -> Home:
@@ -234,8 +244,8 @@ class Partitions:
         for stream in moving:
             if self._recorder.is_in_use(stream.recorded):
                 raise PartitionInUseError(
-                    f"Stream {stream.name!r} is selected by a thread, so it cannot move to other SMs. "
-                    f"Leave `with lab.on({stream.name!r})` (or the %%gpustream cell) first."
+                    f"Stream {stream.name!r} is selected by a thread, or has a range open, so it cannot move to other SMs. "
+                    f"Leave `with lab.on({stream.name!r})` (or the %%gpustream cell), and end() what lab.start_range began."
                 )
 
     def _make_contexts(self, layout: Layout | None) -> Layout | None:
@@ -251,10 +261,9 @@ class Partitions:
         granted = {name: self.cache.get(spec).sm_count for name, spec in specs.items()}
         wrong = [part for part in layout if part.granted_sms != granted[part.name]]
         for part in wrong:
-            message = (
+            warn_user(
                 f"Partition {part.name!r} was planned with {part.granted_sms} SMs; the device granted {granted[part.name]}."
             )
-            warnings.warn(message, PartitionWarning, stacklevel=4)
         if not wrong:
             return layout
         parts = tuple(replace(part, granted_sms=granted[part.name]) for part in layout)
@@ -332,19 +341,26 @@ class Partitions:
                 home.backend_stream.close()
 
     def _drain(self, moving: Sequence[Stream]) -> None:
-        """Wait until all streams are idle at once: meanwhile other threads may give work to those that were waited for."""
-        is_busy = bool(moving)
-        while is_busy:
+        """Wait until all streams are idle at once: meanwhile other threads may give work to those that were waited for.
+
+        Someone who feeds a stream through its handle could keep it busy for ever. After some rounds the move goes on, and new
+        work stays behind what is left; see `_order_behind`.
+        """
+        for _ in range(DRAIN_ROUNDS if moving else 0):
             for stream in moving:
                 stream.backend_stream.synchronize()
             self._require_idle_hosts(moving)
-            is_busy = not all(stream.backend_stream.query() for stream in moving)
+            if all(stream.backend_stream.query() for stream in moving):
+                break
         self._recorder.collect()
 
     def _trim(self, streams: Sequence[Stream]) -> None:
         if len(self.cache) <= self.cache.limit:
             return
         in_use = {stream.home.spec for stream in streams} | set(context_specs(self.layout).values())
+        for stream in streams:
+            if self._recorder.is_in_use(stream.recorded):
+                in_use |= stream.specs  # a thread may have entered the old place a moment ago
 
         def leave(spec: ContextSpec) -> None:
             for stream in streams:

@@ -10,7 +10,8 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -66,7 +67,8 @@ class Session:
     pending_limit
         How many closed ranges of one stream may wait for the device; later ones are dropped and counted.
     context_limit
-        How many green contexts are kept for later layouts: about 4 MiB of device memory each.
+        How many green contexts are kept for later layouts: about 4 MiB of device memory each. A change may have more for a
+        moment, those of the new layout.
     title
         A name for traces and timelines.
 
@@ -273,11 +275,12 @@ class Session:
         SessionClosedError
             If the session is closed.
         """
-        self._require_open(f"get stream {name!r}"[:60])
+        doing = f"get stream {name!r}"[:60]
+        self._require_open(doing)
         check_stream_name(name)
         if priority is not None:
             check_priority(priority, self._backend.priority_range)
-        with self._lock:
+        with self._working(doing):
             known = self.streams.get(name)
             if known is None:
                 return self._make_stream(name, priority, None if partition is ... else partition, external)
@@ -344,8 +347,7 @@ class Session:
         36
         True
         """
-        self._require_open("share out its SMs")
-        with self._lock:
+        with self._working("share out its SMs"):
             layout = self._read_plan(plan, shares, round, strict=strict, workqueue=workqueue)
             return self._partitions.switch(layout, self.streams.values(), _read_renamed(renamed))
 
@@ -380,8 +382,7 @@ class Session:
         ...     lab.partition(night)["decode"].granted_sms
         100
         """
-        self._require_open("prepare layouts")
-        with self._lock:
+        with self._working("prepare layouts"):
             layouts = [self._read_plan(plan, {}, round, strict=False, workqueue=None) for plan in plans]
             streams = tuple(self.streams.values())
             return tuple(self._partitions.prepare(layout, streams) for layout in layouts if layout is not None)
@@ -415,16 +416,13 @@ class Session:
 
         It waits for what the streams hold. The SM ids that were seen are kept in the layout and in the trace.
         """
-        self._require_open("verify its partitions")
-        with self._lock:
+        with self._working("verify its partitions"):
             return self._partitions.verify(tuple(self.streams.values()))
 
     def sm_map(self) -> SMMap:
         """Return a drawing of the card, one cell for each SM, coloured by partition; measured first where that was not done."""
-        if self._state is SessionState.OPEN:
-            with self._lock:
-                return SMMap(self.device, self._partitions.locate())
-        return SMMap(self.device, self.layout)
+        with self._lock:
+            return SMMap(self.device, self.layout if self.is_closed else self._partitions.locate())
 
     def utilisation(self) -> Utilisation:
         """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`."""
@@ -557,10 +555,12 @@ class Session:
                 del self._closing[:1]
                 if failure is not None:
                     self._failures.append((what, failure))
+            was_open = self._state is not SessionState.CLOSED
             self._state = SessionState.CLOSED
             _open_sessions.discard(self)
             failures, self._failures = self._failures, []
-        self._partitions.tell()
+        if was_open:
+            self._partitions.tell()
         if failures:
             raise CloseError(failures)
 
@@ -579,7 +579,16 @@ class Session:
     def _disown(self) -> None:
         """Give the session up without closing anything: in a forked child, what it holds is the parent's."""
         self._why_closed = "belongs to the process that this one was forked from"
+        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._closing = []
         self._state = SessionState.CLOSED
+
+    @contextmanager
+    def _working(self, doing: str) -> Iterator[None]:
+        """Hold the session's lock, in a session that is open: another thread may have closed it while this one waited."""
+        with self._lock:
+            self._require_open(doing)
+            yield
 
     def _require_open(self, doing: str) -> None:
         if self._state is not SessionState.OPEN:
@@ -633,7 +642,7 @@ class Session:
         return self._add_stream(name, self._partitions.adopt(name, made))
 
     def _add_stream(self, name: str, home: Home) -> Stream:
-        stream = self._streams[name] = Stream(name, home, self._backend, self._recorder)
+        stream = self._streams[name] = Stream(name, home, self._backend, self._recorder, self._lock)
         return stream
 
     def _read_plan(
@@ -673,7 +682,7 @@ class Session:
 
     def _adopted(self, lender: object) -> Stream:
         """Return the lane of a stream that others own, making it on first use."""
-        with self._lock:
+        with self._working("take a stream"):
             made = self._adopt(lender)
             for known in self.streams.values():
                 if known.lane.key == made.key:
@@ -686,7 +695,7 @@ class Session:
     def _partition_fact(self, layout: Layout) -> str:
         cache = self._partitions.cache
         listed = ", ".join(f"{part.name} {part.granted_sms} SMs" for part in layout)
-        alive = f"{len(cache)} of at most {cache.limit} green contexts alive"
+        alive = f"{len(cache)} of at most {cache.limit} green contexts alive, {cache.created_count} made"
         return f"{listed} ({alive if layout.is_enforced else 'not enforced'})"
 
     def _keep_trace(self) -> None:

@@ -113,6 +113,4 @@ def _verified_lane(stream: Stream, seen: Sequence[int], sm_ids: Mapping[str, tup
     own = sm_ids.get(stream.partition or "")
     inside = tuple(sm for sm in seen if own is None or sm in own)
     outside = tuple(sm for sm in seen if own is not None and sm not in own)
-    return VerifiedLane(
-        name=stream.name, partition=stream.partition if own is not None else None, inside=inside, outside=outside
-    )
+    return VerifiedLane(name=stream.name, partition=stream.partition, inside=inside, outside=outside)

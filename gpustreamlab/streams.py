@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -42,16 +43,20 @@ class Stream:
     `synchronize` and `close`. Any library that reads ``__cuda_stream__`` (CuPy, torch, cuda.core, ...) takes it as its own.
 
     A stream that moves to other SMs becomes another ``cudaStream_t``: ask for the handle when you need it. One that was given
-    out before stays valid until the stream is closed, and goes on working where it was.
+    out before goes on working where it was, and stays valid until the stream is closed or its green context makes room for
+    others (``Session(context_limit=...)``).
     """
 
-    def __init__(self, name: str, home: Home, backend: Backend, recorder: Recorder) -> None:
+    def __init__(
+        self, name: str, home: Home, backend: Backend, recorder: Recorder, lock: AbstractContextManager[object]
+    ) -> None:
         self.name = name
         """How the user calls it."""
         self.is_closed = False
         """True once `close` has begun."""
         self._backend = backend
         self._recorder = recorder
+        self._lock = lock  # the session's: a stream is not closed while it moves
         self.wanted_partition: str | None = home.partition.name if home.partition else None
         """The partition that it goes to where the layout has one of this name."""
         self._homes: dict[ContextSpec | None, Home] = {home.spec: home}
@@ -161,19 +166,25 @@ class Stream:
 
     def close(self) -> None:
         """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent."""
-        self.is_closed = True
         failures: list[Exception] = []
-        while self._homes:
-            try:
-                self._close_home(next(iter(self._homes.values())))
-            except Exception as error:  # noqa: BLE001 - raised below, after the other homes
-                failures.append(error)
+        with self._lock:
+            self.is_closed = True
+            while self._homes:
+                try:
+                    self._close_home(next(iter(self._homes.values())))
+                except Exception as error:  # noqa: BLE001 - raised below, after the other homes
+                    failures.append(error)
         if failures:
             raise failures[0]
 
     def home_in(self, spec: ContextSpec | None) -> Home | None:
         """Return where it worked before on the same SMs, or None."""
         return self._homes.get(spec)
+
+    @property
+    def specs(self) -> set[ContextSpec | None]:
+        """Where it works or worked: what its green contexts are made of, and None for the primary context."""
+        return set(self._homes)
 
     def settle(self, home: Home) -> None:
         """Work there from now on. Nothing here waits: what the old home holds still runs there."""

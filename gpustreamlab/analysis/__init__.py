@@ -6,7 +6,7 @@ from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
-from gpustreamlab.analysis._shares import PartitionOptions, Share, require_mapping
+from gpustreamlab.analysis._shares import REST, PartitionOptions, Share, require_mapping
 from gpustreamlab.analysis._sm_time import (
     PartitionSize,
     SMSteps,
@@ -25,6 +25,7 @@ from gpustreamlab.analysis._utilisation import Utilisation, utilisation
 
 __all__ = [
     "MAX_LANE_ROWS",
+    "REST",
     "CardSizedGrid",
     "Overlap",
     "PartitionOptions",

@@ -73,7 +73,7 @@ def layout_warnings(layout: Layout | None) -> list[str]:
     if layout is None or not layout.partitions:
         return []
     if not layout.is_enforced:
-        return ["Layout not enforced: this device cannot partition its SMs, so every stream may use the whole card"]
+        return ["Layout not enforced: SMs cannot be partitioned here, so every stream may use the whole card"]
     return [
         f"Partition {display_name(part.name, NAME_LIMIT)}: {proof}"
         for part in layout

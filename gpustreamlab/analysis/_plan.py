@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpustreamlab.analysis._plan_structured import plan_structured
+from gpustreamlab.analysis._plan_structured import plan_structured, split_instead
 from gpustreamlab.analysis._shares import Request, Share, read_requests
-from gpustreamlab.errors import OptionError, PartitionError, PartitionUnavailableError, nearest_hint
+from gpustreamlab.errors import OptionError, PartitionError, PartitionUnavailableError
 from gpustreamlab.model import Device, Layout, Partition, SMResource, WorkqueueOptions
 from gpustreamlab.typing import Rounding
+
+LISTED_TERMS = 8
+"""Partitions that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ def plan_partitions(
     Layout: prefill 96 SMs (asked for 99), decode 36 SMs (asked for 36); 0 SMs in none
     """
     rounding = check_rounding(round)
+    if not isinstance(device, Device):
+        raise OptionError(f"Partitions are planned for a device, not for a {type(device).__name__}. Use lab.device.")
     requests = read_requests(shares, device.sm_count)
     check_workqueue(workqueue)
     resource = _require_resource(device, requests)
@@ -92,7 +97,10 @@ def plan_partitions(
         return replace(layout, workqueue=workqueue)
     grants = _solve(requests, resource, rounding)
     if grants is None:
-        raise _refuse(_why_not(requests, resource, rounding), requests, resource)
+        reason = _why_not(requests, resource, rounding)
+        if rounding is Rounding.UP and _solve(requests, resource, Rounding.DOWN) is not None:
+            reason += "; with round='down' they can"
+        raise _refuse(reason, requests, resource)
     return _to_layout(requests, grants, device, resource, workqueue)
 
 
@@ -163,7 +171,7 @@ def check_rounding(rounding: Rounding | str) -> Rounding:
     try:
         return Rounding(rounding)
     except ValueError:
-        raise OptionError(f"There is no rounding {rounding!r}. {nearest_hint(str(rounding), Rounding)}") from None
+        raise OptionError(f"There is no rounding {rounding!r}. Choose from 'up', 'down' and 'exact'.") from None
 
 
 def check_workqueue(workqueue: object) -> None:
@@ -208,7 +216,7 @@ def _size_problem(requests: Sequence[Request], device: Device, *, min_sms: int) 
             return f"Partition {name!r} asks for {sms:,} SMs; {device.label} has {device.sm_count}"
     total = sum(sms for _, sms in asked)
     if total > device.sm_count:
-        listed = " + ".join(f"{name} {sms}" for name, sms in asked)
+        listed = _shortened([f"{name} {sms}" for name, sms in asked], " + ")
         return f"{listed} = {total:,} SMs; {device.label} has {device.sm_count}"
     return ""
 
@@ -277,13 +285,24 @@ def _to_layout(
         first += grant.groups
         granted_sms = grant.sms(resource)
         requested_sms = granted_sms if request.sms is None else request.sms
-        partitions.append(Partition(name=request.name, requested_sms=requested_sms, granted_sms=granted_sms, groups=groups))
+        partitions.append(
+            Partition(
+                name=request.name,
+                requested_sms=requested_sms,
+                granted_sms=granted_sms,
+                groups=groups,
+                takes_rest=request.sms is None,
+            )
+        )
     left_sms = device.sm_count - sum(part.granted_sms for part in partitions)
+    mixes = any(resource.group_count in part.groups and len(part.groups) > 1 for part in partitions)
+    if mixes and not resource.remainder_joins:
+        partitions = list(split_instead(partitions, resource))
     return Layout(partitions=tuple(partitions), remainder_sms=left_sms, workqueue=workqueue)
 
 
 def _why_not(requests: Sequence[Request], resource: SMResource, rounding: Rounding) -> str:
-    asked = " and ".join(f"{request.name}={'rest' if request.sms is None else request.sms}" for request in requests)
+    asked = _shortened([f"{request.name}={'rest' if request.sms is None else request.sms}" for request in requests], " and ")
     more = f", and {resource.remainder_sms} more to one partition" if resource.remainder_sms else ""
     grants = f"this device grants multiples of {resource.group_sms} SMs ({resource.group_count} groups in all{more})"
     rule = {Rounding.UP: "at least", Rounding.DOWN: "at most", Rounding.EXACT: "exactly"}[rounding]
@@ -296,9 +315,16 @@ def _refuse(reason: str, requests: Sequence[Request], resource: SMResource) -> P
         most = resource.group_count + bool(resource.remainder_sms)
         advice = f"There is no plan for {len(requests)} partitions; this device has room for {most}."
     else:
-        listed = ", ".join(f"{name}={sms}" for name, sms in nearest.items())
+        listed = _shortened([f"{name}={sms}" for name, sms in nearest.items()], ", ")
         advice = f"The nearest plan that works: {listed}."
     return PartitionError(f"{reason}. {advice}", nearest=nearest)
+
+
+def _shortened(terms: Sequence[str], between: str) -> str:
+    """Join terms, and leave out the middle of many."""
+    if len(terms) <= LISTED_TERMS:
+        return between.join(terms)
+    return between.join([*terms[: LISTED_TERMS - 2], "…", terms[-1]])
 
 
 def nearest_sms(requests: Sequence[Request], resource: SMResource) -> dict[str, int] | None:

@@ -13,6 +13,9 @@ from gpustreamlab.model import check_name
 
 _ROUNDING_SLACK = 1e-6
 """Part of an SM that a share may lack because its product with the card is rounded."""
+MAX_COSCHEDULED_SMS = 32
+"""Most SMs that a structured split schedules together. Source: CUDA driver API, ``cuDevSmResourceSplit``."""
+
 REST = "rest"
 """What is asked for by a partition that takes all SMs that the others leave."""
 
@@ -42,8 +45,11 @@ class PartitionOptions:
         for name in ("coscheduled_sms", "preferred_coscheduled_sms"):
             value = getattr(self, name)
             count = -1 if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
-            if count < 0:
-                raise PartitionError(f"PartitionOptions.{name} is {value!r}; it is a number of SMs, or 0 for the default.")
+            if not 0 <= count <= MAX_COSCHEDULED_SMS or count % 2:
+                raise PartitionError(
+                    f"PartitionOptions.{name} is {value!r}; it is an even number of SMs, at most {MAX_COSCHEDULED_SMS}, "
+                    "or 0 for the default."
+                )
             object.__setattr__(self, name, count)
 
     @property
@@ -144,6 +150,10 @@ def _part_of_card(name: str, share: float, text: str, sm_count: int) -> int:
 
 
 def _unreadable(name: str, share: object) -> PartitionError:
+    if isinstance(share, Mapping):
+        return PartitionError(
+            f"Partition {name!r} asks for a mapping. Pass it without a name: lab.partition({{'prefill': 96}})."
+        )
     return PartitionError(
         f"Partition {name!r} asks for {str(share)[:40]!r}; give SMs as a whole number, a share such as 0.25 or '25%', "
         "or 'rest'."

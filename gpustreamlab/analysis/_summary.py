@@ -8,7 +8,7 @@ from gpustreamlab.analysis._partition_text import sms_text
 from gpustreamlab.analysis._units import display_name, format_ns, format_share, three_digits
 from gpustreamlab.analysis._utilisation import utilisation
 from gpustreamlab.model import Trace, TraceMetadata
-from gpustreamlab.typing import CaptureTier
+from gpustreamlab.typing import CaptureTier, SpanKind
 
 LISTED_LANES = 20
 """How many lanes a summary lists."""
@@ -36,7 +36,7 @@ def summary_text(trace: Trace, result: Overlap | None = None) -> str:
     >>> print(summary_text(trace))
     Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
     Busy: copies 100 ns (40%), compute 200 ns (80%)
-    2 or more streams busy for 50 ns (20%); speed-up of overlap 1.20, at best 1.50
+    2 or more streams busy for 50 ns (20%); speed-up of overlap up to 1.20, at best 1.50 (ranges contain queueing)
     Tier: ranges (event pairs; ranges contain queueing) · clock error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """
     result = overlap(trace) if result is None else result
@@ -58,6 +58,8 @@ def partition_lines(trace: Trace) -> list[str]:
     for place, (name, busy_ns, share) in enumerate(
         zip(result.names, result.busy_ns.tolist(), result.share.tolist(), strict=True)
     ):
+        if not busy_ns and (trace.layout is None or name not in trace.layout):
+            continue
         sms = sms_text(int(result.granted_sms[place]), int(result.requested_sms[place]))
         where = "Whole card" if name is None else f"Partition {display_name(name, 32)}"
         lines.append(f"{where}: {sms}, busy {format_ns(busy_ns)} ({format_share(share)} of its time)")
@@ -112,10 +114,11 @@ def _busy_line(result: Overlap) -> str:
 
 def _concurrency_line(result: Overlap) -> str:
     together_ns = int(result.concurrency_ns[2:].sum())
-    return (
-        f"2 or more streams busy for {format_ns(together_ns)} ({format_share(together_ns / result.wall_ns)}); "
-        f"speed-up of overlap {three_digits(result.speedup)}, at best {three_digits(result.ideal_speedup)}"
-    )
+    together = f"2 or more streams busy for {format_ns(together_ns)} ({format_share(together_ns / result.wall_ns)})"
+    best = three_digits(result.ideal_speedup)
+    if SpanKind.RANGE in result.counted:
+        return f"{together}; speed-up of overlap up to {three_digits(result.speedup)}, at best {best} (ranges contain queueing)"
+    return f"{together}; speed-up of overlap {three_digits(result.speedup)}, at best {best}"
 
 
 def _count(number: int, word: str) -> str:

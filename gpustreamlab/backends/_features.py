@@ -20,7 +20,7 @@ class _Need(NamedTuple):
 
 
 _NEEDS = {
-    Feature.GREEN_CONTEXTS: _Need((12, 4), "plain streams that share all SMs"),
+    Feature.GREEN_CONTEXTS: _Need((12, 5), "plain streams that share all SMs"),
     Feature.UNEQUAL_SPLIT: _Need(
         (13, 1), "partitions are made of several of the smallest groups, which reaches their multiples"
     ),
@@ -28,7 +28,11 @@ _NEEDS = {
     Feature.BACKFILL: _Need((13, 1), "counts are rounded to whole groups"),
     Feature.WORKQUEUES: _Need((13, 1), "all partitions share work queues"),
 }
-"""Source: CUDA driver API 12.4 and 13.1, "Green Contexts"; `FACTS.md` for what 13.0 does."""
+"""Source: CUDA driver API 12.5 and 13.1, "Green Contexts"; `FACTS.md` for what 13.0 does.
+
+Green contexts came with 12.4, but ``cuGreenCtxStreamCreate`` with 12.5. Without it, a stream can only be made while the context
+is current, which a session never does.
+"""
 
 
 def green_capabilities(
@@ -51,7 +55,7 @@ def green_capabilities(
     --------
     >>> old = green_capabilities((12, 2), (13, 0), None)
     >>> print(old["green-contexts"])
-    green-contexts: not available, the driver supports CUDA 12.2; it needs CUDA 12.4 in the driver and the bindings. Without
+    green-contexts: not available, the driver supports CUDA 12.2; it needs CUDA 12.5 in the driver and the bindings. Without
     it: plain streams that share all SMs
     """
     return Capabilities(tuple(_on_device(item, resource, problem) for item in version_capabilities(driver, bindings)))

@@ -23,7 +23,7 @@ def time_ticker() -> Any:
     """Return a ticker for nanoseconds: decimal steps up to 20 s, then minutes and hours."""
     from bokeh.models import AdaptiveTicker, CompositeTicker
 
-    count = {"desired_num_ticks": 8, "num_minor_ticks": 0}
+    count = {"desired_num_ticks": 6, "num_minor_ticks": 0}
     short = AdaptiveTicker(mantissas=[1, 2, 5], base=10, max_interval=20e9, **count)
     long = AdaptiveTicker(mantissas=[1, 2, 5, 10, 15, 30], base=60, min_interval=60e9, **count)
     return CompositeTicker(tickers=[short, long], **count)

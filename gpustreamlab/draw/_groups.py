@@ -227,7 +227,7 @@ def _group(trace: Trace, name: str | None, order: Sequence[str], lanes: Sequence
     sizes = _sizes_over_time(trace, name)
     known = [trace.lanes[lane].sm_count for lane in lanes if trace.lanes[lane].sm_count]
     if sizes:
-        granted_sms = sizes[-1].granted_sms
+        granted_sms = max(size.granted_sms for size in sizes)
     else:
         granted_sms = known[-1] if known and name is not None else trace.metadata.device.sm_count
     return LaneGroup(
@@ -259,19 +259,24 @@ def _label(trace: Trace, name: str | None, sizes: Sequence[PartitionSize]) -> st
         return shown
     if not sizes[-1].is_enforced:
         return f"{shown} · all {sizes[-1].granted_sms:,} SMs, not enforced"
-    counts = [f"{size.granted_sms:,}" for size in sizes]
-    counts = [count for place, count in enumerate(counts) if not place or count != counts[place - 1]]
-    if len(counts) > LISTED_SIZES:
-        counts = [*counts[: LISTED_SIZES - 2], "…", counts[-1]]
-    return f"{shown} · {'→'.join(counts)} SM{'' if counts == ['1'] else 's'}"
+    counts = _listed([size.granted_sms for size in sizes])
+    return f"{shown} · {counts} SM{'' if counts == '1' else 's'}"
+
+
+def _listed(counts: Sequence[int]) -> str:
+    """Write counts that follow each other, without repeats and not too many: "96→64"."""
+    texts = [f"{count:,}" for place, count in enumerate(counts) if not place or count != counts[place - 1]]
+    if len(texts) > LISTED_SIZES:
+        texts = [*texts[: LISTED_SIZES - 2], "…", texts[-1]]
+    return "→".join(texts)
 
 
 def _detail(trace: Trace, name: str | None, sizes: Sequence[PartitionSize]) -> str:
     if name is None:
         return "shares SMs with every partition"
     facts = []
-    if sizes and (sizes[-1].requested_sms != sizes[-1].granted_sms):
-        facts.append(f"asked for {sizes[-1].requested_sms:,}")
+    if sizes and any(size.requested_sms != size.granted_sms for size in sizes):
+        facts.append(f"asked for {_listed([size.requested_sms for size in sizes])}")
     layout = trace.layout
     if layout is None or name not in layout:
         facts += ["no partition any more"] if trace.layouts else []

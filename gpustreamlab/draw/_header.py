@@ -18,6 +18,7 @@ from gpustreamlab.draw._colours import DARK_TEXT, NameStyle, PartitionStyle
 from gpustreamlab.draw._groups import idle_partitions
 from gpustreamlab.draw._scene import Scene, drawn_kinds, used_names
 from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.typing import SpanKind
 
 LEGEND_PARTITIONS = 12
 """How many partitions the legend shows: the first."""
@@ -155,8 +156,12 @@ def _finding(result: Overlap) -> str:
     if len(result.lanes) < 2:
         return f"Busy {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
     share = format_share(int(result.concurrency_ns[2:].sum()) / result.wall_ns)
-    gain = f"speed-up of overlap {result.speedup:.2f}× (at best {result.ideal_speedup:.2f}×)"
-    return f"2 or more streams busy {share} of the time · {gain}"
+    best = f"at best {result.ideal_speedup:.2f}×"
+    if SpanKind.RANGE in result.counted:
+        gain = f"up to {result.speedup:.2f}× ({best}); ranges contain queueing"
+    else:
+        gain = f"{result.speedup:.2f}× ({best})"
+    return f"2 or more streams busy {share} of the time · speed-up of overlap {gain}"
 
 
 def _count(number: int, word: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpustreamlab.analysis import Rows, assign_rows, busy_edges, count_steps, display_name, format_ns
+from gpustreamlab.draw._bar_heights import add_lower_rows
 from gpustreamlab.draw._colours import KIND_FILLS, KIND_HATCHES, NameStyle, name_styles
 from gpustreamlab.draw._groups import (
     ROW_PX,
@@ -150,7 +151,9 @@ def plan_scene(trace: Trace, *, max_spans: int = MAX_DRAWN_SPANS) -> Scene:
     rows = assign_rows(trace)
     lanes = _lane_rooms(trace, rows, groups, marks_px=MARK_PX * _mark_row_count(marks))
     kept, notes = _longest(trace, max_spans)
-    drawn_row = lanes.drawn_row[rows.row]
+    drawn_row, row_top, row_bottom, row_lane = add_lower_rows(
+        trace, lanes.drawn_row[rows.row], lanes.row_top, lanes.row_bottom, lanes.row_lane
+    )
     order = kept[np.lexsort((trace.start_ns[kept], drawn_row[kept]))]
     step_ns, step_count = count_steps(busy_edges(trace))
     edges, edge_notes = _drawn_edges(trace, order)
@@ -161,9 +164,9 @@ def plan_scene(trace: Trace, *, max_spans: int = MAX_DRAWN_SPANS) -> Scene:
         left_ns=(trace.start_ns[order] - zero_ns).astype(np.float64),
         right_ns=(trace.end_ns[order] - zero_ns).astype(np.float64),
         row=drawn_row[order],
-        row_top=lanes.row_top,
-        row_bottom=lanes.row_bottom,
-        row_lane=lanes.row_lane,
+        row_top=row_top,
+        row_bottom=row_bottom,
+        row_lane=row_lane,
         lanes=lanes.boxes,
         groups=lanes.groups,
         marks=marks,

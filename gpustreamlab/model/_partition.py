@@ -27,6 +27,8 @@ class SMResource:
     """SMs that are in none of them; they stay together, and one partition can have them."""
     is_structured: bool = False
     """True where the driver also splits into unequal groups (CUDA 13.1 and later)."""
+    remainder_joins: bool = True
+    """False where the remainder cannot be in one partition with groups; a layout that needs that is split anew."""
 
     def __post_init__(self) -> None:
         if min(self.min_sms, self.alignment_sms, self.group_sms, self.group_count) < 1 or self.remainder_sms < 0:
@@ -53,15 +55,19 @@ class Partition:
     granted_sms: int
     """How many SMs the device granted."""
     groups: tuple[int, ...] = ()
-    """Numbers of the groups that it is made of, see `SMResource`; empty after a structured split."""
-    split_sms: int = 0
-    """How many SMs a structured split is asked for; 0 where it is made of groups."""
+    """Numbers of the groups that it was planned in, see `SMResource`; empty where it asked for a structured split."""
+    split: tuple[int, ...] = ()
+    """SMs of every partition of the structured split that it comes from; empty where it is made of groups."""
+    place: int = 0
+    """Which of them it is."""
     coscheduled_sms: int = 0
     """SMs that a structured split guarantees to schedule together; 0 where none was asked for."""
     preferred_coscheduled_sms: int = 0
     """The same, as a wish."""
     backfill: bool = False
     """Whether a structured split may relax that to reach the count."""
+    takes_rest: bool = False
+    """True if it asked for what the others leave."""
     sm_ids: tuple[int, ...] | None = None
     """The SM ids that were seen to run its work; None until measured."""
 
@@ -69,13 +75,14 @@ class Partition:
         if self.requested_sms < 0 or self.granted_sms < 0:
             raise TraceError(f"Partition {self.name!r} has a negative number of SMs.")
         object.__setattr__(self, "groups", tuple(self.groups))
+        object.__setattr__(self, "split", tuple(self.split))
         if self.sm_ids is not None:
             object.__setattr__(self, "sm_ids", tuple(self.sm_ids))
 
     @property
     def is_structured(self) -> bool:
         """True if it comes from a structured split (CUDA 13.1 and later)."""
-        return self.split_sms > 0
+        return bool(self.split)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +157,7 @@ class Layout:
 
     def __str__(self) -> str:
         if not self.is_enforced:
-            return f"Layout not enforced (this device cannot partition its SMs): {', '.join(self.names)} share all SMs"
+            return f"Layout not enforced (SMs cannot be partitioned here): {', '.join(self.names)} share all SMs"
         parts = [f"{part.name} {part.granted_sms} SMs (asked for {part.requested_sms})" for part in self.partitions]
         return f"Layout: {', '.join(parts)}; {self.remainder_sms} SMs in none"
 
@@ -168,7 +175,7 @@ class Layout:
         note = (
             f"<p>{self.remainder_sms} SMs are in no partition.</p>"
             if self.is_enforced
-            else "<p><strong>Not enforced:</strong> this device cannot partition its SMs; all streams share the whole card.</p>"
+            else "<p><strong>Not enforced:</strong> SMs cannot be partitioned here; all streams share the whole card.</p>"
         )
         return f"<div><table><tr>{head}</tr>{rows}</table>{note}</div>"
 

@@ -116,7 +116,7 @@ class Verification:
 
     def _headline(self) -> str:
         if not self.is_enforced:
-            verdict = "not enforced, this device cannot partition its SMs: every stream may use the whole card"
+            verdict = "not enforced, SMs cannot be partitioned here: every stream may use the whole card"
         elif not self.partitions:
             verdict = "no partitions: every stream may use the whole card"
         else:

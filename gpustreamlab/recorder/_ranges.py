@@ -48,6 +48,7 @@ class RecordedLane:
         "last_number",
         "name",
         "partition",
+        "started",
         "stream",
         "writers",
     )
@@ -72,12 +73,14 @@ class RecordedLane:
         """One for each thread that has ranges here."""
         self.handed_over: list[tuple[FinishedRange, int]] = []
         """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
+        self.started: weakref.WeakSet[OpenRange] = weakref.WeakSet()
+        """Ranges that any thread may end, and none has."""
 
     @property
     def is_selected(self) -> bool:
         """True if any thread has the stream selected, or a range open on it."""
         states = [writer.owner() for writer in tuple(self.writers)]
-        return any(
+        return bool(self.started) or any(
             state is not None
             and (
                 any(selection.stream.recorded.index == self.index for selection in tuple(state.selections))
@@ -295,12 +298,14 @@ class OpenRange:
         self._events: tuple[Any, Any] | None = recorder.new_pair()
         self._record(self._events[0])
         self._number = lane.last_number = next(recorder.numbers)
+        lane.started.add(self)
 
     def end(self) -> None:
         """Close the range behind the work enqueued so far. Idempotent; on a closed stream the range counts as dropped."""
         events, self._events = self._events, None
         if events is None:
             return
+        self._lane.started.discard(self)
         if self._lane.is_closed:
             self._recorder.count_failed(1)
             return

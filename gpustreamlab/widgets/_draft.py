@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpustreamlab.analysis import PartitionOptions, Share, plan_partitions
+from gpustreamlab.analysis import REST, PartitionOptions, Share, plan_partitions
 from gpustreamlab.errors import GPUStreamLabError, PartitionError
 from gpustreamlab.model import Device, Layout, Partition, WorkqueueOptions, check_name
 from gpustreamlab.typing import Rounding
@@ -85,7 +85,7 @@ def rows_of(layout: Layout | None, first_key: int) -> tuple[DraftRow, ...]:
         DraftRow(
             key=first_key + place,
             name=part.name,
-            request=str(part.requested_sms),
+            request=REST if part.takes_rest else str(part.requested_sms),
             origin=part.name,
             options=_options_of(part),
         )
@@ -152,7 +152,7 @@ def _share_text(share: Share) -> str:
 
 def _options_of(part: Partition) -> PartitionOptions | None:
     """Return what an applied partition asked of a structured split."""
-    if not part.is_structured:
+    if part.groups or not part.is_structured:
         return None
     return PartitionOptions(
         sms=part.requested_sms,

@@ -159,7 +159,7 @@ class Partitioner(anywidget.AnyWidget):
         target = self._target()
         if target is not None and not target.is_closed:
             return target
-        self._change(_state.take_closed)
+        self._change(lambda state: _state.take_closed(state, state.applied if target is None else target.layout))
         return None
 
     def _change(self, step: Callable[[_state.PartitionerState], _state.PartitionerState]) -> None:

@@ -197,9 +197,9 @@ def take_verification(state: PartitionerState, verification: Verification) -> Pa
     return replace(say(state, text, is_bad=not verification.holds), verification=verification)
 
 
-def take_closed(state: PartitionerState) -> PartitionerState:
-    """Take note that the session is closed."""
-    return replace(state, is_closed=True, notice="", is_notice_bad=False)
+def take_closed(state: PartitionerState, layout: Layout | None) -> PartitionerState:
+    """Take note that the session is closed, with the layout that it had; a draft goes."""
+    return replace(_as_applied(replace(state, applied=layout)), is_closed=True, notice="", is_notice_bad=False)
 
 
 def say(state: PartitionerState, text: str, *, is_bad: bool = False) -> PartitionerState:

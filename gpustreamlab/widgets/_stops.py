@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpustreamlab.analysis import PartitionOptions, plan_partitions
+from gpustreamlab.analysis import REST, PartitionOptions, plan_partitions
 from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.model import Device, Layout, WorkqueueOptions
 from gpustreamlab.typing import Rounding
 from gpustreamlab.widgets._draft import DraftRow
-
-_REST = "rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +70,13 @@ def grantable_sms(device: Device) -> tuple[int, ...]:
     resource = device.sm_resource
     if resource is None:
         return ()
-    if resource.is_structured:
-        return tuple(range(resource.min_sms, device.sm_count + 1, resource.alignment_sms))
     groups = [count * resource.group_sms for count in range(resource.group_count + 1)]
     sizes = {*groups, *(sms + resource.remainder_sms for sms in groups)}
     return tuple(sorted(sms for sms in sizes if sms > 0))
 
 
 def _with_sms(row: DraftRow, sms: int, *, keeps_rest: bool) -> DraftRow:
-    return row if keeps_rest and row.request.strip().lower() == _REST else replace(row, request=str(sms))
+    return row if keeps_rest and row.request.strip().lower() == REST else replace(row, request=str(sms))
 
 
 def _grants(

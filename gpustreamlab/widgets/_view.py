@@ -180,7 +180,7 @@ def _nearest_text(problem: Problem) -> str:
 
 def _obstacle_text(state: PartitionerState) -> str:
     if state.is_closed:
-        return "The session is closed: this is the layout that it had. Start another with gpustreamlab.Session()."
+        return "The session is closed: this is the layout that it had at the end. Start another with gpustreamlab.Session()."
     return state.obstacle
 
 

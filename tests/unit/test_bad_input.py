@@ -390,7 +390,7 @@ PARTITIONS = {
         ("backfill", "CUDA 13.1", "strict=True"),
     ),
     "unknown partition": Bad(
-        lambda lab, _: lab.stream("new", partition="decode"), PartitionNotFoundError, ("'decode'", "lab.partition(decode=32)")
+        lambda lab, _: lab.stream("new", partition="decode"), PartitionNotFoundError, ("'decode'", "lab.partition(decode=32")
     ),
     "moving to an unknown partition": Bad(
         lambda lab, _: lab.stream("copy", partition="decode"), PartitionNotFoundError, ("'decode'", "lab.partition(")

@@ -20,7 +20,11 @@ class SMs:
     coscheduled_alignment: int = 4
     most_groups: int = 4
     structured: bool = False
+    remainder_alignment: int = 4
     calls: list = field(default_factory=list)
+
+    def rest(self, sm_count):
+        return SMs(sm_count=sm_count, coscheduled_alignment=self.remainder_alignment)
 
     def split(self, options):
         self.calls.append(options)
@@ -29,10 +33,10 @@ class SMs:
             if len(set(counts)) > 1:
                 raise RuntimeError("CUDA 12 SM splitting only supports homogeneous count values")
             groups = min(len(counts), self.most_groups)
-            return [SMs(sm_count=4) for _ in range(groups)], SMs(sm_count=20 - 4 * groups)
+            return [SMs(sm_count=4) for _ in range(groups)], self.rest(20 - 4 * groups)
         if sum(count // 4 for count in counts) > self.most_groups:
             raise RuntimeError("CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION: does not fit")
-        return [SMs(sm_count=count) for count in counts], SMs(sm_count=20 - sum(counts))
+        return [SMs(sm_count=count) for count in counts], self.rest(20 - sum(counts))
 
 
 class Stream:
@@ -48,6 +52,7 @@ class Context:
         self.resources = SimpleNamespace(sm=SMs(sm_count=sum(part.sm_count for part in sms)))
 
     def create_stream(self, options):
+        assert SCOPE.depth == 1, "cuda.core asks the current context"
         return Stream(options)
 
     def close(self):
@@ -79,9 +84,32 @@ CORE = SimpleNamespace(
 )
 
 
+class Scope:
+    """Makes the device current; the stand-ins look whether it is."""
+
+    depth = 0
+
+    def __call__(self):
+        return self
+
+    def __enter__(self):
+        self.depth += 1
+
+    def __exit__(self, *_):
+        self.depth -= 1
+
+
+SCOPE = Scope()
+
+
 def open_green(sms, *, driver=(13, 0), bindings=(13, 3), workqueue=None):
     return GreenContexts(
-        CORE, FakeDevice(sms, workqueue), driver=driver, bindings=bindings, wrap=lambda stream, number: (stream, number)
+        CORE,
+        FakeDevice(sms, workqueue),
+        driver=driver,
+        bindings=bindings,
+        wrap=lambda stream, number: (stream, number),
+        scope=SCOPE,
     )
 
 
@@ -145,8 +173,9 @@ def test_what_the_driver_refuses_is_an_error_of_ours():
     ("driver", "bindings", "features"),
     [
         ((12, 2), (12, 9), set()),
-        ((12, 4), (12, 3), set()),
-        ((12, 4), (12, 4), {"green-contexts"}),
+        ((12, 5), (12, 4), set()),
+        ((12, 4), (12, 9), set()),
+        ((12, 5), (12, 5), {"green-contexts"}),
         ((13, 0), (13, 3), {"green-contexts"}),
         ((13, 1), (13, 0), {"green-contexts"}),
         ((13, 1), (13, 1), {"green-contexts", "unequal-split", "co-scheduling", "backfill", "workqueues"}),
@@ -168,9 +197,24 @@ def test_a_device_that_cannot_be_split_says_so_in_the_drivers_words():
             raise RuntimeError("CUDA_ERROR_NOT_SUPPORTED: no SM resource")
 
     device = SimpleNamespace(resources=NoSMs())
-    green = GreenContexts(CORE, device, driver=(13, 0), bindings=(13, 0), wrap=lambda stream, number: stream)
+    green = GreenContexts(CORE, device, driver=(13, 0), bindings=(13, 0), wrap=lambda stream, number: stream, scope=SCOPE)
     assert green.resource is None
     assert "no SM resource" in green.capabilities["green-contexts"].detail
+
+
+def test_a_remainder_of_another_alignment_does_not_join_groups():
+    sms = SMs(remainder_alignment=2)
+    assert open_green(SMs()).resource.remainder_joins
+    assert not open_green(sms).resource.remainder_joins
+
+
+def test_a_structured_split_is_made_once_for_all_its_contexts():
+    sms = SMs(structured=True)
+    green = open_green(sms, driver=(13, 1))
+    split = (SplitGroup(sms=8), SplitGroup(sms=4))
+    before = len(sms.calls)
+    assert [green.create(ContextSpec(split=split, place=place)).sm_count for place in (0, 1)] == [8, 4]
+    assert len(sms.calls) == before + 1
 
 
 def test_closing_a_context_twice_is_silent():

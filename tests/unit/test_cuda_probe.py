@@ -259,14 +259,14 @@ def test_a_failing_first_use_lies_with_the_driver(monkeypatch, working_packages)
     assert checks["green contexts"].status is CheckStatus.LACKING
 
 
-@pytest.mark.parametrize(("version", "status"), [(12030, CheckStatus.UNAVAILABLE), (12040, CheckStatus.OK)])
-def test_green_contexts_need_a_driver_for_12_4(monkeypatch, working_packages, version, status):
+@pytest.mark.parametrize(("version", "status"), [(12040, CheckStatus.UNAVAILABLE), (12050, CheckStatus.OK)])
+def test_green_contexts_need_a_driver_for_12_5(monkeypatch, working_packages, version, status):
     install_driver(monkeypatch, lambda: FakeLibcuda(version=version))
 
     check = checks_by_name()["green contexts"]
 
     assert check.status is status
-    assert (status is CheckStatus.OK) or "12.3; they need 12.4" in check.detail
+    assert (status is CheckStatus.OK) or "12.4; they need 12.5" in check.detail
 
 
 @pytest.mark.parametrize(

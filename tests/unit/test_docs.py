@@ -157,7 +157,15 @@ def linked_pages(page: Path) -> set[Path]:
     return {(page.parent / target).resolve() for target in targets if not NOT_LINKED.match(target)}
 
 
-PARSERS = {parser.prog: parser for parser in (magics.gpulab_parser(), magics.gpustream_parser(), magics.gputimeline_parser())}
+PARSERS = {
+    parser.prog: parser
+    for parser in (
+        magics.gpulab_parser(),
+        magics.gpupartition_parser(),
+        magics.gpustream_parser(),
+        magics.gputimeline_parser(),
+    )
+}
 
 
 @pytest.mark.parametrize("magic", PARSERS)
@@ -167,7 +175,7 @@ def test_the_reference_has_every_option_of_a_magic(magic):
     section = page.partition(f"\n## `{magic}")[2].partition("\n## ")[0]
 
     # WHEN it is compared with the parser
-    listed = set(re.findall(r"`(-{1,2}[a-z]+)", section))
+    listed = set(re.findall(r"`(-{1,2}[a-z-]+)", section))
     wanted = {name for action in PARSERS[magic]._actions for name in action.option_strings if name != "--help"}
 
     # THEN it has its options and choices, and no other

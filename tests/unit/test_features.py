@@ -15,7 +15,7 @@ from gpustreamlab.typing import Feature
 H200 = SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12)
 NEWER = [feature for feature in Feature if feature is not Feature.GREEN_CONTEXTS]
 
-VERSIONS = [None, (11, 8), (12, 0), (12, 3), (12, 4), (12, 9), (13, 0), (13, 1), (13, 2), (14, 0)]
+VERSIONS = [None, (11, 8), (12, 0), (12, 4), (12, 5), (12, 9), (13, 0), (13, 1), (13, 2), (14, 0)]
 
 
 @pytest.mark.parametrize("driver", VERSIONS)
@@ -23,7 +23,7 @@ VERSIONS = [None, (11, 8), (12, 0), (12, 3), (12, 4), (12, 9), (13, 0), (13, 1),
 def test_both_the_driver_and_the_bindings_have_to_be_new_enough(driver, bindings):
     capabilities = green_capabilities(driver, bindings, H200)
     older = min(driver or (0, 0), bindings or (0, 0))
-    assert capabilities.has("green-contexts") == (older >= (12, 4))
+    assert capabilities.has("green-contexts") == (older >= (12, 5))
     assert {capabilities.has(feature) for feature in NEWER} == {older >= (13, 1)}
 
 

@@ -65,7 +65,7 @@ def test_the_one_used_least_recently_goes_first(backend, caplog):
     cache.trim((), before.append)
     assert backend.closed == [(1,), (2,)]
     assert before == [spec(1), spec(2)]
-    assert caplog.text.count("More than 2 green contexts") == 2
+    assert caplog.text.count("More than 2 green contexts") == 1  # once is enough
     assert "context_limit" in caplog.text
 
 

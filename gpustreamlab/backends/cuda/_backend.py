@@ -25,7 +25,7 @@ from gpustreamlab.backends.cuda._probe import why_unavailable
 from gpustreamlab.backends.cuda._probe_sms import probe_sms
 from gpustreamlab.backends.cuda._selection import CupySelection
 from gpustreamlab.backends.cuda._stream import CudaStream
-from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError
+from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, SessionClosedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array
 
@@ -91,13 +91,15 @@ class CudaBackend:
 
     def create_stream(self, *, priority: int) -> CudaStream:
         """Make a non-blocking stream of the primary context."""
+        self._require_open()
         options = self._core.StreamOptions(nonblocking=True, priority=priority)
         with mapped_errors(f"Creating a stream of priority {priority}"), self._device_scope():
             stream = self._core.Device(self._ordinal).create_stream(options=options)
-        return self._wrap(stream, lender=None)
+            return self._wrap(stream, lender=None)
 
     def create_context(self, spec: ContextSpec) -> CudaContext:
         """Make a green context; it costs about a millisecond, and some MiB of device memory for good."""
+        self._require_open()
         with self._device_scope():
             return self._green.create(spec)
 
@@ -210,6 +212,10 @@ class CudaBackend:
             self.xp.get_default_memory_pool().free_all_blocks(stream=self._clock_lane.cupy)
             self._clock_stream.close()
 
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise SessionClosedError(f"CUDA device {self._ordinal} is closed. Start another with gpustreamlab.Session('cuda').")
+
     def _check_ordinal(self) -> None:
         with mapped_errors("Counting CUDA devices"):
             count: int = self.xp.cuda.runtime.getDeviceCount()
@@ -247,6 +253,7 @@ class CudaBackend:
             driver=(version // 1000, version % 1000 // 10),
             bindings=bindings_version(),
             wrap=lambda stream, number: self._wrap(stream, lender=None, context=number),
+            scope=self._device_scope,
         )
 
     def _read_priority_range(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ current: its streams are used from the primary context. Source: CUDA programming
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,9 @@ from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError
 from gpustreamlab.model import Capabilities, SMResource, WorkqueueOptions
 from gpustreamlab.typing import Feature
+
+_KEPT_SPLITS = 1_024
+"""Structured splits that are kept; their descriptions take a few hundred bytes each."""
 
 WrapStream = Callable[[Any, int], CudaStream]
 """Makes a stream of ours of a `cuda.core.Stream` and a context number."""
@@ -36,16 +40,29 @@ class GreenContexts:
         CUDA versions of the driver and of cuda.bindings.
     wrap
         Makes a stream of ours.
+    scope
+        Makes the device current for cuda.core and CuPy, as a context manager: streams are made in any thread.
     """
 
-    def __init__(self, core: Any, device: Any, *, driver: Version, bindings: Version | None, wrap: WrapStream) -> None:
+    def __init__(
+        self,
+        core: Any,
+        device: Any,
+        *,
+        driver: Version,
+        bindings: Version | None,
+        wrap: WrapStream,
+        scope: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._core = core
         self._device = device
         self._wrap = wrap
+        self._scope = scope
         self._numbers = count(1)
         allowed = version_capabilities(driver, bindings)
         self._is_structured = allowed.has(Feature.UNEQUAL_SPLIT)
         self._groups: list[Any] = []
+        self._splits: dict[tuple[SplitGroup, ...], list[Any]] = {}
         problem = ""
         self.resource: SMResource | None = None
         try:
@@ -65,11 +82,13 @@ class GreenContexts:
             else f"a green context of {spec.split[spec.place].sms} SMs"
         )
         with mapped_errors(f"Creating {what}"):
-            resources = [self._groups[group] for group in spec.groups] if spec.groups else [self._split(spec.split)[spec.place]]
+            resources = (
+                [self._groups[group] for group in spec.groups] if spec.groups else [self._find_split(spec.split)[spec.place]]
+            )
             if spec.workqueue is not None:
                 resources.append(self._workqueue(spec.workqueue))
             context = self._device.create_context(self._core.ContextOptions(resources=resources))
-            return CudaContext(self._core, context, next(self._numbers), self._wrap)
+            return CudaContext(self._core, context, next(self._numbers), self._wrap, self._scope)
 
     def _split_smallest(self) -> SMResource:
         """Split into as many of the smallest groups as there are; the driver gives fewer than the division says."""
@@ -77,12 +96,14 @@ class GreenContexts:
         groups, remainder = sms.split(self._core.SMResourceOptions(count=(sms.min_partition_size,) * self._most_groups(sms)))
         self._groups = [*groups, *([remainder] if remainder is not None and remainder.sm_count else [])]
         return SMResource(
-            min_sms=sms.min_partition_size,
+            # With bindings for CUDA 12 the minimum is cuda.core's own guess; what the driver made of it counts.
+            min_sms=max(sms.min_partition_size, groups[0].sm_count),
             alignment_sms=sms.coscheduled_alignment,
             group_sms=groups[0].sm_count,
             group_count=len(groups),
             remainder_sms=remainder.sm_count if remainder is not None else 0,
             is_structured=self._is_structured,
+            remainder_joins=_can_join(groups[0], remainder),
         )
 
     def _most_groups(self, sms: Any) -> int:
@@ -99,6 +120,14 @@ class GreenContexts:
             else:
                 return number
         return 1
+
+    def _find_split(self, split: tuple[SplitGroup, ...]) -> list[Any]:
+        """Return the groups of a structured split, made once: those of two splits need not be disjoint."""
+        if split not in self._splits:
+            if len(self._splits) >= _KEPT_SPLITS:
+                self._splits.clear()
+            self._splits[split] = self._split(split)
+        return self._splits[split]
 
     def _split(self, split: tuple[SplitGroup, ...]) -> list[Any]:
         options = self._core.SMResourceOptions(
@@ -123,10 +152,13 @@ class GreenContexts:
 class CudaContext:
     """One green context; see `gpustreamlab.backends._protocol.BackendContext`."""
 
-    def __init__(self, core: Any, context: Any, number: int, wrap: WrapStream) -> None:
+    def __init__(
+        self, core: Any, context: Any, number: int, wrap: WrapStream, scope: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._core = core
         self._context = context
         self._wrap = wrap
+        self._scope = scope
         self._is_closed = False
         self.number = number
         """Number of the context within the backend, from 1."""
@@ -135,7 +167,8 @@ class CudaContext:
 
     def create_stream(self, *, priority: int) -> CudaStream:
         """Make a non-blocking stream whose kernels run on these SMs only."""
-        with mapped_errors(f"Creating a stream of priority {priority} in a green context of {self.sm_count} SMs"):
+        doing = f"Creating a stream of priority {priority} in a green context of {self.sm_count} SMs"
+        with mapped_errors(doing), self._scope():
             stream = self._context.create_stream(self._core.StreamOptions(nonblocking=True, priority=priority))
             return self._wrap(stream, self.number)
 
@@ -143,10 +176,18 @@ class CudaContext:
         """Destroy the context, after its streams. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            with mapped_errors(f"Destroying a green context of {self.sm_count} SMs"):
+            with mapped_errors(f"Destroying a green context of {self.sm_count} SMs"), self._scope():
                 self._context.close()
 
 
 def _where_given(counts: list[int]) -> tuple[int, ...] | None:
     """Return the counts, or None where no group asks for any: the driver's default."""
     return tuple(counts) if any(counts) else None
+
+
+def _can_join(group: Any, remainder: Any) -> bool:
+    """Tell whether one context can be made of groups and the remainder: they need the same alignment.
+
+    Source: CUDA driver API, ``cuDevResourceGenerateDesc``.
+    """
+    return remainder is None or remainder.coscheduled_alignment == group.coscheduled_alignment

@@ -72,10 +72,11 @@ def probe_kernel(device_ordinal: int) -> tuple[Any, int]:
 
 def _filling_kernel(name: str, device_ordinal: int) -> tuple[Any, int]:
     cupy = import_cupy()
-    # A module of its own: the attribute below would change every launch of the shared function.
-    kernel = cupy.RawModule(code=_SOURCE).get_function(name)
-    shared_bytes = int(cupy.cuda.Device(device_ordinal).attributes["MaxSharedMemoryPerBlockOptin"])
-    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    with cupy.cuda.Device(device_ordinal) as device:  # CuPy loads a kernel, and sets its attributes, for the current one
+        # A module of its own: the attribute below would change every launch of the shared function.
+        kernel = cupy.RawModule(code=_SOURCE).get_function(name)
+        shared_bytes = int(device.attributes["MaxSharedMemoryPerBlockOptin"])
+        kernel.max_dynamic_shared_size_bytes = shared_bytes
     return kernel, shared_bytes
 
 

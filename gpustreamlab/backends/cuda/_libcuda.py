@@ -14,8 +14,8 @@ LIBRARY_NAME = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 OLDEST_CUDA = (12, 0)
 """The oldest CUDA version of a driver that any extra works with."""
-OLDEST_GREEN = (12, 4)
-"""The CUDA version of a driver that brought green contexts. Source: CUDA 12.4 driver API, 6.34."""
+OLDEST_GREEN = (12, 5)
+"""The CUDA version of a driver that makes streams of green contexts. Source: CUDA 12.5 driver API, Green Contexts."""
 
 _SUCCESS = 0
 _CODES = {34: Unavailable.NO_DRIVER, 100: Unavailable.NO_DEVICE, 101: Unavailable.NO_DEVICE}

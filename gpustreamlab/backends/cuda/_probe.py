@@ -169,7 +169,7 @@ def _check_green_contexts(driver: Driver) -> Check:
             name=name, status=CheckStatus.UNAVAILABLE, detail="they need a GPU and its driver", fix=_driver_fix(driver)
         )
     if driver.version is None or driver.version < OLDEST_GREEN:
-        detail = f"the driver supports CUDA {driver.version_text or 'of an unknown version'}; they need 12.4"
+        detail = f"the driver supports CUDA {driver.version_text or 'of an unknown version'}; they need 12.5"
         fix = f"Update the NVIDIA driver: {_DRIVER_PAGE}"
         return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=fix)
     try:

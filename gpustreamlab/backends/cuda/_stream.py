@@ -54,6 +54,14 @@ class CudaStream:
         with mapped_errors(f"Asking stream {self.handle:#x} whether it is done"):
             return bool(self.cupy.done)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing of ours runs here any more: it is closed, or all its work has ended. Never raises."""
+        try:
+            return self._is_closed or bool(self.cupy.done)
+        except Exception:  # noqa: BLE001 - a context that is lost runs nothing either
+            return True
+
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
         with mapped_errors(f"Waiting for stream {self.handle:#x}"):

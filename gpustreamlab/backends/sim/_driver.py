@@ -302,10 +302,8 @@ class SimDriver:
     def _wait_for_room(self, stream: StreamQueue) -> None:
         """Block the host until a full stream has room, as a full launch queue does on hardware."""
         self._catch_up()
-        scheduler = self.scheduler
-        while len(stream.queue) >= self.preset.queue_limit:
-            scheduler.step()
-            self.clock.jump_to(scheduler.now_ns)
+        limit = self.preset.queue_limit
+        self.scheduler.run_until(lambda: len(stream.queue) < limit, self.clock.jump_to)
 
     def _guard(self, observer: Callable[[DeviceWork], None]) -> Callable[[DeviceWork], None]:
         """Return the observer, dropped and logged at its first error: it must not break the user's work."""
@@ -326,10 +324,7 @@ class SimDriver:
         with self.lock:
             self.check_open()
             self._catch_up()
-            scheduler = self.scheduler
-            while not is_reached():
-                scheduler.step()
-                self.clock.jump_to(scheduler.now_ns)
+            self.scheduler.run_until(is_reached, self.clock.jump_to)
             self.clock.advance(self.preset.host.synchronize_ns)
 
     def _charge(self, duration_ns: int) -> None:

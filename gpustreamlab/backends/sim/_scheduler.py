@@ -34,9 +34,12 @@ from gpustreamlab.backends.sim._commands import (
 )
 from gpustreamlab.backends.sim._presets import DevicePreset
 from gpustreamlab.backends.sim._sms import SlotPool
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.typing import SpanKind
 
 _WAKE, _BOUNDARY, _COPY_END = 0, 1, 2
+SHIELDED_STEPS = 512
+"""Instants that are simulated before an interrupt is let through: some milliseconds of real time."""
 _TINY = 1e-3  # ns; due times are rounded up to whole ns, but not for a rounding error of the progress
 _STALE_ENTRIES = 4_096  # entries of the heap that may be out of date before it is cleaned
 
@@ -118,10 +121,11 @@ class Scheduler:
         command.submit_ns = now_ns
         stream.queue.append(command)
         if not stream.is_busy:
-            stream.is_busy = True
-            self.busy_count += 1
-            self._order += 1
-            heapq.heappush(self._heap, (now_ns, self._order, _WAKE, stream))
+            with delayed_interrupts():  # a stream is busy, counted and going to wake up, or none of it
+                stream.is_busy = True
+                self.busy_count += 1
+                self._order += 1
+                heapq.heappush(self._heap, (now_ns, self._order, _WAKE, stream))
 
     def submit_kernel(self, stream: StreamQueue, spec: KernelSpec, now_ns: int) -> None:
         """Put a kernel into a stream."""
@@ -139,8 +143,25 @@ class Scheduler:
     def run_before(self, limit_ns: int) -> None:
         """Simulate every instant before a host time. The host may still submit work at that time itself."""
         heap = self._heap
-        while heap and heap[0][0] < limit_ns:
-            self.step()
+        self.run_until(lambda: not heap or heap[0][0] >= limit_ns, lambda _now_ns: None)
+
+    def run_until(self, is_reached: Callable[[], bool], tell_time: Callable[[int], object]) -> None:
+        """Simulate instant by instant until something is reached. An interrupt (Ctrl-C) comes between two instants.
+
+        Parameters
+        ----------
+        is_reached
+            Asked before each instant.
+        tell_time
+            Given the time of the last instant before an interrupt can come.
+        """
+        while not is_reached():
+            with delayed_interrupts():
+                for _ in range(SHIELDED_STEPS):
+                    self.step()
+                    if is_reached():
+                        break
+                tell_time(self.now_ns)
 
     def step(self) -> None:
         """Simulate the next instant at which something happens."""

@@ -517,8 +517,8 @@ OPTIONS = st.builds(
 
 def contexts_of(backend, layout):
     """Make each partition's context; return the SM ids of each."""
-    specs = context_specs(layout).values()
-    return [backend._splitter.find_sm_ids(spec) for spec in specs]
+    specs = context_specs(layout)
+    return [backend._splitter.find_sm_ids(specs[part.name]) for part in layout]
 
 
 def assert_made_real(layout, backend):

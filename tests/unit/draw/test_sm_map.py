@@ -87,7 +87,7 @@ def test_layout_that_is_not_enforced_colours_nothing():
     layout = replace(KNOWN, is_enforced=False)
     assert all(not places for places in plan_sm_map(CARD, layout).located)
     assert "prefill: asked for 90 SMs, not enforced" in texts(sm_map_svg(device=CARD, layout=layout))
-    assert any("cannot partition" in text for text in texts(sm_map_svg(device=CARD, layout=layout)))
+    assert any("cannot be partitioned" in text for text in texts(sm_map_svg(device=CARD, layout=layout)))
 
 
 def test_ids_with_gaps_get_cells_and_a_note():

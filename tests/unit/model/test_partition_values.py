@@ -73,7 +73,7 @@ def test_lists_become_tuples_so_that_a_partition_can_be_hashed():
 
 
 def test_a_partition_of_a_split_says_so():
-    assert part(split_sms=8).is_structured
+    assert part(split=(8,)).is_structured
     assert not part().is_structured
 
 

@@ -92,7 +92,7 @@ class TestPresets:
         for name in ("h200-cuda13.1", OLD):
             assert dataclasses.replace(PRESETS[name], driver_version=H200.driver_version) == H200
 
-    @pytest.mark.parametrize(("version", "available"), [("12.3", False), ("12.4", True), ("13.0", True), ("14.0", True)])
+    @pytest.mark.parametrize(("version", "available"), [("12.4", False), ("12.5", True), ("13.0", True), ("14.0", True)])
     def test_a_driver_of_ones_own(self, version, available):
         preset = dataclasses.replace(LAPTOP, sm_groups=SMGroups(min_sms=4, alignment_sms=2), driver_version=version)
         resource = SimBackend(preset).device.sm_resource

@@ -185,7 +185,7 @@ def test_every_stop_is_what_the_device_then_grants(device):
 def test_sizes_that_a_device_grants_reach_the_whole_card():
     assert grantable_sms(H200)[:4] == (8, 12, 16, 20)
     assert grantable_sms(H200)[-1] == 132
-    assert grantable_sms(NEWER)[:3] == (8, 16, 24)
+    assert grantable_sms(NEWER) == grantable_sms(H200)
     assert grantable_sms(PLAIN) == ()
 
 
@@ -393,8 +393,16 @@ def test_a_device_that_cannot_partition_shows_its_card_and_the_reason():
 
 
 def test_a_closed_session_is_readable_and_cannot_be_changed():
-    state = actions.take_closed(state_of(prefill=96, decode=36))
+    # GIVEN a draft that was never applied
+    before = state_of(prefill=96, decode=36)
+    draft = act(before, {"do": "set_request", "key": before.rows[0].key, "text": "48"})
+    assert draft.is_dirty
+
+    # WHEN the session is closed
+    state = actions.take_closed(draft, before.applied)
     shown = view(state)
+
+    # THEN the layout that it had is shown, not the draft
 
     assert "closed" in shown["obstacle"]
     assert [row["granted_sms"] for row in shown["rows"]] == [96, 36]
