@@ -1,10 +1,6 @@
-"""What a backend has to keep, as checks to run."""
+"""Public checks for backends: the contract that the simulated device and CUDA both keep."""
 
-from gpustreamlab.testing._contract import CONTRACT_CHECKS as CORE_CHECKS
-from gpustreamlab.testing._contract import ContractCheck
-from gpustreamlab.testing._partition_contract import PARTITION_CHECKS
+from gpustreamlab.testing._contract import CONTRACT_CHECKS, ContractCheck
+from gpustreamlab.testing._partition_contract import FALLBACK_CHECKS, PARTITION_CHECKS
 
-CONTRACT_CHECKS: tuple[ContractCheck, ...] = (*CORE_CHECKS, *PARTITION_CHECKS)
-"""Every check, to run one by one."""
-
-__all__ = ["CONTRACT_CHECKS", "ContractCheck"]
+__all__ = ["CONTRACT_CHECKS", "FALLBACK_CHECKS", "PARTITION_CHECKS", "ContractCheck"]

@@ -16,15 +16,12 @@ from gpustreamlab.errors import (
 from gpustreamlab.model import Layout
 from gpustreamlab.session import Session
 from gpustreamlab.testing._contract import SPIN_NS, ContractCheck, OpenSession, expect, finished, row_of
-from gpustreamlab.typing import Feature
 from gpustreamlab.workloads import spin, spin_card
 
 
 def partitions_are_as_granted(open_session: OpenSession) -> None:
     """Kernels in each partition see as many SMs as were granted, and no two partitions share one."""
     with open_session() as lab:
-        if not _can_partition(lab):
-            return
         layout = _two_partitions(lab)
         for name in layout.names:
             stream = lab.stream(name, partition=name)
@@ -42,8 +39,6 @@ def partitions_are_as_granted(open_session: OpenSession) -> None:
 def work_stays_in_its_partition(open_session: OpenSession) -> None:
     """While every SM of a partition is held, other work of that partition waits, and work of another one does not."""
     with open_session() as lab:
-        if not _can_partition(lab):
-            return
         layout = _two_partitions(lab)
         _hold(lab, lab.stream("holder", partition="a"), layout["a"].granted_sms, 20 * SPIN_NS)
         for name in layout.names:
@@ -58,8 +53,6 @@ def work_stays_in_its_partition(open_session: OpenSession) -> None:
 def card_filling_kernels_run_side_by_side_in_partitions(open_session: OpenSession) -> None:
     """Kernels that each take the whole card take turns on plain streams, and overlap in partitions."""
     with open_session() as lab:
-        if not _can_partition(lab):
-            return
         for name in _two_partitions(lab).names:
             with lab.on(lab.stream(name, partition=name), name):
                 spin_card(lab, SPIN_NS)
@@ -71,8 +64,6 @@ def card_filling_kernels_run_side_by_side_in_partitions(open_session: OpenSessio
 def a_repartition_drains_what_moves_and_nothing_else(open_session: OpenSession) -> None:
     """A stream that moves has ended its work by then; one that stays goes on, and keeps its handle."""
     with open_session() as lab:
-        if not _can_partition(lab):
-            return
         group_sms = _group_sms(lab)
         # Making a context may wait for the whole device; one that is there does not.
         (after,) = lab.prepare({"a": group_sms, "b": 3 * group_sms, "c": "rest"})
@@ -101,8 +92,6 @@ def a_repartition_drains_what_moves_and_nothing_else(open_session: OpenSession) 
 def going_back_to_the_whole_card_and_again_uses_the_same_contexts(open_session: OpenSession) -> None:
     """Without a layout every stream has the card; the same layout later is the same place."""
     with open_session() as lab:
-        if not _can_partition(lab):
-            return
         _two_partitions(lab)
         stream = lab.stream("a", partition="a")
         handle, sm_count = stream.handle, stream.sm_count
@@ -115,8 +104,6 @@ def going_back_to_the_whole_card_and_again_uses_the_same_contexts(open_session: 
 def a_refused_layout_leaves_the_old_one(open_session: OpenSession) -> None:
     """Bad sizes, names and partitions in use are told, and nothing changes."""
     with open_session() as lab:
-        if not _can_partition(lab):
-            return
         layout = _two_partitions(lab)
         stream = lab.stream("a", partition="a")
         too_many = lab.device.sm_count + 1
@@ -135,9 +122,7 @@ def a_refused_layout_leaves_the_old_one(open_session: OpenSession) -> None:
 def a_device_without_green_contexts_warns_once(open_session: OpenSession) -> None:
     """Where SMs cannot be partitioned, there is one warning and plain streams, or an error if strict."""
     with open_session() as lab:
-        if _can_partition(lab):
-            assert lab.device.sm_resource is not None
-            return
+        assert lab.device.sm_resource is None
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             layout = lab.partition({"a": 1, "b": "rest"})
@@ -152,8 +137,6 @@ def a_device_without_green_contexts_warns_once(open_session: OpenSession) -> Non
 def closing_with_partitions_and_work_in_flight(open_session: OpenSession) -> None:
     """Closing waits for what runs in partitions, keeps its ranges, and is silent the second time."""
     with open_session() as lab:
-        if not _can_partition(lab):
-            return
         for name in _two_partitions(lab).names:
             with lab.on(lab.stream(name, partition=name), name):
                 spin(lab, SPIN_NS)
@@ -168,14 +151,12 @@ PARTITION_CHECKS: tuple[ContractCheck, ...] = (
     a_repartition_drains_what_moves_and_nothing_else,
     going_back_to_the_whole_card_and_again_uses_the_same_contexts,
     a_refused_layout_leaves_the_old_one,
-    a_device_without_green_contexts_warns_once,
     closing_with_partitions_and_work_in_flight,
 )
-"""Every check about partitions. On a device that has none, only the one about the fallback has something to say."""
+"""Every check about partitions, for devices that have green contexts."""
 
-
-def _can_partition(lab: Session) -> bool:
-    return lab.capabilities.has(Feature.GREEN_CONTEXTS)
+FALLBACK_CHECKS: tuple[ContractCheck, ...] = (a_device_without_green_contexts_warns_once,)
+"""What holds on the others."""
 
 
 def _group_sms(lab: Session) -> int:

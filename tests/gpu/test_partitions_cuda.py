@@ -302,3 +302,24 @@ def test_cuda_core_refuses_what_the_capabilities_say_is_missing(lab):
     if not lab.capabilities.has("workqueues"):
         with pytest.raises(RuntimeError):
             _ = Device(0).resources.workqueue
+
+
+def test_partitions_work_from_a_fresh_thread(split):
+    """cuda.core asks the current context of the thread, and a fresh thread has none."""
+    lab, layout = split
+    raised = []
+
+    def work():
+        try:
+            stream = lab.stream("fresh", partition="a")
+            with lab.on(stream, "in a"):
+                spin(lab, 1000)
+            assert lab.verify().holds
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert raised == []
+    assert lab.stream("fresh").sm_count == layout["a"].granted_sms

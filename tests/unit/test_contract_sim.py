@@ -4,10 +4,19 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.testing import CONTRACT_CHECKS
+from gpustreamlab.testing import CONTRACT_CHECKS, FALLBACK_CHECKS, PARTITION_CHECKS
+
+CHECKS = {
+    "h200": (*CONTRACT_CHECKS, *PARTITION_CHECKS),
+    "h200-cuda13.1": (*CONTRACT_CHECKS, *PARTITION_CHECKS),
+    "laptop": (*CONTRACT_CHECKS, *FALLBACK_CHECKS),
+    "h200-cuda12.2": (*CONTRACT_CHECKS, *FALLBACK_CHECKS),
+}
 
 
-@pytest.mark.parametrize("preset", ["h200", "laptop", "h200-cuda13.1", "h200-cuda12.2"])
-@pytest.mark.parametrize("check", CONTRACT_CHECKS, ids=lambda check: check.__name__)
-def test_contract(check, preset):
+@pytest.mark.parametrize(
+    ("preset", "check"),
+    [pytest.param(preset, check, id=f"{preset}-{check.__name__}") for preset, checks in CHECKS.items() for check in checks],
+)
+def test_contract(preset, check):
     check(lambda **options: Session(SimBackend(preset), **options))
