@@ -25,6 +25,7 @@ class Selections:
         self.backend = backend
         self.recorder = recorder
         self.local = recorder.local
+        self.select, self.restore = backend.select, backend.restore
         self.is_closed = False
 
     @property
@@ -105,7 +106,7 @@ class Selection:
         try:
             self._state = state
             state.selections.append(self)
-            self._token = selections.backend.select(home.backend_stream)
+            self._token = selections.select(home.backend_stream)
             state.writer = writer
             self._range = entered = writer.ranges.get(self._label) or writer.range(self._label)
             entered.__enter__()
@@ -123,7 +124,11 @@ class Selection:
                 # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
                 if state.selections[-1] is self and len(state.open_ranges) == self._depth + 1:
                     self._range.__exit__(None, error, None)
-                    self.put_back()
+                    # What `put_back` does, without what it asks: this is the hot path.
+                    state.writer = self._above
+                    self._selections.restore(self._token)
+                    del state.selections[-1]
+                    self._state = None
                 else:
                     self._leave_out_of_turn(state, error)
         except BaseException:
@@ -143,7 +148,7 @@ class Selection:
         state.writer = self._above
         try:
             if self._token is not _NOTHING:
-                self._selections.backend.restore(self._token)
+                self._selections.restore(self._token)
         except Exception:
             self._forget(state)
             raise

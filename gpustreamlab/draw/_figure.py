@@ -171,8 +171,8 @@ def _draw_bands(plot: Any, scene: Scene) -> None:
 def _draw_edges(plot: Any, scene: Scene) -> None:
     """Draw each wait as a thin line from the end of what was waited for to the start of what waited, with a head."""
     source, target = scene.edges[:, 0], scene.edges[:, 1]
-    down = scene.row[source] <= scene.row[target]
     from_row, to_row = scene.row[source], scene.row[target]
+    down = scene.row_top[from_row] <= scene.row_top[to_row]
     y0 = np.where(down, scene.row_bottom[from_row], scene.row_top[from_row])
     y1 = np.where(down, scene.row_top[to_row], scene.row_bottom[to_row])
     x0, x1 = scene.right_ns[source], scene.left_ns[target]

@@ -183,7 +183,7 @@ def merge_bars(
 
 def _waits(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     for source, target in scene.edges[:MAX_SVG_WAITS].tolist():
-        down = scene.row[source] <= scene.row[target]
+        down = scene.row_top[scene.row[source]] <= scene.row_top[scene.row[target]]
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + float(time_ns) * plot.scale_x for time_ns in (scene.right_ns[source], scene.left_ns[target]))
         y0, y1 = plot.y(float(from_y[scene.row[source]])), plot.y(float(to_y[scene.row[target]]))

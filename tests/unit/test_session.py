@@ -428,17 +428,21 @@ def test_events_beyond_those_kept_go_back_to_the_pool(monkeypatch):
 
 
 def test_a_device_that_cannot_put_back_a_selection_is_told_and_nothing_stays_selected(monkeypatch):
-    backend = InstantBackend()
+    backend, is_broken = InstantBackend(), [False]
+    restore = backend.restore
+
+    def restore_or_not(token):
+        if is_broken[0]:
+            raise DeviceError("lost")
+        restore(token)
+
+    monkeypatch.setattr(backend, "restore", restore_or_not)
     with Session(backend) as lab:
         lab.stream("a")
-
-        def broken(token):
-            raise DeviceError("lost")
-
         with pytest.raises(DeviceError, match="lost"), lab.on("a", "x"):
-            monkeypatch.setattr(backend, "restore", broken)
+            is_broken[0] = True
         assert lab.current is None
-        monkeypatch.undo()
+        is_broken[0] = False
         assert names_of(lab.trace) == ["x"]
 
 

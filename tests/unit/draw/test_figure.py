@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,10 +21,12 @@ from bokeh.models import (
     PlainText,
     Plot,
     ResetTool,
+    Segment,
     WheelZoomTool,
 )
 
 from gpustreamlab.draw import draw_timeline, plan_scene
+from gpustreamlab.model import Edges
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
@@ -192,3 +195,15 @@ def test_hostile_partition_names_stay_texts():
     layout = draw_timeline(evil_trace())
     assert any(EVIL_NAME[:10] in text for text in labels(layout, "group label"))
     assert EVIL_NAME not in json.dumps([label.styles for label in layout.select({"type": HTMLLabel})])
+
+
+def test_arrows_between_lanes_point_the_way_that_they_go():
+    base = repartition_trace()
+    rows = [int(np.flatnonzero((base.lane == lane) & (base.partition >= 0))[-1]) for lane in (0, 1)]
+    trace = replace(base, edges=Edges(source=[rows[0]], target=[rows[1]], kind=[0]))
+    layout = draw_timeline(trace)
+    segment = next(renderer for renderer in layout.select({"name": "waits"}) if isinstance(renderer.glyph, Segment))
+    y0, y1 = segment.data_source.data["y0"][0], segment.data_source.data["y1"][0]
+    lanes = {box.lane: box for box in plan_scene(trace).lanes}
+    is_down = lanes[int(trace.lane[rows[0]])].top < lanes[int(trace.lane[rows[1]])].top
+    assert (y0 < y1) == is_down
