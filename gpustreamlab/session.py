@@ -12,33 +12,27 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Overlap, Share, Utilisation, check_layout, overlap, utilisation
-from gpustreamlab.backends import Backend, BackendStream, choose_backend, lent_handle
+from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.errors import (
     CloseError,
     OptionError,
     PartitionError,
     SessionClosedError,
     SessionError,
-    StreamClosedError,
-    StreamExistsError,
-    StreamNotFoundError,
-    StreamRefusedError,
-    nearest_hint,
 )
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap, fit_layout, plan_layout
-from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
 from gpustreamlab.repartition import Partitions
 from gpustreamlab.selections import Selection, Selections
-from gpustreamlab.streams import Event, Home, Stream, check_label, check_priority, check_stream_name
+from gpustreamlab.stream_table import StreamTable
+from gpustreamlab.streams import Event, Stream, check_label, check_priority, check_stream_name
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import Rounding, SessionState, SupportsCudaStream
 
@@ -126,8 +120,9 @@ class Session:
             if self._owns_backend:
                 self._backend.close()
             raise
-        self._streams: dict[str, Stream] = {}
         self._lock = threading.RLock()
+        self._table = StreamTable(self._backend, self._recorder, self._partitions, self._lock)
+        self._streams = self._table.by_name  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
@@ -212,7 +207,7 @@ class Session:
     @property
     def streams(self) -> Mapping[str, Stream]:
         """The session's open streams by name, in the order of their making."""
-        return MappingProxyType({name: stream for name, stream in tuple(self._streams.items()) if not stream.is_closed})
+        return MappingProxyType(self._table.open_streams)
 
     @property
     def current(self) -> Stream | None:
@@ -281,13 +276,7 @@ class Session:
         if priority is not None:
             check_priority(priority, self._backend.priority_range)
         with self._working(doing):
-            known = self.streams.get(name)
-            if known is None:
-                return self._make_stream(name, priority, None if partition is ... else partition, external)
-            known = self._as_it_is(known, priority, external)
-            if partition is not ...:
-                self._partitions.move(known, partition)
-            return known
+            return self._table.get(name, priority, partition, external)
 
     def partition(
         self,
@@ -597,54 +586,6 @@ class Session:
                 "Start another with gpustreamlab.Session()."
             )
 
-    def _as_it_is(self, known: Stream, priority: int | None, external: object | None) -> Stream:
-        if priority is not None and priority != known.priority:
-            raise StreamExistsError(
-                f"Stream {known.name!r} exists with priority {known.priority}, not {priority}. "
-                f"Close it first with lab.stream({known.name!r}).close(), or use another name."
-            )
-        if external is not None and lent_handle(external) != known.handle:
-            raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
-        return known
-
-    def _make_stream(self, name: str, priority: int | None, partition: str | None, external: object | None) -> Stream:
-        if external is None:
-            with delayed_interrupts():  # a stream that was made is the session's
-                return self._add_stream(name, self._partitions.make_home(name, priority or 0, partition))
-        made = self._adopt(external)
-        if priority is not None and made.priority != priority:
-            made.close()
-            raise OptionError(
-                f"Stream {name!r} cannot have priority {priority}: the stream lent to it was made with {made.priority}. "
-                "Leave out priority=, or make the stream with it where it comes from."
-            )
-        if partition is not None:
-            made.close()
-            raise PartitionError(
-                f"Stream {name!r} cannot work in partition {partition!r}: it is lent by another library, which decides on its "
-                "SMs. Leave out one of the two."
-            )
-        return self._add_lent(name, made)
-
-    def _adopt(self, lender: object) -> BackendStream:
-        if isinstance(lender, Stream) and not lender.is_within_reach_of(self._backend):
-            raise StreamRefusedError(
-                f"Stream {lender.name!r} is of another session, and each simulated device has streams of its own. Make one "
-                f"here with lab.stream({lender.name!r}), or give both sessions one backend object."
-            )
-        return self._backend.adopt_stream(lender)
-
-    def _add_lent(self, name: str, made: BackendStream) -> Stream:
-        for other in self.streams.values():
-            if other.lane.key == made.key:
-                made.close()
-                raise StreamExistsError(f"This stream is a lane already, named {other.name!r}. Use lab.stream({other.name!r}).")
-        return self._add_stream(name, self._partitions.adopt(name, made))
-
-    def _add_stream(self, name: str, home: Home) -> Stream:
-        stream = self._streams[name] = Stream(name, home, self._backend, self._recorder, self._lock)
-        return stream
-
     def _read_plan(
         self,
         plan: Mapping[str, Share] | Layout | EllipsisType | None,
@@ -666,31 +607,11 @@ class Session:
         return plan_layout(self._backend, asked, round=round, strict=strict, workqueue=workqueue)
 
     def _find(self, stream: object) -> Stream:
-        if isinstance(stream, str):
-            found = self._streams.get(stream)
-            if found is None:
-                hint = nearest_hint(stream, self.streams)
-                raise StreamNotFoundError(
-                    f"The session has no stream {stream[:40]!r}. {hint} Make it first with lab.stream({stream[:40]!r})."
-                )
-            return found
-        if isinstance(stream, Stream) and self._streams.get(stream.name) is stream:
-            return stream
-        if isinstance(stream, Stream) and stream.is_closed:
-            raise StreamClosedError(f"Stream {stream.name!r} is closed. Make another with lab.stream({stream.name!r}).")
-        return self._adopted(stream)
-
-    def _adopted(self, lender: object) -> Stream:
-        """Return the lane of a stream that others own, making it on first use."""
-        with self._working("take a stream"):
-            made = self._adopt(lender)
-            for known in self.streams.values():
-                if known.lane.key == made.key:
-                    made.close()
-                    return known
-            library = type(lender).__module__.partition(".")[0]
-            free = (f"{library}-{number}" for number in count(1) if f"{library}-{number}" not in self._streams)
-            return self._add_lent(next(free), made)
+        found = self._table.find(stream)
+        if found is None:
+            with self._working("take a stream"):
+                found = self._table.take(stream)
+        return found
 
     def _partition_fact(self, layout: Layout) -> str:
         cache = self._partitions.cache

@@ -1,0 +1,145 @@
+"""The streams of a session, by name: its own, and those that others lend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from itertools import count
+from types import EllipsisType
+
+from gpustreamlab.backends import Backend, BackendStream, lent_handle
+from gpustreamlab.errors import (
+    OptionError,
+    PartitionError,
+    StreamClosedError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamRefusedError,
+    nearest_hint,
+)
+from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.recorder import Recorder
+from gpustreamlab.repartition import Partitions
+from gpustreamlab.streams import Home, Stream
+
+__all__ = ["StreamTable"]
+
+
+class StreamTable:
+    """Makes and finds the streams of one session. Who changes it holds the session's lock.
+
+    Parameters
+    ----------
+    backend, recorder, partitions, lock
+        The session's.
+    """
+
+    def __init__(
+        self, backend: Backend, recorder: Recorder, partitions: Partitions, lock: AbstractContextManager[object]
+    ) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        self._partitions = partitions
+        self._lock = lock
+        self.by_name: dict[str, Stream] = {}
+        """Every stream that there was, by its name; closed ones stay until the name is used again."""
+
+    @property
+    def open_streams(self) -> dict[str, Stream]:
+        """The streams that are not closed, in the order of their making."""
+        return {name: stream for name, stream in tuple(self.by_name.items()) if not stream.is_closed}
+
+    def get(self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None) -> Stream:
+        """Return the stream of a name, made or moved as asked for; see `Session.stream`."""
+        known = self.open_streams.get(name)
+        if known is None:
+            return self._make(name, priority, None if isinstance(partition, EllipsisType) else partition, external)
+        if priority is not None and priority != known.priority:
+            raise StreamExistsError(
+                f"Stream {known.name!r} exists with priority {known.priority}, not {priority}. "
+                f"Close it first with lab.stream({known.name!r}).close(), or use another name."
+            )
+        if external is not None and lent_handle(external) != known.handle:
+            raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
+        if not isinstance(partition, EllipsisType):
+            self._partitions.move(known, partition)
+        return known
+
+    def find(self, stream: object) -> Stream | None:
+        """Return the stream that a name or a stream stands for; None for a lender that may be no lane yet.
+
+        Raises
+        ------
+        StreamNotFoundError
+            If no stream has the name.
+        StreamClosedError
+            If the stream is closed, and not of this session.
+        """
+        if isinstance(stream, str):
+            found = self.by_name.get(stream)
+            if found is None:
+                hint = nearest_hint(stream, self.open_streams)
+                raise StreamNotFoundError(
+                    f"The session has no stream {stream[:40]!r}. {hint} Make it first with lab.stream({stream[:40]!r})."
+                )
+            return found
+        if isinstance(stream, Stream) and self.by_name.get(stream.name) is stream:
+            return stream
+        if isinstance(stream, Stream) and stream.is_closed:
+            raise StreamClosedError(f"Stream {stream.name!r} is closed. Make another with lab.stream({stream.name!r}).")
+        return None
+
+    def take(self, lender: object) -> Stream:
+        """Return the lane of a stream that others own, making it on first use."""
+        made = self._adopt(lender)
+        known = self._with_key(made)
+        if known is not None:
+            made.close()
+            return known
+        return self._add(name := next(self._free_names(lender)), self._partitions.adopt(name, made))
+
+    def _make(self, name: str, priority: int | None, partition: str | None, external: object | None) -> Stream:
+        if external is None:
+            with delayed_interrupts():  # a stream that was made is in the table
+                return self._add(name, self._partitions.make_home(name, priority or 0, partition))
+        made = self._adopt(external)
+        try:
+            self._require_as_lent(name, made, priority, partition)
+        except Exception:
+            made.close()
+            raise
+        return self._add(name, self._partitions.adopt(name, made))
+
+    def _require_as_lent(self, name: str, made: BackendStream, priority: int | None, partition: str | None) -> None:
+        if priority is not None and made.priority != priority:
+            raise OptionError(
+                f"Stream {name!r} cannot have priority {priority}: the stream lent to it was made with {made.priority}. "
+                "Leave out priority=, or make the stream with it where it comes from."
+            )
+        if partition is not None:
+            raise PartitionError(
+                f"Stream {name!r} cannot work in partition {partition!r}: it is lent by another library, which decides on its "
+                "SMs. Leave out one of the two."
+            )
+        known = self._with_key(made)
+        if known is not None:
+            raise StreamExistsError(f"This stream is a lane already, named {known.name!r}. Use lab.stream({known.name!r}).")
+
+    def _adopt(self, lender: object) -> BackendStream:
+        if isinstance(lender, Stream) and not lender.is_within_reach_of(self._backend):
+            raise StreamRefusedError(
+                f"Stream {lender.name!r} is of another session, and each simulated device has streams of its own. Make one "
+                f"here with lab.stream({lender.name!r}), or give both sessions one backend object."
+            )
+        return self._backend.adopt_stream(lender)
+
+    def _with_key(self, made: BackendStream) -> Stream | None:
+        return next((known for known in self.open_streams.values() if known.lane.key == made.key), None)
+
+    def _free_names(self, lender: object) -> Iterator[str]:
+        library = type(lender).__module__.partition(".")[0]
+        return (name for number in count(1) if (name := f"{library}-{number}") not in self.by_name)
+
+    def _add(self, name: str, home: Home) -> Stream:
+        stream = self.by_name[name] = Stream(name, home, self._backend, self._recorder, self._lock)
+        return stream
