@@ -317,7 +317,7 @@ class Partitions:
             stream=handle,
             priority=made.priority,
             partition=None if part is None else part.name,
-            sm_count=self._backend.device.sm_count if part is None else part.granted_sms,
+            sm_count=made.sm_count if part is None else part.granted_sms,
         )
         return Home(spec, part, made, self._recorder.add_lane(lane, made, part), is_lent)
 

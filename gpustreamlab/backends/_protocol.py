@@ -104,6 +104,11 @@ class BackendStream(Protocol):
         """CUDA priority: lower runs first."""
         ...
 
+    @property
+    def sm_count(self) -> int:
+        """How many SMs its kernels may run on; a lent stream may be of a green context that others made."""
+        ...
+
     def record(self, event: Any) -> object:
         """Record the event behind the work enqueued so far."""
         ...

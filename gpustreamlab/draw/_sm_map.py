@@ -17,7 +17,8 @@ ROW_SMS = 16
 
 _WIDTH_PX = 624
 _SIDE_PX = 12
-_INK, _SOFT, _PAPER, _WARN = "#1b1f24", "#57606a", "#ffffff", "#8a4b00"
+_INK, _SOFT = "var(--jp-ui-font-color1, #1b1f24)", "var(--jp-ui-font-color2, #57606a)"
+_PAPER, _WARN = "var(--jp-layout-color0, #ffffff)", "var(--jp-warn-color0, #8a4b00)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +169,7 @@ def _grid(plan: SMMapPlan, top_px: float) -> tuple[list[str], float]:
         x, y = _SIDE_PX + sm_id % columns * width, top_px + sm_id // columns * height
         parts.append(_sm_cell(x, y, width - 3, height - 3, places, plan))
         if width >= 24:
-            parts.append(f'<text x="{x + 4:.1f}" y="{y + 11:.1f}" font-size="9">{sm_id}</text>')
+            parts.append(f'<text x="{x + 4:.1f}" y="{y + 11:.1f}" font-size="9" fill="{DARK_TEXT}">{sm_id}</text>')
     rows = -(-len(plan.located) // columns)
     return parts, top_px + rows * height + (4 if rows else 0)
 

@@ -69,10 +69,10 @@ class HasStreams(Protocol):
 
 
 def streams_by_partition(target: PartitionTarget) -> dict[str, tuple[str, ...]]:
-    """Return the names of the streams in each partition; none where the target does not tell."""
+    """Return the names of the streams in each partition, "" for the whole card; none where the target does not tell."""
     found: dict[str, tuple[str, ...]] = {}
     streams = dict(target.streams) if isinstance(target, HasStreams) else {}
     for name, stream in streams.items():
-        if stream.partition is not None:
-            found[stream.partition] = (*found.get(stream.partition, ()), name)
+        where = stream.partition or ""
+        found[where] = (*found.get(where, ()), name)
     return found

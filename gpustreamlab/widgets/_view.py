@@ -28,7 +28,7 @@ class Surroundings:
     """What the session tells about its streams."""
 
     streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of the streams by partition in use."""
+    """Names of the streams by partition in use, "" for the whole card."""
     moves: tuple[str, ...] = ()
     """Names of the streams that the draft would drain and move."""
     refusal: str = ""
@@ -43,6 +43,7 @@ def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:
     return {
         "device": _device_view(state.device),
         "rows": [_row_view(state, plan, place, around) for place in range(len(state.rows))],
+        "whole_card": _whole_card_text(state, around),
         "runs": [{"key": row.key, "sms": sms} for row, sms in zip(state.rows, shown, strict=False)],
         "is_nearest_shown": plan.problem is not None and bool(plan.problem.nearest),
         "boundaries": _boundary_views(state) if can_edit else [],
@@ -60,13 +61,23 @@ def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:
     }
 
 
+def _whole_card_text(state: PartitionerState, around: Surroundings) -> str:
+    """Name the streams that are in no partition, where that means sharing SMs with the partitions."""
+    names = around.streams.get("", ())
+    if not names or not state.rows:
+        return ""
+    verb = "has" if len(names) == 1 else "have"
+    return (
+        f"{_listed(names)} {verb} the whole card, and so {'shares' if len(names) == 1 else 'share'} SMs with every partition."
+    )
+
+
 def _device_view(device: Device) -> dict[str, Any]:
     grid, resource = grid_of(device), device.sm_resource
     facts = f"{device.sm_count} SMs"
     if resource is not None:
-        step_sms = resource.alignment_sms if resource.is_structured else resource.group_sms
-        facts += f" · at least {resource.min_sms} a partition, in steps of {step_sms}"
-        if resource.remainder_sms and not resource.is_structured:
+        facts += f" · at least {resource.min_sms} a partition, in steps of {resource.group_sms}"
+        if resource.remainder_sms:
             facts += f" · one partition can have the {resource.remainder_sms} left over"
     return {
         "name": device.name,

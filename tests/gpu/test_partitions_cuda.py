@@ -323,3 +323,13 @@ def test_partitions_work_from_a_fresh_thread(split):
     thread.join()
     assert raised == []
     assert lab.stream("fresh").sm_count == layout["a"].granted_sms
+
+
+def test_a_lent_stream_of_a_foreign_green_context_shows_its_sms(split):
+    lab, layout = split
+    from gpustreamlab import Session
+
+    with Session("cuda") as other:
+        assert other.stream("theirs", external=lab.stream("a")).sm_count == layout["a"].granted_sms
+        assert other.stream("torch", external=cupy.cuda.Stream(non_blocking=True)).sm_count == lab.device.sm_count
+        assert other.stream("mine").sm_count == lab.device.sm_count

@@ -1282,3 +1282,12 @@ def error_of(call):
     except Exception as error:
         return error
     return None
+
+
+def test_a_lent_stream_of_a_foreign_green_context_shows_its_sms(lab):
+    lab.partition(a=32)
+    lent = lab.stream("a", partition="a")
+    with gsl.Session(lab.backend) as other:
+        taken = other.stream("theirs", external=lent)
+        assert (taken.sm_count, taken.partition) == (32, None)
+        assert other.stream("mine").sm_count == 132

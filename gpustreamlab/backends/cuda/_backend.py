@@ -274,9 +274,16 @@ class CudaBackend:
             self.xp.cuda.Stream.from_external(stream),
             key=(self._ordinal, context, int(stream.handle)),
             priority=int(stream.priority),
+            sm_count=self._sms_of(stream),
             lender=lender,
             free_arena=lambda cupy_stream: self.xp.get_default_memory_pool().free_all_blocks(stream=cupy_stream),
         )
+
+    def _sms_of(self, stream: Any) -> int:
+        """Return how many SMs a stream's context has, as the driver says; all of the card where it has no green contexts."""
+        if self._green.resource is None:
+            return int(self.xp.cuda.Device(self._ordinal).attributes["MultiProcessorCount"])
+        return int(stream.resources.sm.sm_count)
 
     def _start_clock(self) -> EventClock:
         times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)

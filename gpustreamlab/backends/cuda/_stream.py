@@ -18,6 +18,8 @@ class CudaStream:
         The same stream as CuPy sees it.
     key
         Device ordinal, context number, handle.
+    sm_count
+        How many SMs its kernels may run on.
     lender
         The object that owns the stream, kept alive; None if the stream is ours.
     free_arena
@@ -25,13 +27,22 @@ class CudaStream:
     """
 
     def __init__(
-        self, core_stream: Any, cupy_stream: Any, *, key: tuple[int, int, int], priority: int, lender: object, free_arena: Any
+        self,
+        core_stream: Any,
+        cupy_stream: Any,
+        *,
+        key: tuple[int, int, int],
+        priority: int,
+        sm_count: int,
+        lender: object,
+        free_arena: Any,
     ) -> None:
         self.core = core_stream
         self.cupy = cupy_stream
         self.key = key
         self.handle = key[2]
         self.priority = priority
+        self.sm_count = sm_count
         self._lender = lender
         self._free_arena = free_arena
         self.record_raw = core_stream.record

@@ -54,6 +54,11 @@ class SimStream:
         return self.queue.number
 
     @property
+    def sm_count(self) -> int:
+        """How many SMs its kernels may run on."""
+        return self.queue.sm_count
+
+    @property
     def driver(self) -> SimDriver:
         """The driver of the device that the stream is on."""
         return self._driver

@@ -122,6 +122,7 @@ function buildFrame(el) {
     <table class="gsl-rows"><thead><tr><th class="gsl-c-letter"><span class="gsl-out">Sign</span></th><th>Partition</th>
       <th>SMs asked for</th><th>SMs granted</th><th class="gsl-c-streams">Streams</th><th class="gsl-c-proof">Proof</th>
       <th><span class="gsl-out">Remove</span></th></tr></thead></table>
+    <p class="gsl-whole" hidden></p>
     <div class="gsl-problem" role="alert" hidden></div>
     <div class="gsl-tools">
       <button type="button" class="gsl-add" title="Add a partition: half of the card, then what is in none, then half of the largest">+ Add partition</button>
@@ -139,7 +140,7 @@ function buildFrame(el) {
       <button type="button" class="gsl-copy" title="Copy the Python line that does the same">Copy</button></div>`
   el.replaceChildren(root)
   const parts = { root }
-  for (const name of ["device", "sim", "facts", "obstacle", "bands", "field", "cells", "handles", "hint", "rows", "problem", "add",
+  for (const name of ["device", "sim", "facts", "obstacle", "bands", "field", "cells", "handles", "hint", "rows", "whole", "problem", "add",
     "rounding", "off", "apply", "revert", "verify", "detail", "status", "python", "copy"]) {
     parts[name] = root.querySelector(`.gsl-${name}`)
   }
@@ -241,6 +242,8 @@ function drawCard(screen, view, shown, canEdit) {
   field.classList.toggle("gsl-fixed", !canEdit)
   drawHandles(screen, view, shown, canEdit)
   drawHint(screen.parts.hint, view, canEdit)
+  setText(screen.parts.whole, view.whole_card)
+  screen.parts.whole.hidden = !view.whole_card
 }
 
 function paintCell(cell, row) {

@@ -17,7 +17,7 @@ from gpustreamlab.recorder._names import NameTable
 class PlayedStream:
     """Records events in order; they happen when the test says so."""
 
-    key, handle, priority = (0, 0, 7), 7, 0
+    key, handle, priority, sm_count = (0, 0, 7), 7, 0, 1
 
     def __init__(self, backend):
         self.backend = backend

@@ -448,3 +448,10 @@ def test_whatever_is_done_the_view_can_be_sent_and_the_cells_fit_the_card(steps)
     assert (shown["problem"] is None) or not shown["apply"]["is_enabled"]
     for boundary in shown["boundaries"]:
         assert boundary["left_sms"] in boundary["stops"]
+
+
+def test_streams_on_the_whole_card_are_named():
+    shown = view(state_of(prefill=96, decode=36), streams={"": ("copy", "other"), "prefill": ("p",)})
+    assert shown["whole_card"] == "copy, other have the whole card, and so share SMs with every partition."
+    assert view(state_of(prefill=96, decode=36), streams={"prefill": ("p",)})["whole_card"] == ""
+    assert view(state_of(), streams={"": ("copy",)})["whole_card"] == ""
