@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.jupyter import running_jupyter
+from tests.helpers.jupyter import NotebookPage, running_jupyter
 
 pytestmark = pytest.mark.browser
 
@@ -19,57 +19,14 @@ widget
 """
 AGAIN = "widget"
 RESET = "lab.partition(prefill=96, decode=36); lab.stream('decode', partition='decode')"
-HARMLESS = ("Disabling terminals", "Connection lost, reconnecting")
-EXECUTE = """async code => {
-  const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel
-  const future = kernel.requestExecute({code, store_history: false})
-  let text = ''
-  future.onIOPub = message => {
-    if (message.header.msg_type === 'stream') text += message.content.text
-    if (message.header.msg_type === 'error') text += message.content.evalue
-  }
-  await future.done
-  return text
-}"""
 
 
-class Lab:
+class Lab(NotebookPage):
     """A notebook with two views of one widget."""
 
-    def __init__(self, page):
-        self.page, self.errors = page, []
-        page.on("console", lambda message: self._note(message.type, message.text))
-        page.on("pageerror", lambda error: self.errors.append(f"{error} {error.stack}"))
-
-    def _note(self, kind, text):
-        if kind in {"error", "warning"} and not text.startswith(HARMLESS):
-            self.errors.append(text)
-
-    def command(self, name, arguments=None):
-        return self.page.evaluate("([name, given]) => window.jupyterapp.commands.execute(name, given)", [name, arguments or {}])
-
     def open(self, url):
-        self.page.goto(url)
-        self.wait_for_kernel()
-        self.command("application:toggle-left-area")
-        self.command("notebook:run-all-cells")
+        super().open(url)
         self.view(1).locator("i.gsl-used").first.wait_for()
-
-    def change_theme(self, name):
-        """Change the theme, and wait for the splash over the page: two at once make JupyterLab itself fail."""
-        self.command("apputils:change-theme", {"theme": name})
-        self.wait("() => !document.getElementById('jupyterlab-splash')")
-
-    def wait_for_kernel(self):
-        self.page.wait_for_selector(".jp-Notebook .jp-Cell")
-        self.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.ready }")
-
-    def kernel(self, code):
-        return self.page.evaluate(EXECUTE, code).strip()
-
-    def start_in_kernel(self, code):
-        """Let the kernel run something without waiting for it."""
-        self.page.evaluate(f"code => {{ ({EXECUTE})(code) }}", code)
 
     def view(self, number=0):
         return self.page.locator(".gsl-part").nth(number)
@@ -79,9 +36,6 @@ class Lab:
 
     def sms(self, number=0, view=0):
         return int(self.handle(number, view).get_attribute("aria-valuenow"))
-
-    def wait(self, expression, argument=None):
-        self.page.wait_for_function(expression, arg=argument, timeout=8_000)
 
     def wait_for_text(self, selector, text, view=0):
         self.wait(

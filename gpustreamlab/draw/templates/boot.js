@@ -42,6 +42,17 @@
     const picture = frame.parentElement && frame.parentElement.querySelector("img.gsl-picture")
     if (picture) picture.style.display = "none"
   }
+  // A notebook that changes its theme changes the frame's width twice within a moment. BokehJS 3.9 may then keep canvases of no
+  // size under a layout that has one, until the width changes again: so it does, by a pixel.
+  const canvases = root => [...root.querySelectorAll("*")].flatMap(e => e.tagName === "CANVAS" ? [e] : e.shadowRoot ? canvases(e.shadowRoot) : [])
+  const revive = () => {
+    const figure = $("gsl-figure")
+    if (!figure.clientWidth || canvases(figure).every(canvas => canvas.width && canvas.height)) return
+    figure.style.width = "calc(100% - 1px)"
+    setTimeout(() => { figure.style.width = "" }, 200)
+  }
+  let due = 0
+  const watch = () => { clearTimeout(due); due = setTimeout(revive, 400) }
   // BokehJS takes every turn of the wheel over a plot; over the lanes' names it shall scroll.
   const views = view => [view, ...(view.child_views || []).flatMap(views)]
   const overNames = event => Object.values(Bokeh.index.roots || Bokeh.index).flatMap(views).some(view => {
@@ -61,6 +72,7 @@
     system.addEventListener("change", paint)
     document.addEventListener("wheel", event => { if (overNames(event)) event.stopImmediatePropagation() }, {capture: true, passive: true})
     if (host) new MutationObserver(paint).observe(host, {attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"]})
+    new ResizeObserver(watch).observe(document.body)
     try { fit(); new ResizeObserver(fit).observe(document.body) } catch (error) { /* The frame belongs to another site: its height stays. */ }
     document.documentElement.dataset.drawn = "yes"
   } catch (error) {
