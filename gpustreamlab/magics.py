@@ -290,8 +290,12 @@ def _read_shares(words: Sequence[str]) -> dict[str, str]:
     shares: dict[str, str] = {}
     for word in words:
         name, equals, share = word.partition("=")
+        if word == "off":
+            raise UsageError("%gpupartition: to go back to the whole card, type %gpupartition --off")
         if not (name and equals and share):
             raise UsageError(f"%gpupartition: {word!r} is not NAME=SMS, for example decode=32 (see %gpupartition -h)")
+        if "," in share:
+            raise UsageError(f"%gpupartition: {word!r} has a comma; put a space between partitions (see %gpupartition -h)")
         if name in shares:
             raise UsageError(f"%gpupartition: partition {name!r} is given twice; name each once (see %gpupartition -h)")
         shares[name] = share

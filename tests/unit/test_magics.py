@@ -291,6 +291,8 @@ def test_gpupartition_takes_what_partition_takes(shell, lab, line, granted):
         ("=96", "'=96' is not NAME=SMS"),
         ("a = 96", "is not NAME=SMS"),
         ("a=96 a=32", "'a' is given twice"),
+        ("a=96,b=rest", "put a space between partitions"),
+        ("off", "%gpupartition --off"),
         ("a=0", "nearest plan that works: a=8"),
         ("a=-8", "asks for -8 SMs"),
         ("a=133", "nearest plan that works: a=132"),
