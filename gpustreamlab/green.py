@@ -17,6 +17,7 @@ from gpustreamlab.analysis import (
     check_layout,
     check_rounding,
     check_workqueue,
+    options_of,
     plan_partitions,
     require_mapping,
     unenforced_layout,
@@ -87,23 +88,12 @@ def fit_layout(backend: Backend, layout: Layout, *, round: Rounding | str, stric
         If the layout does not fit the device.
     """
     check_rounding(round)
-    shares: dict[str, Share] = {part.name: _share_of(part) for part in layout}
+    shares: dict[str, Share] = {part.name: options_of(part) or part.requested_sms for part in layout}
     is_same_kind = layout.is_enforced == (backend.device.sm_resource is not None)
     needs_split = any(part.is_structured for part in layout) and not backend.capabilities.has(Feature.UNEQUAL_SPLIT)
     if is_same_kind and not needs_split and not _lacking_features(backend.capabilities, shares, layout.workqueue):
         return check_layout(layout, backend.device)
     return plan_layout(backend, shares, round=round, strict=strict, workqueue=layout.workqueue)
-
-
-def _share_of(part: Partition) -> Share:
-    if part.groups or not part.is_structured:
-        return part.requested_sms
-    return PartitionOptions(
-        sms=part.requested_sms,
-        coscheduled_sms=part.coscheduled_sms,
-        preferred_coscheduled_sms=part.preferred_coscheduled_sms,
-        backfill=part.backfill,
-    )
 
 
 _PLAIN_SHARES = (int, float, str, PartitionOptions)

@@ -107,7 +107,7 @@ class Partitions:
             with delayed_interrupts():
                 before = [stream.home for stream in own]
                 for stream, home in zip(own, homes, strict=True):
-                    stream.wanted_partition = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
+                    stream.wanted_partition = _wanted(stream, renamed)
                     stream.settle(home)
                 if layout != self.layout:
                     self._recorder.note_layout(layout)
@@ -232,7 +232,7 @@ class Partitions:
     def _wanted_spec(
         self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
     ) -> ContextSpec | None:
-        wanted = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
+        wanted = _wanted(stream, renamed)
         if layout is not None and stream.partition is not None and wanted not in layout:
             raise PartitionInUseError(
                 f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this "
@@ -278,7 +278,7 @@ class Partitions:
         specs: Mapping[str, ContextSpec],
         renamed: Mapping[str, str],
     ) -> None:
-        wanted = renamed.get(stream.wanted_partition or "", stream.wanted_partition)
+        wanted = _wanted(stream, renamed)
         part = layout[wanted] if layout is not None and wanted is not None and wanted in layout else None
         spec = specs.get(wanted) if wanted is not None else None
         before = stream.home_in(spec)
@@ -373,3 +373,9 @@ class Partitions:
 def _plain(part: Partition | None) -> Partition | None:
     """Return a partition as it was planned, without what was measured."""
     return part if part is None or part.sm_ids is None else replace(part, sm_ids=None)
+
+
+def _wanted(stream: Stream, renamed: Mapping[str, str]) -> str | None:
+    """Return the partition that a stream goes to, by its name in the next layout."""
+    wanted = stream.wanted_partition
+    return None if wanted is None else renamed.get(wanted, wanted)

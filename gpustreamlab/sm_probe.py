@@ -14,7 +14,8 @@ from gpustreamlab.typing import Int64Array
 
 __all__ = ["SMProbe"]
 
-_KEPT_LAYOUTS = 256
+_LOCATED_LIMIT = 256
+"""Layouts whose SM ids are looked up once; beyond that, all are looked up again."""
 
 
 class SMProbe:
@@ -76,7 +77,7 @@ class SMProbe:
             specs = context_specs(layout)
             known = {name: self._sm_ids.get(spec) for name, spec in specs.items()}
             located = replace(layout, partitions=tuple(replace(part, sm_ids=known.get(part.name)) for part in layout))
-            if len(self._located) >= _KEPT_LAYOUTS:
+            if len(self._located) >= _LOCATED_LIMIT:
                 self._located.clear()
             self._located[layout] = located
         return located

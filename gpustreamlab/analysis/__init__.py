@@ -6,7 +6,7 @@ from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
-from gpustreamlab.analysis._shares import REST, PartitionOptions, Share, require_mapping
+from gpustreamlab.analysis._shares import REST, PartitionOptions, Share, options_of, require_mapping
 from gpustreamlab.analysis._sm_time import (
     PartitionSize,
     SMSteps,
@@ -54,6 +54,7 @@ __all__ = [
     "layout_spells",
     "layout_warnings",
     "missing_facts",
+    "options_of",
     "overlap",
     "partition_sizes",
     "partition_warnings",

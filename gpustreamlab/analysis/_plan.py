@@ -13,6 +13,7 @@ from gpustreamlab.typing import Rounding
 
 LISTED_TERMS = 8
 """Partitions that a message lists."""
+_HOW_TO_PLAN = "Plan one with gpustreamlab.plan_partitions({'prefill': 96, 'decode': 'rest'}, lab.device)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +141,7 @@ def check_layout(layout: Layout, device: Device) -> Layout:
         If partitions share groups, or have groups or counts that the device does not have.
     """
     if not isinstance(layout, Layout):
-        raise PartitionError(
-            f"A {type(layout).__name__} is no layout. Plan one with "
-            "gpustreamlab.plan_partitions({'prefill': 96, 'decode': 'rest'}, lab.device)."
-        )
+        raise PartitionError(f"A {type(layout).__name__} is no layout. {_HOW_TO_PLAN}")
     if not layout.is_enforced:
         return layout
     resource = device.sm_resource
@@ -159,10 +157,7 @@ def check_layout(layout: Layout, device: Device) -> Layout:
     fits = all(0 <= group <= last for group in groups) and len(set(groups)) == len(groups)
     counts = all(part.is_structured or part.granted_sms == resource.sms_of(part.groups) > 0 for part in layout)
     if not layout.partitions or not fits or not counts or sum(part.granted_sms for part in layout) > device.sm_count:
-        raise PartitionError(
-            f"This layout is not of {device.label}: {layout}. Plan one with "
-            "gpustreamlab.plan_partitions({'prefill': 96, 'decode': 'rest'}, lab.device)."
-        )
+        raise PartitionError(f"This layout is not of {device.label}: {layout}. {_HOW_TO_PLAN}")
     return layout
 
 

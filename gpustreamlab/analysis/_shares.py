@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpustreamlab.errors import PartitionError
-from gpustreamlab.model import check_name
+from gpustreamlab.model import Partition, check_name
 
 _ROUNDING_SLACK = 1e-6
 """Part of an SM that a share may lack because its product with the card is rounded."""
@@ -56,6 +56,18 @@ class PartitionOptions:
     def is_structured(self) -> bool:
         """True if a structured split is needed."""
         return bool(self.coscheduled_sms or self.preferred_coscheduled_sms or self.backfill)
+
+
+def options_of(part: Partition) -> PartitionOptions | None:
+    """Return what a planned partition asked of a structured split; None for one that was planned in groups."""
+    if part.groups or not part.is_structured:
+        return None
+    return PartitionOptions(
+        sms=part.requested_sms,
+        coscheduled_sms=part.coscheduled_sms,
+        preferred_coscheduled_sms=part.preferred_coscheduled_sms,
+        backfill=part.backfill,
+    )
 
 
 Share: TypeAlias = int | float | str | PartitionOptions

@@ -6,9 +6,9 @@ import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpustreamlab.analysis import REST, PartitionOptions, Share, plan_partitions
+from gpustreamlab.analysis import REST, PartitionOptions, Share, options_of, plan_partitions
 from gpustreamlab.errors import GPUStreamLabError, PartitionError
-from gpustreamlab.model import Device, Layout, Partition, WorkqueueOptions, check_name
+from gpustreamlab.model import Device, Layout, WorkqueueOptions, check_name
 from gpustreamlab.typing import Rounding
 
 MAX_NAME_TYPED, MAX_REQUEST_TYPED = 200, 40
@@ -87,7 +87,7 @@ def rows_of(layout: Layout | None, first_key: int) -> tuple[DraftRow, ...]:
             name=part.name,
             request=REST if part.takes_rest else str(part.requested_sms),
             origin=part.name,
-            options=_options_of(part),
+            options=options_of(part),
         )
         for place, part in enumerate(layout or ())
     )
@@ -148,18 +148,6 @@ def python_line(
 
 def _share_text(share: Share) -> str:
     return f"gsl.{share!r}" if isinstance(share, PartitionOptions) else repr(share)
-
-
-def _options_of(part: Partition) -> PartitionOptions | None:
-    """Return what an applied partition asked of a structured split."""
-    if part.groups or not part.is_structured:
-        return None
-    return PartitionOptions(
-        sms=part.requested_sms,
-        coscheduled_sms=part.coscheduled_sms,
-        preferred_coscheduled_sms=part.preferred_coscheduled_sms,
-        backfill=part.backfill,
-    )
 
 
 def _name_problem(rows: Sequence[DraftRow]) -> Problem | None:

@@ -234,23 +234,26 @@ class CudaBackend:
 
     def _describe_device(self) -> Device:
         facts = self.xp.cuda.runtime.getDeviceProperties(self._ordinal)
-        version: int = self.xp.cuda.runtime.driverGetVersion()
+        major, minor = self._read_driver_version()
         return Device(
             name=facts["name"].decode(),
             ordinal=self._ordinal,
             sm_count=facts["multiProcessorCount"],
             compute_capability=(facts["major"], facts["minor"]),
             memory_bytes=facts["totalGlobalMem"],
-            driver_version=f"{version // 1000}.{version % 1000 // 10}",
+            driver_version=f"{major}.{minor}",
             sm_resource=self._green.resource,
         )
 
-    def _find_green_contexts(self) -> GreenContexts:
+    def _read_driver_version(self) -> tuple[int, int]:
         version: int = self.xp.cuda.runtime.driverGetVersion()
+        return version // 1000, version % 1000 // 10
+
+    def _find_green_contexts(self) -> GreenContexts:
         return GreenContexts(
             self._core,
             self._core.Device(self._ordinal),
-            driver=(version // 1000, version % 1000 // 10),
+            driver=self._read_driver_version(),
             bindings=bindings_version(),
             wrap=lambda stream, number: self._wrap(stream, lender=None, context=number),
             scope=self._device_scope,
