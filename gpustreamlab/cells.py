@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer"]
+_log = logging.getLogger(__name__)
+
+__all__ = ["CellMarks", "CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,68 @@ class CompiledCell:
                     if _is_coroutine(code):
                         value = await value
             return None if self.last_expression is None else value
+
+
+class MarkedSession(Protocol):
+    """What a session is told about cells."""
+
+    def begin_cell(self, text: str) -> None:
+        """Note that a cell begins."""
+        ...
+
+    def end_cell(self, text: str) -> None:
+        """Note that it has ended."""
+        ...
+
+
+class CellMarks:
+    """Tells sessions when a cell begins and ends, so that the timeline shows where cells began that recorded ranges.
+
+    Only the cell's number is told, never its source.
+
+    Parameters
+    ----------
+    shell
+        The IPython shell.
+    sessions
+        Returns the sessions to tell.
+    """
+
+    def __init__(self, shell: Any, sessions: Callable[[], Iterable[MarkedSession]]) -> None:
+        self._shell = shell
+        self._sessions = sessions
+        self._text = ""
+
+    def register(self) -> None:
+        """Be called by the shell from now on."""
+        self._shell.events.register("pre_run_cell", self._begin)
+        self._shell.events.register("post_run_cell", self._end)
+
+    @classmethod
+    def unregister(cls, shell: Any) -> None:
+        """Let the shell call none of these any more."""
+        for event in ("pre_run_cell", "post_run_cell"):
+            for callback in tuple(shell.events.callbacks[event]):
+                if isinstance(getattr(callback, "__self__", None), cls):
+                    shell.events.unregister(event, callback)
+
+    def _begin(self, info: Any) -> None:
+        # What tools run on the side is no cell of the user's.
+        self._text = f"In [{len(self._shell.history_manager.input_hist_parsed)}]" if info.store_history else ""
+        self._tell("begin_cell")
+
+    def _end(self, _result: Any) -> None:
+        self._tell("end_cell")
+        self._text = ""
+
+    def _tell(self, method: str) -> None:
+        if not self._text:
+            return
+        for session in self._sessions():
+            try:
+                getattr(session, method)(self._text)
+            except Exception as error:  # noqa: BLE001 - a mark must not disturb the cell
+                _log.debug("A cell could not be marked: %s", error)
 
 
 def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell:

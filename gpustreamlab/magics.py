@@ -6,18 +6,19 @@ import argparse
 import keyword
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn, TypeGuard
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
+from IPython.display import display
 
 from gpustreamlab.backends import BACKEND_NAMES
-from gpustreamlab.cells import cell_number, compile_cell, magic_transformer
+from gpustreamlab.cells import CellMarks, cell_number, compile_cell, magic_transformer
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Layout
 from gpustreamlab.selections import Selection
-from gpustreamlab.session import Session
+from gpustreamlab.session import Session, open_sessions
 from gpustreamlab.streams import Stream
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import Rounding
@@ -98,6 +99,7 @@ def gpustream_parser() -> MagicParser:
     parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
     parser.add_argument("--label", help="name of the range (default: the cell's number)")
     parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
+    parser.add_argument("--show", action="store_true", help="--sync, then show the ranges of this cell below it")
     return parser
 
 
@@ -118,8 +120,13 @@ def gpupartition_parser() -> MagicParser:
 
 def gputimeline_parser() -> MagicParser:
     """Return the parser of `%gputimeline`."""
-    parser = MagicParser(prog="%gputimeline", description="Show the timeline of what ran so far.", allow_abbrev=False)
-    parser.add_argument("--save", metavar="FILE", help="write it to a .html or .svg file instead")
+    parser = MagicParser(
+        prog="%gputimeline",
+        description="Show the timeline of what ran so far; in a notebook it goes on growing.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--save", metavar="FILE", help="write it to a .html, .svg or .png file instead")
+    parser.add_argument("--static", action="store_true", help="a picture of now, which does not grow")
     return parser
 
 
@@ -171,7 +178,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             stream = session.stream(arguments.stream, priority=arguments.priority, partition=partition)
             for other in self._named_streams(session, arguments.after):
                 stream.wait(other)
-            around = _selected(session.on(stream, label), stream, synchronize=arguments.sync)
+            around = _selected(session.on(stream, label), stream, synchronize=arguments.sync or arguments.show)
+            if arguments.show:
+                around = _shown(session, around)
         return code.run_async(self.shell.user_ns, around) if code.is_async else code.run(self.shell.user_ns, around)
 
     @line_magic  # type: ignore[untyped-decorator]
@@ -181,7 +190,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         arguments = gputimeline_parser().parse(line)
         if arguments is None:
             return None
-        timeline = self._find_session().timeline()
+        timeline = self._find_session().timeline(live=not (arguments.static or arguments.save))
         if arguments.save is None:
             return timeline
         with _usage_errors():
@@ -318,6 +327,15 @@ def _selected(selection: Selection, stream: Stream, *, synchronize: bool) -> Ite
 
 
 @contextmanager
+def _shown(session: Session, around: AbstractContextManager[None]) -> Iterator[None]:
+    """Show the ranges of a cell below it, when it has run."""
+    checkpoint = session.checkpoint()
+    with around:
+        yield
+    display(Timeline(session.trace_since(checkpoint)))
+
+
+@contextmanager
 def _usage_errors() -> Iterator[None]:
     """Show errors of ours as one line: what was typed is wrong, not the program."""
     try:
@@ -334,12 +352,14 @@ def load_ipython_extension(shell: Any) -> None:
     transform = magic_transformer(shell, "gpustream")
     transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
     shell.input_transformers_cleanup.append(transform)
+    CellMarks(shell, open_sessions).register()
     for name in ("%gpulab", "%gpupartition", "%%gpustream", "%gputimeline"):
         shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=name)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics away again; what ``%unload_ext gpustreamlab`` calls."""
+    CellMarks.unregister(shell)
     transformers = shell.input_transformers_cleanup
     transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
     for kind, name in (("line", "gpulab"), ("line", "gpupartition"), ("cell", "gpustream"), ("line", "gputimeline")):

@@ -21,13 +21,22 @@ from gpustreamlab.analysis import Overlap, Share, Utilisation, check_layout, ove
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.errors import (
     CloseError,
+    InvalidNameError,
     OptionError,
     PartitionError,
     SessionClosedError,
     SessionError,
 )
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap, fit_layout, plan_layout
+from gpustreamlab.live import (
+    DEFAULT_CAPACITY,
+    DEFAULT_REFRESH_HZ,
+    LiveFeed,
+    check_refresh_hz,
+    check_span_limit,
+)
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
+from gpustreamlab.notebook import running_kernel_shell
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
 from gpustreamlab.repartition import Partitions
 from gpustreamlab.selections import Selection, Selections
@@ -37,7 +46,7 @@ from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
-    from gpustreamlab.widgets import Partitioner
+    from gpustreamlab.widgets import LiveTimeline, Partitioner
 
 __all__ = ["Session"]
 
@@ -126,6 +135,7 @@ class Session:
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
+        self._live_timelines: dict[tuple[float, int], LiveTimeline] = {}
         self._closing: list[tuple[str, Callable[[], object]]] = []
         self._failures: list[tuple[str, Exception]] = []
         self._state = SessionState.OPEN
@@ -472,6 +482,65 @@ class Session:
         chosen.require_open()
         return self._recorder.start_range(chosen.recorded, label)
 
+    def mark(self, text: str) -> None:
+        """Mark this moment in the timeline, across all streams.
+
+        Parameters
+        ----------
+        text
+            What is written there; the newest 10,000 marks are kept.
+
+        Raises
+        ------
+        InvalidNameError
+            If the text is none.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     lab.mark("warm-up done")
+        ...     [marker.text for marker in lab.trace.markers]
+        ['warm-up done']
+        """
+        self._require_open("mark a moment")
+        if not isinstance(text, str):
+            raise InvalidNameError(
+                f"A mark's text is a str, not {type(text).__name__}. Use for example lab.mark({str(text)[:40]!r})."
+            )
+        self._recorder.mark(text)
+
+    def begin_cell(self, text: str) -> None:
+        """Note that a notebook cell begins: it is marked in the timeline as soon as a range is opened in it."""
+        self._recorder.begin_cell(text)
+
+    def end_cell(self, text: str) -> None:
+        """Note that the cell has ended. If it made this session, it is marked where that was."""
+        self._recorder.end_cell(text)
+
+    def checkpoint(self) -> int:
+        """Return a number that stands for now, for `trace_since`."""
+        return self._recorder.checkpoint()
+
+    def trace_since(self, checkpoint: int) -> Trace:
+        """Return the ranges that were opened after a `checkpoint` and whose work has ended. Never waits for the device.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     lab.stream("copy")
+        ...     with lab.on("copy", "warm-up"):
+        ...         pass
+        ...     before = lab.checkpoint()
+        ...     with lab.on("copy", "upload"):
+        ...         pass
+        ...     lab.synchronize()
+        ...     [lab.trace.names[code] for code in lab.trace_since(before).name]
+        <Stream 'copy'>
+        ['upload']
+        """
+        self._require_open("cut its trace")
+        return self._recorder.trace(title=self.title, since=checkpoint)
+
     def event(self) -> Event:
         """Return an event that is not recorded yet."""
         self._require_open("make an event")
@@ -513,13 +582,44 @@ class Session:
         """Return how much the streams' work overlapped, so far; see `gpustreamlab.analysis.overlap`."""
         return overlap(self.trace)
 
-    def timeline(self, trace: Trace | None = None) -> Timeline:
-        """Return the timeline of what ran so far, or of a saved trace."""
+    def timeline(
+        self,
+        trace: Trace | None = None,
+        *,
+        live: bool = True,
+        refresh_hz: float = DEFAULT_REFRESH_HZ,
+        capacity: int = DEFAULT_CAPACITY,
+    ) -> Timeline:
+        """Return the timeline of what ran so far, or of a saved trace.
+
+        In a notebook, that of an open session goes on growing while work runs; when the session closes it becomes a picture
+        that stays. Elsewhere, and for a saved trace, it is a picture of now.
+
+        Parameters
+        ----------
+        trace
+            A saved trace to draw instead of the session's own.
+        live
+            Whether it may go on growing.
+        refresh_hz
+            How often it is updated then, 1 to 20 times a second.
+        capacity
+            How many spans it holds then; the oldest make room, and it says so.
+
+        Raises
+        ------
+        OptionError
+            If an argument is out of range, or no trace.
+        """
+        check_refresh_hz(refresh_hz)
+        check_span_limit("capacity", capacity)
         if trace is not None and not isinstance(trace, Trace):
             raise OptionError(
                 f"A timeline is drawn of a trace, not of a {type(trace).__name__}. Use "
                 "lab.timeline(gpustreamlab.load_trace('run.parquet')), or lab.timeline() for what ran so far."
             )
+        if trace is None and live and self._state is _OPEN and running_kernel_shell() is not None:
+            return self._live_timeline(refresh_hz, capacity)
         return Timeline(self.trace if trace is None else trace)
 
     def close(self) -> None:
@@ -553,11 +653,28 @@ class Session:
         if failures:
             raise CloseError(failures)
 
+    def _live_timeline(self, refresh_hz: float, capacity: int) -> Timeline:
+        """Return the session's live timeline: one for all cells that ask for the same."""
+        from gpustreamlab.widgets import LiveTimeline
+
+        with self._working("show a live timeline"):
+            known = self._live_timelines.get((refresh_hz, capacity))
+            if known is None:
+                feed = LiveFeed(self._recorder, title=_title_of(self), capacity=capacity)
+                known = LiveTimeline(self, feed, refresh_hz=refresh_hz)
+                self._live_timelines[refresh_hz, capacity] = known
+            return known
+
+    def _finish_live_timelines(self) -> None:
+        for timeline in tuple(self._live_timelines.values()):
+            timeline.finish()
+
     def _plan_close(self) -> list[tuple[str, Callable[[], object]]]:
         steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close)]
         steps += [(f"stream {stream.name!r}", stream.close) for stream in self._streams.values()]
         steps += [
             ("trace", self._keep_trace),
+            ("live timelines", self._finish_live_timelines),
             ("partitions", self._partitions.close),
             ("events", self._recorder.close),
         ]
@@ -639,6 +756,22 @@ class Session:
             "dropped": f"{dropped_count:,} dropped",
             "state": self._state.value,
         }
+
+
+def _title_of(session: Session) -> Callable[[], str]:
+    """Return a function of the session's title that does not keep it alive."""
+    known = weakref.ref(session)
+
+    def title() -> str:
+        alive = known()
+        return "" if alive is None else alive.title
+
+    return title
+
+
+def open_sessions() -> list[Session]:
+    """Return every open session of this process."""
+    return [session for session in list(_open_sessions) if not session.is_closed]
 
 
 def _read_renamed(renamed: Mapping[str, str] | None) -> dict[str, str]:

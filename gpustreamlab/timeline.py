@@ -7,10 +7,20 @@ from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 
-from gpustreamlab.analysis import headline, overlap, summary_text
-from gpustreamlab.draw import inline_html, plan_scene, timeline_svg, write_html
+from gpustreamlab.analysis import headline, summary_text
+from gpustreamlab.draw import (
+    PNG_SCALE,
+    TextTimeline,
+    inline_html,
+    plan_picture,
+    text_timeline,
+    timeline_png,
+    timeline_svg,
+    write_html,
+)
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.model import Trace, write_file_whole
+from gpustreamlab.notebook import running_kernel_shell
 
 __all__ = ["Timeline", "load_trace"]
 
@@ -18,7 +28,7 @@ __all__ = ["Timeline", "load_trace"]
 class Timeline:
     """A picture of a trace: a lane for each stream, its ranges as bars, and how many streams were busy.
 
-    In a notebook it shows itself; elsewhere its text says what is in it.
+    In a notebook it shows itself; in a terminal it is drawn with signs, by IPython, ``print`` and `rich.print`.
 
     Parameters
     ----------
@@ -44,13 +54,15 @@ class Timeline:
         """The spans that are drawn."""
         return self._trace
 
-    def save(self, path: str | PathLike[str]) -> Path:
+    def save(self, path: str | PathLike[str], *, scale: float | None = None) -> Path:
         """Write the timeline as one file that opens offline.
 
         Parameters
         ----------
         path
-            Where to: ``.html`` for a page to zoom in, ``.svg`` for a picture.
+            Where to: ``.html`` for a page to zoom in, ``.svg`` or ``.png`` for a picture.
+        scale
+            Pixels of a ``.png`` for each px of the page; None for 2, which is sharp on paper and on fine screens.
 
         Returns
         -------
@@ -60,38 +72,54 @@ class Timeline:
         Raises
         ------
         OptionError
-            If the file's suffix is neither.
+            If the file's suffix is none of these, or the scale is no number from 0.1 to 8, or the file has none.
+        MissingExtraError
+            If a ``.png`` is asked for and the package that renders it is not installed.
         TraceFileError
             If the file cannot be written; a file that was there before is then left as it was.
         """
         target = Path(path)
-        writer = _WRITERS.get(target.suffix.lower())
+        suffix = target.suffix.lower()
+        writer = _WRITERS.get(suffix)
         if writer is None:
             raise OptionError(
                 f"A timeline cannot be saved as {target.name!r}: the suffix {target.suffix!r} says no known format. "
-                f"{nearest_hint(target.suffix.lower(), _WRITERS)} For the data, use lab.trace.save('run.parquet')."
+                f"{nearest_hint(suffix, _WRITERS)} For the data, use lab.trace.save('run.parquet')."
             )
-        writer(self._trace, target)
+        if scale is not None and suffix != ".png":
+            raise OptionError(f"scale is {scale!r}, but only a .png has pixels. Leave it out to write {target.name!r}.")
+        writer(self.trace, target, PNG_SCALE if scale is None else scale)
         return target
 
     def __repr__(self) -> str:
-        return f"<{headline(self._trace)}>"
+        return f"<{headline(self.trace)}>"
 
     def __str__(self) -> str:
-        return summary_text(self._trace)
+        return text_timeline(self.trace)
+
+    def __rich__(self) -> TextTimeline:
+        return TextTimeline(self.trace)
+
+    def _ipython_display_(self) -> None:
+        """Draw it with signs in a terminal; a notebook asks for the forms that it can show."""
+        if running_kernel_shell() is not None:
+            raise NotImplementedError
+        import rich
+
+        rich.print(TextTimeline(self.trace))
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        trace = self._trace
+        trace = self.trace
         wanted = {mime for mime in _MIME_TYPES if (not include or mime in include) and mime not in (exclude or ())}
-        result = overlap(trace)
-        forms = {"text/plain": summary_text(trace, result)}
+        words = summary_text(trace)
+        forms = {"text/plain": words}
         if wanted - {"text/plain"}:
-            scene = plan_scene(trace)
-            forms["image/svg+xml"] = timeline_svg(trace, scene=scene, result=result)
+            picture = plan_picture(trace)
+            forms["image/svg+xml"] = svg = timeline_svg(trace, picture=picture)
             if "text/html" in wanted:
-                forms["text/html"] = inline_html(trace, scene=scene, result=result, svg=forms["image/svg+xml"])
+                forms["text/html"] = inline_html(trace, words=words, picture=picture, svg=svg)
         return {mime: forms[mime] for mime in _MIME_TYPES if mime in wanted}
 
 
@@ -106,11 +134,22 @@ def load_trace(path: str | PathLike[str]) -> Trace:
     return Trace.load(path)
 
 
-def _write_svg(trace: Trace, target: Path) -> None:
+def _write_html(trace: Trace, target: Path, _scale: float) -> None:
+    write_html(trace, target)
+
+
+def _write_svg(trace: Trace, target: Path, _scale: float) -> None:
     svg = timeline_svg(trace)
     write_file_whole(target, lambda partial: partial.write_text(svg, encoding="utf-8"))
 
 
+def _write_png(trace: Trace, target: Path, scale: float) -> None:
+    png = timeline_png(trace, scale=scale)
+    write_file_whole(target, lambda partial: partial.write_bytes(png))
+
+
 _MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
 
-_WRITERS: Mapping[str, Callable[[Trace, Path], None]] = MappingProxyType({".html": write_html, ".svg": _write_svg})
+_WRITERS: Mapping[str, Callable[[Trace, Path, float], None]] = MappingProxyType(
+    {".html": _write_html, ".svg": _write_svg, ".png": _write_png}
+)

@@ -17,6 +17,7 @@ __all__ = [
     "Int8Array",
     "Int32Array",
     "Int64Array",
+    "MarkerKind",
     "Rounding",
     "SessionState",
     "SpanKind",
@@ -57,6 +58,15 @@ class EdgeKind(StrEnum):
     """The target's stream waited for an event recorded after the source."""
     LAUNCH = "launch"
     """The source, on the host, launched the target."""
+
+
+class MarkerKind(StrEnum):
+    """What a moment that is marked in a trace stands for. Changes of the layout are kept apart, with the layouts."""
+
+    CELL = "cell"
+    """A notebook cell began that recorded ranges."""
+    MARK = "mark"
+    """The user marked the moment."""
 
 
 class CaptureTier(StrEnum):

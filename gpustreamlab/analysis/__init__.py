@@ -1,10 +1,16 @@
 """Pure functions of traces: rows, overlap, summaries, units."""
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds
+from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
+from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables
+from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, partition_warnings
+from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
+from gpustreamlab.analysis._lod import Merged, bin_width_ns, merge_narrow
 from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
+from gpustreamlab.analysis._row_table import RowTable, span_rows
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
 from gpustreamlab.analysis._shares import REST, PartitionOptions, Share, options_of, require_mapping
 from gpustreamlab.analysis._sm_time import (
@@ -26,22 +32,37 @@ from gpustreamlab.analysis._utilisation import Utilisation, utilisation
 __all__ = [
     "MAX_LANE_ROWS",
     "REST",
+    "ArrivedSpans",
     "CardSizedGrid",
+    "ComparedFigures",
+    "ComparedItems",
+    "Concurrency",
+    "LiveRows",
+    "Merged",
+    "OpenSpans",
     "Overlap",
     "PartitionOptions",
     "PartitionSize",
+    "RowTable",
     "Rows",
     "SMSteps",
     "Share",
+    "TextTable",
+    "TraceComparison",
     "Utilisation",
     "assign_rows",
     "axis_unit",
+    "bin_width_ns",
     "busy_edges",
     "card_sized_grids",
     "change_text",
     "check_layout",
     "check_rounding",
     "check_workqueue",
+    "compare_traces",
+    "comparison_line",
+    "comparison_tables",
+    "concurrency",
     "count_steps",
     "counted_kinds",
     "device_text",
@@ -53,6 +74,7 @@ __all__ = [
     "layout_size",
     "layout_spells",
     "layout_warnings",
+    "merge_narrow",
     "missing_facts",
     "options_of",
     "overlap",
@@ -65,6 +87,7 @@ __all__ = [
     "sm_time_steps",
     "sms_text",
     "source_facts",
+    "span_rows",
     "stack_sms",
     "summary_text",
     "time_ticks",

@@ -52,12 +52,7 @@ def assign_rows(trace: Trace, tolerance_ns: int | None = None) -> Rows:
     """
     meta = trace.metadata
     tolerance_ns = meta.clock_error_ns + meta.range_error_ns if tolerance_ns is None else tolerance_ns
-    depth, root = _depths(trace)
-    track = np.zeros(len(trace), np.int64)
-    outermost = np.flatnonzero(depth == 0)
-    lane = trace.lane.astype(np.int64)
-    track[outermost] = place_in_slots(lane[outermost], trace.start_ns[outermost], trace.end_ns[outermost], tolerance_ns)
-    shelf = _shelves(trace, track[root], depth, tolerance_ns)
+    shelf = _nested_shelves(trace, tolerance_ns) if (trace.parent >= 0).any() else _flat_shelves(trace, tolerance_ns)
     folded = int((shelf >= MAX_LANE_ROWS).sum())
     shelf = np.minimum(shelf, MAX_LANE_ROWS - 1)
     row_count = np.ones(len(trace.lanes), np.int64)
@@ -80,6 +75,19 @@ def enclosing_in_lane(trace: Trace) -> Int64Array:
         climbed = trace.parent[above[away]]
         above[away] = np.where(climbed == away, -1, climbed)
     return above
+
+
+def _flat_shelves(trace: Trace, tolerance_ns: int) -> Int64Array:
+    """Return the row of each span within its lane, where no span encloses another."""
+    return place_in_slots(trace.lane, trace.start_ns, trace.end_ns, tolerance_ns)
+
+
+def _nested_shelves(trace: Trace, tolerance_ns: int) -> Int64Array:
+    depth, root = _depths(trace)
+    track = np.zeros(len(trace), np.int64)
+    outermost = np.flatnonzero(depth == 0)
+    track[outermost] = place_in_slots(trace.lane[outermost], trace.start_ns[outermost], trace.end_ns[outermost], tolerance_ns)
+    return _shelves(trace, track[root], depth, tolerance_ns)
 
 
 def _depths(trace: Trace) -> tuple[Int64Array, Int64Array]:
@@ -106,11 +114,11 @@ def _shelves(trace: Trace, track: Int64Array, depth: Int64Array, tolerance_ns: i
         return np.empty(0, np.int64)
     lane = trace.lane.astype(np.int64)
     key = (lane * (int(track.max()) + 1) + track) * (int(depth.max()) + 1) + depth
-    keys, group = np.unique(key, return_inverse=True)
+    group, group_count = number_groups(key)
     slot = place_in_slots(group, trace.start_ns, trace.end_ns, tolerance_ns)
-    slot_count = np.zeros(len(keys), np.int64)
+    slot_count = np.zeros(group_count, np.int64)
     np.maximum.at(slot_count, group, slot + 1)
-    group_lane = np.zeros(len(keys), np.int64)
+    group_lane = np.zeros(group_count, np.int64)
     group_lane[group] = lane
     offset = np.cumsum(slot_count) - slot_count
     lane_offset = np.zeros(len(trace.lanes), np.int64)
@@ -120,7 +128,9 @@ def _shelves(trace: Trace, track: Int64Array, depth: Int64Array, tolerance_ns: i
     return shelf
 
 
-def place_in_slots(group: Int64Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int = 0) -> Int64Array:
+def place_in_slots(
+    group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int = 0
+) -> Int64Array:
     """Place intervals in the lowest slot of their group that is free.
 
     Parameters
@@ -140,10 +150,13 @@ def place_in_slots(group: Int64Array, start_ns: Int64Array, end_ns: Int64Array, 
     slots = np.zeros(len(group), np.int64)
     if len(group) < 2:
         return slots
-    order = np.lexsort((-end_ns, start_ns, group))
+    order = _by_group_and_start(group, start_ns, end_ns)
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    reach_ns = _reach_before(group, end_ns)
     same = np.concatenate(([False], group[1:] == group[:-1]))
+    if not (same[1:] & (start_ns[1:] < end_ns[:-1])).any():
+        # What follows its neighbour follows all before that one too, as their ends are in order.
+        return slots
+    reach_ns = _reach_before(group, end_ns)
     begins = ~same | (start_ns >= reach_ns)
     conflicts = ~begins & ((start_ns < reach_ns - tolerance_ns) | (end_ns <= reach_ns))
     if not conflicts.any():
@@ -156,12 +169,44 @@ def place_in_slots(group: Int64Array, start_ns: Int64Array, end_ns: Int64Array, 
     return slots
 
 
-def _reach_before(group: Int64Array, end_ns: Int64Array) -> Int64Array:
+def number_groups(key: Int64Array) -> tuple[Int64Array, int]:
+    """Return the number of each key among the distinct ones in order, shape (n,), and how many there are.
+
+    Parameters
+    ----------
+    key : ndarray of int64, shape (n,)
+        From 0 on.
+    """
+    top = int(key.max(initial=-1)) + 1
+    if top > max(1 << 16, 4 * len(key)):
+        keys, number = np.unique(key, return_inverse=True)
+        return number, len(keys)
+    present = np.zeros(top, bool)
+    present[key] = True
+    return (np.cumsum(present) - 1)[key], int(present.sum())
+
+
+def _by_group_and_start(group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+    """Return the order of intervals by group, then start, the longest first."""
+    # numpy sorts 16-bit keys by radix, in linear time; a trace is most often in order of time within each group already.
+    order = np.argsort(group.astype(np.uint16) if int(group.max()) < 1 << 16 else group, kind="stable")
+    code, start, end = group[order], start_ns[order], end_ns[order]
+    later = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1])) | (code[1:] != code[:-1])
+    return order if later.all() else np.lexsort((-end_ns, start_ns, group))
+
+
+def _reach_before(group: Int64Array | Int32Array, end_ns: Int64Array) -> Int64Array:
     """Return the latest end of the intervals before each one in its group; rows are sorted by group."""
+    number = np.cumsum(np.concatenate(([0], group[1:] != group[:-1])))
+    first_ns, width_ns = int(end_ns.min()), int(end_ns.max()) - int(end_ns.min()) + 1
+    if width_ns * (int(number[-1]) + 1) < 1 << 62:
+        # Each group lies behind all before it, so that none reaches into the next.
+        shift_ns = number * width_ns - first_ns
+        latest_ns = np.maximum.accumulate(end_ns + shift_ns) - shift_ns
+        return np.concatenate((latest_ns[:1], latest_ns[:-1]))
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(end_ns), np.int64)
     rank[by_end] = np.arange(len(end_ns))
-    number = np.cumsum(np.concatenate(([0], group[1:] != group[:-1])))
     latest = np.maximum.accumulate(rank + number * len(end_ns)) - number * len(end_ns)
     reach_ns: Int64Array = end_ns[by_end[np.concatenate(([0], latest[:-1]))]]
     return reach_ns

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gpustreamlab.analysis._busy import busy_edges, counted_kinds
+from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._grids import partition_warnings
-from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import sms_text
+from gpustreamlab.analysis._sm_time import interval_sum_ns
 from gpustreamlab.analysis._units import display_name, format_ns, format_share, three_digits
 from gpustreamlab.analysis._utilisation import utilisation
 from gpustreamlab.model import Trace, TraceMetadata
-from gpustreamlab.typing import CaptureTier, SpanKind
+from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 LISTED_LANES = 20
 """How many lanes a summary lists."""
 
 
-def summary_text(trace: Trace, result: Overlap | None = None) -> str:
+def summary_text(trace: Trace) -> str:
     """Describe a trace in a few lines: for terminals, and as the text that stands for a picture.
 
     Parameters
     ----------
     trace
         The spans.
-    result
-        Their overlap, where it is known already.
 
     Examples
     --------
@@ -39,10 +41,11 @@ def summary_text(trace: Trace, result: Overlap | None = None) -> str:
     2 or more streams busy for 50 ns (20%); speed-up of overlap up to 1.20, at best 1.50 (ranges contain queueing)
     Tier: ranges (event pairs; ranges contain queueing) · clock error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """
-    result = overlap(trace) if result is None else result
+    edges_ns = busy_edges(trace)
+    result = concurrency(trace, edges_ns)
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     if result.sum_ns:
-        lines += [_busy_line(result), _concurrency_line(result)]
+        lines += [_busy_line(trace, edges_ns, result), _concurrency_line(trace, result)]
     lines += partition_lines(trace)
     lines.append(" · ".join(source_facts(trace.metadata)))
     missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
@@ -103,20 +106,19 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
     return facts
 
 
-def _busy_line(result: Overlap) -> str:
-    shown = [
-        f"{display_name(lane.name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})"
-        for lane, busy_ns in zip(result.lanes[:LISTED_LANES], result.busy_ns.tolist(), strict=False)
-    ]
-    more = len(result.lanes) - len(shown)
+def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency) -> str:
+    shown = []
+    for lane, lane_edges in zip(trace.lanes[:LISTED_LANES], edges_ns, strict=False):
+        busy_ns = interval_sum_ns(lane_edges)
+        shown.append(f"{display_name(lane.name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})")
+    more = len(trace.lanes) - len(shown)
     return f"Busy: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
 
 
-def _concurrency_line(result: Overlap) -> str:
-    together_ns = int(result.concurrency_ns[2:].sum())
-    together = f"2 or more streams busy for {format_ns(together_ns)} ({format_share(together_ns / result.wall_ns)})"
+def _concurrency_line(trace: Trace, result: Concurrency) -> str:
+    together = f"2 or more streams busy for {format_ns(result.together_ns)} ({format_share(result.together_share)})"
     best = three_digits(result.ideal_speedup)
-    if SpanKind.RANGE in result.counted:
+    if SpanKind.RANGE in counted_kinds(trace):
         return f"{together}; speed-up of overlap up to {three_digits(result.speedup)}, at best {best} (ranges contain queueing)"
     return f"{together}; speed-up of overlap {three_digits(result.speedup)}, at best {best}"
 

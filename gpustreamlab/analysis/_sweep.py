@@ -88,10 +88,18 @@ def count_steps(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
     """
     if not any(len(lane_edges) for lane_edges in edges):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    times_ns = np.concatenate(list(edges))
-    changes = np.concatenate([1 - 2 * (np.arange(len(lane_edges)) & 1) for lane_edges in edges])
-    order = np.argsort(times_ns, kind="stable")
-    times_ns, counts = times_ns[order], np.cumsum(changes[order])
+    begin_ns = min(int(lane_edges[0]) for lane_edges in edges if len(lane_edges))
+    end_ns = max(int(lane_edges[-1]) for lane_edges in edges if len(lane_edges))
+    if end_ns - begin_ns < 1 << 62:
+        # Whether an edge is an end goes along in the lowest bit: sorting the times is far faster than finding their order.
+        keys = _merge([((lane_edges - begin_ns) << 1) | (np.arange(len(lane_edges)) & 1) for lane_edges in edges])
+        times_ns, changes = (keys >> 1) + begin_ns, 1 - 2 * (keys & 1)
+    else:
+        times_ns = np.concatenate(list(edges))
+        order = np.argsort(times_ns, kind="stable")
+        times_ns = times_ns[order]
+        changes = np.concatenate([1 - 2 * (np.arange(len(lane_edges)) & 1) for lane_edges in edges])[order]
+    counts = np.cumsum(changes)
     last_of_time = np.concatenate((times_ns[1:] > times_ns[:-1], [True]))
     times_ns, counts = times_ns[last_of_time], counts[last_of_time]
     changed = np.concatenate(([True], counts[1:] != counts[:-1]))

@@ -1,24 +1,52 @@
-"""Pictures of traces: a Bokeh figure, an offline page, a static picture. Bokeh is imported when the first figure is drawn."""
+"""Pictures of traces: the viewer for page and notebook, a static picture, text. Bokeh is imported when a figure is drawn."""
 
 from gpustreamlab.draw._colours import PartitionStyle, partition_style
-from gpustreamlab.draw._figure import draw_timeline
-from gpustreamlab.draw._html import write_html
+from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
+from gpustreamlab.draw._compare_html import comparison_page, comparison_tables_html
+from gpustreamlab.draw._compare_text import ComparisonText, comparison_text
+from gpustreamlab.draw._figure import draw_figure
+from gpustreamlab.draw._header import Header, finding_text, plan_header
+from gpustreamlab.draw._html import timeline_page, write_html
 from gpustreamlab.draw._inline import inline_html
-from gpustreamlab.draw._scene import MAX_DRAWN_EDGES, MAX_DRAWN_SPANS, Scene, plan_scene
+from gpustreamlab.draw._picture import Picture, plan_picture
+from gpustreamlab.draw._png import PNG_SCALE, timeline_png
+from gpustreamlab.draw._scene import Scene, plan_scene
 from gpustreamlab.draw._sm_map import sm_map_svg, sm_map_text
 from gpustreamlab.draw._svg import timeline_svg
+from gpustreamlab.draw._tables import plan_tables
+from gpustreamlab.draw._text import TextTimeline, text_timeline
+from gpustreamlab.draw._viewer import packed_bokeh, viewer_script, viewer_style
 
 __all__ = [
-    "MAX_DRAWN_EDGES",
-    "MAX_DRAWN_SPANS",
+    "PNG_SCALE",
+    "ComparisonText",
+    "Header",
     "PartitionStyle",
+    "Picture",
     "Scene",
-    "draw_timeline",
+    "SpanColumns",
+    "TextTimeline",
+    "columns_of",
+    "comparison_page",
+    "comparison_tables_html",
+    "comparison_text",
+    "draw_figure",
+    "finding_text",
     "inline_html",
+    "pack_columns",
+    "packed_bokeh",
     "partition_style",
+    "plan_header",
+    "plan_picture",
     "plan_scene",
+    "plan_tables",
     "sm_map_svg",
     "sm_map_text",
+    "text_timeline",
+    "timeline_page",
+    "timeline_png",
     "timeline_svg",
+    "viewer_script",
+    "viewer_style",
     "write_html",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from gpustreamlab.analysis import (
     PartitionSize,
     SMSteps,
-    change_text,
     display_name,
     layout_size,
     layout_spells,
@@ -37,13 +36,13 @@ CARD_ROW_PX = 52
 MOST_LANE_PX = 130
 """Height beyond which a lane of several rows is not stretched by its SMs."""
 
-MAX_MARKED_CHANGES = 500
-"""Most changes of the layout that are marked; the last are kept, and the page says how many are not."""
-
 LISTED_SIZES = 4
 """How many sizes of one partition its label shows."""
 
 WHOLE_CARD = "whole card"
+
+Extent = tuple[int, int]
+"""From when to when spans ran, in ns on the trace's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,32 +63,39 @@ class LaneGroup:
     """How many SMs it has in the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SMBand:
-    """The SMs that one partition occupies over time, within a stack that is never higher than the card."""
+    """One layer of the strip of SM-time: all sizes of one partition."""
 
+    name: str | None
+    """The partition; None for the whole card."""
     label: str
     """The partition, as its group's label."""
     style: PartitionStyle
     """How it looks."""
-    step_ns: FloatArray
-    """When the number changes; shape (n_steps,), float64, since the first start."""
-    step_sms: Int64Array
-    """How many SMs from then on; shape (n_steps,), int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutMark:
-    """A moment at which the SMs were shared out anew."""
+class PartitionEntry:
+    """A partition as it was when spans ran in it."""
 
-    time_ns: float
-    """When, in ns since the first start."""
     text: str
-    """What changed."""
+    """Its name, and how many SMs it had."""
+    granted_sms: int
+    """How many SMs its work could use."""
+    band: int
+    """Place of its band, or -1 where there are none."""
 
 
-def plan_groups(trace: Trace) -> tuple[LaneGroup, ...]:
+def plan_groups(trace: Trace, extent_ns: Extent | None = None) -> tuple[LaneGroup, ...]:
     """Group the lanes by partition: those of the layout in its order, then others, then the whole card.
+
+    Parameters
+    ----------
+    trace
+        The lanes, the layouts and the spans, as far as there are.
+    extent_ns
+        From when to when spans ran, on the trace's clock; None where the trace holds them.
 
     Returns
     -------
@@ -102,7 +108,8 @@ def plan_groups(trace: Trace) -> tuple[LaneGroup, ...]:
     if not members.keys() - {None}:
         return ()
     order = partition_order(trace)
-    return tuple(_group(trace, name, order, members[name]) for name in (*order, None) if name in members)
+    sizes = _size_history(trace, extent_ns)
+    return tuple(_group(trace, name, order, members[name], sizes(name)) for name in (*order, None) if name in members)
 
 
 def lane_partitions(trace: Trace) -> list[str | None]:
@@ -156,58 +163,58 @@ def row_px(sm_count: int, of_sms: int, row_count: int) -> float:
     return float(max(LEAST_ROW_PX, min(wanted_px, max(ROW_PX, MOST_LANE_PX / row_count))))
 
 
-def plan_bands(trace: Trace, zero_ns: int) -> tuple[SMBand, ...]:
-    """Return what the strip of SM-time shows: one band a name, then the whole card.
+def plan_bands(trace: Trace, extent_ns: Extent | None = None) -> tuple[SMBand, ...]:
+    """Return what the strip of SM-time stacks: one band for each name in use, then the whole card.
 
     What ran while a layout was not enforced ran on the whole card. Empty where there are no partitions.
     """
-    steps = sm_time_steps(trace)
-    if not any(_band_name(step) is not None for step in steps):
+    current = trace.layout.names if trace.layout else ()
+    in_use = {*current, *(part.name for part in trace.partitions)}
+    enforced = {size.name for size in partition_sizes(trace) if size.is_enforced} & in_use
+    if not enforced:
         return ()
-    order = partition_order(trace)
-    names: tuple[str | None, ...] = (*order, None)
-    steps = tuple(sorted(steps, key=lambda step: names.index(_band_name(step))))
-    stacked = stack_sms(steps, trace.metadata.device.sm_count)
-    bands = []
-    for name in names:
-        own = [series for step, series in zip(steps, stacked, strict=True) if _band_name(step) == name and len(series[0])]
-        if own:
-            times_ns, sms = _add_steps(own)
-            label = _label(trace, name, _sizes_over_time(trace, name))
-            bands.append(
-                SMBand(label=label, style=name_style(name, order), step_ns=(times_ns - zero_ns).astype(float), step_sms=sms)
-            )
-    return tuple(bands)
+    order, sizes = partition_order(trace), _size_history(trace, extent_ns)
+    return tuple(
+        SMBand(name=name, label=_label(trace, name, sizes(name)), style=name_style(name, order))
+        for name in (*(name for name in order if name in enforced), None)
+    )
 
 
-def idle_partitions(trace: Trace, bands: Sequence[SMBand]) -> list[tuple[str, PartitionStyle]]:
-    """Return the current partitions in which nothing ran, and how they look."""
-    order, drawn = partition_order(trace), {band.style for band in bands}
-    if trace.layout is None or not trace.layout.is_enforced:
-        return []
-    return [
-        (f"{_label(trace, name, _sizes_over_time(trace, name))}, idle", style)
-        for name in trace.layout.names
-        if (style := name_style(name, order)) not in drawn
+def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tuple[FloatArray, Int64Array]]:
+    """Return how many SMs each band occupies over time, stacked and never higher than the card.
+
+    Returns
+    -------
+    list of tuple of two ndarrays, shape (n_steps,)
+        For each band: times in ns since `zero_ns` at which the number changes, and to what; the last is 0.
+    """
+    places = {band.name: place for place, band in enumerate(bands)}
+    # A partition that is gone and in which nothing ran has no band, and no steps.
+    known = (step for step in sm_time_steps(trace) if _band_name(step) in places)
+    steps = sorted(known, key=lambda step: places[_band_name(step)])
+    own: list[list[tuple[Int64Array, Int64Array]]] = [[] for _ in bands]
+    for step, series in zip(steps, stack_sms(steps, trace.metadata.device.sm_count), strict=True):
+        own[places[_band_name(step)]].append(series)
+    none = (np.empty(0, np.int64), np.empty(0, np.int64))
+    added = [_add_steps(series or [none]) for series in own]
+    return [((times_ns - zero_ns).astype(np.float64), sms) for times_ns, sms in added]
+
+
+def plan_partitions(trace: Trace, bands: Sequence[SMBand]) -> tuple[PartitionEntry, ...]:
+    """Return the whole card, then each of the trace's partitions as it was when spans ran in it."""
+    places = {band.name: place for place, band in enumerate(bands)}
+    *texts, whole_text = partition_texts(trace)
+    sizes = [size_of(trace, part) for part in trace.partitions]
+    whole = PartitionEntry(text=whole_text, granted_sms=trace.metadata.device.sm_count, band=places.get(None, -1))
+    parts = [
+        PartitionEntry(text=text, granted_sms=size.granted_sms, band=places.get(size.name if size.is_enforced else None, -1))
+        for text, size in zip(texts, sizes, strict=True)
     ]
+    return (whole, *parts)
 
 
 def _band_name(step: SMSteps) -> str | None:
     return step.size.name if step.size.is_enforced else None
-
-
-def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[LayoutMark, ...], list[str]]:
-    """Return where the layout changed while spans ran, and a note where not all changes are marked."""
-    marks, before = [], None
-    for change in trace.layouts:
-        text = change_text(before, change.layout)
-        time_ns = float(change.time_ns - zero_ns)
-        before = change.layout
-        if text and 0 < time_ns < width_ns:
-            marks.append(LayoutMark(time_ns=time_ns, text=text))
-    left_out = len(marks) - MAX_MARKED_CHANGES
-    notes = [f"{left_out:,} of {len(marks):,} changes of the partitions are not marked"] if left_out > 0 else []
-    return tuple(marks[-MAX_MARKED_CHANGES:]), notes
 
 
 def partition_texts(trace: Trace) -> list[str]:
@@ -223,8 +230,9 @@ def partition_texts(trace: Trace) -> list[str]:
     return [*texts, f"{WHOLE_CARD} · {trace.metadata.device.sm_count:,} SMs"]
 
 
-def _group(trace: Trace, name: str | None, order: Sequence[str], lanes: Sequence[int]) -> LaneGroup:
-    sizes = _sizes_over_time(trace, name)
+def _group(
+    trace: Trace, name: str | None, order: Sequence[str], lanes: Sequence[int], sizes: Sequence[PartitionSize]
+) -> LaneGroup:
     known = [trace.lanes[lane].sm_count for lane in lanes if trace.lanes[lane].sm_count]
     if sizes:
         granted_sms = max(size.granted_sms for size in sizes)
@@ -240,15 +248,24 @@ def _group(trace: Trace, name: str | None, order: Sequence[str], lanes: Sequence
     )
 
 
-def _sizes_over_time(trace: Trace, name: str | None) -> list[PartitionSize]:
-    """Return the sizes that a partition had while spans ran, one after the other, without repeats in a row."""
-    if name is None:
-        return []
-    first_ns, last_ns = (int(trace.start_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
-    layouts = [*(layout for _, _, layout in layout_spells(trace, first_ns, last_ns)), trace.layout]
-    found = [layout_size(trace, layout[name], layout) for layout in layouts if layout and name in layout]
-    found = found or [size for size in partition_sizes(trace) if size.name == name]
-    return [size for place, size in enumerate(found) if not place or size != found[place - 1]]
+def _size_history(trace: Trace, extent_ns: Extent | None) -> Callable[[str | None], list[PartitionSize]]:
+    """Return a function of the sizes that a partition had while spans ran, one after the other, without repeats in a row."""
+    if extent_ns is None:
+        extent_ns = (int(trace.start_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
+    layouts = [*(layout for _, _, layout in layout_spells(trace, *extent_ns)), trace.layout]
+    of_name: dict[str | None, list[PartitionSize]] = {}
+    for layout in filter(None, layouts):
+        for part in layout:
+            of_name.setdefault(part.name, []).append(layout_size(trace, part, layout))
+    others = [size for size in partition_sizes(trace) if size.name not in of_name]
+    for size in others:
+        of_name.setdefault(size.name, []).append(size)
+
+    def history(name: str | None) -> list[PartitionSize]:
+        found = of_name.get(name, [])
+        return [size for place, size in enumerate(found) if not place or size != found[place - 1]]
+
+    return history
 
 
 def _label(trace: Trace, name: str | None, sizes: Sequence[PartitionSize]) -> str:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 from functools import cache
 from html import escape
 from os import PathLike
-from typing import IO
+from typing import IO, Any
 
-from gpustreamlab.analysis import Overlap, overlap
-from gpustreamlab.draw._figure import draw_timeline
-from gpustreamlab.draw._header import header_html, plan_header
-from gpustreamlab.draw._scene import Scene, plan_scene
+from gpustreamlab.draw._base85 import to_base85
+from gpustreamlab.draw._columns import pack_columns
+from gpustreamlab.draw._figure import draw_figure
+from gpustreamlab.draw._header import header_html
+from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
-from gpustreamlab.draw._templates import fill_template, template
+from gpustreamlab.draw._tables import scene_tables
+from gpustreamlab.draw._viewer import fill_template, packed_bokeh, viewer_script, viewer_style, viewer_text
 from gpustreamlab.model import Trace, write_file_whole
+
+LEVEL = 6
+"""How hard spans are compressed: more takes far longer for a percent or two."""
 
 
 def write_html(trace: Trace, target: str | PathLike[str] | IO[str]) -> None:
@@ -41,43 +45,51 @@ def write_html(trace: Trace, target: str | PathLike[str] | IO[str]) -> None:
         target.write(page)
 
 
-def timeline_page(trace: Trace, *, scene: Scene | None = None, result: Overlap | None = None, with_picture: bool = True) -> str:
+def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: bool = True) -> str:
     """Return the page as text.
 
     Parameters
     ----------
     trace
         The spans.
-    scene, result
-        Their layout and overlap, where they are known already.
-    with_picture
+    picture
+        Their layout, where it is planned already.
+    with_static
         Whether a static picture is within, for browsers without JavaScript.
 
     Notes
     -----
-    BokehJS and the figure are compressed, which makes an empty page of 1.3 MB one of 0.5 MB; the browser's own
-    `DecompressionStream` (in all since 2023) unpacks them. Compressed text is base64, so no name can end a script.
+    BokehJS, the viewer and the data are compressed; the browser's own `DecompressionStream` (in all since 2023) unpacks them.
+    What is compressed is written in letters that can end no script, attribute or comment.
     """
-    from bokeh.embed import json_item
-
-    scene = plan_scene(trace) if scene is None else scene
-    result = overlap(trace) if result is None else result
-    header = plan_header(trace, scene, result)
+    picture = plan_picture(trace) if picture is None else picture
+    data, spans = page_data(picture)
     return fill_template(
         "page.html",
-        title=f"{escape(header.title)} ({header.badge.lower()})",
-        style=template("page.css"),
-        header=header_html(header),
-        picture=_noscript(timeline_svg(trace, scene=scene, result=result)) if with_picture else "",
-        bokeh=_packed_bokeh(),
-        data=pack_text(json.dumps(json_item(draw_timeline(trace, scene)), separators=(",", ":"))),
-        boot=template("boot.js"),
+        title=f"{escape(picture.header.title)} ({picture.header.badge.lower()})",
+        style=viewer_text("page.css") + viewer_style(),
+        header=header_html(picture.header, picture.scene.notes),
+        static=_noscript(timeline_svg(trace, picture=picture)) if with_static else "",
+        bokeh=bokeh_text(),
+        viewer=viewer_packed(),
+        data=pack_text(json.dumps(data, separators=(",", ":"))),
+        spans=to_base85(spans),
+        boot=viewer_text("page.js"),
     )
 
 
+def page_data(picture: Picture) -> tuple[dict[str, Any], bytes]:
+    """Return what a viewer draws a picture from: a JSON object with the figure, the tables and the manifest; and the spans."""
+    from bokeh.embed import json_item
+
+    tables = scene_tables(picture.trace, picture.scene, picture.header, picture.counted)
+    manifest, spans = pack_columns(picture.columns, level=LEVEL)
+    return {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}, spans
+
+
 def pack_text(text: str, level: int = 6) -> str:
-    """Return a text compressed, as base64; the same text always gives the same."""
-    return base64.b64encode(gzip.compress(text.encode(), level, mtime=0)).decode()
+    """Return a text compressed, as letters; the same text always gives the same."""
+    return to_base85(gzip.compress(text.encode(), level, mtime=0))
 
 
 def _noscript(svg: str) -> str:
@@ -85,8 +97,12 @@ def _noscript(svg: str) -> str:
 
 
 @cache
-def _packed_bokeh() -> str:
-    from bokeh.resources import Resources
+def bokeh_text() -> str:
+    """Return BokehJS, compressed, as letters."""
+    return to_base85(packed_bokeh())
 
-    # Only the core: no widgets, tables, mathematics or WebGL are used.
-    return pack_text("\n".join(Resources(mode="inline", components=["bokeh"], log_level="warn").js_raw), 9)
+
+@cache
+def viewer_packed() -> str:
+    """Return the viewer's scripts, compressed, as letters."""
+    return pack_text(viewer_script(), 9)

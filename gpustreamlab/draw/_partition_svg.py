@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 import numpy as np
@@ -11,12 +11,14 @@ from gpustreamlab.draw._colours import DARK_TEXT, PartitionStyle
 from gpustreamlab.draw._hatches import hatch_fill
 from gpustreamlab.draw._scene import Scene, text_width_px
 from gpustreamlab.draw._svg_plot import BAND_PX, INK, SMS_STRIP_PX, SOFT, WARN, WIDTH_PX, SVGPlot, svg_text
-from gpustreamlab.typing import FloatArray
+from gpustreamlab.typing import FloatArray, Int64Array
 
 MAX_SVG_MARKS = 100
 """Most changes of the layout that a picture marks: the last."""
 
 _COLUMNS = 400
+
+Steps = tuple[FloatArray, Int64Array]
 
 
 def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
@@ -59,15 +61,28 @@ def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         yield svg_text(x + 4 if is_right else x - 4, y, mark.text, "start" if is_right else "end", WARN, 11)
 
 
-def sm_strip_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
-    """Draw the SMs that the partitions occupy over time, stacked, as high as the card has SMs."""
+def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
+    """Draw the SMs that the partitions occupy over time, stacked, as high as the card has SMs.
+
+    Parameters
+    ----------
+    scene
+        The bands.
+    steps
+        What each band shows, as `band_steps` returns.
+    plot
+        Where things are.
+    """
     if not scene.bands:
         return
-    scale = SMS_STRIP_PX / scene.sm_count
-    edges_ns = _common_times(scene, plot)
+    sm_count = scene.partitions[0].granted_sms
+    scale = SMS_STRIP_PX / sm_count
+    edges_ns = _common_times(steps, plot)
     low = np.zeros(len(edges_ns) - 1)
-    for band in scene.bands:
-        high = low + _means(band.step_ns, band.step_sms.astype(np.float64), edges_ns)
+    for band, (times_ns, sms) in zip(scene.bands, steps, strict=True):
+        if not len(times_ns):
+            continue
+        high = low + _means(times_ns, sms.astype(np.float64), edges_ns)
         path = _area(plot.x(edges_ns), plot.sms_bottom_px - high * scale, plot.sms_bottom_px - low * scale)
         hatch = hatch_fill(band.style.hatch)
         yield f'<path d="{path}" fill="{band.style.fill}"/>'
@@ -76,7 +91,7 @@ def sm_strip_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         low = high
     box = f'x="{plot.left_px:.1f}" y="{plot.sms_top_px:.1f}" width="{plot.right_px - plot.left_px:.1f}" height="{SMS_STRIP_PX}"'
     yield f'<rect {box} fill="none" stroke="{SOFT}" stroke-opacity=".35"/>'
-    yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{scene.sm_count:,} SMs", "end", INK, 11)
+    yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{sm_count:,} SMs", "end", INK, 11)
     yield svg_text(plot.left_px - 8, plot.sms_bottom_px, "0", "end", INK, 11)
 
 
@@ -91,12 +106,12 @@ def step_path(times_ns: FloatArray, values: FloatArray, plot: SVGPlot, *, bottom
     return _area(ends_px, bottom_px - values * scale, np.full(len(values), bottom_px))
 
 
-def _common_times(scene: Scene, plot: SVGPlot) -> FloatArray:
+def _common_times(steps: Sequence[Steps], plot: SVGPlot) -> FloatArray:
     """Return borders of columns for all bands: every step where they are few, even columns where many."""
-    if sum(len(band.step_ns) for band in scene.bands) > _COLUMNS:
+    if sum(len(times_ns) for times_ns, _ in steps) > _COLUMNS:
         # Fewer columns where there are many bands: each column of each band costs about 20 bytes.
-        return np.linspace(0, plot.end_ns, max(100, 3 * _COLUMNS // max(3, len(scene.bands))) + 1)
-    return np.unique(np.concatenate([[0.0, plot.end_ns], *(band.step_ns for band in scene.bands)]))
+        return np.linspace(0, plot.end_ns, max(100, 3 * _COLUMNS // max(3, len(steps))) + 1)
+    return np.unique(np.concatenate([[0.0, plot.end_ns], *(times_ns for times_ns, _ in steps)]))
 
 
 def _means(times_ns: FloatArray, values: FloatArray, edges_ns: FloatArray) -> FloatArray:

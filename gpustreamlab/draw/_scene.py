@@ -1,47 +1,38 @@
-"""What is drawn, before anything draws it: one description for the figure and for the static picture."""
+"""Where things are in a picture of a trace, before anything draws it: one plan for the viewer and for the static picture."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from gpustreamlab.analysis import Rows, assign_rows, busy_edges, count_steps, display_name, format_ns
-from gpustreamlab.draw._bar_heights import add_lower_rows
+from gpustreamlab.analysis import RowTable, display_name, span_rows
 from gpustreamlab.draw._colours import KIND_FILLS, KIND_HATCHES, NameStyle, name_styles
 from gpustreamlab.draw._groups import (
     ROW_PX,
     LaneGroup,
-    LayoutMark,
+    PartitionEntry,
     SMBand,
-    partition_texts,
     plan_bands,
     plan_groups,
-    plan_marks,
+    plan_partitions,
     row_px,
 )
+from gpustreamlab.draw._marks import MARK_PX, Mark, mark_row_count, plan_marks
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace
 from gpustreamlab.typing import FloatArray, Int64Array
-
-MAX_DRAWN_SPANS = 200_000
-"""Most spans that a figure holds; the longest are kept, and the page says how many are not drawn."""
-
-MAX_DRAWN_EDGES = 2_000
-"""Most arrows between spans that a figure holds; the first are kept, and the page says how many are not drawn."""
-
-MAX_HEIGHT_PX = 12_000
-"""Tallest canvas; rows get lower where a trace needs more. Browsers refuse much taller ones."""
 
 GROUP_PX = 22
 """Height of the line above the lanes of a partition, with its name and SMs."""
 
-MARK_PX = 17
-"""Height of a line of labels of changes of the layout, above all lanes."""
-
 LANE_GAP_PX = 10
 """Free space between two lanes."""
+
+DETAIL_LANE_PX = 32
+"""Height of a lane that has a second line beside it, at least."""
 
 LABEL_CHARACTERS = 24
 """How many characters of a lane's name its label shows, at most."""
@@ -49,13 +40,17 @@ LABEL_CHARACTERS = 24
 LABEL_PX = 190
 """How wide a lane's label is, at most."""
 
+BAND_PX = 26
+"""Width of the coloured band left of a partition's lanes, with its letter."""
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+_LEAST_BORDER_PX = 56
+_LABEL_MARGIN_PX = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaneBox:
-    """Where a lane is, in px from the top."""
+    """Where a lane is, in px from the top of all lanes."""
 
-    lane: int
-    """Its place in `Trace.lanes`."""
     top: float
     """Upper border."""
     bottom: float
@@ -64,11 +59,13 @@ class LaneBox:
     """The lane's name as it is shown."""
     detail: str
     """Its priority, or nothing where that is ordinary."""
+    group: int
+    """Place of its group, or -1 where there are no partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupBox:
-    """Where the lanes of a partition are, in px from the top."""
+    """Where the lanes of a partition are, in px from the top of all lanes."""
 
     top: float
     """Upper border of the line with its name."""
@@ -82,109 +79,90 @@ class GroupBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scene:
-    """All that a picture of a trace shows. Spans are sorted by row, then by start."""
+    """Where lanes, rows, partitions and marks are, and how names look. It holds no spans."""
 
-    span: Int64Array
-    """Row of the trace of each drawn span; shape (n_drawn,), int64."""
-    left_ns: FloatArray
-    """Start since `zero_ns`; shape (n_drawn,), float64: what a browser computes with, exact up to 104 days."""
-    right_ns: FloatArray
-    """End since `zero_ns`; shape (n_drawn,), float64."""
-    row: Int64Array
-    """Row of each drawn span; shape (n_drawn,), int64."""
+    rows: RowTable
+    """The rows by their code."""
     row_top: FloatArray
     """Upper border of each row's bars, in px from the top; shape (n_rows,), float64."""
     row_bottom: FloatArray
     """Lower border of each row's bars, in px from the top; shape (n_rows,), float64."""
-    row_lane: Int64Array
-    """Lane of each row; shape (n_rows,), int64."""
     lanes: tuple[LaneBox, ...]
-    """Where the lanes are, from the top."""
+    """Where each lane of the trace is, by its code; where there are partitions, they do not follow each other in this order."""
     groups: tuple[GroupBox, ...]
     """Where the partitions are, from the top; empty where there are none."""
-    marks: tuple[LayoutMark, ...]
-    """When the SMs were shared out anew."""
+    marks: tuple[Mark, ...]
+    """Moments with a name, in order of time."""
     mark_rows: tuple[float, ...]
     """Middle of each line of their labels, in px from the top, above all lanes."""
     bands: tuple[SMBand, ...]
-    """SMs in use over time, by partition, from the bottom; empty where there are no partitions."""
-    sm_count: int
-    """How many SMs the card has."""
-    partition_texts: tuple[str, ...]
-    """Each of the trace's partitions as it was, the whole card last; empty where there are none."""
+    """What the strip of SM-time stacks, from the bottom, the whole card last; empty where there are no partitions."""
+    partitions: tuple[PartitionEntry, ...]
+    """The whole card, then each of the trace's partitions by its code."""
     height_px: float
     """Height of all lanes."""
+    border_px: int
+    """Room left of the lanes that their labels need."""
     styles: tuple[NameStyle, ...]
     """How each name of the trace looks."""
     kind_hatch: tuple[str, ...]
     """Hatch of each kind, or an empty text where the name's counts."""
     kind_fill: tuple[str, ...]
     """Colour of each kind, or an empty text where the name's counts."""
-    step_ns: FloatArray
-    """When the number of busy lanes changes, since `zero_ns`; shape (n_steps,), float64."""
-    step_count: Int64Array
-    """How many lanes are busy from then on; shape (n_steps,), int64."""
-    edges: Int64Array
-    """Source and target of each drawn edge, as places in `span`; shape (n_edges, 2), int64."""
     zero_ns: int
-    """The trace's time at which the axis has its 0: the first start."""
+    """The trace's time at which the axis has its 0."""
     width_ns: float
-    """From the first start to the last end."""
+    """From there to the last end."""
     notes: tuple[str, ...]
-    """What the picture leaves out, in words."""
+    """What the picture leaves out or may hide, in words."""
 
 
-def plan_scene(trace: Trace, *, max_spans: int = MAX_DRAWN_SPANS) -> Scene:
-    """Lay out a trace for drawing.
+def plan_scene(
+    trace: Trace, rows: RowTable | None = None, *, zero_ns: int | None = None, width_ns: float | None = None
+) -> Scene:
+    """Lay out the lanes of a trace for drawing.
 
     Parameters
     ----------
     trace
-        The spans.
-    max_spans
-        How many spans are drawn at most; the longest are kept.
+        The tables; its spans are looked at only for what is left out here.
+    rows
+        The rows; None for those of the trace's own spans.
+    zero_ns, width_ns
+        Where the axis has its 0, and how far the spans reach from there; None for the first start and the last end.
     """
-    zero_ns = int(trace.start_ns.min()) if len(trace) else 0
-    width_ns = float(trace.end_ns.max() - zero_ns) if len(trace) else 0.0
-    groups, bands = plan_groups(trace), plan_bands(trace, zero_ns)
+    rows = span_rows(trace)[0] if rows is None else rows
+    zero_ns = first_start_ns(trace) if zero_ns is None else zero_ns
+    width_ns = float(trace.end_ns.max() - zero_ns) if width_ns is None and len(trace) else width_ns or 0.0
+    extent_ns = (zero_ns, zero_ns + int(width_ns))
+    groups, bands = plan_groups(trace, extent_ns), plan_bands(trace, extent_ns)
     marks, mark_notes = plan_marks(trace, zero_ns, width_ns)
-    rows = assign_rows(trace)
-    lanes = _lane_rooms(trace, rows, groups, marks_px=MARK_PX * _mark_row_count(marks))
-    kept, notes = _longest(trace, max_spans)
-    drawn_row, row_top, row_bottom, row_lane = add_lower_rows(
-        trace, lanes.drawn_row[rows.row], lanes.row_top, lanes.row_bottom, lanes.row_lane
-    )
-    order = kept[np.lexsort((trace.start_ns[kept], drawn_row[kept]))]
-    step_ns, step_count = count_steps(busy_edges(trace))
-    edges, edge_notes = _drawn_edges(trace, order)
-    if rows.folded_spans:
-        notes.append(f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others")
+    mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(mark_row_count(marks)))
+    rooms = _plan_rooms(trace, rows, groups, marks_px=MARK_PX * len(mark_rows))
     return Scene(
-        span=order,
-        left_ns=(trace.start_ns[order] - zero_ns).astype(np.float64),
-        right_ns=(trace.end_ns[order] - zero_ns).astype(np.float64),
-        row=drawn_row[order],
-        row_top=row_top,
-        row_bottom=row_bottom,
-        row_lane=row_lane,
-        lanes=lanes.boxes,
-        groups=lanes.groups,
+        rows=rows,
+        row_top=rooms.row_top,
+        row_bottom=rooms.row_bottom,
+        lanes=rooms.lanes,
+        groups=rooms.groups,
         marks=marks,
-        mark_rows=tuple(MARK_PX * lanes.scale * (row + 0.5) for row in range(_mark_row_count(marks))),
+        mark_rows=mark_rows,
         bands=bands,
-        sm_count=trace.metadata.device.sm_count,
-        partition_texts=tuple(partition_texts(trace)) if groups or bands else (),
-        height_px=lanes.height_px,
+        partitions=plan_partitions(trace, bands),
+        height_px=rooms.height_px,
+        border_px=_border_px(rooms.lanes, has_groups=bool(groups)),
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
         kind_fill=tuple(KIND_FILLS.get(kind, "") for kind in SPAN_KINDS),
-        step_ns=(step_ns - zero_ns).astype(np.float64),
-        step_count=step_count,
-        edges=edges,
         zero_ns=zero_ns,
         width_ns=width_ns,
-        notes=(*notes, *edge_notes, *mark_notes),
+        notes=(*_row_notes(rows), *mark_notes),
     )
+
+
+def first_start_ns(trace: Trace) -> int:
+    """Return when the first span started; 0 where there is none."""
+    return int(trace.start_ns.min()) if len(trace) else 0
 
 
 def lane_detail(lane: Lane) -> str:
@@ -206,9 +184,10 @@ def fit_label(text: str, characters: int = LABEL_CHARACTERS) -> str:
 
 def text_width_px(text: str, size_px: float = 12) -> float:
     """Estimate how wide a text is in a sans-serif font, rather too wide than too narrow."""
-    return size_px * sum(_letter_width(sign) for sign in text)
+    return size_px * sum(map(_letter_width, text))
 
 
+@lru_cache(4096)
 def _letter_width(sign: str) -> float:
     if unicodedata.east_asian_width(sign) in "WF" or unicodedata.category(sign) == "So":
         return 1.3
@@ -219,119 +198,77 @@ def _letter_width(sign: str) -> float:
     return 0.6 if sign.islower() else 0.72
 
 
-def used_names(trace: Trace, scene: Scene, limit: int) -> tuple[list[int], int]:
-    """Return the codes of the names that take most time, in their own order, and how many more there are."""
-    totals = np.zeros(len(trace.names))
-    np.add.at(totals, trace.name[scene.span], scene.right_ns - scene.left_ns)
-    present = np.flatnonzero(np.bincount(trace.name[scene.span], minlength=len(trace.names)))
-    longest = present[np.argsort(-totals[present], kind="stable")][:limit]
-    return sorted(longest.tolist()), len(present) - len(longest)
-
-
-def used_hatches(trace: Trace, scene: Scene) -> list[str]:
-    """Return the hatches that the drawn spans need."""
-    names, kinds = np.unique(trace.name[scene.span]).tolist(), np.unique(trace.kind[scene.span]).tolist()
-    signs = {scene.styles[name].hatch for name in names} | {scene.kind_hatch[kind] for kind in kinds}
-    return sorted(signs - {" ", ""})
-
-
-def drawn_kinds(trace: Trace, scene: Scene) -> list[int]:
-    """Return the codes of the drawn kinds that have a hatch of their own."""
-    return [kind for kind in np.unique(trace.kind[scene.span]).tolist() if scene.kind_hatch[kind]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _LaneRooms:
+class _Rooms:
     """Where lanes, groups and rows are, from the top."""
 
-    boxes: tuple[LaneBox, ...]
+    lanes: tuple[LaneBox, ...]
     groups: tuple[GroupBox, ...]
     row_top: FloatArray
     row_bottom: FloatArray
-    row_lane: Int64Array
-    drawn_row: Int64Array
-    """By row of `Rows`: its place from the top."""
-    scale: float
-    """What heights were multiplied by to stay within `MAX_HEIGHT_PX`."""
     height_px: float
 
 
-def _lane_rooms(trace: Trace, rows: Rows, groups: Sequence[LaneGroup], *, marks_px: float) -> _LaneRooms:
-    order = np.array([lane for group in groups for lane in group.lanes] or range(len(trace.lanes)), np.int64)
-    row_count = rows.row_count[order]
-    height_px = _row_heights(trace, rows, groups)[order]
-    details = [lane_detail(trace.lanes[lane]) for lane in order.tolist()]
-    bars_px = row_count * height_px
-    outer = np.maximum(bars_px, [32 if detail else ROW_PX for detail in details]) + LANE_GAP_PX if len(order) else np.zeros(0)
-    heads = np.array([GROUP_PX * (lane == group.lanes[0]) for group in groups for lane in group.lanes] or np.zeros(len(order)))
-    total_px = marks_px + float((outer + heads).sum())
-    scale = min(1.0, MAX_HEIGHT_PX / max(1.0, total_px))
-    bottom = marks_px + np.cumsum(outer + heads)
-    top = bottom - outer
-    place = np.arange(rows.total) - np.repeat(np.cumsum(row_count) - row_count, row_count)
-    row_px = np.repeat(height_px, row_count)
-    row_top = (np.repeat(top + (outer - bars_px) / 2, row_count) + place * row_px + 1) * scale
-    drawn_row = np.empty(rows.total, np.int64)
-    drawn_row[np.repeat(rows.first_row[order], row_count) + place] = np.arange(rows.total)
+def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, marks_px: float) -> _Rooms:
+    lane_count = len(trace.lanes)
+    order = np.array([lane for group in groups for lane in group.lanes] or range(lane_count), np.int64)
+    shelves = np.ones(lane_count, np.int64)
+    np.maximum.at(shelves, rows.lane, rows.shelf + 1)
+    row_px_of_lane = _row_heights(trace, shelves, groups)
+    details = [lane_detail(lane) for lane in trace.lanes]
+    bars_px = shelves * row_px_of_lane
+    outer_px = np.maximum(bars_px, [DETAIL_LANE_PX if detail else ROW_PX for detail in details]) + LANE_GAP_PX
+    heads_px = np.zeros(lane_count)
+    heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
+    top, bottom = np.zeros(lane_count), np.zeros(lane_count)
+    bottom[order] = marks_px + np.cumsum((outer_px + heads_px)[order])
+    top[order] = bottom[order] - outer_px[order]
+    group_of = np.full(lane_count, -1)
+    for place, group in enumerate(groups):
+        group_of[list(group.lanes)] = place
     boxes = tuple(
-        LaneBox(lane=lane, top=begin * scale, bottom=end * scale, label=fit_label(trace.lanes[lane].name), detail=detail)
-        for lane, detail, begin, end in zip(order.tolist(), details, top.tolist(), bottom.tolist(), strict=True)
+        LaneBox(top=begin, bottom=end, label=fit_label(lane.name), detail=detail, group=group)
+        for lane, detail, begin, end, group in zip(
+            trace.lanes, details, top.tolist(), bottom.tolist(), group_of.tolist(), strict=True
+        )
     )
-    return _LaneRooms(
-        boxes=boxes,
-        groups=_group_boxes(groups, boxes, GROUP_PX * scale),
-        row_top=row_top,
-        row_bottom=row_top + (row_px - 2) * scale,
-        row_lane=np.repeat(order, row_count),
-        drawn_row=drawn_row,
-        scale=scale,
-        height_px=total_px * scale,
-    )
+    row_top, row_bottom = _row_borders(rows, top + (outer_px - bars_px) / 2, row_px_of_lane)
+    height_px = marks_px + float((outer_px + heads_px).sum())
+    return _Rooms(lanes=boxes, groups=_group_boxes(groups, boxes), row_top=row_top, row_bottom=row_bottom, height_px=height_px)
 
 
-def _mark_row_count(marks: Sequence[LayoutMark]) -> int:
-    return 0 if not marks else 1 if len(marks) < 4 else 2
-
-
-def _row_heights(trace: Trace, rows: Rows, groups: Sequence[LaneGroup]) -> FloatArray:
+def _row_heights(trace: Trace, shelves: Int64Array, groups: Sequence[LaneGroup]) -> FloatArray:
     """Return how high the rows of each lane of the trace are, in px; shape (n_lanes,)."""
     heights: FloatArray = np.full(len(trace.lanes), float(ROW_PX))
     for group in groups:
         for lane in group.lanes:
-            heights[lane] = row_px(group.granted_sms, trace.metadata.device.sm_count, int(rows.row_count[lane]))
+            heights[lane] = row_px(group.granted_sms, trace.metadata.device.sm_count, int(shelves[lane]))
     return heights
 
 
-def _group_boxes(groups: Sequence[LaneGroup], boxes: Sequence[LaneBox], head_px: float) -> tuple[GroupBox, ...]:
-    placed, first = [], 0
+def _row_borders(rows: RowTable, bars_top: FloatArray, row_px_of_lane: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the borders of each row's bars: lower bars are in the middle of their sub-row."""
+    height_px = row_px_of_lane[rows.lane]
+    middle = bars_top[rows.lane] + (rows.shelf + 0.5) * height_px
+    half_px = (height_px - 2) / 2 * rows.share
+    return middle - half_px, middle + half_px
+
+
+def _group_boxes(groups: Sequence[LaneGroup], boxes: Sequence[LaneBox]) -> tuple[GroupBox, ...]:
+    placed = []
     for group in groups:
-        last = first + len(group.lanes) - 1
-        top = boxes[first].top
-        placed.append(GroupBox(top=top - head_px, head_bottom=top, bottom=boxes[last].bottom, group=group))
-        first = last + 1
+        top, bottom = boxes[group.lanes[0]].top, boxes[group.lanes[-1]].bottom
+        placed.append(GroupBox(top=top - GROUP_PX, head_bottom=top, bottom=bottom, group=group))
     return tuple(placed)
 
 
-def _longest(trace: Trace, max_spans: int) -> tuple[Int64Array, list[str]]:
-    """Return which spans are drawn, and a note where not all are."""
-    left_out = len(trace) - max_spans
-    if left_out <= 0:
-        return np.arange(len(trace)), []
-    order = np.argsort(trace.duration_ns, kind="stable")
-    limit_ns = int(trace.duration_ns[order[left_out - 1]])
-    note = f"the {left_out:,} shortest of {len(trace):,} spans (up to {format_ns(limit_ns)}) are not drawn"
-    return np.sort(order[left_out:]), [f"{note}; the strip of busy streams and overlap() count them"]
+def _border_px(boxes: Sequence[LaneBox], *, has_groups: bool) -> int:
+    texts = (text for box in boxes for text in (box.label, box.detail))
+    widest_px = max((text_width_px(text) for text in texts), default=0.0)
+    return int(max(_LEAST_BORDER_PX, widest_px) + _LABEL_MARGIN_PX) + (BAND_PX if has_groups else 0)
 
 
-def _drawn_edges(trace: Trace, order: Int64Array) -> tuple[Int64Array, list[str]]:
-    place = np.full(len(trace), -1)
-    place[order] = np.arange(len(order))
-    ends = np.stack((place[trace.edges.source], place[trace.edges.target]), axis=1)
-    drawn = ends[(ends >= 0).all(axis=1)][:MAX_DRAWN_EDGES]
-    left_out = len(trace.edges) - len(drawn)
-    return drawn, [f"{left_out:,} of {len(trace.edges):,} waits are not drawn"] if left_out else []
-
-
-def label_lines(boxes: Sequence[LaneBox]) -> list[tuple[float, str]]:
-    """Return the middle of each lane in px from the top, and its label in one or two lines."""
-    return [((box.top + box.bottom) / 2, f"{box.label}\n{box.detail}" if box.detail else box.label) for box in boxes]
+def _row_notes(rows: RowTable) -> list[str]:
+    if not rows.folded_spans:
+        return []
+    return [f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others"]

@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import base64
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 import numpy as np
 
-from gpustreamlab.analysis import Overlap, overlap, time_ticks
+from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
 from gpustreamlab.draw._colours import text_colour
-from gpustreamlab.draw._figure import EMPTY_TEXT
+from gpustreamlab.draw._columns import SpanColumns
+from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._hatches import hatch_fill, hatch_patterns
-from gpustreamlab.draw._header import Header, partition_lead, partition_swatch_svg, plan_header, swatch_svg
+from gpustreamlab.draw._header import Header
+from gpustreamlab.draw._legend import PARTITION_LEAD, Legend, partition_swatch_svg, plan_legend, swatch_svg
 from gpustreamlab.draw._partition_svg import group_shapes, mark_shapes, sm_strip_shapes, step_path
-from gpustreamlab.draw._scene import Scene, plan_scene, text_width_px
+from gpustreamlab.draw._picture import Picture, plan_picture
+from gpustreamlab.draw._scene import Scene, text_width_px
 from gpustreamlab.draw._svg_plot import GRID, INK, PAPER, SOFT, STRIP_PX, WIDTH_PX, SVGPlot, svg_text
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import FloatArray, Int64Array
+
+EMPTY_TEXT = "No spans yet: select a stream with lab.on(...)"
+"""What stands where there are no spans."""
+
+LEAST_ALPHA = 0.3
+"""How opaque a bar of spans far apart is, at least."""
+
+LABEL_CHARACTERS = 320
+"""How many characters of a name a bar shows, at most."""
+
+LEAST_ROW_PX = 0.6
+"""Bars are at least this high, also where there are so many lanes that they cover each other."""
+
+LEAST_LINED_PX = 4
+"""Bars that are at least this wide have a border and a hatch."""
+
+LEAST_SHADED_PX = 3
+"""Every second lane is shaded where lanes are at least this high."""
 
 MAX_SVG_BARS = 3_000
 """Most bars that a picture holds; narrower neighbours are merged until they are fewer."""
@@ -27,28 +47,32 @@ MAX_SVG_WAITS = 300
 """Most arrows between spans that a picture holds."""
 
 
-def timeline_svg(trace: Trace, *, scene: Scene | None = None, result: Overlap | None = None) -> str:
+def timeline_svg(trace: Trace, *, picture: Picture | None = None) -> str:
     """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis. No scripts, all names escaped.
+
+    Every span is in it: those that are too narrow share a bar with their neighbours, by the rule of the page.
 
     Parameters
     ----------
     trace
         The spans.
-    scene, result
-        Their layout and overlap, where they are known already.
+    picture
+        Their layout, where it is planned already.
     """
-    scene = plan_scene(trace) if scene is None else scene
-    header = plan_header(trace, scene, overlap(trace) if result is None else result)
-    head, head_px = _head(header)
+    picture = plan_picture(trace) if picture is None else picture
+    scene = picture.scene
+    steps = band_steps(trace, scene.bands, scene.zero_ns)
+    head, head_px = _head(picture.header, scene.notes, plan_legend(trace, scene, steps))
     plot = SVGPlot(scene, head_px)
-    below = [*_lanes(scene, plot), *group_shapes(scene, plot), *_axis(plot)]
-    above = [*_waits(scene, plot), *sm_strip_shapes(scene, plot), *_strip(scene, plot), *mark_shapes(scene, plot)]
-    parts = [*head, *below, *_bars(trace, scene, plot), *above]
+    items = merged_items(picture.columns, plot.scale_x)
+    below = [*_lanes(scene, plot, is_empty=not len(trace)), *group_shapes(scene, plot), *_axis(plot)]
+    above = [*_waits(picture, plot), *sm_strip_shapes(scene, steps, plot), *_strip(picture, plot), *mark_shapes(scene, plot)]
+    parts = [*head, *below, *_bars(picture, items, plot), *above, *_notes(picture, items, plot)]
     height_px = round(plot.bottom_px + 40)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{height_px}" viewBox="0 0 {WIDTH_PX} {height_px}" '
         f'font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="12" fill="{INK}">'
-        f"<title>{escape(header.title)}</title><defs>{hatch_patterns()}</defs>"
+        f"<title>{escape(picture.header.title)}</title><defs>{hatch_patterns()}</defs>"
         f'<rect width="100%" height="100%" fill="{PAPER}"/>{"".join(parts)}</svg>'
     )
 
@@ -58,33 +82,38 @@ def picture_uri(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-def _head(header: Header) -> tuple[list[str], float]:
+def _head(header: Header, notes: Sequence[str], legend: Legend) -> tuple[list[str], float]:
     badge_px = text_width_px(header.badge, 11) + 14
     lines = [
-        f'<text x="12" y="24" font-size="16" font-weight="600">{escape(_cut(header.title, 80))}</text>',
+        f'<text x="12" y="24" font-size="16" font-weight="600">{escape(cut_end(header.title, 80))}</text>',
         f'<rect x="{WIDTH_PX - 12 - badge_px:.0f}" y="10" width="{badge_px:.0f}" height="18" rx="9" '
         f'fill="{"#e69f00" if header.badge == "SIMULATED" else "#56b4e9"}"/>',
         f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle">{header.badge}</text>',
     ]
     place = 42
     texts = [(header.facts, INK, 400), (header.finding, INK, 600), (header.source, SOFT, 400)]
-    texts += [(f"⚠ {fact}", "#8a4b00", 600) for fact in header.missing]
+    texts += [(f"⚠ {fact}", "#8a4b00", 600) for fact in (*header.missing, *notes)]
     for text, colour, weight in texts:
         for line in textwrap.wrap(text, 140):
             lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
-    names = [(name, swatch_svg(style)) for name, style in header.legend]
-    names += [(f"and {header.more_names:,} more names", "")] if header.more_names else []
-    legend, place = _legend(names, place, swatch_px=16)
+    shapes, place = _legend_shapes(legend, place)
+    return [*lines, *shapes], place + 4.0
+
+
+def _legend_shapes(legend: Legend, place: int) -> tuple[list[str], int]:
     # A picture within the picture cuts off what is beyond its border.
+    names = [(name, f'<svg width="16" height="12">{swatch_svg(style)}</svg>') for name, style in legend.names]
+    names += [(f"and {legend.more_names:,} more names", "")] if legend.more_names else []
+    shapes, place = _legend(names, place, swatch_px=16)
+    if not legend.partitions:
+        return shapes, place
     partitions = [
-        (text, f'<svg width="24" height="14">{partition_swatch_svg(style)}</svg>') for text, style in header.partitions
+        (text, f'<svg width="24" height="14">{partition_swatch_svg(style)}</svg>') for text, style in legend.partitions
     ]
-    partitions += [(f"and {header.more_partitions:,} more", "")] if header.more_partitions else []
-    if partitions:
-        shapes, place = _legend([(partition_lead(header), ""), *partitions], place + 10, swatch_px=24)
-        legend += shapes
-    return [*lines, *legend], place + 4.0
+    partitions += [(f"and {legend.more_partitions:,} more", "")] if legend.more_partitions else []
+    more, place = _legend([(PARTITION_LEAD, ""), *partitions], place + 10, swatch_px=24)
+    return [*shapes, *more], place
 
 
 def _legend(entries: Sequence[tuple[str, str]], place: int, *, swatch_px: int) -> tuple[list[str], int]:
@@ -101,11 +130,11 @@ def _legend(entries: Sequence[tuple[str, str]], place: int, *, swatch_px: int) -
     return parts, place + (12 if entries else -6)
 
 
-def _lanes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
+def _lanes(scene: Scene, plot: SVGPlot, *, is_empty: bool) -> Iterator[str]:
     last_px = -100.0
-    for index, box in enumerate(scene.lanes):
+    for index, box in enumerate(sorted(scene.lanes, key=lambda lane: lane.top)):
         top, bottom = plot.y(box.top), plot.y(box.bottom)
-        if index % 2:
+        if index % 2 and bottom - top >= LEAST_SHADED_PX:
             yield f'<rect x="0" y="{top:.1f}" width="{WIDTH_PX}" height="{bottom - top:.1f}" fill="#808080" fill-opacity=".1"/>'
         middle = (top + bottom) / 2
         if middle - last_px < 11:
@@ -115,92 +144,118 @@ def _lanes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), box.label, "end", INK)
         if two:
             yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
-    if not len(scene.span):
+    if is_empty:
         yield svg_text(
             (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, EMPTY_TEXT, "middle", SOFT, 14
         )
 
 
-def _bars(trace: Trace, scene: Scene, plot: SVGPlot) -> Iterator[str]:
-    first, left_px, right_px, longest = merge_bars(scene, plot.scale_x)
-    x0 = plot.x(left_px / plot.scale_x)
-    x1 = plot.x(right_px / plot.scale_x)
-    shapes: dict[tuple[str, str], list[str]] = {}
-    labels: list[str] = []
-    counts = np.diff([*first.tolist(), len(scene.span)])
-    for place, begin, end, count in zip(longest.tolist(), x0.tolist(), x1.tolist(), counts.tolist(), strict=True):
-        row, name = int(scene.row[place]), int(trace.name[scene.span[place]])
-        top, height = plot.y(float(scene.row_top[row])), float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y
-        style, kind = scene.styles[name], int(trace.kind[scene.span[place]])
+def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS) -> Merged:
+    """Merge narrow neighbours of one row as the page does, in wider bins until at most `limit` bars are left, or one a row."""
+    bin_ns = bin_width_ns(1 / scale_x)
+    items = merge_narrow(columns.row, columns.start_ns, columns.end_ns, bin_ns)
+    if len(items) <= limit:
+        return items
+    # Wider bins that are made of whole narrow ones merge the items as they would merge the spans.
+    row, left_ns = columns.row[items.first], items.left_ns
+    long_ns = np.where(items.count == 1, items.right_ns, left_ns)
+    while bin_ns * scale_x <= 2 * WIDTH_PX:
+        bin_ns *= 2
+        if len(merge_narrow(row, left_ns, long_ns, bin_ns)) <= limit:
+            break
+    return merge_narrow(columns.row, columns.start_ns, columns.end_ns, bin_ns)
+
+
+def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
+    scene, columns = picture.scene, picture.columns
+    rows, names, kinds = (column[items.pick].tolist() for column in (columns.row, columns.name, columns.kind))
+    x0, x1 = plot.x(items.left_ns).tolist(), plot.x(items.right_ns).tolist()
+    shapes: dict[tuple[str, str, str], list[str]] = {}
+    labels: dict[str, list[str]] = {}
+    for row, name, kind, begin, end, count, alpha in zip(
+        rows, names, kinds, x0, x1, items.count.tolist(), _alphas(items), strict=True
+    ):
+        top = plot.y(float(scene.row_top[row]))
+        height = max(LEAST_ROW_PX, float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y)
+        style = scene.styles[name]
         fill, hatch = scene.kind_fill[kind] or style.fill, scene.kind_hatch[kind] or style.hatch
         width = max(1.0, end - begin)
-        shapes.setdefault((fill, hatch if width >= 5 else " "), []).append(
+        is_wide = width >= LEAST_LINED_PX and count == 1
+        shapes.setdefault((fill, hatch if is_wide else " ", alpha if count > 1 or is_wide else "1"), []).append(
             f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
         )
-        room = int((width - 8) / 6.3)
-        text = trace.names[name]
-        if count == 1 and height >= 11 and room >= min(4, len(text)):
-            labels.append(svg_text(begin + 4, top + height / 2 + 4, _cut(text, room), "start", text_colour(fill), 11))
-    if len(first) < len(scene.span):
-        note = f"Narrow neighbours share a bar here: {len(scene.span):,} spans in {len(first):,} bars."
-        labels.append(svg_text(plot.right_px, plot.bottom_px + 34, note, "end", SOFT, 11))
-    for (fill, hatch), paths in shapes.items():
-        outline = f'<path d="{"".join(paths)}" fill="{fill}" stroke="{PAPER}" stroke-width=".7"/>'
-        over = hatch_fill(hatch)
-        yield outline + (f'<path d="{"".join(paths)}" fill="{over}"/>' if over else "")
-    yield from labels
+        if count == 1 and height >= 11 and (label := _bar_label(picture.trace.names[name], width - 8)):
+            place = f'x="{begin + 4:.1f}" y="{top + height / 2 + 4:.1f}"'
+            labels.setdefault(fill, []).append(f"<text {place}>{escape(label)}</text>")
+    yield from _bar_shapes(shapes)
+    for fill, texts in labels.items():
+        # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
+        look = f'fill="{text_colour(fill)}" stroke="{fill}" stroke-width="3" paint-order="stroke"'
+        yield f'<g font-size="11" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
 
 
-def merge_bars(
-    scene: Scene, scale_x: float, limit: int = MAX_SVG_BARS
-) -> tuple[Int64Array, FloatArray, FloatArray, Int64Array]:
-    """Merge narrow neighbours of one row until at most `limit` bars are left, or one a row.
-
-    Returns
-    -------
-    tuple of four ndarrays, shape (n_bars,)
-        Place in the scene of the first span of each bar; left and right end in px; place of the longest span, whose colour the
-        bar has.
-    """
-    left_px, right_px = scene.left_ns * scale_x, scene.right_ns * scale_x
-    if not len(left_px):
-        none = np.zeros(0)
-        return none.astype(np.int64), none, none, none.astype(np.int64)
-    least_px = 1.0
-    while True:
-        narrow = right_px - left_px < least_px
-        cell = np.floor(left_px / least_px)
-        joins = narrow[1:] & narrow[:-1] & (cell[1:] == cell[:-1]) & (scene.row[1:] == scene.row[:-1])
-        first = np.concatenate(([0], np.flatnonzero(~joins) + 1))
-        if len(first) <= limit or least_px > 2 * WIDTH_PX:
-            break
-        least_px *= 2
-    bar = np.repeat(np.arange(len(first)), np.diff([*first, len(left_px)]))
-    order = np.lexsort((right_px - left_px, bar))
-    longest = order[np.append(first[1:], len(order)) - 1]
-    return first, left_px[first], np.maximum.reduceat(right_px, first), longest
+def _bar_shapes(shapes: Mapping[tuple[str, str, str], Sequence[str]]) -> Iterator[str]:
+    """Write bars of one colour, hatch and opacity as one path each."""
+    # Narrow bars come last, so that no wide neighbour covers them.
+    for (fill, hatch, alpha), paths in sorted(shapes.items(), key=lambda item: item[0][2] != ""):
+        # A line in the colour of the paper keeps neighbours apart; narrow bars and those of many spans have none.
+        look = f'fill-opacity="{alpha}"' if alpha else f'stroke="{PAPER}" stroke-width=".7"'
+        yield f'<path d="{"".join(paths)}" fill="{fill}" {look}/>'
+        if over := hatch_fill(hatch):
+            yield f'<path d="{"".join(paths)}" fill="{over}"/>'
 
 
-def _waits(scene: Scene, plot: SVGPlot) -> Iterator[str]:
-    for source, target in scene.edges[:MAX_SVG_WAITS].tolist():
-        down = scene.row_top[scene.row[source]] <= scene.row_top[scene.row[target]]
+def _alphas(items: Merged) -> list[str]:
+    """Return how opaque each bar is: an empty text for a span of its own, else by the share of its time that is busy."""
+    width_ns = np.maximum(1, items.right_ns - items.left_ns)
+    density = np.clip(items.busy_ns / width_ns, LEAST_ALPHA, 1).round(1)
+    return [f"{alpha:g}" if count > 1 else "" for alpha, count in zip(density.tolist(), items.count.tolist(), strict=True)]
+
+
+def _bar_label(name: str, room_px: float) -> str:
+    """Return as much of a name as there is room for; an empty text where that says nothing."""
+    room = int(room_px / 6.3)
+    if room < min(4, len(name)):
+        return ""
+    label = cut_end(display_name(name, LABEL_CHARACTERS), room)
+    excess = text_width_px(label, 10) / room_px
+    return cut_end(label, int(len(label) / excess)) if excess > 1 else label
+
+
+def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
+    scene = picture.scene
+    for source_ns, source_row, target_ns, target_row in picture.columns.edges[:MAX_SVG_WAITS].tolist():
+        down = scene.row_top[source_row] <= scene.row_top[target_row]
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
-        x0, x1 = (plot.left_px + float(time_ns) * plot.scale_x for time_ns in (scene.right_ns[source], scene.left_ns[target]))
-        y0, y1 = plot.y(float(from_y[scene.row[source]])), plot.y(float(to_y[scene.row[target]]))
+        x0, x1 = (plot.left_px + time_ns * plot.scale_x for time_ns in (source_ns, target_ns))
+        y0, y1 = plot.y(float(from_y[source_row])), plot.y(float(to_y[target_row]))
         back = -5 if down else 5
         yield f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{SOFT}"/>'
         yield f'<path d="M{x1:.1f} {y1:.1f}l-3 {back}h6z" fill="{SOFT}"/>'
 
 
-def _strip(scene: Scene, plot: SVGPlot) -> Iterator[str]:
+def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     top, bottom = plot.strip_top_px, plot.bottom_px
-    most = max(1, int(scene.step_count.max(initial=0)))
-    counts = scene.step_count.astype(np.float64)
-    path = step_path(scene.step_ns, counts, plot, bottom_px=bottom, scale=STRIP_PX / most)
+    times_ns, counts = picture.steps
+    most = max(1, int(counts.max(initial=0)))
+    since_ns = (times_ns - picture.scene.zero_ns).astype(np.float64)
+    path = step_path(since_ns, counts.astype(np.float64), plot, bottom_px=bottom, scale=STRIP_PX / most)
     if path:
         yield f'<path d="{path}" fill="#4c8dae" fill-opacity=".75"/>'
     yield svg_text(plot.left_px - 8, top + 8, f"{most:,} busy", "end", INK, 11)
     yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
+
+
+def _notes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
+    """Say below the picture which things share a shape, and which are left out."""
+    span_count, edge_count = len(picture.columns.row), len(picture.columns.edges)
+    notes = []
+    if len(items.first) < span_count:
+        notes.append(f"Narrow neighbours share a bar here: {span_count:,} spans in {len(items.first):,} bars.")
+    if edge_count > MAX_SVG_WAITS:
+        notes.append(f"{MAX_SVG_WAITS:,} of {edge_count:,} waits are drawn.")
+    if notes:
+        yield svg_text(plot.right_px, plot.bottom_px + 34, " ".join(notes), "end", SOFT, 11)
 
 
 def _axis(plot: SVGPlot) -> Iterator[str]:
@@ -212,5 +267,6 @@ def _axis(plot: SVGPlot) -> Iterator[str]:
     yield svg_text((plot.left_px + plot.right_px) / 2, bottom + 34, "time since the first start", "middle", SOFT, 11)
 
 
-def _cut(text: str, limit: int) -> str:
+def cut_end(text: str, limit: int) -> str:
+    """Cut a text at its end."""
     return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"

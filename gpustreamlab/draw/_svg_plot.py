@@ -42,7 +42,7 @@ class SVGPlot:
         texts = [text for box in scene.lanes for text in (box.label, box.detail)]
         band_px = BAND_PX if scene.groups else 0
         self.left_px = band_px + min(220.0, 24 + max([40.0, *(text_width_px(text, 11) for text in texts)]))
-        self.right_px = WIDTH_PX - 16.0
+        self.right_px = WIDTH_PX - 24.0  # half of the last time on the axis stands beyond it
         self.top_px = top_px
         self.scale_y = min(1.0, MAX_SVG_HEIGHT_PX / max(1.0, scene.height_px))
         self.lanes_bottom_px = top_px + max(40.0, scene.height_px * self.scale_y)

@@ -5,6 +5,7 @@ from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import EDGE_KINDS, Edges
 from gpustreamlab.model._lane import Lane
+from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
 from gpustreamlab.model._names import MAX_NAME_LENGTH, check_name
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition, SMResource, WorkqueueOptions
@@ -27,6 +28,7 @@ __all__ = [
     "Lane",
     "Layout",
     "LayoutChange",
+    "Marker",
     "Partition",
     "SMResource",
     "Trace",

@@ -36,6 +36,8 @@ class TraceMetadata:
     """Spans that are missing because a buffer was full."""
     pending_spans: int = 0
     """Spans whose work had not ended when the trace was taken."""
+    dropped_markers: int = 0
+    """Markers that are missing because there were too many; the newest are kept."""
     epoch_unix_ns: int = 0
     """Wall-clock time of the trace's zero, in ns since 1970 (UTC)."""
     title: str = ""
@@ -44,7 +46,7 @@ class TraceMetadata:
     """Version of the columns and metadata."""
 
     def __post_init__(self) -> None:
-        for name in ("clock_error_ns", "range_error_ns", "host_error_ns", "dropped_spans", "pending_spans"):
+        for name in ("clock_error_ns", "range_error_ns", "host_error_ns", "dropped_spans", "pending_spans", "dropped_markers"):
             if getattr(self, name) < 0:
                 raise TraceError(f"TraceMetadata.{name} is {getattr(self, name)}; it cannot be negative.")
         try:

@@ -16,6 +16,7 @@ from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import Edges
 from gpustreamlab.model._lane import Lane
+from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition, SMResource, WorkqueueOptions
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
@@ -85,6 +86,7 @@ def table_to_trace(table: pa.Table) -> Trace:
             LayoutChange(time_ns=change["time_ns"], layout=_read_layout(change["layout"]))
             for change in facts.get("layouts", ())
         ),
+        markers=tuple(_build(Marker, marker) for marker in facts.get("markers", ())),
     )
 
 
@@ -100,6 +102,7 @@ def _schema_metadata(trace: Trace) -> dict[bytes, bytes]:
         "partitions": [dataclasses.asdict(part) for part in trace.partitions],
         "layout": None if trace.layout is None else dataclasses.asdict(trace.layout),
         "layouts": [dataclasses.asdict(change) for change in trace.layouts],
+        "markers": [dataclasses.asdict(marker) for marker in trace.markers],
     }
     return {
         METADATA_KEY: json.dumps(facts).encode(),

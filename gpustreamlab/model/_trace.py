@@ -16,6 +16,7 @@ from gpustreamlab.model._columns import freeze_column, require_codes, require_eq
 from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._edges import Edges
 from gpustreamlab.model._lane import Lane
+from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import TraceMetadata
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
@@ -100,6 +101,8 @@ class Trace:
     """How the SMs were shared out at the end, or None where they were not."""
     layouts: tuple[LayoutChange, ...] = ()
     """When the SMs were shared out anew, in order of time."""
+    markers: tuple[Marker, ...] = ()
+    """Moments that were marked, in order of time: cells that began, and what the user marked."""
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -176,7 +179,7 @@ class Trace:
             object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
         extra = {name: freeze_column(name, values, _extra_dtype(name, values)) for name, values in self.extra.items()}
         object.__setattr__(self, "extra", MappingProxyType(extra))
-        for name in ("names", "lanes", "threads", "partitions", "layouts"):
+        for name in ("names", "lanes", "threads", "partitions", "layouts", "markers"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def _validate_tables(self) -> None:

@@ -27,7 +27,9 @@ class Drained(NamedTuple):
     cursor: int
     """Pass this to the next drain."""
     missed: int
-    """Spans that were overwritten before they could be read."""
+    """Spans that were overwritten, or forgotten, before they could be read."""
+    clear_count: int = 0
+    """How often the buffer was cleared before this."""
 
 
 class SpanBuffer:
@@ -49,6 +51,8 @@ class SpanBuffer:
             )
         self.ring_size = ring_size
         self.appended_count = 0
+        self.clear_count = 0
+        """How often everything was forgotten."""
         self._cleared_count = 0
         self._rows = np.empty((len(SPAN_COLUMNS), min(_FIRST_ROWS, ring_size)), np.int64)
 
@@ -62,6 +66,7 @@ class SpanBuffer:
 
     def clear(self) -> None:
         """Forget every span; append indices go on."""
+        self.clear_count += 1
         self._cleared_count = self.appended_count
 
     def append(self, columns: Mapping[str, Int64Array]) -> None:
@@ -77,11 +82,15 @@ class SpanBuffer:
 
     def drain(self, cursor: int) -> Drained:
         """Return what was appended since the cursor; start with 0."""
+        return self.read(cursor, self.appended_count)
+
+    def read(self, first: int, last: int) -> Drained:
+        """Return what is still there of the spans with these append indices, the last one not included."""
         oldest = self.appended_count - len(self)
-        first = max(cursor, oldest)
-        places = np.arange(first, self.appended_count) % self.ring_size
+        kept = max(first, oldest)
+        places = np.arange(kept, max(kept, last)) % self.ring_size
         columns = dict(zip(SPAN_COLUMNS, self._rows[:, places], strict=True))
-        return Drained(columns, self.appended_count, first - cursor)
+        return Drained(columns, last, kept - first, self.clear_count)
 
     def _grow(self, wanted: int) -> None:
         held = self._rows.shape[1]

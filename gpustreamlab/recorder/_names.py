@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import islice
 
 
 class NameTable:
@@ -25,6 +26,12 @@ class NameTable:
     def texts(self) -> tuple[str, ...]:
         """Every text, by its number."""
         return tuple(self._codes)
+
+    def texts_from(self, code: int) -> tuple[str, ...]:
+        """Return the texts from this number on."""
+        with self._lock:
+            fresh = len(self._codes) - code
+            return tuple(islice(reversed(self._codes), max(0, fresh)))[::-1]
 
     def code(self, text: str) -> int:
         """Return the text's number."""

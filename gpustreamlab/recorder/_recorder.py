@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count, islice
+from typing import Any, cast
 
 import numpy as np
 
 from gpustreamlab.backends import Backend, BackendStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
-from gpustreamlab.model import Lane, Layout, Partition, Trace, TraceMetadata
-from gpustreamlab.recorder._buffer import Drained, SpanBuffer
+from gpustreamlab.model import Device, Lane, Layout, Partition, Trace, TraceMetadata
+from gpustreamlab.recorder._buffer import SPAN_COLUMNS, Drained, SpanBuffer
+from gpustreamlab.recorder._family import Relatives, find_relatives
+from gpustreamlab.recorder._markers import Markers
 from gpustreamlab.recorder._names import NameTable
 from gpustreamlab.recorder._places import Places
 from gpustreamlab.recorder._ranges import (
@@ -28,7 +31,7 @@ from gpustreamlab.recorder._ranges import (
     ThreadState,
 )
 from gpustreamlab.recorder._snapshot import RANGE_CODE, build_trace
-from gpustreamlab.typing import CaptureTier
+from gpustreamlab.typing import CaptureTier, Int64Array, MarkerKind
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +86,7 @@ class Recorder:
         self._lanes: list[Lane] = []
         self._recorded: list[RecordedLane] = []
         self._edges: deque[tuple[int, int]] = deque(maxlen=ring_size)
+        self._edge_count = 0
         self._overflowed_count = 0
         self._failed_count = 0
         self._idle_pairs: list[tuple[Any, Any]] = []
@@ -94,6 +98,7 @@ class Recorder:
         self.push_range = backend.push_range
         self.pop_range = backend.pop_range
         self.pop_pair = self._idle_pairs.pop
+        self._markers = Markers(self.numbers.__next__, self._look_at_clock())
 
     @property
     def dropped_count(self) -> int:
@@ -139,6 +144,22 @@ class Recorder:
         """Keep the SM ids that were measured for the partitions of the current layout."""
         self._places.note_verified(layout)
 
+    def mark(self, text: str) -> None:
+        """Mark this moment across all lanes; the oldest markers make room."""
+        self._markers.note(cut_text(text), MarkerKind.MARK, self._look_at_clock())
+
+    def begin_cell(self, text: str) -> None:
+        """Note that a notebook cell begins; it is marked as soon as a range is opened in it."""
+        self._markers.begin_cell(text, self._look_at_clock())
+
+    def end_cell(self, text: str) -> None:
+        """Note that the cell has ended. If it made the session, it is marked where that was."""
+        self._markers.end_cell(text)
+
+    def checkpoint(self) -> int:
+        """Return a number that is lower than those of all ranges to come."""
+        return next(self.numbers)
+
     def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
         """Open a range that any thread may end."""
         return OpenRange(self, lane, name)
@@ -167,7 +188,7 @@ class Recorder:
 
     def prepare(self, name: str) -> tuple[int, Any]:
         """Return the code and the NVTX attributes of a name."""
-        text = _utf8(name if len(name) <= MAX_LABEL_LENGTH else f"{name[:MAX_LABEL_LENGTH]}…")
+        text = cut_text(name)
         return self._names.code(text), self._backend.annotation(text)
 
     def new_pair(self) -> tuple[Any, Any]:
@@ -229,6 +250,7 @@ class Recorder:
     def close_edges(self, lane: RecordedLane, number: int) -> None:
         """Let the edges that wait for a lane's next range end at it."""
         incoming, lane.incoming = lane.incoming, []
+        self._edge_count += len(incoming)
         self._edges.extend((source, number) for source in incoming)
 
     def collect(self) -> None:
@@ -249,6 +271,65 @@ class Recorder:
         with self._lock:
             return self._buffer.drain(cursor)
 
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """What the codes of the column ``partition`` mean."""
+        return self._places.partitions
+
+    @property
+    def device(self) -> Device:
+        """The device whose work is recorded."""
+        return self._backend.device
+
+    def drain_family(self, cursor: int, awaited: Collection[int] = ()) -> tuple[Drained, Relatives]:
+        """Do what `drain` does, and tell of the ranges that enclose what was drained but have not ended themselves.
+
+        Children end before their parents, so who follows the ranges live learns here how deep they lie.
+
+        Parameters
+        ----------
+        cursor
+            Where the last drain ended.
+        awaited
+            Numbers of ranges that are asked for too: one that is not among the answers will never come.
+        """
+        with self._lock:
+            drained = self.drain(cursor)
+            # What is drained or waits for the device stays where it is while the lock is held.
+            return drained, find_relatives(drained.columns, self._recorded, awaited)
+
+    def read(self, first: int, last: int) -> Drained:
+        """Return the spans of these append indices that are still there; collects nothing."""
+        with self._lock:
+            return self._buffer.read(first, last)
+
+    def tables(self, *, title: str = "") -> Trace:
+        """Return the trace without its spans, their names and edges: all that stays small."""
+        return self._build({name: np.empty(0, np.int64) for name in SPAN_COLUMNS}, names=(), edges=(), title=title)
+
+    def names_from(self, code: int) -> tuple[str, ...]:
+        """Return the names of ranges from this code on."""
+        return self._names.texts_from(code)
+
+    def edges_from(self, cursor: int) -> tuple[Sequence[tuple[int, int]], int]:
+        """Return pairs of range numbers, of which the second waited for the first, since a cursor; and the next cursor."""
+        with self._lock:
+            fresh = min(self._edge_count - cursor, len(self._edges))
+            return tuple(islice(self._edges, len(self._edges) - fresh, None)), self._edge_count
+
+    def to_clock_ns(self, host_ns: int) -> int:
+        """Put a host time on the backend's clock."""
+        return self._backend.host_to_clock_ns(host_ns)
+
+    def now_ns(self) -> int:
+        """Return the present time on the backend's clock."""
+        return self.to_clock_ns(self.host_time_ns())
+
+    def observing(self) -> AbstractContextManager[None]:
+        """Let this thread's questions cost the simulated device no virtual time; on a GPU this does nothing."""
+        made = getattr(self._backend, "observing", nullcontext)()
+        return cast(AbstractContextManager[None], made)
+
     def clear(self) -> None:
         """Forget the ranges that have ended, and the counts of dropped ones."""
         self.collect()
@@ -256,13 +337,21 @@ class Recorder:
             self._buffer.clear()
             self._edges.clear()
             self._places.clear()
+            self._markers.clear()
             self._overflowed_count = self._failed_count = 0
 
-    def trace(self, *, title: str = "") -> Trace:
-        """Collect, then return everything in the buffer as an immutable trace.
+    def trace(self, *, title: str = "", since: int = -1) -> Trace:
+        """Collect, then return what is in the buffer as an immutable trace.
 
         A device that fails by now keeps no one from what was recorded before: ranges that cannot be read any more count as
         pending.
+
+        Parameters
+        ----------
+        title
+            A name for the trace.
+        since
+            Leave out ranges that were opened before this `checkpoint`.
         """
         try:
             self.collect()
@@ -270,16 +359,11 @@ class Recorder:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
         with self._lock:
             columns = self._buffer.drain(0).columns
-        return build_trace(
-            columns,
-            names=self._names.texts,
-            lanes=tuple(self._lanes),
-            threads=self._threads.texts,
-            edges=tuple(self._edges),
-            partitions=self._places.partitions,
-            layouts=self._places.changes(self._backend.host_to_clock_ns),
-            metadata=self._metadata(title),
-        )
+            edges = tuple(self._edges)
+        if since >= 0:
+            is_later = columns["number"] > since
+            columns = {name: values[is_later] for name, values in columns.items()}
+        return self._build(columns, names=self._names.texts, edges=edges, title=title)
 
     def close(self) -> None:
         """Give the events that no range holds back to the backend's pool."""
@@ -288,6 +372,25 @@ class Recorder:
             self._idle_pairs.clear()
         for events in pairs:
             self._backend.release_events(events)
+
+    def _look_at_clock(self) -> int:
+        with self.observing():
+            return self.host_time_ns()
+
+    def _build(
+        self, columns: Mapping[str, Int64Array], *, names: Sequence[str], edges: Sequence[tuple[int, int]], title: str
+    ) -> Trace:
+        return build_trace(
+            columns,
+            names=names,
+            lanes=tuple(self._lanes),
+            threads=self._threads.texts,
+            edges=edges,
+            partitions=self._places.partitions,
+            layouts=self._places.changes(self._backend.host_to_clock_ns),
+            markers=self._markers.changes(self._backend.host_to_clock_ns),
+            metadata=self._metadata(title),
+        )
 
     def _add_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
         writer = LaneWriter(self, lane, state, collect_at=min(COLLECT_EVERY, self._pending_limit + 1))
@@ -375,6 +478,7 @@ class Recorder:
             host_error_ns=clock.host_error_ns,
             tier=CaptureTier.RANGES,
             dropped_spans=self.dropped_count,
+            dropped_markers=self._markers.dropped_count,
             pending_spans=self.pending_count,
             epoch_unix_ns=clock.epoch_unix_ns,
             title=title,
@@ -384,6 +488,11 @@ class Recorder:
 def _is_spent(writer: LaneWriter) -> bool:
     """Tell whether nothing more can come from a writer: its thread has ended and its ranges are collected."""
     return not writer.finished and writer.owner() is None
+
+
+def cut_text(text: str) -> str:
+    """Return a text that is not too long to keep and that UTF-8 can write."""
+    return _utf8(text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…")
 
 
 def _utf8(text: str) -> str:

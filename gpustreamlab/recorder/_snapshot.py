@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Edges, Lane, LayoutChange, Partition, Trace, TraceMetadata
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Edges, Lane, LayoutChange, Marker, Partition, Trace, TraceMetadata
 from gpustreamlab.typing import EdgeKind, Int64Array, SpanKind
 
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
@@ -22,6 +22,7 @@ def build_trace(
     edges: Sequence[tuple[int, int]],
     partitions: Sequence[Partition],
     layouts: Sequence[LayoutChange],
+    markers: Sequence[Marker] = (),
     metadata: TraceMetadata,
 ) -> Trace:
     """Return rows as a trace in the order of their starts.
@@ -36,6 +37,8 @@ def build_trace(
         What the codes of the column ``partition`` mean.
     layouts
         When the SMs were shared out anew, in order of time.
+    markers
+        Moments that were marked, in order of time.
     """
     order = np.lexsort((columns["number"], columns["start_ns"]))
     rows = {name: values[order] for name, values in columns.items()}
@@ -61,6 +64,7 @@ def build_trace(
         partitions=tuple(partitions),
         layout=layouts[-1].layout if layouts else None,
         layouts=tuple(layouts),
+        markers=tuple(markers),
         edges=Edges(source=source[known], target=target[known], kind=np.full(int(known.sum()), _WAIT_CODE, np.int8)),
         metadata=metadata,
     )

@@ -40,9 +40,6 @@ class Opened:
     def load(self, path):
         self.page.goto(path.as_uri())
         self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
-        self.page.wait_for_function(
-            "(() => { const s = gslModel('lanes'); return s && s.inner_width > 0 })()".replace("gslModel", GET_MODEL)
-        )
         self.settle()
         return self
 
@@ -52,24 +49,9 @@ class Opened:
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))"
         )
 
-    def model(self, name, expression):
-        """Evaluate a JavaScript expression of the model `m` that has this name."""
-        return self.page.evaluate(f"() => {{ const m = {GET_MODEL}({name!r}); return {expression} }}")
-
-    def window_ns(self):
-        return self.model("lanes", "m.x_range.end - m.x_range.start")
-
-    def frame_box(self):
-        """Return the inside of the lanes figure in px of the page: left, top, width, height."""
-        return self.page.evaluate(
-            """() => { const view = Bokeh.index.get_by_id ? [...Bokeh.index.roots][0] : Object.values(Bokeh.index)[0]
-            const find = v => v.model.name === 'lanes' ? v : (v.child_views || []).map(find).find(Boolean)
-            const plot = find(view), b = plot.frame.bbox, r = plot.el.getBoundingClientRect()
-            return [r.left + b.left, r.top + b.top, b.width, b.height] }"""
-        )
-
-
-GET_MODEL = "(name => Bokeh.documents.flatMap(d => [...d._all_models.values()]).find(m => m.name === name))"
+    def view(self, expression):
+        """Evaluate a JavaScript expression of the viewer's view `v` and its store `s`."""
+        return self.page.evaluate(f"() => {{ const v = gslViewer.view, s = v.store; return {expression} }}")
 
 
 @pytest.fixture

@@ -216,3 +216,10 @@ def random_trace(span_count, lane_count=16, *, name_count=12, seed=0, mean_ns=8_
         threads=("MainThread",),
         metadata=TraceMetadata(backend="sim", device=Device(name="NVIDIA H200", sm_count=132, simulated=True), **meta),
     )
+
+
+def without_spans(trace):
+    """The same tables, as a live view has them before the first span."""
+    none = np.empty(0, np.int64)
+    columns = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition")
+    return replace(trace, **dict.fromkeys(columns, none), extra={}, edges=Edges())

@@ -10,20 +10,28 @@ import pytest
 from gpustreamlab.draw._groups import (
     CARD_ROW_PX,
     LEAST_ROW_PX,
-    MAX_MARKED_CHANGES,
     MOST_LANE_PX,
     ROW_PX,
-    idle_partitions,
+    band_steps,
     lane_partitions,
     partition_order,
     partition_texts,
     plan_bands,
     plan_groups,
-    plan_marks,
+    plan_partitions,
     row_px,
 )
 from gpustreamlab.model import Lane, Layout, LayoutChange, Partition
-from tests.helpers.traces import DECODE, PREFILL, empty_trace, make_trace, nested_trace, partition_trace, repartition_trace
+from tests.helpers.traces import (
+    DECODE,
+    PREFILL,
+    empty_trace,
+    make_trace,
+    nested_trace,
+    partition_trace,
+    repartition_trace,
+    without_spans,
+)
 
 
 def test_group_labels_have_sms_and_details():
@@ -109,45 +117,53 @@ def test_row_height_follows_sms_within_limits(sms, rows, px):
 
 def test_bands_never_stack_higher_than_the_card():
     trace = partition_trace()
-    bands = plan_bands(trace, 0)
-    times = np.unique(np.concatenate([band.step_ns for band in bands]))
-    height = sum(np.concatenate(([0], band.step_sms))[np.searchsorted(band.step_ns, times, side="right")] for band in bands)
+    bands = plan_bands(trace)
+    steps = band_steps(trace, bands, 0)
+    times = np.unique(np.concatenate([times_ns for times_ns, _ in steps]))
+    height = sum(np.concatenate(([0], sms))[np.searchsorted(times_ns, times, side="right")] for times_ns, sms in steps)
     assert height.max() == 132
     assert [band.style.letter for band in bands] == ["A", "B", ""]
-    assert max(bands[2].step_sms) == 36
+    assert max(steps[2][1]) == 36
 
 
 def test_band_of_a_name_with_two_sizes_changes_its_height():
-    band = plan_bands(repartition_trace(), 0)[0]
-    assert band.label == "prefill · 96→64 SMs"
-    assert set(band.step_sms.tolist()) == {0, 64, 96}
+    trace = repartition_trace()
+    bands = plan_bands(trace)
+    assert bands[0].label == "prefill · 96→64 SMs"
+    assert set(band_steps(trace, bands, 0)[0][1].tolist()) == {0, 64, 96}
 
 
-def test_partitions_in_which_nothing_ran_are_named_idle():
+def test_labels_are_the_same_without_the_spans():
+    trace = repartition_trace()
+    tables = without_spans(trace)
+    extent_ns = (0, int(trace.end_ns.max()))
+    assert plan_bands(tables, extent_ns) == plan_bands(trace)
+    assert [group.label for group in plan_groups(tables, extent_ns)] == [group.label for group in plan_groups(trace)]
+    assert plan_partitions(tables, plan_bands(tables)) == plan_partitions(trace, plan_bands(trace))
+
+
+def test_current_partitions_in_which_nothing_ran_have_a_band():
     spare = Partition(name="spare", requested_sms=8, granted_sms=8)
     trace = partition_trace()
     trace = replace(trace, layout=Layout(partitions=(*trace.layout, spare)), layouts=())
-    assert idle_partitions(trace, plan_bands(trace, 0))[0][0] == "spare · 8 SMs, idle"
+    bands = plan_bands(trace)
+    assert [band.name for band in bands] == ["prefill", "decode", "spare", None]
+    assert len(band_steps(trace, bands, 0)[2][0]) == 0
 
 
-def test_changes_before_the_first_and_after_the_last_span_have_no_mark():
-    layout = Layout(partitions=(PREFILL,))
-    changes = (LayoutChange(time_ns=-5, layout=layout), LayoutChange(time_ns=200, layout=None))
-    assert plan_marks(make_trace([("a", "x", 0, 100)], layouts=changes), 0, 100.0) == ((), [])
+def test_partitions_that_are_gone_and_in_which_nothing_ran_have_none():
+    gone = LayoutChange(time_ns=1, layout=Layout(partitions=(Partition(name="gone", requested_sms=8, granted_sms=8),)))
+    trace = partition_trace()
+    trace = replace(trace, layouts=(gone, *trace.layouts))
+    bands = plan_bands(trace)
+    assert [band.name for band in bands] == ["prefill", "decode", None]
+    assert len(band_steps(trace, bands, 0)) == 3
 
 
-def test_layout_that_only_was_measured_anew_has_no_mark():
-    seen, unseen = Layout(partitions=(PREFILL,)), Layout(partitions=(replace(PREFILL, sm_ids=None),))
-    changes = (LayoutChange(time_ns=-5, layout=unseen), LayoutChange(time_ns=50, layout=seen))
-    assert plan_marks(make_trace([("a", "x", 0, 100)], layouts=changes), 0, 100.0) == ((), [])
-
-
-def test_too_many_changes_are_cut_and_counted():
-    layout = Layout(partitions=(PREFILL,))
-    changes = tuple(LayoutChange(time_ns=k + 1, layout=None if k % 2 else layout) for k in range(MAX_MARKED_CHANGES + 3))
-    marks, notes = plan_marks(make_trace([("a", "x", 0, 10_000)], layouts=changes), 0, 10_000.0)
-    assert len(marks) == MAX_MARKED_CHANGES
-    assert notes == ["3 of 503 changes of the partitions are not marked"]
+def test_every_size_of_a_partition_points_to_the_band_of_its_name():
+    trace = repartition_trace()
+    entries = plan_partitions(trace, plan_bands(trace))
+    assert [(entry.granted_sms, entry.band) for entry in entries] == [(132, 2), (96, 0), (36, 1), (64, 0), (68, 1)]
 
 
 def test_texts_of_partitions_end_with_the_whole_card():

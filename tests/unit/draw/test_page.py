@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import html
 import io
+import json
 import re
+from collections import Counter
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpustreamlab.draw import inline_html, write_html
-from gpustreamlab.draw._html import pack_text, timeline_page
-from gpustreamlab.draw._templates import fill_template
-from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, pipeline_trace, random_trace
+from gpustreamlab.draw import _viewer as viewer
+from gpustreamlab.draw import inline_html, pack_columns, plan_picture, timeline_page, viewer_script, viewer_style, write_html
+from gpustreamlab.draw._base85 import ALPHABET, to_base85
+from gpustreamlab.draw._html import LEVEL, pack_text
+from gpustreamlab.draw._viewer import VIEWER_FILES, fill_template
+from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, pipeline_trace, random_trace
+
+
+def from_base85(text):
+    """The slow and plain way back, as page.js goes it."""
+    digits = [ALPHABET.index(letter) for letter in text] + [84] * (-len(text) % 5)
+    words = [sum(digit * 85**place for place, digit in enumerate(digits[k : k + 5][::-1])) for k in range(0, len(digits), 5)]
+    return b"".join(word.to_bytes(4, "big") for word in words)[: len(text) * 4 // 5]
+
+
+def part_of(page, part):
+    return from_base85(re.search(rf'id="gsl-{part}">([^<]*)<', page).group(1))
 
 
 def unpacked(page, part):
-    packed = re.search(rf'id="gsl-{part}">([^<]*)<', page).group(1)
-    return gzip.decompress(base64.b64decode(packed)).decode()
+    return gzip.decompress(part_of(page, part)).decode()
+
+
+@given(st.binary(max_size=40))
+def test_letters_stand_for_the_bytes(data):
+    assert from_base85(to_base85(data)) == data
+
+
+def test_letters_of_much_are_those_of_its_pieces():
+    data = bytes(range(256)) * 300
+    assert from_base85(to_base85(data)) == data
+
+
+def test_letters_need_no_escaping():
+    assert len(ALPHABET) == 85
+    assert html.escape(ALPHABET) == ALPHABET
+    assert "-" not in ALPHABET  # no comment ends
 
 
 def test_page_asks_for_nothing_from_elsewhere():
@@ -40,7 +72,7 @@ def test_page_holds_no_path_of_this_machine():
 def test_hostile_name_is_never_markup_in_the_page():
     page = timeline_page(evil_trace())
     assert EVIL_NAME not in page
-    assert page.count("</script>") == 3
+    assert page.count("</script>") == 5
     assert "<title>&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt; (real hardware)</title>" in page
 
 
@@ -48,21 +80,32 @@ def test_header_has_title_device_errors_and_what_is_missing():
     page = timeline_page(pipeline_trace(dropped_spans=1_234, pending_spans=5))
     for text in (
         "Image pipeline", "NVIDIA H200", "SIMULATED", "Tier: ranges", "clock error ±500 ns", "correction of 2.60 µs",
-        "1,234 spans dropped", "5 spans pending", "copy in",
+        "1,234 spans dropped", "5 spans pending",
     ):  # fmt: skip
         assert text in page
 
 
-def test_header_says_how_many_spans_are_not_drawn():
-    from gpustreamlab.draw import plan_scene
+def test_header_says_what_the_picture_may_hide():
+    page = timeline_page(make_trace([("a", "x", k, 1_000) for k in range(80)]))
+    assert "16 spans are folded into the last row" in page
 
-    trace = random_trace(100, 4)
-    page = timeline_page(trace, scene=plan_scene(trace, max_spans=60))
-    assert "the 40 shortest of 100 spans" in page
+
+def test_page_carries_every_span_exactly():
+    trace = random_trace(3_000, 4)
+    page = timeline_page(trace)
+    data = json.loads(unpacked(page, "data"))
+    assert data["manifest"]["n"] == 3_000
+    assert sum(count for _, count in data["manifest"]["runs"]) == 3_000
+    assert part_of(page, "spans") == pack_columns(plan_picture(trace).columns, level=LEVEL)[1]
+
+
+def test_page_of_many_spans_is_smaller_than_the_drawn_figure_was():
+    # 2.73 MB with Bokeh's glyphs.
+    assert len(timeline_page(random_trace(100_000))) < 1_500_000
 
 
 def test_page_is_far_smaller_than_the_plain_library():
-    assert len(timeline_page(empty_trace())) < 520_000
+    assert len(timeline_page(empty_trace())) < 560_000
 
 
 def test_page_carries_only_the_core_of_bokeh():
@@ -97,7 +140,37 @@ def test_inline_form_of_a_hostile_trace_holds_one_frame_and_one_picture():
     assert re.findall(r"<(\w+)", form) == ["div", "img", "iframe"]
 
 
+def test_inline_form_is_the_page_and_a_small_picture():
+    trace = random_trace(2_000)
+    assert len(inline_html(trace)) - len(timeline_page(trace, with_static=False)) < 150_000
+
+
+def test_viewer_is_one_expression_of_all_that_its_files_declare():
+    script = viewer_script()
+    for name in ("Viewer", "View", "SpanStore", "readBatch", "decimate", "formatNs"):
+        assert re.search(rf"return \{{[^}}]*\b{name}\b[^}}]*\}}", script), name
+    assert script.startswith("(() => {")
+
+
+def test_no_name_is_declared_twice_in_the_viewer():
+    names = re.search(r"return \{([^}]*)\}\n\}\)\(\)$", viewer_script()).group(1).split(", ")
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_every_script_of_the_viewer_is_listed_once():
+    folder = Path(viewer.__file__).parent / "viewer"
+    assert sorted(VIEWER_FILES) == sorted(path.name for path in folder.glob("*.js") if path.name != "page.js")
+
+
+def test_scripts_and_styles_ask_for_nothing_from_elsewhere():
+    text = viewer_script() + viewer_style()
+    assert not re.search(r"https?://(?!www\.w3\.org/)", text)
+    assert "@import" not in text
+    assert "innerHTML" not in text
+    assert "</script" not in text
+
+
 @pytest.mark.parametrize("part", ["%%", "%%TITLE%%", "a %% b"])
 def test_parts_of_a_template_are_not_looked_through(part, monkeypatch):
-    monkeypatch.setattr("gpustreamlab.draw._templates.template", lambda name: "<p>%%NOTE%%</p><i>%%TITLE%%</i>")
+    monkeypatch.setattr("gpustreamlab.draw._viewer.viewer_text", lambda name: "<p>%%NOTE%%</p><i>%%TITLE%%</i>")
     assert fill_template("any.html", note=part, title="t") == f"<p>{part}</p><i>t</i>"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gpustreamlab.draw import plan_scene, timeline_svg
+from gpustreamlab.analysis import merge_narrow
+from gpustreamlab.draw import plan_picture, timeline_svg
 from gpustreamlab.draw._partition_svg import _means
-from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merge_bars
+from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
@@ -83,23 +87,75 @@ def test_empty_picture_says_what_to_do():
 
 
 def test_many_spans_are_merged_and_the_picture_says_so():
-    scene = plan_scene(random_trace(20_000))
-    first, *_ = merge_bars(scene, 900 / scene.width_ns)
-    assert len(first) <= MAX_SVG_BARS
-    assert any("20,000 spans in" in text for text in texts(timeline_svg(random_trace(20_000))))
+    columns = plan_picture(random_trace(20_000)).columns
+    items = merged_items(columns, 900 / columns.end_ns.max())
+    assert len(items) <= MAX_SVG_BARS
+    assert items.count.sum() == 20_000
+    assert any(re.search(r"20,000 spans in [12],\d\d\d bars", text) for text in texts(timeline_svg(random_trace(20_000))))
 
 
-def test_merged_bar_has_the_look_of_its_longest_span():
-    scene = plan_scene(make_trace([("a", "x", 0, 1), ("a", "y", 1, 9), ("a", "x", 9, 10), ("a", "x", 1_000_000, 2_000_000)]))
-    first, left_px, right_px, longest = merge_bars(scene, 1e-4, limit=10)
-    assert first.tolist() == [0, 3]
-    assert longest.tolist() == [1, 3]
-    assert (left_px[0], right_px[0]) == (0, pytest.approx(0.001))
+@given(st.integers(0, 10_000), st.integers(1, 400))
+@settings(deadline=None, max_examples=25)
+def test_bars_are_those_of_the_page_at_some_zoom(seed, limit):
+    columns = plan_picture(random_trace(500, 3, seed=seed, mean_ns=800)).columns
+    items = merged_items(columns, 900 / columns.end_ns.max(), limit=limit)
+    assert items.count.sum() == 500
+    assert items.busy_ns.sum() == (columns.end_ns - columns.start_ns).sum()
+    widths = [factor << power for power in range(40) for factor in (1, 3)]
+    same = [
+        merge_narrow(columns.row, columns.start_ns, columns.end_ns, width).first.tolist() == items.first.tolist()
+        for width in widths
+    ]
+    assert any(same)
+    # The first that is small enough, in steps of 2.
+    assert len(items) <= max(limit, 3)
+
+
+def test_every_span_is_in_a_bar():
+    trace = random_trace(5_000, 4)
+    drawn = re.findall(r"h(?:[\d.]+)v(?:[\d.]+)h-(?:[\d.]+)z", timeline_svg(trace))
+    assert len(drawn) >= len(merged_items(plan_picture(trace).columns, 900 / trace.end_ns.max()))
+
+
+def test_merged_bar_has_the_colour_of_its_longest_span():
+    trace = make_trace([("a", "x", 0, 1), ("a", "y", 1, 9), ("a", "x", 9, 10), ("a", "x", 1_000_000, 2_000_000)])
+    styles = plan_picture(trace).scene.styles
+    svg = timeline_svg(trace)
+    assert re.search(rf'<path d="M[^"]*h1.0v20.0h-1.0z" fill="{styles[1].fill}" fill-opacity="1"/>', svg)
+
+
+def test_instant_is_drawn_and_nothing_covers_it():
+    svg = timeline_svg(make_trace([("a", "now", 0, 0), ("a", "long", 1, 3_600 * 10**9)]))
+    bars = re.findall(r'<path d="M[\d. ]+h([\d.]+)v20.0[^"]*" fill="#[^"]*" ([a-z-]+)=', svg)
+    assert [(float(width) > 100, look) for width, look in bars] == [(True, "stroke"), (False, "fill-opacity")]
+
+
+@pytest.mark.parametrize("name", ["\x00\x1b[31m", "\ufffe\uffff", "漢" * 300, "\u202eevil", "]]>&amp;<!--", "W" * 9_000])
+def test_names_of_any_signs_make_a_well_formed_picture(name):
+    svg = timeline_svg(make_trace([(name, name, 0, 100)], title=name, clock=name))
+    labels = [text for text in texts(svg) if text]
+    assert len(svg) < 30_000
+    assert labels
+
+
+def test_labels_stay_within_their_bars():
+    svg = timeline_svg(make_trace([("a", "漢" * 300, 0, 100), ("b", "W" * 300, 0, 100)]))
+    labels = [text for text in texts(svg) if text.endswith("…") and "…" not in text[:-1]]
+    assert all(10 * 1.05 * len(text) < 1_300 for text in labels if text.startswith("漢"))
+    assert len(labels) >= 2
+
+
+def test_ten_thousand_lanes_make_a_picture():
+    svg = timeline_svg(random_trace(20_000, 10_000))
+    assert len(svg) < 1_500_000
+    assert ET.fromstring(svg).get("height") is not None
 
 
 def test_arrows_are_bounded():
     trace = make_trace([("a", "x", 0, 100), ("b", "x", 100, 200)], edges=[(0, 1)] * 1_000)
-    assert timeline_svg(trace).count("h6z") == MAX_SVG_WAITS
+    svg = timeline_svg(trace)
+    assert svg.count("h6z") == MAX_SVG_WAITS
+    assert "300 of 1,000 waits are drawn." in texts(svg)
 
 
 def test_picture_marks_changes_of_the_layout():

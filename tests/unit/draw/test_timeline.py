@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from gpustreamlab.errors import OptionError, TraceFileError
@@ -20,7 +24,8 @@ def test_save_writes_what_the_suffix_says_and_returns_the_path(tmp_path, name, s
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("run.htm", "Did you mean '.html'?"), ("run", "Choose from '.html', '.svg'."), ("run.pdf", ".svg")]
+    ("name", "hint"),
+    [("run.htm", "Did you mean '.html'?"), ("run", "Choose from '.html', '.png', '.svg'."), ("run.pdf", "Did you mean '.png'?")],
 )
 def test_unknown_suffix_is_an_option_error_with_the_choices(tmp_path, name, hint):
     with pytest.raises(OptionError, match="suffix") as caught:
@@ -29,10 +34,30 @@ def test_unknown_suffix_is_an_option_error_with_the_choices(tmp_path, name, hint
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", [".html", ".svg"])
+@pytest.mark.parametrize("suffix", [".html", ".svg", ".png"])
 def test_path_that_cannot_be_written_is_a_trace_file_error(tmp_path, suffix):
     with pytest.raises(TraceFileError, match="cannot be written"):
         Timeline(pipeline_trace()).save(tmp_path / "missing" / f"run{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".html", ".svg", ".png"])
+def test_full_disk_is_a_trace_file_error_and_leaves_the_old_file(tmp_path, monkeypatch, suffix):
+    target = tmp_path / f"run{suffix}"
+    target.write_bytes(b"old")
+
+    def write(self, data, **_):
+        # Some of it fits: what a disk does that fills up half-way.
+        with self.open("wb") as file:
+            file.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", write)
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(TraceFileError, match="No space left on device"):
+        Timeline(pipeline_trace()).save(target)
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    with target.open("rb") as file:
+        assert file.read() == b"old"
 
 
 def test_failing_save_leaves_the_old_file(tmp_path):

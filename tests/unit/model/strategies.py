@@ -16,13 +16,14 @@ from gpustreamlab.model import (
     Lane,
     Layout,
     LayoutChange,
+    Marker,
     Partition,
     SMResource,
     Trace,
     TraceMetadata,
     WorkqueueOptions,
 )
-from gpustreamlab.typing import CaptureTier
+from gpustreamlab.typing import CaptureTier, MarkerKind
 
 EXTRA_DTYPES = ("<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", ">i4", ">f8")
 TIMES_NS = st.integers(-(2**62), 2**62 - 1)
@@ -74,6 +75,7 @@ metadatas = st.builds(
     tier=st.sampled_from(CaptureTier),
     dropped_spans=st.integers(0, 2**63 - 1),
     pending_spans=st.integers(0, 2**31),
+    dropped_markers=st.integers(0, 2**31),
     epoch_unix_ns=st.integers(0, 2**63 - 1),
     title=texts,
 )
@@ -100,6 +102,7 @@ layouts = st.builds(
     ),
     is_enforced=st.booleans(),
 )
+markers = st.builds(Marker, time_ns=TIMES_NS, text=texts, kind=st.sampled_from(MarkerKind))
 layout_changes = st.builds(LayoutChange, time_ns=TIMES_NS, layout=st.none() | layouts)
 
 
@@ -186,4 +189,5 @@ def traces(draw: st.DrawFn) -> Trace:
         partition=draw(codes(size, len(own_partitions), lowest=-1)),
         partitions=own_partitions,
         layouts=tuple(draw(st.lists(layout_changes, max_size=3))),
+        markers=tuple(draw(st.lists(markers, max_size=3))),
     )

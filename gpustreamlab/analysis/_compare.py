@@ -1,0 +1,282 @@
+"""Two traces beside each other: what each lane and each name took in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows
+from gpustreamlab.analysis._concurrency import Concurrency, concurrency
+from gpustreamlab.analysis._summary import device_text, missing_facts
+from gpustreamlab.model import Trace, TraceMetadata
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComparedFigures:
+    """What the things of a table took in one trace."""
+
+    span_count: Int64Array
+    """How many counted spans each has; shape (n_items,), int64; 0 for what the trace does not have."""
+    busy_ns: Int64Array
+    """Busy time of each; shape (n_items,), int64, in ns. Of a lane: while at least one of its counted spans ran. Of a name:
+    what its counted spans add up to."""
+    median_ns: FloatArray
+    """Median duration of the counted spans of each; shape (n_items,), float64, in ns; NaN where there are none."""
+    is_there: BoolArray
+    """Whether the trace has it at all; shape (n_items,), bool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComparedItems:
+    """Lanes, or names, of two traces."""
+
+    items: tuple[str, ...]
+    """What the rows are called. Both traces' are matched by this."""
+    a: ComparedFigures
+    """What they took in the first trace."""
+    b: ComparedFigures
+    """What they took in the second trace."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def difference_ns(self) -> Int64Array:
+        """Busy time in b less that in a; shape (n_items,), int64, in ns."""
+        return self.b.busy_ns - self.a.busy_ns
+
+    @property
+    def ratio(self) -> FloatArray:
+        """Busy time in b / busy time in a; shape (n_items,), float64; NaN where a has none."""
+        return _ratios(self.b.busy_ns, self.a.busy_ns)
+
+    @property
+    def median_ratio(self) -> FloatArray:
+        """Median duration in b / median duration in a; shape (n_items,), float64; NaN where one has none, or a's is 0."""
+        return _ratios(self.b.median_ns, self.a.median_ns)
+
+    @property
+    def only_a(self) -> tuple[str, ...]:
+        """What only the first trace has."""
+        return tuple(item for item, there in zip(self.items, self.b.is_there.tolist(), strict=True) if not there)
+
+    @property
+    def only_b(self) -> tuple[str, ...]:
+        """What only the second trace has."""
+        return tuple(item for item, there in zip(self.items, self.a.is_there.tolist(), strict=True) if not there)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TraceComparison:
+    """The figures of two traces beside each other. Differences are b - a, ratios b / a."""
+
+    lanes: ComparedItems
+    """By lane: a's lanes in their order, then those that only b has."""
+    names: ComparedItems
+    """By name of the counted spans: first what changed most."""
+    a: Concurrency
+    """How much ran at once in the first trace."""
+    b: Concurrency
+    """How much ran at once in the second trace."""
+    counted: tuple[tuple[SpanKind, ...], tuple[SpanKind, ...]]
+    """Kinds of spans that count as busy time, in the first and in the second trace."""
+    metadata: tuple[TraceMetadata, TraceMetadata]
+    """Where the numbers of both come from."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What makes the two traces unlike, or incomplete, one sentence an entry; empty where nothing does."""
+        (meta_a, meta_b), (kinds_a, kinds_b) = self.metadata, self.counted
+        notes = []
+        if kinds_a != kinds_b:
+            notes.append(
+                f"Unlike: busy time is that of {_listed(kinds_a)} in a and of {_listed(kinds_b)} in b. Ranges contain queueing."
+            )
+        if (meta_a.simulated, meta_a.device.name) != (meta_b.simulated, meta_b.device.name):
+            notes.append(f"Not the same device: a is {device_text(meta_a)}, b is {device_text(meta_b)}.")
+        for which, meta in (("a", meta_a), ("b", meta_b)):
+            notes += [f"In {which}: {fact}." for fact in missing_facts(meta)]
+        return tuple(notes)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for the totals, each lane and each name, as a `pandas.DataFrame`.
+
+        The columns are ``level`` (``"total"``, ``"lane"`` or ``"name"``), ``item``, ``in_a``, ``in_b``, then for both
+        ``span_count_*``, ``busy_ns_*`` and ``median_ns_*``, and ``difference_ns``, ``ratio`` and ``median_ratio``. The totals
+        are one row each of ``wall_ns``, ``sum_ns``, ``active_ns`` and ``together_ns``, as busy times.
+        """
+        import pandas as pd
+
+        levels = (("total", self._totals()), ("lane", self.lanes), ("name", self.names))
+        frames = [pd.DataFrame({"level": level} | _columns(compared)) for level, compared in levels]
+        return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
+
+    def _totals(self) -> ComparedItems:
+        names = ("wall_ns", "sum_ns", "active_ns", "together_ns")
+        return ComparedItems(
+            items=names,
+            a=_total_figures([getattr(self.a, name) for name in names], int(self.lanes.a.span_count.sum())),
+            b=_total_figures([getattr(self.b, name) for name in names], int(self.lanes.b.span_count.sum())),
+        )
+
+
+def compare_traces(a: Trace, b: Trace) -> TraceComparison:
+    """Compare two traces by lane and by name.
+
+    Parameters
+    ----------
+    a, b
+        The traces: before and after, for example. Lanes and names are matched by what they are called, so the order and
+        number of both may differ.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> def run(ends_ns):
+    ...     return Trace(
+    ...         start_ns=[0, 0], end_ns=ends_ns, queued_ns=[0, 0], lane=[0, 1], name=[0, 1], kind=[0, 0],
+    ...         parent=[-1, -1], thread=[0, 0], names=("copy", "gemm"), threads=("MainThread",),
+    ...         lanes=(Lane(name="copies", stream=1), Lane(name="compute", stream=2)),
+    ...         metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
+    ...     )
+    >>> result = compare_traces(run([100, 400]), run([100, 300]))
+    >>> result.names.items, result.names.difference_ns.tolist(), result.names.ratio.tolist()
+    (('gemm', 'copy'), [-100, 0], [0.75, 1.0])
+    """
+    sides = (_Side(a), _Side(b))
+    lanes = tuple(dict.fromkeys(lane.name for trace in (a, b) for lane in trace.lanes))
+    names = tuple(dict.fromkeys(name for side in sides for name in side.used_names))
+    by_lane = [side.lane_figures(lanes) for side in sides]
+    by_name = [side.name_figures(names) for side in sides]
+    return TraceComparison(
+        lanes=ComparedItems(items=lanes, a=by_lane[0], b=by_lane[1]),
+        names=_most_changed_first(ComparedItems(items=names, a=by_name[0], b=by_name[1])),
+        a=sides[0].concurrency,
+        b=sides[1].concurrency,
+        counted=(sides[0].kinds, sides[1].kinds),
+        metadata=(a.metadata, b.metadata),
+    )
+
+
+class _Side:
+    """The counted spans of one of the two traces."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.kinds = counted_kinds(trace)
+        edges = busy_edges(trace, self.kinds)
+        self.concurrency = concurrency(trace, edges)
+        self._busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in edges], np.int64)
+        rows = np.flatnonzero(counted_rows(trace, self.kinds))
+        self._trace, self._lane, self._name = trace, trace.lane[rows], trace.name[rows]
+        self._duration_ns = trace.duration_ns[rows]
+        self._by_duration = np.argsort(self._duration_ns, kind="stable")
+        self.used_names = [trace.names[code] for code in np.unique(self._name).tolist()]
+
+    def lane_figures(self, items: Sequence[str]) -> ComparedFigures:
+        """Return what the lanes of these names took."""
+        return self._figures(items, [lane.name for lane in self._trace.lanes], self._lane, self._busy_ns)
+
+    def name_figures(self, items: Sequence[str]) -> ComparedFigures:
+        """Return what the spans of these names took."""
+        total_ns = np.zeros(len(self._trace.names), np.int64)
+        np.add.at(total_ns, self._name, self._duration_ns)
+        return self._figures(items, self._trace.names, self._name, total_ns, used=set(self.used_names))
+
+    def _figures(
+        self,
+        items: Sequence[str],
+        own: Sequence[str],
+        codes: np.ndarray,
+        busy_ns: Int64Array,
+        used: set[str] | None = None,
+    ) -> ComparedFigures:
+        place = {item: row for row, item in enumerate(items)}
+        # A trace may hold one name twice: both add up.
+        row_of = np.array([place.get(item, len(items)) for item in own], np.int64)
+        is_there = np.zeros(len(items) + 1, bool)
+        is_there[[row for row, item in zip(row_of.tolist(), own, strict=True) if used is None or item in used]] = True
+        busy = np.zeros(len(items) + 1, np.int64)
+        np.add.at(busy, row_of, busy_ns)
+        rows = row_of[codes] if len(own) else np.empty(0, np.int64)
+        count = np.bincount(rows, minlength=len(items) + 1)
+        return ComparedFigures(
+            span_count=count[:-1],
+            busy_ns=busy[:-1],
+            median_ns=self._medians(rows, count)[:-1],
+            is_there=is_there[:-1],
+        )
+
+    def _medians(self, rows: Int64Array, count: Int64Array) -> FloatArray:
+        """Return the median duration of each row's spans; NaN where it has none."""
+        keys = rows[self._by_duration]
+        # numpy sorts 16-bit keys by radix, in linear time.
+        narrow = keys.astype(np.uint16) if len(count) <= 1 << 16 else keys
+        ordered = self._duration_ns[self._by_duration[np.argsort(narrow, kind="stable")]]
+        first = np.concatenate(([0], np.cumsum(count)))[:-1]
+        medians: FloatArray = np.full(len(count), np.nan)
+        has = np.flatnonzero(count)
+        low, high = ordered[first[has] + (count[has] - 1) // 2], ordered[first[has] + count[has] // 2]
+        medians[has] = low + (high - low) / 2
+        return medians
+
+
+def _most_changed_first(compared: ComparedItems) -> ComparedItems:
+    larger_ns = np.maximum(compared.a.busy_ns, compared.b.busy_ns)
+    order = np.lexsort((-larger_ns, -np.abs(compared.difference_ns)))
+    sides = [
+        ComparedFigures(
+            span_count=side.span_count[order],
+            busy_ns=side.busy_ns[order],
+            median_ns=side.median_ns[order],
+            is_there=side.is_there[order],
+        )
+        for side in (compared.a, compared.b)
+    ]
+    return ComparedItems(items=tuple(compared.items[row] for row in order.tolist()), a=sides[0], b=sides[1])
+
+
+def _total_figures(times_ns: list[int], span_count: int) -> ComparedFigures:
+    return ComparedFigures(
+        span_count=np.full(len(times_ns), span_count, np.int64),
+        busy_ns=np.array(times_ns, np.int64),
+        median_ns=np.full(len(times_ns), np.nan),
+        is_there=np.ones(len(times_ns), bool),
+    )
+
+
+def _columns(compared: ComparedItems) -> dict[str, object]:
+    a, b = compared.a, compared.b
+    return {
+        "item": list(compared.items),
+        "in_a": a.is_there,
+        "in_b": b.is_there,
+        "span_count_a": a.span_count,
+        "span_count_b": b.span_count,
+        "busy_ns_a": a.busy_ns,
+        "busy_ns_b": b.busy_ns,
+        "difference_ns": compared.difference_ns,
+        "ratio": compared.ratio,
+        "median_ns_a": a.median_ns,
+        "median_ns_b": b.median_ns,
+        "median_ratio": compared.median_ratio,
+    }
+
+
+def _ratios(parts: Int64Array | FloatArray, wholes: Int64Array | FloatArray) -> FloatArray:
+    ratios: FloatArray = np.full(len(parts), np.nan)
+    np.divide(parts, wholes, out=ratios, where=wholes > 0)
+    return ratios
+
+
+def _listed(kinds: Sequence[SpanKind]) -> str:
+    return ", ".join(_PLURALS.get(kind, f"{kind.value}s") for kind in kinds)
+
+
+_PLURALS = {SpanKind.COPY: "copies"}

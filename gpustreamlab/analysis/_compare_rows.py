@@ -1,0 +1,154 @@
+"""A comparison of two traces as tables of text, for terminals and for pages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpustreamlab.analysis._compare import ComparedItems, TraceComparison
+from gpustreamlab.analysis._units import display_name, format_ns, format_share
+from gpustreamlab.typing import SpanKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """A table of text. The first column is what a row is about, all others are figures."""
+
+    title: str
+    """What it shows."""
+    head: tuple[str, ...]
+    """Names of its columns."""
+    rows: tuple[tuple[str, ...], ...]
+    """Its rows, as many cells as `head` has."""
+    more: str = ""
+    """What it leaves out; empty where it leaves out nothing."""
+
+
+def comparison_tables(result: TraceComparison, *, limit: int, name_limit: int) -> tuple[TextTable, ...]:
+    """Write a comparison as tables: totals, names, lanes.
+
+    Parameters
+    ----------
+    result
+        The comparison.
+    limit
+        How many names, and how many lanes, are listed.
+    name_limit
+        How many characters of a name are shown.
+    """
+    listed = (
+        ("Names, those that changed most first", "name", result.names),
+        ("Streams", "stream", result.lanes),
+    )
+    tables = [_totals(result)]
+    tables += [_items(title, what, items, limit=limit, name_limit=name_limit) for title, what, items in listed if len(items)]
+    return tuple(tables)
+
+
+def comparison_line(result: TraceComparison) -> str:
+    """Say the main finding in half a line."""
+    wall_a, wall_b = result.a.wall_ns, result.b.wall_ns
+    if not wall_a or not wall_b:
+        return f"wall time {format_ns(wall_a)} in a, {format_ns(wall_b)} in b"
+    return f"wall time {format_ns(wall_a)} → {format_ns(wall_b)} ({ratio_text(wall_b / wall_a)})"
+
+
+def ratio_text(ratio: float) -> str:
+    """Write a ratio with the digits that matter.
+
+    Examples
+    --------
+    >>> ratio_text(0.834), ratio_text(12.34), ratio_text(1234.5), ratio_text(float("nan"))
+    ('×0.83', '×12.3', '×1,234', '-')
+    """
+    if math.isnan(ratio):
+        return "-"
+    if 0 < ratio < 0.01:
+        return f"×{ratio:.1g}"
+    return f"×{ratio:,.0f}" if ratio >= 99.95 else f"×{ratio:.1f}" if ratio >= 9.995 else f"×{ratio:.2f}"
+
+
+def change_of_ns(difference_ns: float) -> str:
+    """Write a difference of times with its sign.
+
+    Examples
+    --------
+    >>> change_of_ns(1_500), change_of_ns(-1_500), change_of_ns(0)
+    ('+1.50 µs', '−1.50 µs', '0 ns')
+    """
+    sign = "+" if difference_ns > 0 else "−" if difference_ns < 0 else ""
+    return f"{sign}{format_ns(abs(difference_ns))}"
+
+
+def _totals(result: TraceComparison) -> TextTable:
+    a, b = result.a, result.b
+    times = (
+        ("wall time", a.wall_ns, b.wall_ns),
+        ("sum of busy times", a.sum_ns, b.sum_ns),
+        ("any stream busy", a.active_ns, b.active_ns),
+        ("2 or more busy", a.together_ns, b.together_ns),
+    )
+    rows = [
+        (what, format_ns(in_a), format_ns(in_b), change_of_ns(in_b - in_a), ratio_text(in_b / in_a if in_a else math.nan))
+        for what, in_a, in_b in times
+    ]
+    has_ranges = any(SpanKind.RANGE in kinds for kinds in result.counted)
+    speedup = f"speed-up of overlap{', up to' if has_ranges else ''}"
+    rows.append((speedup, _number(a.speedup), _number(b.speedup), _number(b.speedup - a.speedup, is_change=True), ""))
+    rows.append(("2 or more busy, share", format_share(a.together_share), format_share(b.together_share), "", ""))
+    return TextTable(title="Totals", head=("", "a", "b", "b − a", "b / a"), rows=tuple(rows))
+
+
+def _items(title: str, what: str, items: ComparedItems, *, limit: int, name_limit: int) -> TextTable:
+    count = min(len(items), limit)
+    columns = (
+        items.items[:count],
+        _counts(items, count),
+        _busy(items.a.busy_ns[:count].tolist(), items.a.is_there[:count].tolist()),
+        _busy(items.b.busy_ns[:count].tolist(), items.b.is_there[:count].tolist()),
+        [change_of_ns(difference) for difference in items.difference_ns[:count].tolist()],
+        _ratio_cells(items, count),
+        [_medians(in_a, in_b) for in_a, in_b in zip(items.a.median_ns[:count], items.b.median_ns[:count], strict=True)],
+    )
+    rows = [(display_name(name, name_limit), *cells) for name, *cells in zip(*columns, strict=True)]
+    more = len(items) - count
+    return TextTable(
+        title=title,
+        head=(what, "spans", "busy a", "busy b", "b − a", "b / a", "median"),
+        rows=tuple(rows),
+        more=f"and {more:,} more: see to_pandas()" if more else "",
+    )
+
+
+def _counts(items: ComparedItems, count: int) -> list[str]:
+    pairs = zip(items.a.span_count[:count].tolist(), items.b.span_count[:count].tolist(), strict=True)
+    return [f"{in_a:,}" if in_a == in_b else f"{in_a:,}→{in_b:,}" for in_a, in_b in pairs]
+
+
+def _busy(times_ns: list[int], is_there: list[bool]) -> list[str]:
+    return [format_ns(time_ns) if there else "-" for time_ns, there in zip(times_ns, is_there, strict=True)]
+
+
+def _ratio_cells(items: ComparedItems, count: int) -> list[str]:
+    cells = []
+    places = zip(items.ratio[:count].tolist(), items.a.is_there[:count], items.b.is_there[:count], strict=True)
+    for ratio, in_a, in_b in places:
+        cells.append(ratio_text(ratio) if in_a and in_b else "only in a" if in_a else "only in b")
+    return cells
+
+
+def _medians(in_a: float, in_b: float) -> str:
+    first, second = ("-" if math.isnan(median_ns) else format_ns(median_ns) for median_ns in (in_a, in_b))
+    if first == second:
+        return first
+    value, _, unit = first.partition(" ")
+    # A unit that both share is written once.
+    return f"{value}→{second}" if second.endswith(f" {unit}") else f"{first}→{second}"
+
+
+def _number(value: float, *, is_change: bool = False) -> str:
+    if math.isnan(value):
+        return "-"
+    if not is_change:
+        return f"{value:.2f}"
+    return f"{'+' if value > 0 else '−' if value < 0 else ''}{abs(value):.2f}"

@@ -1,0 +1,273 @@
+"""Spans as columns on their way to the page: sorted, packed into bytes, with a manifest that says how to read them.
+
+The page's side is `viewer/columns.js`. A column is a constant, or unsigned integers above a bias, of 1, 2, 4 or 8 bytes; the
+largest value of the type stands for the next of the column's exceptions, which are signed and of 8 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.draw._deflate import deflate
+from gpustreamlab.model import Trace
+from gpustreamlab.typing import BoolArray, Int64Array
+
+_WIDTHS = (1, 2, 4)
+
+
+def _nothing() -> Int64Array:
+    return np.empty(0, np.int64)
+
+
+def _no_edges() -> Int64Array:
+    return np.empty((0, 4), np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpanColumns:
+    """Spans sorted by row, then by start, as columns of equal length; times are in ns since the page's zero."""
+
+    row: Int64Array
+    """Row code of each span; shape (n,), int64."""
+    start_ns: Int64Array
+    """Start; shape (n,), int64."""
+    end_ns: Int64Array
+    """End; shape (n,), int64."""
+    name: Int64Array
+    """Code of the name; shape (n,), int64."""
+    kind: Int64Array
+    """Code of the kind; shape (n,), int64."""
+    thread: Int64Array
+    """Code of the host thread, -1 where unknown; shape (n,), int64."""
+    partition: Int64Array
+    """0 for the whole card, else one more than the code of the partition; shape (n,), int64."""
+    queueing_ns: Int64Array
+    """From the enqueue to the start; shape (n,), int64."""
+    place: Int64Array
+    """Row of the trace, or append index; shape (n,), int64."""
+    count: Int64Array = field(default_factory=_nothing)
+    """How many spans each stands for; shape (n,), int64; 1 if left out."""
+    busy_ns: Int64Array = field(default_factory=_nothing)
+    """Busy time of those; shape (n,), int64; the span's duration if left out."""
+    edges: Int64Array = field(default_factory=_no_edges)
+    """Arrows: end of the source in ns, its row, start of the target in ns, its row; shape (n_edges, 4), int64."""
+
+    def __post_init__(self) -> None:
+        if len(self.count) != len(self.row):
+            object.__setattr__(self, "count", np.ones(len(self.row), np.int64))
+        if len(self.busy_ns) != len(self.row):
+            object.__setattr__(self, "busy_ns", self.end_ns - self.start_ns)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> SpanColumns:
+    """Return all spans of a trace, sorted as the page needs them.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    codes : ndarray of int, shape (n_spans,)
+        Row code of each span.
+    zero_ns
+        The trace's time that is the page's zero.
+    """
+    order = _span_order(np.asarray(codes), trace.start_ns, trace.end_ns)
+
+    def taken(column: NDArray[Any]) -> Int64Array:
+        if len(column) and column[0] == column[-1] and (column == column[0]).all():
+            return np.full(len(column), column[0], np.int64)
+        sorted_column = column if order is None else column[order]
+        return sorted_column.astype(np.int64, copy=False)
+
+    start_ns = taken(trace.start_ns)
+    return SpanColumns(
+        row=taken(np.asarray(codes)),
+        start_ns=start_ns - zero_ns,
+        end_ns=taken(trace.end_ns) - zero_ns,
+        name=taken(trace.name),
+        kind=taken(trace.kind),
+        thread=taken(trace.thread),
+        partition=taken(trace.partition) + 1,
+        queueing_ns=start_ns - taken(trace.queued_ns),
+        place=np.arange(len(trace)) if order is None else order,
+        edges=_edge_columns(trace, np.asarray(codes), zero_ns),
+    )
+
+
+Spec: TypeAlias = int | dict[str, int] | None
+"""How one column is read: its constant value; where it lies, and how; None where it follows from the others."""
+
+
+def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, Any], bytes]:
+    """Pack spans into bytes.
+
+    Parameters
+    ----------
+    columns
+        The spans.
+    level
+        How hard to deflate them, 1 to 9, for a file; None leaves the bytes as they are, for the wire.
+
+    Returns
+    -------
+    tuple of dict and bytes
+        What `unpackColumns` needs besides the bytes, which can be written as JSON; and the bytes.
+    """
+    parts = _Parts(is_shuffled=level is not None)
+    opens = _row_opens(columns.row)
+    manifest = {
+        "format": 1,
+        "n": len(columns),
+        "deflated": level is not None,
+        "runs": _runs(columns.row, opens),
+        "columns": _pack_spans(columns, opens, parts),
+        "edges": {"n": len(columns.edges), "columns": _pack_edges(columns.edges, parts)},
+    }
+    blob = b"".join(parts.chunks) if level is None else deflate(parts.chunks, level)
+    return manifest, blob
+
+
+def _span_order(codes: NDArray[Any], start_ns: Int64Array, end_ns: Int64Array) -> Int64Array | None:
+    """Return the order by row, start and end; None where the spans are in it."""
+    if (_is_sorted(codes) and not len(codes)) or (_misplaced(codes, start_ns, end_ns).size == 0 and _is_sorted(codes)):
+        return None
+    # numpy sorts 16-bit keys by radix, in linear time.
+    small = codes.astype(np.uint16) if len(codes) and int(codes.max()) < 1 << 16 else codes
+    order: Int64Array = np.argsort(small, kind="stable")
+    sorted_codes, start_ns, end_ns = codes[order], start_ns[order], end_ns[order]
+    wrong = _misplaced(sorted_codes, start_ns, end_ns)
+    if wrong.size:
+        rows = np.flatnonzero(np.isin(sorted_codes, np.unique(sorted_codes[wrong])))
+        order[rows] = order[rows][np.lexsort((end_ns[rows], start_ns[rows], sorted_codes[rows]))]
+    return order
+
+
+def _is_sorted(codes: NDArray[Any]) -> bool:
+    return bool((codes[1:] >= codes[:-1]).all())
+
+
+def _misplaced(codes: NDArray[Any], start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+    """Return the places of spans that should come before the one in front of them in their row."""
+    later = start_ns[1:] > start_ns[:-1]
+    if later.all():
+        return _nothing()
+    equal = (start_ns[1:] == start_ns[:-1]) & (end_ns[1:] >= end_ns[:-1])
+    return np.flatnonzero(~(later | equal) & (codes[1:] == codes[:-1])) + 1
+
+
+def _edge_columns(trace: Trace, codes: NDArray[Any], zero_ns: int) -> Int64Array:
+    source, target = trace.edges.source, trace.edges.target
+    sides = (trace.end_ns[source] - zero_ns, codes[source], trace.start_ns[target] - zero_ns, codes[target])
+    return np.stack(sides, axis=1).astype(np.int64)
+
+
+def _row_opens(row: Int64Array) -> BoolArray:
+    opens = np.ones(len(row), bool)
+    np.not_equal(row[1:], row[:-1], out=opens[1:])
+    return opens
+
+
+def _runs(row: Int64Array, opens: BoolArray) -> list[list[int]]:
+    first = np.flatnonzero(opens)
+    counts = np.diff(first, append=len(row))
+    return np.stack((row[first], counts), axis=1).tolist()  # type: ignore[no-any-return]
+
+
+def _pack_spans(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> Mapping[str, Spec]:
+    duration_ns = columns.end_ns - columns.start_ns
+    is_counted = (columns.place[1:] == columns.place[:-1] + 1).all() and (columns.place[:1] == 0).all()
+    is_plain = (columns.count == 1).all() and np.array_equal(columns.busy_ns, duration_ns)
+    return {
+        "gap": parts.add(_steps(columns.start_ns, columns.end_ns, opens)),
+        "duration": parts.add(duration_ns),
+        "name": parts.add(columns.name),
+        "kind": parts.add(columns.kind),
+        "thread": parts.add(columns.thread),
+        "partition": parts.add(columns.partition),
+        "queueing": parts.add(columns.queueing_ns),
+        "place": None if is_counted else _pack_places(columns.place, opens, parts),
+        "count": 1 if is_plain else parts.store(columns.count),
+        "busy": None if is_plain else parts.add(columns.busy_ns),
+    }
+
+
+def _pack_places(place: Int64Array, opens: BoolArray, parts: _Parts) -> Spec:
+    return parts.store(_steps(place, place, opens)) | {"highest": int(place.max(initial=0))}
+
+
+def _pack_edges(edges: Int64Array, parts: _Parts) -> Mapping[str, Spec]:
+    x0_ns, source, x1_ns, target = edges.T
+    return {
+        "step": parts.add(np.diff(x0_ns, prepend=0)),
+        "width": parts.add(x1_ns - x0_ns),
+        "source": parts.add(source),
+        "target": parts.add(target),
+    }
+
+
+def _steps(values: Int64Array, before: Int64Array, opens: BoolArray) -> Int64Array:
+    """Return how far each value lies behind the one before it in `before`; the first of a row, behind 0."""
+    steps = values.copy()
+    steps[1:] -= np.where(opens[1:], 0, before[:-1])
+    return steps
+
+
+class _Parts:
+    """Pieces of a blob, and where each column lies in it."""
+
+    def __init__(self, *, is_shuffled: bool) -> None:
+        self.chunks: list[bytes] = []
+        self._is_shuffled = is_shuffled
+        self._size = 0
+
+    def add(self, values: Int64Array) -> Spec:
+        """Append a column, unless it is constant, and return how it is read."""
+        if not len(values) or (values[0] == values[-1] and (values == values[0]).all()):
+            return int(values[0]) if len(values) else 0
+        return self.store(values)
+
+    def store(self, values: Int64Array) -> dict[str, int]:
+        """Append a column and return how it is read."""
+        least, most = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+        bias, width, odd = _choose_width(values, least, most)
+        spec = {"at": self._size, "bytes": width, "bias": bias, "least": least, "most": most}
+        unsigned = (values - bias).astype(f"<u{width}") if width < 8 else values.astype("<i8")
+        if odd.size:
+            unsigned[odd] = (1 << 8 * width) - 1
+        self._append(unsigned)
+        if odd.size:
+            spec |= {"exceptions": len(odd), "exceptionsAt": self._size}
+            self._append(values[odd].astype("<i8"))
+        return spec
+
+    def _append(self, values: NDArray[Any]) -> None:
+        self._size += values.nbytes
+        if not self._is_shuffled:
+            self.chunks.append(values.tobytes())
+            return
+        planes = values.view(np.uint8).reshape(len(values), values.itemsize)
+        self.chunks += [planes[:, place].tobytes() for place in range(values.itemsize)]
+
+
+def _choose_width(values: Int64Array, least: int, most: int) -> tuple[int, int, Int64Array]:
+    """Return the bias and the width that take the fewest bytes, and the places of the values that do not fit."""
+    biases = (least, 0) if least < 0 else (least,) if most - least < 255 else (0,)
+    best = (8 * len(values), 0, 8)
+    for bias in biases:
+        for width in _WIDTHS:
+            limit = bias + (1 << 8 * width) - 1
+            odd = 0 if most < limit else int(np.count_nonzero(values >= limit))
+            odd += int(np.count_nonzero(values < bias)) if least < bias else 0
+            best = min(best, (width * len(values) + 8 * odd, bias, width))
+    _, bias, width = best
+    if width == 8:
+        return 0, 8, _nothing()
+    return bias, width, np.flatnonzero((values < bias) | (values >= bias + (1 << 8 * width) - 1))

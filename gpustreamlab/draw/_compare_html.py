@@ -1,0 +1,98 @@
+"""Two timelines as one HTML page that needs nothing else: one above the other on the same scale of time, and what differs."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+from gpustreamlab.analysis import TextTable, TraceComparison, comparison_line, comparison_tables
+from gpustreamlab.draw._base85 import to_base85
+from gpustreamlab.draw._colours import name_styles
+from gpustreamlab.draw._columns import pack_columns
+from gpustreamlab.draw._figure import draw_figure
+from gpustreamlab.draw._header import header_html
+from gpustreamlab.draw._html import LEVEL, bokeh_text, pack_text, viewer_packed
+from gpustreamlab.draw._picture import Picture, plan_picture
+from gpustreamlab.draw._tables import scene_tables
+from gpustreamlab.draw._viewer import fill_template, viewer_style, viewer_text
+from gpustreamlab.model import Trace
+
+LISTED_ITEMS = 200
+"""How many names, and how many lanes, the page lists."""
+
+NAME_CHARACTERS = 80
+"""How many characters of a name the tables show."""
+
+
+def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
+    """Return the page as text.
+
+    Parameters
+    ----------
+    a, b
+        The traces. The time of each begins at its own first span.
+    result
+        What `compare_traces` says of them.
+    """
+    sides = (plan_picture(a), plan_picture(b))
+    data_a, data_b = _sides_data(sides)
+    return fill_template(
+        "compare.html",
+        title="Comparison of two timelines",
+        style=viewer_text("page.css") + viewer_text("compare.css") + viewer_style(),
+        finding=escape(comparison_line(result)),
+        notes="".join(f'<p class="gsl-missing">&#9888; {escape(note)}</p>' for note in result.notes),
+        headera=header_html(sides[0].header, sides[0].scene.notes),
+        headerb=header_html(sides[1].header, sides[1].scene.notes),
+        tables=f'<div class="gsl-tables">{comparison_tables_html(result)}</div>',
+        bokeh=bokeh_text(),
+        viewer=viewer_packed(),
+        dataa=data_a[0],
+        spansa=data_a[1],
+        datab=data_b[0],
+        spansb=data_b[1],
+        boot=viewer_text("page.js"),
+    )
+
+
+def comparison_tables_html(result: TraceComparison, limit: int = LISTED_ITEMS) -> str:
+    """Write the figures of a comparison as HTML tables; every text is escaped."""
+    return "".join(_table(table) for table in comparison_tables(result, limit=limit, name_limit=NAME_CHARACTERS))
+
+
+def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return data and spans of both timelines as letters: with one length of the axis, one room for names, one look a name."""
+    tables = [scene_tables(side.trace, side.scene, side.header, side.counted) for side in sides]
+    extent_ns = max(table["extent_ns"] for table in tables)
+    border_px = max(table["border_px"] for table in tables)
+    looks = _common_looks(sides)
+    packed = []
+    for side, table in zip(sides, tables, strict=True):
+        common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": [looks[name] for name in side.trace.names]}
+        packed.append(_pack(side, table | common))
+    return packed[0], packed[1]
+
+
+def _common_looks(sides: tuple[Picture, Picture]) -> dict[str, list[str]]:
+    names = tuple(dict.fromkeys(name for side in sides for name in side.trace.names))
+    return {name: [style.fill, style.hatch, style.text] for name, style in zip(names, name_styles(names), strict=True)}
+
+
+def _pack(side: Picture, tables: dict[str, Any]) -> tuple[str, str]:
+    from bokeh.embed import json_item
+
+    manifest, spans = pack_columns(side.columns, level=LEVEL)
+    data = {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}
+    return pack_text(json.dumps(data, separators=(",", ":"))), to_base85(spans)
+
+
+def _table(table: TextTable) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in table.rows
+    )
+    more = f'<p class="gsl-source">{escape(table.more)}</p>' if table.more else ""
+    caption = f"<caption>{escape(table.title)}</caption>"
+    return f'<table class="gsl-compared">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}'

@@ -1,0 +1,100 @@
+"""Names and partitions with how they look, beside a static picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpustreamlab.analysis import display_name
+from gpustreamlab.draw._colours import DARK_TEXT, NameStyle, PartitionStyle
+from gpustreamlab.draw._scene import Scene
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.typing import FloatArray, Int64Array
+
+LEGEND_PARTITIONS = 12
+"""How many partitions the legend shows: the first."""
+
+LEGEND_NAMES = 14
+"""How many names the legend shows: those that take most time."""
+
+PARTITION_LEAD = "SMs by partition:"
+"""What stands before the partitions."""
+
+_KIND_FILL = "#d5d9dd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legend:
+    """Names and partitions, and how they look."""
+
+    names: tuple[tuple[str, NameStyle], ...]
+    """Names, then kinds that have a hatch of their own."""
+    more_names: int
+    """How many names are left out."""
+    partitions: tuple[tuple[str, PartitionStyle], ...]
+    """Partitions; empty where there are none."""
+    more_partitions: int
+    """How many partitions are left out."""
+
+
+def plan_legend(trace: Trace, scene: Scene, band_steps: list[tuple[FloatArray, Int64Array]]) -> Legend:
+    """Choose what a static picture's legend shows."""
+    codes, more = used_names(trace, LEGEND_NAMES)
+    bands = [
+        (band.label if len(times_ns) else f"{band.label}, idle", band.style)
+        for band, (times_ns, _) in zip(scene.bands, band_steps, strict=True)
+        if len(times_ns) or band.name is not None
+    ]
+    return Legend(
+        names=(*((display_name(trace.names[code], 28), scene.styles[code]) for code in codes), *_kind_entries(trace, scene)),
+        more_names=more,
+        partitions=tuple(bands[:LEGEND_PARTITIONS]),
+        more_partitions=max(0, len(bands) - LEGEND_PARTITIONS),
+    )
+
+
+def used_names(trace: Trace, limit: int) -> tuple[list[int], int]:
+    """Return the codes of the names that take most time, in their own order, and how many more there are."""
+    count = np.bincount(trace.name, minlength=len(trace.names))
+    totals = np.bincount(trace.name, weights=trace.duration_ns, minlength=len(trace.names))
+    present = np.flatnonzero(count)
+    longest = present[np.argsort(-totals[present], kind="stable")][:limit]
+    return sorted(longest.tolist()), len(present) - len(longest)
+
+
+def partition_swatch_svg(style: PartitionStyle) -> str:
+    """Draw a partition's colour, hatch and letters as SVG shapes, 24 by 14."""
+    lines = _SWATCH_PATHS.get(style.hatch)
+    hatch = f'<path d="{lines}" transform="scale(1.5 1.17)" stroke="#101418" stroke-opacity=".3" fill="none"/>' if lines else ""
+    letters = (
+        f'<text x="12" y="11" font-size="11" font-weight="700" text-anchor="middle" fill="{DARK_TEXT}">{style.letter}</text>'
+    )
+    return f'<rect width="24" height="14" rx="2" fill="{style.fill}"/>{hatch}{letters if style.letter else ""}'
+
+
+def swatch_svg(style: NameStyle) -> str:
+    """Draw a name's colour and hatch as SVG shapes, 16 by 12."""
+    lines = _SWATCH_PATHS.get(style.hatch)
+    hatch = f'<path d="{lines}" stroke="#101418" stroke-opacity=".45" fill="none"/>' if lines else ""
+    return f'<rect width="16" height="12" rx="2" fill="{style.fill}"/>{hatch}'
+
+
+def _kind_entries(trace: Trace, scene: Scene) -> list[tuple[str, NameStyle]]:
+    present = np.flatnonzero(np.bincount(trace.kind, minlength=len(SPAN_KINDS))).tolist()
+    return [
+        (f"kind: {SPAN_KINDS[kind].value}", NameStyle(fill=_KIND_FILL, hatch=scene.kind_hatch[kind], text=DARK_TEXT))
+        for kind in present
+        if scene.kind_hatch[kind]
+    ]
+
+
+_SWATCH_PATHS = {
+    "/": "M-2 12L10 0M6 12L18 0",
+    "\\": "M-2 0L10 12M6 0L18 12",
+    "-": "M0 4H16M0 9H16",
+    "|": "M4 0V12M10 0V12",
+    "x": "M0 0L12 12M12 0L0 12",
+    "+": "M4 0V12M11 0V12M0 6H16",
+    ".": "M3 3V5M8 3V5M13 3V5M3 8V10M8 8V10M13 8V10",
+}

@@ -1,0 +1,94 @@
+"""The static picture as a bitmap, for places that take no SVG. Rendered by resvg, which is imported when it is needed."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from functools import cache
+
+from gpustreamlab.draw._picture import Picture
+from gpustreamlab.draw._svg import timeline_svg
+from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
+from gpustreamlab.model import Trace
+
+PNG_SCALE = 2.0
+"""Pixels of a picture for each px of the page, where nothing else is asked for."""
+
+SCALE_LIMITS = (0.1, 8.0)
+"""Least and most of them: the most makes a picture of 8,000 px in width."""
+
+_CSS_DPI = 96
+_INCH_M = 0.0254
+_PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
+
+
+def timeline_png(trace: Trace, *, scale: float = PNG_SCALE, picture: Picture | None = None) -> bytes:
+    """Draw a trace as a PNG picture: what `timeline_svg` draws.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    scale
+        Pixels for each px of the page: at 2, a picture is 2,000 pixels wide. It says its size, so a document shows it as wide
+        at every scale.
+    picture
+        Their layout, where it is planned already.
+
+    Raises
+    ------
+    OptionError
+        If the scale is no number from 0.1 to 8.
+    MissingExtraError
+        If the package that renders is not installed.
+    GPUStreamLabError
+        If this machine has no font to write the texts in.
+    """
+    check_scale(scale)
+    render = _renderer()
+    if not _has_fonts():
+        raise GPUStreamLabError(
+            "A picture without its texts would say nothing, and no font was found on this machine. "
+            "Install one (on Debian or Ubuntu: apt install fonts-dejavu-core), or save as .svg or .html, which need none here."
+        )
+    return _with_size(render(timeline_svg(trace, picture=picture), float(scale)), scale)
+
+
+def check_scale(scale: object) -> None:
+    """Raise `OptionError` where a scale is no number within `SCALE_LIMITS`."""
+    least, most = SCALE_LIMITS
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if not (is_number and least <= scale <= most):
+        raise OptionError(f"scale is {scale!r}; it is a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
+
+
+def _renderer() -> Callable[[str, float], bytes]:
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError as error:
+        raise MissingExtraError(
+            "Saving a timeline as .png needs the package resvg-py, which is not installed. "
+            "Install it with: pip install 'gpustreamlab[png]' - or save as .svg, which needs nothing more."
+        ) from error
+
+    def render(svg: str, scale: float) -> bytes:
+        return bytes(svg_to_bytes(svg_string=svg, zoom=scale))
+
+    return render
+
+
+@cache
+def _has_fonts() -> bool:
+    # Without fonts, resvg leaves texts out and says nothing.
+    render = _renderer()
+    return render(_PROBE.format('<text y="15" font-family="sans-serif">x</text>'), 1.0) != render(_PROBE.format(""), 1.0)
+
+
+def _with_size(png: bytes, scale: float) -> bytes:
+    """Add the size of its pixels to a picture. Source: PNG specification, chunk ``pHYs``."""
+    per_metre = round(_CSS_DPI * scale / _INCH_M)
+    body = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    head_end = 8 + 12 + 13  # signature, then the header, which comes first
+    return png[:head_end] + chunk + png[head_end:]

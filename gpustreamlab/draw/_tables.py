@@ -1,0 +1,138 @@
+"""What the viewer in the browser knows beside the spans: lanes, rows, names, partitions, marks, as a JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gpustreamlab.analysis import RowTable, counted_kinds, display_name
+from gpustreamlab.draw._header import Header
+from gpustreamlab.draw._scene import Scene, plan_scene
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.typing import FloatArray, SpanKind
+
+FORMAT = 1
+"""Version of the object; a viewer refuses one that it does not know."""
+
+NAME_CHARACTERS = 200
+"""How many characters of a name, a stream or a thread the viewer gets."""
+
+Tables = dict[str, Any]
+"""A JSON object; what it holds is said in ``docs/explanations/decisions/0010``."""
+
+
+def plan_tables(
+    trace: Trace,
+    rows: RowTable,
+    *,
+    zero_ns: int,
+    width_ns: float,
+    header: Header,
+    counted: Sequence[SpanKind] | None = None,
+) -> Tables:
+    """Plan all that the viewer shows beside the spans.
+
+    Parameters
+    ----------
+    trace
+        The tables; it may have no spans, as those of a live view come later.
+    rows
+        The rows, by the codes that spans refer to. They may be more at the next call, and their places others.
+    zero_ns
+        The trace's time at which the axis has its 0.
+    width_ns
+        How far the spans reach from there.
+    header
+        The facts above the picture.
+    counted
+        Kinds of spans that count as busy time; None for those of the trace.
+    """
+    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns)
+    return scene_tables(trace, scene, header, counted_kinds(trace) if counted is None else counted)
+
+
+def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[SpanKind]) -> Tables:
+    """Write a scene as the viewer's JSON object."""
+    meta = trace.metadata
+    return {
+        "format": FORMAT,
+        # Wall-clock times have more digits than a number of JavaScript.
+        "zero_ns": str(scene.zero_ns),
+        "epoch_unix_ns": str(meta.epoch_unix_ns),
+        "extent_ns": scene.width_ns,
+        "sm_count": meta.device.sm_count,
+        "simulated": meta.simulated,
+        "header": asdict(header) | {"missing": list(header.missing)},
+        "names": [_shown(name) for name in trace.names],
+        "name_styles": [[style.fill, style.hatch, style.text] for style in scene.styles],
+        "threads": [_shown(thread) for thread in trace.threads],
+        "kinds": [kind.value for kind in SPAN_KINDS],
+        "kind_styles": [list(pair) for pair in zip(scene.kind_fill, scene.kind_hatch, strict=True)],
+        "kind_counted": [kind in counted for kind in SPAN_KINDS],
+        "lanes": _lane_entries(trace, scene),
+        "groups": _group_entries(scene),
+        "rows": _row_entries(scene),
+        "partitions": [{"text": part.text, "sms": part.granted_sms, "band": part.band} for part in scene.partitions],
+        "bands": [
+            {"label": band.label, "fill": band.style.fill, "hatch": band.style.hatch, "letter": band.style.letter}
+            for band in scene.bands
+        ],
+        "marks": [{"time": mark.time_ns, "text": mark.text, "kind": mark.kind} for mark in scene.marks],
+        "mark_rows": list(scene.mark_rows),
+        "height_px": _px(scene.height_px),
+        "border_px": scene.border_px,
+        "notes": list(scene.notes),
+    }
+
+
+def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
+    return [
+        {
+            # As it is: an expression that selects the lane in a DataFrame is made of it.
+            "name": lane.name,
+            "label": box.label,
+            "detail": box.detail,
+            "group": box.group,
+            "top": _px(box.top),
+            "bottom": _px(box.bottom),
+        }
+        for lane, box in zip(trace.lanes, scene.lanes, strict=True)
+    ]
+
+
+def _group_entries(scene: Scene) -> list[dict[str, Any]]:
+    return [
+        {
+            "label": box.group.label,
+            "detail": box.group.detail,
+            "fill": box.group.style.fill,
+            "hatch": box.group.style.hatch,
+            "letter": box.group.style.letter,
+            "top": _px(box.top),
+            "head_bottom": _px(box.head_bottom),
+            "bottom": _px(box.bottom),
+        }
+        for box in scene.groups
+    ]
+
+
+def _row_entries(scene: Scene) -> list[dict[str, Any]]:
+    lane, overlaps = scene.rows.lane.tolist(), scene.rows.overlaps.tolist()
+    return [
+        {"lane": code, "top": top, "bottom": bottom, "overlaps": overlap}
+        for code, top, bottom, overlap in zip(lane, _px_list(scene.row_top), _px_list(scene.row_bottom), overlaps, strict=True)
+    ]
+
+
+def _shown(name: str) -> str:
+    return display_name(name, NAME_CHARACTERS)
+
+
+def _px(place: float) -> float:
+    return round(place, 2)
+
+
+def _px_list(places: FloatArray) -> list[float]:
+    rounded: list[float] = places.round(2).tolist()
+    return rounded

@@ -1,0 +1,346 @@
+"""The timeline as text: for terminals, and wherever no picture can be shown."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpustreamlab.analysis import (
+    Concurrency,
+    concurrency,
+    counted_kinds,
+    display_name,
+    format_ns,
+    format_share,
+    headline,
+    missing_facts,
+    partition_warnings,
+    source_facts,
+    time_ticks,
+)
+from gpustreamlab.draw._marks import plan_marks
+from gpustreamlab.draw._text_grid import choose_rows, plan_text_grid
+from gpustreamlab.model import Trace
+from gpustreamlab.typing import SpanKind
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
+
+MIN_TEXT_WIDTH = 40
+"""Fewest columns that a text timeline takes; a narrower terminal breaks its lines."""
+
+MAX_TEXT_WIDTH = 400
+"""Most columns that it takes."""
+
+LISTED_MARKS = 6
+"""How many marks are listed under the picture: the first."""
+
+SHADES = " ░▒▓█"
+"""Signs of a column's busy share: none, up to a third, up to two thirds, not all, all of it."""
+
+LEVELS = " ▁▂▃▄▅▆▇█"
+"""Signs of how many lanes are busy, from none to the most."""
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""Signs of names: the first is of the name that takes most time."""
+
+NOT_BUSY = "·"
+"""Sign of a column that holds spans, but none that count as busy time."""
+
+_STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red")
+"""Colours of letters, as the terminal's own theme has them."""
+
+_BUSY_LABEL, _SHARE_WIDTH = "busy streams", 5
+
+
+class TextTimeline:
+    """A trace as a picture of signs: a line for each lane, by partition, over a time axis.
+
+    `rich.print` draws it as wide as the terminal; ``str()`` of it is the same without colours.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield from _lines(self._trace, options.max_width)
+
+    def __str__(self) -> str:
+        return text_timeline(self._trace)
+
+
+def text_timeline(trace: Trace, width: int | None = None) -> str:
+    """Draw a trace as plain text.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    width
+        How many columns it may take, from `MIN_TEXT_WIDTH`; None takes the terminal's width, or 80 where there is none.
+
+    Returns
+    -------
+    str
+        Lines of at most that width. A lane's line says for each column how much of it was busy; a letter stands where the name
+        that takes most of a column changes.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> trace = Trace(
+    ...     start_ns=[0, 50], end_ns=[100, 250], queued_ns=[0, 0], lane=[0, 1], name=[0, 1], kind=[0, 0],
+    ...     parent=[-1, -1], thread=[0, 0], names=("copy", "gemm"), threads=("MainThread",),
+    ...     lanes=(Lane(name="copies", stream=1), Lane(name="compute", stream=2)),
+    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4, simulated=True)),
+    ... )
+    >>> print(text_timeline(trace, 60))
+    Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
+    copies      │B███████████████▒                        │  40%
+    compute     │        A████████████████████████████████│  80%
+    busy streams│▄▄▄▄▄▄▄▄████████▆▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄│  ≤ 2
+                 ╵0 ns           ╵100 ns         ╵200 ns
+    A gemm 200 ns ×1   B copy 100 ns ×1
+    ░▒▓█ busy share of a column of 6.1 ns
+    2 or more streams busy 20% of the time; speed-up of overlap
+    up to 1.20, at best 1.50
+    Tier: ranges (event pairs; ranges contain queueing) · clock
+    error ±0 ns · ranges ±0 ns after a correction of 0 ns
+    """
+    columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
+    return "\n".join(line.plain.rstrip() for line in _lines(trace, columns))
+
+
+def _lines(trace: Trace, width: int) -> list[Text]:
+    width = min(max(width, MIN_TEXT_WIDTH), MAX_TEXT_WIDTH)
+    lines: list[Text] = []
+    if len(trace):
+        picture = _Picture(trace, width)
+        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}", width, "bold")
+        lines += picture.lines()
+        lines += _wrapped(_finding(trace, picture.result), width)
+    else:
+        lines += _wrapped(headline(trace), width, "bold")
+    lines += _wrapped(" · ".join(source_facts(trace.metadata)), width, "dim")
+    for fact in [*missing_facts(trace.metadata), *partition_warnings(trace)]:
+        lines += _wrapped(f"⚠ {fact}", width, "yellow")
+    return lines
+
+
+class _Picture:
+    """The lanes of one trace at one width."""
+
+    def __init__(self, trace: Trace, width: int) -> None:
+        self._rows = choose_rows(trace)
+        self.result = concurrency(trace, self._rows.edges)
+        self._labels = [_ordered(display_name(trace.lanes[lane].name, 60)) for lane in self._rows.lanes]
+        longest = max((_cells(label) for label in self._labels), default=0)
+        self._trace, self._width = trace, width
+        self._label_width = min(max(longest + 2, len(_BUSY_LABEL)), width // 4)
+        self._column_count = width - self._label_width - _SHARE_WIDTH - 2
+        self._grid = plan_text_grid(trace, self._rows, self._column_count)
+        self._marks, self._notes = plan_marks(trace, self._grid.zero_ns, self._grid.width_ns)
+
+    def lines(self) -> list[Text]:
+        """Return the picture from its marks to its legend."""
+        return [
+            *self._mark_lines(),
+            *self._lane_lines(),
+            self._busy_line(),
+            self._axis_line(),
+            *self._legend_lines(),
+            *self._mark_list(),
+        ]
+
+    def _row(self, label: str, middle: Text | str, right: str = "", frame: str = "│") -> Text:
+        from rich.text import Text
+
+        line = Text(_fitted(label, self._label_width), no_wrap=True, overflow="crop", end="\n")
+        line.append(frame, "dim")
+        line.append(middle)
+        line.append(frame, "dim")
+        line.append(f"{right:>{_SHARE_WIDTH}}")
+        return line
+
+    def _mark_lines(self) -> list[Text]:
+        if not self._marks:
+            return []
+        signs = [" "] * self._column_count
+        for mark in self._marks:
+            signs[self._column_of(mark.time_ns)] = "▼"
+        return [self._row("marks", "".join(signs), frame=" ")]
+
+    def _column_of(self, time_ns: float) -> int:
+        column = int(time_ns / self._grid.width_ns * self._column_count)
+        return min(max(column, 0), self._column_count - 1)
+
+    def _lane_lines(self) -> list[Text]:
+        lines = []
+        for group in self._rows.groups:
+            if group.label and (group.lanes or group.hidden_lanes):
+                lines += _wrapped(_ordered(group.label), self._width, "bold")
+            for row in group.lanes:
+                label = f"  {self._labels[row]}" if group.label else self._labels[row]
+                share = int(self._rows.busy_ns[row]) / self.result.wall_ns if self.result.wall_ns else float("nan")
+                lines.append(self._row(label, self._bar(row), format_share(share)))
+            if group.hidden_lanes:
+                more = f"  … {group.hidden_lanes:,} more streams with less busy time are not shown"
+                lines += _wrapped(more, self._width, "yellow")
+        return lines
+
+    def _bar(self, row: int) -> Text:
+        from rich.text import Text
+
+        grid = self._grid
+        shades = _shades(grid.shares[row])
+        idle = np.where(grid.touched[row], NOT_BUSY, " ")
+        signs = np.where(shades > 0, np.array(list(SHADES))[shades], idle).tolist()
+        bar = Text()
+        before = -1
+        places = grid.letters[row].tolist()
+        for column, place in enumerate(places):
+            follows = column + 1 < len(places) and places[column + 1] == place
+            # A name that has one column only keeps its shade: a letter there would hide how busy it was.
+            is_letter = place >= 0 and place != before and follows
+            bar.append(LETTERS[place] if is_letter else signs[column], _style(place, is_letter=is_letter))
+            before = place
+        return bar
+
+    def _busy_line(self) -> Text:
+        peak = max(1, self.result.peak_lanes)
+        steps = np.ceil(np.clip(self._grid.busy_lanes / peak, 0, 1) * (len(LEVELS) - 1) - 1e-9).astype(int)
+        return self._row(_BUSY_LABEL, "".join(LEVELS[step] for step in steps.tolist()), _at_most(self.result.peak_lanes))
+
+    def _axis_line(self) -> Text:
+        from rich.text import Text
+
+        signs = ""
+        for time_ns, label in self._ticks():
+            column = self._column_of(time_ns)
+            text = f"╵{label}"
+            if column >= len(signs) + bool(signs) and column + len(text) <= self._column_count + _SHARE_WIDTH + 1:
+                signs = signs.ljust(column) + text
+        return Text(" " * (self._label_width + 1) + signs, "dim", no_wrap=True, overflow="crop")
+
+    def _ticks(self) -> list[tuple[float, str]]:
+        if self._grid.width_ns < 2:
+            return [(0.0, "0 ns")]
+        return time_ticks(0, self._grid.width_ns, max(2, self._column_count // 10))
+
+    def _legend_lines(self) -> list[Text]:
+        from rich.text import Text
+
+        entries = []
+        for place, named in enumerate(self._grid.names):
+            entry = Text()
+            entry.append(f"{LETTERS[place]}", _style(place, is_letter=True))
+            limit = self._width - 24
+            entry.append(f" {_fitted(_ordered(display_name(named.name, 28)), limit, pad=False)} ")
+            entry.append(f"{format_ns(named.total_ns)} ×{named.span_count:,}", "dim")
+            entries.append(entry)
+        if self._grid.more_names:
+            entries.append(Text(f"and {self._grid.more_names:,} more names"))
+        if self.result.sum_ns:
+            per_column = format_ns(self._grid.width_ns / self._column_count)
+            entries.append(Text(f"░▒▓█ busy share of a column of {per_column}", "dim"))
+        if (self._grid.touched & (self._grid.shares <= 0)).any():
+            entries.append(Text(f"{NOT_BUSY} waits, host, marks, no length", "dim"))
+        return _packed(entries, self._width)
+
+    def _mark_list(self) -> list[Text]:
+        from rich.text import Text
+
+        entries = [
+            Text(_fitted(f"▼ {format_ns(mark.time_ns)} {_ordered(mark.text)}", self._width, pad=False)) for mark in self._marks
+        ]
+        more = len(entries) - LISTED_MARKS
+        shown = [*entries[:LISTED_MARKS], *([Text(f"and {more:,} more marks")] if more > 0 else [])]
+        notes = [line for note in self._notes for line in _wrapped(f"⚠ {note}", self._width, "yellow")]
+        return _packed(shown, self._width) + notes
+
+
+def _shades(shares: np.ndarray) -> np.ndarray:
+    """Return the place in `SHADES` of each share: something is never shown as nothing, nor a part as the whole."""
+    return np.where(shares <= 0, 0, 1 + (shares > 1 / 3) + (shares > 2 / 3) + (shares >= 0.995))
+
+
+def _style(place: int, *, is_letter: bool) -> str:
+    if place < 0:
+        return ""
+    return f"bold {_STYLES[place % len(_STYLES)]} reverse" if is_letter else _STYLES[place % len(_STYLES)]
+
+
+def _at_most(count: int) -> str:
+    """Write a bound in `_SHARE_WIDTH` signs."""
+    if count < 1_000:
+        return f"≤ {count}"
+    return f"≤{count}" if count < 10_000 else f"≤{math.ceil(count / 1_000)}k"
+
+
+def _finding(trace: Trace, result: Concurrency) -> str:
+    if not result.sum_ns:
+        return "No stream was ever busy."
+    if len(trace.lanes) < 2:
+        return f"Busy {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
+    has_ranges = SpanKind.RANGE in counted_kinds(trace)
+    return (
+        f"2 or more streams busy {format_share(result.together_share)} of the time; speed-up of overlap "
+        f"{'up to ' if has_ranges else ''}{result.speedup:.2f}, at best {result.ideal_speedup:.2f}"
+    )
+
+
+def _ordered(text: str) -> str:
+    """Return a text after which the line goes on from left to right, also where the text itself does not."""
+    turns = any(unicodedata.bidirectional(sign) in _RIGHT_TO_LEFT for sign in text)
+    return f"{text}\u200e" if turns else text
+
+
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
+
+
+def _cells(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _fitted(text: str, width: int, *, pad: bool = True) -> str:
+    """Return a text cut, with a sign, to a number of terminal columns, and filled up to it."""
+    from rich.cells import set_cell_size
+
+    if _cells(text) > width:
+        end = "…\u200e" if text.endswith("\u200e") else "…"
+        return f"{set_cell_size(text.rstrip(chr(0x200E)), width - 1)}{end}"
+    return f"{text}{' ' * (width - _cells(text))}" if pad else text
+
+
+def _wrapped(text: str, width: int, style: str = "") -> list[Text]:
+    from rich.console import Console
+    from rich.text import Text
+
+    return list(Text(text, style).wrap(Console(width=width), width))
+
+
+def _packed(entries: Sequence[Text], width: int) -> list[Text]:
+    """Write entries one after the other, as many on a line as fit."""
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for entry in entries:
+        if lines and lines[-1].cell_len + 3 + entry.cell_len <= width:
+            lines[-1].append("   ")
+            lines[-1].append(entry)
+        else:
+            lines.append(Text.assemble(entry, no_wrap=True, overflow="crop"))
+    return lines

@@ -1,0 +1,197 @@
+// Spans on their way from Python (draw/_columns.py) to the store: bytes, and a manifest that says how to read them.
+//
+// Every column is a number (all spans have it) or unsigned integers above a bias, of 1, 2, 4 or 8 bytes. The largest value
+// of the type stands for the next of the column's exceptions, which are signed and of 8 bytes. In a deflated blob the first
+// bytes of all values come first, then the second ones and so on: that is what packs well.
+
+const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array }
+const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array }
+const SIGNED_COLUMNS = new Set(["thread", "queueing"])
+const TWO_TO_32 = 4294967296
+
+/** Inflate a blob that `pack_columns` deflated. */
+async function inflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))
+  return new Uint8Array(await new Response(stream).arrayBuffer())
+}
+
+/** Read a batch from a blob as it came, deflated or not. */
+async function readBatch(manifest, bytes) {
+  return unpackColumns(manifest, manifest.deflated ? await inflate(bytes) : bytes)
+}
+
+// Spans of some rows, in order of (row, start), as typed arrays of length n. `runs` holds [row, from, to] of each row.
+class SpanBatch {
+  constructor(runs, columns) {
+    this.runs = runs
+    this.n = columns.start.length
+    // Where no span stands for several ones, counts are 1 and busy times are durations: neither is stored.
+    this.isPlain = !columns.count && !columns.busy
+    const { count = null, busy = null, edges = null, ...stored } = columns
+    Object.assign(this, stored, { countOrNull: count, busyOrNull: busy, edges })
+  }
+
+  get count() {
+    return this.countOrNull ??= new Uint8Array(this.n).fill(1)
+  }
+
+  get busy() {
+    return this.busyOrNull ??= this.start.map((start, index) => this.end[index] - start)
+  }
+
+  /** Row code of each span; runs are cheaper. */
+  get row() {
+    const codes = new Uint32Array(this.n)
+    for (const [row, from, to] of this.runs) codes.fill(row, from, to)
+    return codes
+  }
+}
+
+/** Turn inflated bytes into a batch. */
+function unpackColumns(manifest, bytes) {
+  const reader = new ColumnReader(manifest, bytes)
+  const runs = readRuns(manifest.runs)
+  const columns = readTimes(reader, runs)
+  for (const name of ["name", "kind", "thread", "partition", "queueing"]) columns[name] = reader.column(name)
+  columns.place = readPlaces(reader, manifest.columns.place, runs)
+  if (manifest.columns.count !== 1) columns.count = reader.column("count")
+  if (manifest.columns.busy !== null) columns.busy = Float64Array.from(reader.column("busy"))
+  columns.edges = readEdges(manifest, bytes)
+  return new SpanBatch(runs, columns)
+}
+
+function readRuns(counts) {
+  let from = 0
+  return counts.map(([row, count]) => [row, from, (from += count)])
+}
+
+/** Starts come as gaps behind the previous end of the row, the first of a row behind 0. */
+function readTimes(reader, runs) {
+  const gaps = reader.column("gap")
+  const durations = reader.column("duration")
+  const start = new Float64Array(reader.n)
+  const end = new Float64Array(reader.n)
+  for (const [, from, to] of runs) {
+    let time = 0
+    for (let index = from; index < to; index++) {
+      time += gaps[index]
+      start[index] = time
+      time += durations[index]
+      end[index] = time
+    }
+  }
+  return { start, end }
+}
+
+/** Places come as steps from the previous one of the row; null where they count the spans, from 0. */
+function readPlaces(reader, spec, runs) {
+  const size = spec === null ? reader.n : spec.highest + 1
+  const places = new (size <= TWO_TO_32 ? Uint32Array : Float64Array)(reader.n)
+  if (spec === null) {
+    for (let index = 0; index < places.length; index++) places[index] = index
+    return places
+  }
+  const steps = reader.column("place")
+  for (const [, from, to] of runs) {
+    let place = 0
+    for (let index = from; index < to; index++) places[index] = place += steps[index]
+  }
+  return places
+}
+
+/** Arrows from x0 on row0 to x1 on row1; x0 comes as steps, x1 as the distance from x0. */
+function readEdges(manifest, bytes) {
+  const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes)
+  const x0 = Float64Array.from(reader.column("step"))
+  const x1 = Float64Array.from(reader.column("width"))
+  for (let index = 0, time = 0; index < reader.n; index++) {
+    x0[index] = time += x0[index]
+    x1[index] += time
+  }
+  return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), length: reader.n }
+}
+
+class ColumnReader {
+  constructor(manifest, bytes) {
+    this.n = manifest.n
+    this.columns = manifest.columns
+    this.isShuffled = manifest.deflated
+    this.bytes = bytes
+    this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+  }
+
+  /** A column in the smallest typed array that holds it. */
+  column(name) {
+    const spec = this.columns[name]
+    const isConstant = typeof spec === "number"
+    const [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most]
+    const isSigned = SIGNED_COLUMNS.has(name) || least < 0
+    const values = new (smallestArray(least, most, isSigned))(this.n)
+    if (isConstant) return values.fill(spec)
+    this.readInto(values, spec)
+    return values
+  }
+
+  readInto(values, spec) {
+    const raw = this.unsigned(spec)
+    const { bias } = spec
+    for (let index = 0; index < raw.length; index++) values[index] = raw[index] + bias
+    if (spec.exceptions) this.readExceptions(values, raw, spec)
+  }
+
+  /** An array's indexOf finds the sign of an exception much faster than a loop that asks at every value. */
+  readExceptions(values, raw, spec) {
+    const sign = 2 ** (8 * spec.bytes) - 1
+    let index = -1
+    for (let number = 0; number < spec.exceptions; number++) {
+      index = raw.indexOf(sign, index + 1)
+      values[index] = this.signed(spec.exceptionsAt, number, spec.exceptions)
+    }
+  }
+
+  unsigned({ at, bytes: width }) {
+    if (width === 8) return this.wide(at)
+    const raw = new UNSIGNED_ARRAYS[width](this.n)
+    if (this.isShuffled) this.gather(raw, at, width)
+    else new Uint8Array(raw.buffer).set(this.bytes.subarray(at, at + width * this.n))
+    return raw
+  }
+
+  gather(raw, at, width) {
+    const { bytes, n } = this
+    if (width === 1) raw.set(bytes.subarray(at, at + n))
+    else if (width === 2) for (let index = 0; index < n; index++) raw[index] = bytes[at + index] | (bytes[at + n + index] << 8)
+    else {
+      const second = at + n, third = at + 2 * n, fourth = at + 3 * n
+      for (let index = 0; index < n; index++) {
+        raw[index] = bytes[at + index] | (bytes[second + index] << 8) | (bytes[third + index] << 16) | (bytes[fourth + index] << 24)
+      }
+    }
+  }
+
+  wide(at) {
+    const raw = new Float64Array(this.n)
+    for (let index = 0; index < this.n; index++) raw[index] = this.signed(at, index, this.n)
+    return raw
+  }
+
+  /** Value `index` of `count` signed integers of 8 bytes, which lie at `at`. */
+  signed(at, index, count) {
+    if (!this.isShuffled) {
+      return this.view.getUint32(at + 8 * index, true) + this.view.getInt32(at + 8 * index + 4, true) * TWO_TO_32
+    }
+    let low = 0, high = 0
+    for (let place = 3; place >= 0; place--) low = low * 256 + this.bytes[at + place * count + index]
+    for (let place = 7; place >= 4; place--) high = (high << 8) | this.bytes[at + place * count + index]
+    return low + high * TWO_TO_32
+  }
+}
+
+function smallestArray(least, most, isSigned) {
+  const arrays = isSigned ? SIGNED_ARRAYS : UNSIGNED_ARRAYS
+  for (const width of [1, 2, 4]) {
+    const limit = 2 ** (8 * width - (isSigned ? 1 : 0))
+    if (most < limit && least >= (isSigned ? -limit : 0)) return arrays[width]
+  }
+  return Float64Array
+}

@@ -1,0 +1,104 @@
+// What is known about a span, or about spans drawn as one, as pairs of label and text.
+
+const TOP_NAMES = 5
+
+/** A time in its unit, with the exact ns behind it. */
+function exactTime(ns) {
+  const short = formatNs(ns), exact = `${Math.round(ns).toLocaleString("en-US")} ns`
+  return short === exact ? exact : `${short} (${exact})`
+}
+
+function nameOf(view, code) {
+  return view.tables.names[code] ?? "(no name)"
+}
+
+function laneOf(view, rowCode) {
+  return view.tables.lanes[view.tables.rows[rowCode].lane]
+}
+
+/** What a lane is called on the screen. */
+function laneText(lane) {
+  return lane.label || lane.name
+}
+
+/** The facts of one span. */
+function spanFacts(view, { row: code, index }) {
+  const { store, tables } = view
+  const row = store.row(code)
+  const count = row.count[index], kind = tables.kinds[row.kind[index]], thread = tables.threads[row.thread[index]]
+  const facts = [
+    ["name", nameOf(view, row.name[index])],
+    ["stream", laneText(laneOf(view, code))],
+    ["partition", tables.partitions[row.partition[index]]?.text ?? ""],
+    ["kind", kind],
+    ["start", exactTime(row.start[index])],
+    ["duration", exactTime(row.end[index] - row.start[index])],
+    ["queueing", exactTime(row.queueing[index])],
+    ["thread", thread ?? ""],
+  ]
+  if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], ["busy", exactTime(row.busy[index])])
+  return facts.filter(([, text]) => text)
+}
+
+/** The facts of several spans that are too narrow to draw apart. */
+function mergedFacts(view, hit) {
+  const { store } = view
+  const row = store.row(hit.row)
+  const start = row.start[hit.first]
+  let end = row.end[hit.last]
+  if (row.overlaps) for (let i = hit.first; i < hit.last; i += 1) end = Math.max(end, row.end[i])
+  const busy = store.busySum(hit.row, hit.first, hit.last)
+  const top = topNames(row, hit.first, hit.last)
+  return [
+    ["stream", laneText(laneOf(view, hit.row))],
+    ["start", exactTime(start)],
+    ["window", exactTime(end - start)],
+    ["busy", `${exactTime(busy)}, ${formatShare(end > start ? Math.min(1, busy / (end - start)) : NaN)}`],
+    ["names", top.map(([code, count]) => `${nameOf(view, code)} × ${formatCount(count)}`).join("\n") + moreNames(top)],
+  ]
+}
+
+function moreNames(top) {
+  return top.more ? `\n+ ${formatCount(top.more)} more` : ""
+}
+
+/** The names that take most time among spans first..last of a row, as [code, count], and in `more` how many names are left out. */
+function topNames(row, first, last) {
+  const counts = new Map(), busy = new Map()
+  const { name, count, busy: times } = row
+  for (let i = first; i <= last; i += 1) {
+    const code = name[i]
+    counts.set(code, (counts.get(code) ?? 0) + count[i])
+    busy.set(code, (busy.get(code) ?? 0) + times[i])
+  }
+  const codes = [...counts.keys()].sort((a, b) => busy.get(b) - busy.get(a) || a - b)
+  const top = codes.slice(0, TOP_NAMES).map(code => [code, counts.get(code)])
+  top.more = Math.max(0, codes.length - TOP_NAMES)
+  return top
+}
+
+/** A share of 0 to 1 as a percentage that rounds no part to nothing and none to the whole; as analysis.format_share. */
+function formatShare(share) {
+  if (Number.isNaN(share)) return "-"
+  if (share > 0 && share < 0.005) return "<1%"
+  if (share >= 0.995 && share < 1) return ">99%"
+  return `${Math.round(100 * share)}%`
+}
+
+/** Whether a hit stands for one span; else for several that are drawn as one. */
+function isSpan(hit) {
+  return hit.index !== undefined
+}
+
+/** The heading of a hit. */
+function hitTitle(view, hit) {
+  if (isSpan(hit)) return nameOf(view, view.store.row(hit.row).name[hit.index])
+  return `${formatCount(hit.count ?? view.store.countSum(hit.row, hit.first, hit.last))} spans`
+}
+
+/** A list of facts as terms and texts. */
+function factList(facts) {
+  const list = makeNode("dl", { class: "gsl-facts" })
+  for (const [label, text] of facts) list.append(makeNode("div", {}, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })))
+  return list
+}

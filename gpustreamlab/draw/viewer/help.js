@@ -1,0 +1,71 @@
+// The sheet of keys.
+
+const HELP_ROWS = [
+  ["W  S", "Zoom in, out (at the pointer, else the middle)"],
+  ["A  D", "Move to earlier, later"],
+  ["F", "Fit what is pinned or selected; again: everything"],
+  ["←  →", "Previous, next span of the row"],
+  ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
+  ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
+  ["M or R", "Ruler: click twice; Enter takes the pinned span"],
+  ["T", "Totals of what is in view"],
+  ["PgUp  PgDn", "Scroll the lanes"],
+  ["Esc", "Leave ruler, unpin, unselect, end the search"],
+]
+const HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]]
+const HELP_MOUSE_ROWS = [
+  ["Drag", "Move"],
+  ["Wheel", "Zoom; over the lanes' names: scroll"],
+  ["Shift+drag", "Select a window and lanes: totals and overlap"],
+  ["Click", "Pin a span: its details below"],
+  ["Click in legend", "Hide, show; with Alt or Ctrl: only this"],
+]
+
+/** Add the help button and the sheet that it opens. */
+function addHelp(viewer) {
+  const root = rootOf(viewer)
+  const close = makeButton("Close", { key: "Escape", onclick: () => shut() })
+  const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close)
+  const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true })
+  if ("popover" in sheet) sheet.popover = "auto"
+  const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() })
+  toolsOf(viewer).append(button)
+  root.append(sheet)
+  const shut = () => {
+    closeAbove(sheet)
+    root.focus({ preventScroll: true })
+  }
+  const toggle = () => {
+    if (!sheet.hidden) return shut()
+    commandsOf(viewer).hideTip?.()
+    const rows = [...HELP_ROWS, ...(viewer.view.isLive ? HELP_LIVE_ROWS : [])]
+    sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS))
+    openAbove(sheet)
+    sheet.focus({ preventScroll: true })
+  }
+  const offs = [
+    listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
+    listen(sheet, "keydown", event => {
+      if (event.key !== "Escape" && event.key !== "?") return
+      event.preventDefault()
+      event.stopPropagation()
+      shut()
+    }),
+  ]
+  commandsOf(viewer).help = toggle
+  return () => {
+    offs.forEach(off => off())
+    button.remove()
+    sheet.remove()
+  }
+}
+
+function keyList(rows) {
+  const list = makeNode("dl", { class: "gsl-keys" })
+  for (const [keys, text] of rows) {
+    const term = makeNode("dt")
+    for (const key of keys.split("  ")) term.append(makeNode("kbd", { text: key }))
+    list.append(term, makeNode("dd", { text }))
+  }
+  return list
+}

@@ -1,0 +1,154 @@
+// Keys as in Perfetto and chrome://tracing.
+
+const ZOOM_STEP = 1.5
+const PAN_STEP = 0.2
+const MOVES = new Set(["w", "a", "s", "d"]) // The tip stays, and tells what comes under the pointer.
+const NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]"
+
+/** Let keys steer the viewer while it has the focus, or the pointer is over it in a page of its own. */
+function addKeys(viewer) {
+  const root = rootOf(viewer), figure = partOf(viewer, "figure")
+  root.tabIndex = 0
+  root.dataset.lmSuppressShortcuts = "true"
+  if (!root.hasAttribute("aria-label")) root.setAttribute("aria-label", "Timeline. Press question mark for its keys.")
+  // Bokeh's canvas takes the focus, too, and then keys would go to an element that does not tell JupyterLab to leave them.
+  viewer.plotView?.canvas_view?.events_el?.removeAttribute("tabindex")
+  for (const part of figure.children) part.dataset.lmSuppressShortcuts = "true"
+  if (!root.hasAttribute("role")) root.setAttribute("role", "region")
+  const state = { pointer: null }
+  const removeHelp = addHelp(viewer)
+  const keyed = event => {
+    if (!isForTimeline(event, root, state)) return
+    const action = keyAction(viewer, event, state)
+    if (!action) return
+    event.preventDefault()
+    event.stopPropagation()
+    if (!MOVES.has(event.key.toLowerCase())) commandsOf(viewer).hideTip?.()
+    action()
+  }
+  const offs = [
+    listen(document, "keydown", keyed),
+    listen(root, "pointerenter", event => { state.pointer = event }),
+    listen(root, "pointerleave", () => { state.pointer = null }),
+    listen(figure, "pointermove", event => { state.pointer = event }, true),
+    // Who clicks into the picture means the timeline; else a part of Bokeh's would take the focus. Controls take it themselves.
+    listen(figure, "mousedown", event => {
+      if (!isOnPicture(viewer, event)) return
+      event.preventDefault()
+      root.focus({ preventScroll: true })
+    }, true),
+  ]
+  return () => {
+    offs.forEach(off => off())
+    removeHelp()
+  }
+}
+
+/** Whether the mouse is over the picture, its names or its axis, not over Bokeh's buttons above it. */
+function isOnPicture(viewer, event) {
+  return figurePoint(viewer, { x: event.clientX, y: event.clientY }).y >= viewer.view.frame.top
+}
+
+/** Whether a key is meant for the timeline: not while a text is written, nor with a modifier that the browser or the notebook uses. */
+function isForTimeline(event, root, state) {
+  if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false
+  const target = event.composedPath()[0]
+  if (isWriting(target)) return false
+  if (root.contains(target) || root.contains(event.target)) return true
+  const hasNoFocus = target === document.body || target === document.documentElement
+  return hasNoFocus && Boolean(state.pointer) && !document.querySelector(NOTEBOOKS)
+}
+
+function isWriting(target) {
+  return target.isContentEditable || target.tagName === "TEXTAREA" || target.tagName === "SELECT" ||
+    (target.tagName === "INPUT" && !/^(button|checkbox|radio|range|reset|submit)$/.test(target.type))
+}
+
+/** What a key does, or undefined. Letters go by what they say, and by their place where the keyboard writes no Latin. */
+function keyAction(viewer, event, state) {
+  const { view } = viewer, commands = commandsOf(viewer)
+  const isOnControl = event.composedPath()[0].matches?.("button, a, summary, input")
+  if (isOnControl && (event.key === " " || event.key === "Enter")) return undefined
+  const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase()
+  if (event.shiftKey && event.key.length > 1) return undefined
+  const at = () => pointerTime(viewer, state)
+  return {
+    w: () => view.zoomBy(1 / ZOOM_STEP, at()), s: () => view.zoomBy(ZOOM_STEP, at()),
+    "+": () => view.zoomBy(1 / ZOOM_STEP, at()), "=": () => view.zoomBy(1 / ZOOM_STEP, at()), "-": () => view.zoomBy(ZOOM_STEP, at()),
+    a: () => view.panBy(-PAN_STEP), d: () => view.panBy(PAN_STEP),
+    f: () => fitNext(view), 0: () => view.fit(), home: () => view.fit(),
+    arrowleft: () => stepSpan(view, -1), arrowright: () => stepSpan(view, 1),
+    arrowup: () => stepRow(view, -1), arrowdown: () => stepRow(view, 1),
+    pageup: () => view.scrollTo(view.scrollPx - 0.8 * view.lanesPx), pagedown: () => view.scrollTo(view.scrollPx + 0.8 * view.lanesPx),
+    "/": commands.search, m: commands.measure, r: commands.measure, t: commands.sumView, "?": commands.help,
+    enter: commands.isMeasuring?.() ? commands.measurePinned : undefined,
+    " ": view.isLive ? commands.pause : undefined, end: view.isLive ? commands.follow : undefined,
+    escape: () => leaveOne(viewer),
+  }[letter]
+}
+
+/** The time under the pointer, or undefined where that is not over the picture: then the middle is meant. */
+function pointerTime(viewer, { pointer }) {
+  if (!pointer) return undefined
+  const { view } = viewer
+  const { x } = figurePoint(viewer, { x: pointer.clientX, y: pointer.clientY })
+  return x >= view.frame.left && x <= view.frame.right ? view.timeAt(x) : undefined
+}
+
+/** Fit the pinned span, or the selection; where that is in view already, everything. */
+function fitNext(view) {
+  const { pinned, selection, x0, x1 } = view
+  if (pinned) fitHit(view, pinned)
+  else if (selection) view.setRange(selection.start, selection.end)
+  if (view.x0 === x0 && view.x1 === x1) view.fit()
+}
+
+/** Esc undoes one thing at a time, the latest kind first. */
+function leaveOne(viewer) {
+  const { view } = viewer, commands = commandsOf(viewer)
+  if (commands.leaveRuler?.()) return
+  if (view.pinned) return commands.unpin?.()
+  if (view.selection) return commands.unselect?.()
+  commands.clearSearch?.()
+}
+
+/** Pin the previous or next span of the pinned one's row. */
+function stepSpan(view, direction) {
+  const from = view.pinned
+  if (!from) return pinFirst(view)
+  const edge = isSpan(from) ? from.index : direction > 0 ? from.last : from.first
+  const index = edge + direction
+  if (index >= 0 && index < view.store.row(from.row).length) view.show(from.row, index)
+}
+
+/** Pin the span nearest in time in the row above or below that has any: the enclosing one, then the lane above. */
+function stepRow(view, direction) {
+  const from = view.pinned
+  if (!from) return pinFirst(view)
+  const rows = rowsFromTop(view)
+  const columns = view.store.row(from.row)
+  const [first, last] = isSpan(from) ? [from.index, from.index] : [from.first, from.last]
+  const middle = (columns.start[first] + columns.end[last]) / 2
+  for (let place = rows.indexOf(from.row) + direction; place >= 0 && place < rows.length; place += direction) {
+    if (view.store.row(rows[place]).length) return view.show(rows[place], nearestSpan(view.store, rows[place], middle))
+  }
+}
+
+/** Nothing is pinned yet: take the span nearest the middle, in the uppermost row in view that has any. */
+function pinFirst(view) {
+  const rows = rowsFromTop(view).filter(code => view.store.row(code).length)
+  const shown = rows.find(code => view.tables.rows[code].bottom > view.scrollPx) ?? rows[0]
+  if (shown !== undefined) view.show(shown, nearestSpan(view.store, shown, (view.x0 + view.x1) / 2))
+}
+
+function rowsFromTop({ tables: { rows } }) {
+  return rows.map((_, code) => code).sort((a, b) => rows[a].top - rows[b].top || a - b)
+}
+
+/** The span of a row that runs at a time, or else the nearest to it. */
+function nearestSpan(store, code, time) {
+  const row = store.row(code), at = store.indexAt(code, time)
+  if (at < 0) return 0
+  if (at + 1 >= row.length || row.end[at] >= time) return at
+  return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1
+}

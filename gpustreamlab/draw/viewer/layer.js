@@ -1,0 +1,64 @@
+// The renderers inside the Bokeh figure: one for the picture, one above it for what follows the pointer.
+
+// Annotations whose painting is a function on the model. BokehJS is asked for its classes once.
+const layerClasses = new WeakMap()
+
+function layerClass(Bokeh) {
+  if (layerClasses.has(Bokeh)) return layerClasses.get(Bokeh)
+  const {Annotation, AnnotationView} = Bokeh.require("models/annotations/annotation")
+  class TimelineLayerView extends AnnotationView {
+    get needs_clip() { return false } // Names stand left of the frame.
+    _paint(ctx) {
+      const context = ctx || this.layer.ctx
+      if (this.model.painting) this.model.painting(context, this.plot_view, context.layer ? context.layer.pixel_ratio : 1)
+    }
+  }
+  class TimelineLayer extends Annotation {}
+  TimelineLayer.__name__ = "GslTimelineLayer"
+  TimelineLayer.prototype.default_view = TimelineLayerView
+  layerClasses.set(Bokeh, TimelineLayer)
+  return TimelineLayer
+}
+
+// Add both to a plot that is not shown yet.
+function addLayers(Bokeh, plot, view, painter) {
+  const Layer = layerClass(Bokeh)
+  const paint = part => (ctx, plotView, ratio) => {
+    placeFrame(view, plotView)
+    if (view.frame.right - view.frame.left < 2) return
+    ctx.save()
+    painter[part](ctx, ratio)
+    ctx.restore()
+  }
+  const main = new Layer({level: "annotation"}), overlay = new Layer({level: "overlay"})
+  main.painting = paint("paintMain")
+  overlay.painting = paint("paintOverlay")
+  plot.add_layout(main)
+  plot.add_layout(overlay)
+  return {main, overlay}
+}
+
+function placeFrame(view, plotView) {
+  const {left, top, right, bottom} = plotView.frame.bbox
+  view.frame = {left, top, right, bottom}
+}
+
+// Ticks in the unit that suits the window, written without evaluating code from text: some pages forbid that.
+function tickFormatter(Bokeh, view) {
+  const {TickFormatter} = Bokeh.require("models/formatters/tick_formatter")
+  class TimelineTickFormatter extends TickFormatter {
+    doFormat(ticks) { return formatTicks(ticks, view.x0, view.x1 - view.x0) }
+  }
+  TimelineTickFormatter.__name__ = "GslTickFormatter"
+  return new TimelineTickFormatter()
+}
+
+// BokehJS waits for 1/60 s after a paint before it asks for a frame, and so misses every second one.
+function paintEachFrame(plotView) {
+  let due = null
+  const paint = done => {
+    due = null
+    try { if (!plotView.is_destroyed) plotView.repaint() } finally { done() }
+  }
+  plotView.throttled_paint = () => due ||= new Promise(done => requestAnimationFrame(() => paint(done)))
+}

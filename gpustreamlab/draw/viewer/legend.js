@@ -1,0 +1,183 @@
+// What the colours and hatches mean; a click hides what it stands for.
+
+const LEGEND_NAMES = 14
+const LEGEND_LINES = 2
+const LEAST_NAMES = 3
+const LEGEND_EVERY_MS = 2000
+const PLAIN_FILL = "#d5d9dd" // Under a kind's hatch where its colour is that of the name.
+
+/** Add the legend: names by the time that they take, kinds, partitions. */
+function addLegend(viewer) {
+  const { view } = viewer
+  const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" })
+  const sheet = makeNode("section", { class: "gsl-sheet gsl-all", role: "dialog", "aria-label": "All of the legend", tabindex: "-1", hidden: true })
+  if ("popover" in sheet) sheet.popover = "auto"
+  partOf(viewer, "bar").append(chips)
+  rootOf(viewer).append(sheet)
+  const state = { busy: new Map(), order: [], kinds: new Set(), drawn: "", nameCount: 0 }
+  const recount = () => {
+    countLegend(view, state)
+    draw()
+  }
+  const draw = () => drawLegend(viewer, { chips, sheet, state })
+  const again = throttled(recount, LEGEND_EVERY_MS)
+  const offs = [
+    view.on("data", again),
+    view.on("look", property => { if (FILTER_KEYS.has(property)) draw() }),
+    listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
+    listen(sheet, "keydown", event => {
+      if (event.key !== "Escape") return
+      event.preventDefault()
+      event.stopPropagation()
+      closeAbove(sheet)
+      chips.querySelector(".gsl-more")?.focus()
+    }),
+  ]
+  let wide = 0
+  const observer = new ResizeObserver(([{ contentRect }]) => {
+    // Only the width matters, and the height is what is changed here.
+    if (contentRect.width === wide) return
+    wide = contentRect.width
+    fitLegend(chips, state.nameCount)
+  })
+  recount()
+  observer.observe(chips)
+  return () => {
+    observer.disconnect()
+    offs.forEach(off => off())
+    again.stop()
+    chips.remove()
+    sheet.remove()
+  }
+}
+
+/** Add up the time of each name, also of hidden ones, and see which kinds there are. */
+function countLegend({ store, tables }, state) {
+  const busy = new Map(), counts = new Uint32Array(tables.names.length), kinds = new Uint8Array(tables.kinds.length)
+  const sums = new Float64Array(tables.names.length)
+  for (let code = 0; code < tables.rows.length; code += 1) {
+    const row = store.ownRow(code), { name, kind, start, end, busyOrNull, length } = row
+    for (let i = 0; i < length; i += 1) {
+      sums[name[i]] += busyOrNull ? busyOrNull[i] : end[i] - start[i]
+      counts[name[i]] += 1
+      kinds[kind[i]] = 1
+    }
+  }
+  counts.forEach((spans, name) => { if (spans) busy.set(name, sums[name]) })
+  kinds.forEach((isThere, kind) => { if (isThere) state.kinds.add(kind) })
+  state.busy = busy
+  state.order = [...busy.keys()].sort((a, b) => busy.get(b) - busy.get(a) || a - b)
+}
+
+function drawLegend(viewer, { chips, sheet, state }) {
+  const { view } = viewer
+  const names = nameEntries(view, state), kinds = kindEntries(view, state), partitions = partitionEntries(view)
+  const drawn = JSON.stringify([names, kinds, partitions, ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
+  if (drawn === state.drawn) return
+  state.drawn = drawn
+  const focused = document.activeElement?.dataset?.entry
+  const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) })
+  chips.replaceChildren(
+    ...names.slice(0, LEGEND_NAMES).map(entry => chip(view, entry)),
+    more,
+    ...chipsOf(view, "kind", kinds),
+    ...chipsOf(view, "SMs", partitions),
+    ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []),
+  )
+  state.nameCount = names.length
+  fitLegend(chips, names.length)
+  fillSheet(sheet, names.map(entry => chip(view, entry)))
+  if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true })
+}
+
+function chipsOf(view, of, entries) {
+  return entries.length ? [makeNode("span", { class: "gsl-of", text: of }), ...entries.map(entry => chip(view, entry))] : []
+}
+
+/** Leave out the last names, as long as the legend has too many lines; the button for the rest says how many those are. */
+function fitLegend(chips, nameCount) {
+  const names = [...chips.querySelectorAll('[data-entry^="hiddenNames-"]')], more = chips.querySelector(".gsl-more")
+  names.forEach(name => { name.hidden = false })
+  for (let shown = names.length; ; shown -= 1) {
+    more.hidden = shown === nameCount
+    more.textContent = `+ ${formatCount(nameCount - shown)} more`
+    const lines = new Set([...chips.children].filter(child => !child.hidden).map(child => Math.round((child.offsetTop + child.offsetHeight / 2) / 12)))
+    if (lines.size <= LEGEND_LINES || shown <= LEAST_NAMES) return
+    names[shown - 1].hidden = true
+  }
+}
+
+function fillSheet(sheet, names) {
+  const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0
+  const list = makeNode("div", { class: "gsl-list" }, ...names)
+  const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) })
+  sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list)
+  list.scrollTop = scrolled
+}
+
+/** Open the list of all names below its button, so that the picture stays in view. */
+function openAll(sheet, button) {
+  openAbove(sheet)
+  const box = button.getBoundingClientRect(), { clientWidth, clientHeight } = document.documentElement
+  sheet.style.left = `${Math.max(4, Math.min(box.left, clientWidth - sheet.offsetWidth - 8))}px`
+  sheet.style.top = `${Math.max(4, Math.min(box.bottom + 4, clientHeight - sheet.offsetHeight - 4))}px`
+  sheet.focus({ preventScroll: true })
+}
+
+// The lists of all codes are the same for all entries: they need not be compared.
+const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all: null } : entry))
+
+/** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
+function nameEntries(view, { busy, order }) {
+  const sum = [...busy.values()].reduce((a, b) => a + b, 0)
+  return order.map(code => {
+    const [fill, hatch] = view.tables.name_styles[code] ?? []
+    return { group: "hiddenNames", codes: [code], all: order, text: nameOf(view, code), share: sum ? formatShare(busy.get(code) / sum) : "", fill, hatch }
+  })
+}
+
+/** Kinds are told where there is something to tell apart. */
+function kindEntries(view, { kinds }) {
+  if (kinds.size < 2) return []
+  const all = [...kinds].sort((a, b) => a - b)
+  return all.map(code => {
+    const [fill, hatch] = view.tables.kind_styles[code]
+    return { group: "hiddenKinds", codes: [code], all, text: view.tables.kinds[code], share: "", fill: fill || (hatch ? PLAIN_FILL : ""), hatch }
+  })
+}
+
+/** A band of the strip stands for the partitions that had its name, one after the other. */
+function partitionEntries({ tables: { bands, partitions } }) {
+  const all = [...partitions.keys()]
+  return bands.map(({ label, fill, hatch, letter }, band) => (
+    { group: "hiddenPartitions", codes: all.filter(code => partitions[code].band === band), all, text: label, share: "", fill, hatch, letter }
+  )).filter(entry => entry.codes.length)
+}
+
+function chip(view, entry) {
+  const about = entry.share ? `${entry.text}, ${entry.share} of all names' time` : entry.text
+  const isHidden = entry.codes.every(code => view[entry.group].has(code))
+  const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": `${entry.group}-${entry.codes[0]}` }
+  const button = makeNode("button", facts, entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" }))
+  if (entry.share) button.append(makeNode("small", { text: entry.share }))
+  button.addEventListener("click", event => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry))
+  return button
+}
+
+function toggleEntry(view, { group, codes }) {
+  const hidden = new Set(view[group])
+  const isHidden = codes.every(code => hidden.has(code))
+  for (const code of codes) isHidden ? hidden.delete(code) : hidden.add(code)
+  view.set(group, hidden)
+}
+
+/** Hide all others; where that is so already, show them again. */
+function showOnly(view, { group, codes, all }) {
+  const others = all.filter(code => !codes.includes(code))
+  const isAlone = others.every(code => view[group].has(code)) && !codes.some(code => view[group].has(code))
+  view.set(group, new Set(isAlone ? [] : others))
+}
+
+function showAll(view) {
+  for (const group of FILTER_KEYS) if (view[group].size) view.set(group, new Set())
+}

@@ -1,0 +1,140 @@
+// The whole session in one line: how many lanes were busy, the marks, and the window, which can be dragged.
+const MINIMAP_PX = 36
+const GRIP_PX = 6 // Within this distance of its edge, the window is resized.
+const LEAST_BOX_PX = 6 // The window is drawn at least this wide, so that it can be seen and hit.
+
+class Minimap {
+  constructor(viewer, element) {
+    this.viewer = viewer
+    this.view = viewer.view
+    this.element = element
+    this.canvas = document.createElement("canvas")
+    this.canvas.setAttribute("role", "img")
+    this.canvas.setAttribute("aria-label", "Overview of the whole session, with the window in view")
+    Object.assign(this.canvas.style, {display: "block", width: "100%", height: `${MINIMAP_PX}px`, touchAction: "none"})
+    element.append(this.canvas)
+    this.frame = 0
+    this.shares = null
+    this.grip = null
+    const data = () => { this.shares = null; this.request() }
+    this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", property => {
+      if (FILTER_KEYS.has(property)) data()
+    })]
+    this.listeners = [["pointerdown", e => this.down(e)], ["pointermove", e => this.move(e)], ["pointerup", () => this.up()],
+      ["pointercancel", () => this.up()], ["dblclick", () => this.view.fit()]]
+    for (const [type, listener] of this.listeners) this.canvas.addEventListener(type, listener)
+  }
+
+  request() { this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.paint() }) }
+
+  remove() {
+    cancelAnimationFrame(this.frame)
+    this.offs.forEach(off => off())
+    for (const [type, listener] of this.listeners) this.canvas.removeEventListener(type, listener)
+    this.canvas.remove()
+  }
+
+  // The map lies over the figure's frame, so that one time is at one place in both.
+  get left() { return this.view.frame.left }
+  get width() { return Math.max(1, this.view.frame.right - this.view.frame.left) }
+  pxAt(ns) { return this.left + (ns - this.full.start) / (this.full.end - this.full.start) * this.width }
+  timeAt(px) { return this.full.start + (px - this.left) / this.width * (this.full.end - this.full.start) }
+
+  paint() {
+    const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(MINIMAP_PX * ratio)
+    if (!wide || this.view.frame.right <= this.view.frame.left + 1) return
+    if (this.canvas.width !== wide || this.canvas.height !== high) { this.canvas.width = wide; this.canvas.height = high; this.shares = null }
+    this.full = this.view.fullRange()
+    const ctx = this.canvas.getContext("2d")
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+    ctx.clearRect(0, 0, wide, high)
+    this.paintArea(ctx)
+    this.paintMoments(ctx)
+    this.paintWindow(ctx)
+  }
+
+  paintArea(ctx) {
+    const {view} = this, {theme} = this.viewer, columns = Math.max(1, Math.round(this.width))
+    if (!this.shares || this.shares.length !== columns)
+      this.shares = busyShares(view.store, view.tables, this.full.start, this.full.end, columns).lanes
+    ctx.fillStyle = theme.shade
+    ctx.fillRect(this.left, 0, this.width, MINIMAP_PX)
+    const most = Math.max(1, this.shares.reduce((a, b) => Math.max(a, b), 0))
+    ctx.fillStyle = theme.busy
+    ctx.fill(stepShape(new Float64Array(columns), this.shares, {left: this.left, top: 4, bottom: MINIMAP_PX}, most))
+    setFont(ctx, 11)
+    ctx.fillStyle = theme.soft
+    ctx.textAlign = "right"
+    ctx.textBaseline = "middle"
+    const room = this.left - LABEL_GAP_PX
+    const text = ["whole session", "session", "all"].find(words => ctx.measureText(words).width <= room)
+    if (text) ctx.fillText(text, room, MINIMAP_PX / 2)
+  }
+
+  paintMoments(ctx) {
+    let last = -Infinity
+    for (const {time, kind} of this.view.tables.marks) {
+      const x = Math.round(this.pxAt(time))
+      if (x - last < 2) continue
+      last = x
+      ctx.fillStyle = markColour(kind, this.viewer.theme)
+      ctx.fillRect(x, 0, 1, MINIMAP_PX)
+    }
+  }
+
+  // Edges of the window in px: at least a few px apart, within the map.
+  windowPx() {
+    let left = this.pxAt(this.view.x0), right = this.pxAt(this.view.x1)
+    if (right - left < LEAST_BOX_PX) { const middle = (left + right) / 2; left = middle - LEAST_BOX_PX / 2; right = middle + LEAST_BOX_PX / 2 }
+    return [Math.max(this.left, left), Math.min(this.left + this.width, right)]
+  }
+
+  paintWindow(ctx) {
+    const {theme} = this.viewer, [left, right] = this.windowPx()
+    ctx.fillStyle = theme.paper
+    ctx.globalAlpha = 0.62
+    ctx.fillRect(this.left, 0, left - this.left, MINIMAP_PX)
+    ctx.fillRect(right, 0, this.left + this.width - right, MINIMAP_PX)
+    ctx.globalAlpha = 1
+    ctx.strokeStyle = theme.accent
+    ctx.lineWidth = 1.5
+    ctx.strokeRect(left + 0.75, 0.75, Math.max(1, right - left - 1.5), MINIMAP_PX - 1.5)
+    ctx.fillStyle = theme.accent
+    if (right - left > 16) for (const x of [left, right - 4]) ctx.fillRect(x, MINIMAP_PX / 2 - 7, 4, 14)
+  }
+
+  part(px) {
+    const [left, right] = this.windowPx(), isSmall = right - left < 4 * GRIP_PX
+    if (!isSmall && Math.abs(px - left) <= GRIP_PX) return "left"
+    if (!isSmall && Math.abs(px - right) <= GRIP_PX) return "right"
+    return px >= left - (isSmall ? GRIP_PX : 0) && px <= right + (isSmall ? GRIP_PX : 0) ? "inside" : "outside"
+  }
+
+  px(event) { return event.clientX - this.canvas.getBoundingClientRect().left }
+
+  down(event) {
+    if (!this.full || event.button) return
+    const px = this.px(event), part = this.part(px), {x0, x1} = this.view
+    if (part === "outside") {
+      const middle = this.timeAt(px), half = (x1 - x0) / 2
+      this.view.setRange(middle - half, middle + half)
+    }
+    this.canvas.setPointerCapture(event.pointerId)
+    this.grip = {part: part === "outside" ? "inside" : part, from: this.timeAt(px), x0: this.view.x0, x1: this.view.x1}
+  }
+
+  move(event) {
+    if (!this.full) return
+    const px = this.px(event)
+    if (!this.grip) {
+      this.canvas.style.cursor = {left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer"}[this.part(px)]
+      return
+    }
+    const {part, from, x0, x1} = this.grip, shift = this.timeAt(px) - from
+    if (part === "inside") this.view.setRange(x0 + shift, x1 + shift)
+    else if (part === "left") this.view.setRange(Math.min(x0 + shift, x1 - MIN_WINDOW_NS), x1)
+    else this.view.setRange(x0, Math.max(x1 + shift, x0 + MIN_WINDOW_NS))
+  }
+
+  up() { this.grip = null }
+}

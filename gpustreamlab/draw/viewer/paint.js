@@ -1,0 +1,192 @@
+// Painting: what all parts of the picture share. Bars are painted in device pixels, so that their edges are sharp;
+// lines and texts in CSS pixels.
+const BAND_PX = 26 // Width of a partition's band, left of its lanes.
+const TINT = 0.3 // How much of its colour the line above its lanes has.
+const HATCH_PX = 8
+const HATCH_LINES = {
+  "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
+  "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
+  "-": [[0, 4, 8, 4]],
+  "|": [[4, 0, 4, 8]],
+  "x": [[0, 0, 8, 8], [8, 0, 0, 8]],
+  "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
+  ".": [[3, 4, 5, 4]],
+}
+const SPARE_FILL = "#8d99a6" // Of a name that is not in the tables.
+const BAR_INK = "#101418", BAR_PAPER = "#ffffff" // Signs on light and on dark bars, in both themes.
+
+// Hatches as canvas patterns. Their lines move with the bars, not with the window.
+class Hatches {
+  constructor() { this.made = new Map() }
+
+  get(ctx, sign, colour, alpha, ratio) {
+    const key = `${sign} ${colour} ${alpha} ${ratio}`
+    if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, colour, alpha, ratio))
+    return this.made.get(key)
+  }
+
+  // Anchor all of them at a point of the canvas, in device px.
+  anchor(x, y) {
+    const matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)])
+    for (const pattern of this.made.values()) pattern.setTransform(matrix)
+  }
+}
+
+function makeHatch(ctx, sign, colour, alpha, ratio) {
+  const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio))
+  tile.width = tile.height = size
+  const pen = tile.getContext("2d")
+  pen.scale(size / HATCH_PX, size / HATCH_PX)
+  pen.globalAlpha = alpha
+  pen.strokeStyle = colour
+  pen.lineWidth = sign === "." ? 2 : 1
+  pen.beginPath()
+  for (const [x0, y0, x1, y1] of HATCH_LINES[sign] || []) { pen.moveTo(x0, y0); pen.lineTo(x1, y1) }
+  pen.stroke()
+  return ctx.createPattern(tile, "repeat")
+}
+
+// Texts that are cut to the room that they have; widths are measured once for each text and font.
+class Texts {
+  constructor() { this.widths = new Map() }
+
+  width(ctx, text) {
+    const key = ctx.font + text
+    let width = this.widths.get(key)
+    if (width === undefined) {
+      if (this.widths.size > 20000) this.widths.clear()
+      this.widths.set(key, width = ctx.measureText(text).width)
+    }
+    return width
+  }
+
+  // The text, or its begin with "…", or "" where not even that fits.
+  fit(ctx, text, roomPx) {
+    const width = this.width(ctx, text)
+    if (width <= roomPx) return text
+    let keep = Math.min(text.length - 1, Math.floor(text.length * roomPx / width))
+    while (keep > 1 && this.width(ctx, text.slice(0, keep) + "…") > roomPx) keep--
+    return keep < 2 ? "" : text.slice(0, keep).trimEnd() + "…"
+  }
+}
+
+const setFont = (ctx, px, weight = "normal") => { ctx.font = `${weight} ${px}px ${FONT}` }
+
+// What the bars of each name and kind look like, as small numbers.
+class Looks {
+  constructor(tables, theme) {
+    this.fills = []
+    this.hatches = []
+    this.places = new Map()
+    this.paper = theme.paper
+    this.nameFill = tables.name_styles.map(style => this.fillCode(style[0]))
+    this.nameHatch = tables.name_styles.map(style => this.hatchCode(style[1]))
+    this.nameText = tables.name_styles.map(style => style[2])
+    this.kindFill = tables.kind_styles.map(style => style[0] ? this.fillCode(style[0]) : -1)
+    this.kindHatch = tables.kind_styles.map(style => style[1] ? this.hatchCode(style[1]) : -1)
+    this.spareFill = this.fillCode(SPARE_FILL)
+    this.shades = this.fills.map(fill => shadesOf(fill, theme.paper))
+  }
+
+  fillCode(fill) { return codeOf(this.fills, this.places, fill) }
+  hatchCode(sign) { return sign in HATCH_LINES ? codeOf(this.hatches, this.places, sign) : -1 }
+  fill(name, kind) { const code = this.kindFill[kind]; return code >= 0 ? code : this.nameFill[name] ?? this.spareFill }
+  hatch(name, kind) { const code = this.kindHatch[kind]; return code >= 0 ? code : this.nameHatch[name] ?? -1 }
+  text(name, kind) { return this.kindFill[kind] >= 0 ? BAR_INK : this.nameText[name] ?? BAR_INK }
+}
+
+function codeOf(list, places, value) {
+  if (!places.has(value)) { places.set(value, list.length); list.push(value) }
+  return places.get(value)
+}
+
+const SHADES = 16, DIM_SHADE = 3
+
+// A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
+const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))
+
+class Painter {
+  constructor(view, theme) {
+    this.view = view
+    this.hatches = new Hatches()
+    this.texts = new Texts()
+    this.items = new LodItems()
+    this.setTheme(theme)
+  }
+
+  setTheme(theme) {
+    this.theme = theme
+    this.looks = null
+  }
+
+  // Names may have come since.
+  currentLooks() {
+    const {tables} = this.view
+    if (!this.looks || this.looksOf !== tables || this.looks.nameFill.length !== tables.names.length) {
+      this.looks = new Looks(tables, this.theme)
+      this.looksOf = tables
+    }
+    return this.looks
+  }
+
+  // The picture below the marks that follow the pointer. `ratio` is device px per CSS px.
+  paintMain(ctx, ratio) {
+    const {view} = this
+    this.ratio = ratio
+    this.currentLooks()
+    this.hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio)
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+    paintShades(ctx, this)
+    paintBars(ctx, this)
+    paintEdges(ctx, this)
+    paintGroups(ctx, this)
+    paintLaneLabels(ctx, this)
+    paintStrips(ctx, this)
+    paintMarks(ctx, this)
+    paintAxisTitle(ctx, this)
+    if (!view.store.length || !this.items.length) paintEmpty(ctx, this)
+  }
+
+  paintOverlay(ctx, ratio) {
+    this.ratio = ratio
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+    paintSelection(ctx, this)
+    paintOutlines(ctx, this)
+    paintRuler(ctx, this)
+    paintMoreLanes(ctx, this)
+  }
+}
+
+// Paint within the lanes (or from `left` on), as far as they are in view.
+function clipLanes(ctx, view, left, paint) {
+  ctx.save()
+  ctx.beginPath()
+  ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop())
+  ctx.clip()
+  paint()
+  ctx.restore()
+}
+
+// The title of the time axis. Far from 0 the ticks count from a base, and the title says from which.
+function paintAxisTitle(ctx, {view, theme, texts}) {
+  const {frame} = view, base = tickBase(view.x0, view.x1 - view.x0)
+  setFont(ctx, 12)
+  ctx.textAlign = "center"
+  ctx.textBaseline = "middle"
+  ctx.fillStyle = base ? theme.ink : theme.soft
+  const text = base ? `from ${formatBase(base)} after the first start` : "time since the first start"
+  ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38)
+}
+
+const EMPTY_TEXT = "No spans yet: select a stream with lab.on(...)"
+
+function paintEmpty(ctx, {view, theme}) {
+  const {store, frame} = view
+  const isHidden = view.hiddenNames.size || view.hiddenKinds.size || view.hiddenPartitions.size
+  const text = !store.length ? EMPTY_TEXT : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all"
+  setFont(ctx, 14)
+  ctx.fillStyle = theme.soft
+  ctx.textAlign = "center"
+  ctx.textBaseline = "middle"
+  ctx.fillText(text, (frame.left + frame.right) / 2, (view.lanesTop() + view.lanesBottom()) / 2, frame.right - frame.left)
+}

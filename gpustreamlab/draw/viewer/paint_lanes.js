@@ -1,0 +1,115 @@
+// Lanes without their bars: shades, the partitions' lines and bands, names.
+const HEAD_PX = 22 // Height of a line with a partition's name.
+const LABEL_GAP_PX = 10
+
+// Every second lane is shaded, so that the eye finds the way from a bar to its label.
+function paintShades(ctx, {view, theme}) {
+  const {frame, tables} = view
+  clipLanes(ctx, view, frame.left, () => {
+    ctx.fillStyle = theme.shade
+    for (const code of view.visibleLanes()) {
+      if (laneRank(view, code) % 2 === 0) continue
+      const lane = tables.lanes[code]
+      ctx.fillRect(frame.left, view.yAt(lane.top), frame.right - frame.left, lane.bottom - lane.top)
+    }
+  })
+}
+
+// The place of a lane from the top, counted once for each plan.
+function laneRank(view, code) {
+  if (view.rankedOrder !== view.laneOrder) {
+    view.laneRanks = new Int32Array(view.laneOrder.length)
+    view.laneOrder.forEach((lane, rank) => { view.laneRanks[lane] = rank })
+    view.rankedOrder = view.laneOrder
+  }
+  return view.laneRanks[code]
+}
+
+// A partition's line stays at the top as long as one of its lanes is in view.
+function paintGroups(ctx, painter) {
+  const {view} = painter
+  if (!view.tables.groups.length) return
+  clipLanes(ctx, view, 0, () => {
+    for (const group of view.tables.groups) {
+      const top = view.yAt(group.top), bottom = view.yAt(group.bottom)
+      if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue
+      const headPx = group.head_bottom - group.top
+      paintGroup(ctx, painter, group, {top, bottom, headPx, headTop: Math.min(Math.max(top, view.lanesTop()), bottom - headPx)})
+    }
+  })
+}
+
+function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
+  const {view, theme} = painter, {frame} = view
+  const isStuck = headTop > top
+  ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill
+  ctx.globalAlpha = isStuck ? 1 : TINT
+  ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx)
+  ctx.globalAlpha = 1
+  paintBand(ctx, painter, group, {left: 0, top, width: BAND_PX, height: bottom - top - 1})
+  ctx.textBaseline = "middle"
+  setFont(ctx, 12, "bold")
+  const middle = headTop + headPx / 2, room = frame.right - BAND_PX - 12
+  if (group.letter) {
+    ctx.textAlign = "center"
+    ctx.fillStyle = BAR_INK
+    ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4)
+  }
+  ctx.textAlign = "left"
+  ctx.fillStyle = theme.ink
+  const label = painter.texts.fit(ctx, group.label, room)
+  ctx.fillText(label, BAND_PX + 6, middle)
+  const used = painter.texts.width(ctx, label) + 16
+  if (!group.detail) return
+  setFont(ctx, 12)
+  const detail = painter.texts.fit(ctx, group.detail, room - used)
+  ctx.fillText(detail, BAND_PX + 6 + used, middle)
+}
+
+// A box in a partition's colour and hatch.
+function paintBand(ctx, painter, {fill, hatch}, {left, top, width, height}) {
+  ctx.fillStyle = fill
+  ctx.fillRect(left, top, width, height)
+  if (!(hatch in HATCH_LINES)) return
+  const pattern = painter.hatches.get(ctx, hatch, BAR_INK, 0.3, painter.ratio)
+  inDevicePx(ctx, painter.ratio, () => {
+    ctx.fillStyle = pattern
+    ctx.fillRect(left * painter.ratio, top * painter.ratio, width * painter.ratio, height * painter.ratio)
+  })
+}
+
+function inDevicePx(ctx, ratio, paint) {
+  ctx.setTransform(1, 0, 0, 1, 0, 0)
+  paint()
+  ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+}
+
+// Names beside the lanes, as far as there is room between them.
+function paintLaneLabels(ctx, painter) {
+  const {view, theme, texts} = painter, {frame, tables} = view
+  const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left
+  const headPx = tables.groups.length ? HEAD_PX : 0
+  let free = view.lanesTop() + headPx - 4
+  clipLanes(ctx, view, 0, () => {
+    ctx.textAlign = "right"
+    ctx.textBaseline = "middle"
+    for (const code of view.visibleLanes()) {
+      const {top, bottom, label, detail} = tables.lanes[code]
+      const hasDetail = detail && bottom - top >= 30
+      const half = hasDetail ? 15 : 7
+      // The label of a tall lane stays in view with it.
+      const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom())
+      const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half)
+      if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue
+      if (middle - half < view.lanesTop() + headPx - 3) continue
+      free = middle + half
+      setFont(ctx, 12)
+      ctx.fillStyle = theme.ink
+      ctx.fillText(texts.fit(ctx, label, room), frame.left - LABEL_GAP_PX, hasDetail ? middle - 7 : middle)
+      if (!hasDetail) continue
+      setFont(ctx, 11)
+      ctx.fillStyle = theme.soft
+      ctx.fillText(texts.fit(ctx, detail, room), frame.left - LABEL_GAP_PX, middle + 8)
+    }
+  })
+}

@@ -1,0 +1,97 @@
+// What follows the pointer or the user: outlines, the selection, the ruler, and signs of what is out of view.
+// It is on a layer of its own, so that the bars are not painted again for it.
+
+function paintOutlines(ctx, {view, theme}) {
+  for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
+    const box = hit && boxOf(view, hit)
+    if (!box) continue
+    clipLanes(ctx, view, view.frame.left, () => {
+      for (const [width, style] of [[5, theme.paper], [2, colour]]) {
+        ctx.lineWidth = width
+        ctx.strokeStyle = style
+        ctx.strokeRect(box.left, box.top, box.width, box.height)
+      }
+    })
+  }
+}
+
+// Where a span, or several merged ones, are painted.
+function boxOf(view, hit) {
+  const place = view.tables.rows[hit.row]
+  if (!place) return null
+  const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last
+  if (!(last < columns.length)) return null
+  const left = Math.max(view.frame.left - 20, Math.round(view.pxAt(columns.start[first])))
+  const right = Math.min(view.frame.right + 20, Math.round(view.pxAt(columns.end[last])))
+  if (right < view.frame.left || left > view.frame.right) return null
+  return {left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top)}
+}
+
+function paintSelection(ctx, {view, theme}) {
+  if (!view.selection) return
+  const {start, end, lanes} = view.selection, {frame} = view
+  const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end))
+  if (right <= left) return
+  clipLanes(ctx, view, frame.left, () => {
+    ctx.fillStyle = theme.accent
+    ctx.globalAlpha = 0.16
+    for (const code of view.visibleLanes()) {
+      const lane = view.tables.lanes[code]
+      if (!lanes || lanes.has(code)) ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top)
+    }
+    ctx.globalAlpha = 1
+    for (const x of [left, right - 1]) ctx.fillRect(x, frame.top, 1, view.lanesPx)
+  })
+}
+
+// Two lines and how long it is between them.
+function paintRuler(ctx, painter) {
+  const {view, theme} = painter
+  if (!view.ruler) return
+  const {start, end} = view.ruler, {frame} = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end))
+  const bottom = frame.top + view.parts.innerPx, middle = view.lanesTop() + 12
+  ctx.fillStyle = theme.accent
+  for (const x of [a, b]) if (x >= frame.left && x <= frame.right) ctx.fillRect(Math.round(x), frame.top, 1, bottom - frame.top)
+  const left = Math.max(frame.left, a), right = Math.min(frame.right, b)
+  if (right < left) return
+  ctx.fillRect(left, middle, right - left, 1)
+  if (right - left > 14) for (const [x, way] of [[a, 1], [b, -1]]) {
+    if (x < frame.left || x > frame.right) continue
+    ctx.beginPath()
+    ctx.moveTo(x, middle + 0.5)
+    ctx.lineTo(x + way * 7, middle - 3.5)
+    ctx.lineTo(x + way * 7, middle + 4.5)
+    ctx.fill()
+  }
+  paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, {fill: theme.accent, ink: theme.paper, isBold: true})
+}
+
+// A short text on a ground of its own, within the frame.
+function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBold = false, line = null}) {
+  setFont(ctx, 12, isBold ? "bold" : "normal")
+  const width = texts.width(ctx, text) + 16, height = 20, {frame} = view
+  const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2))
+  ctx.beginPath()
+  ctx.roundRect(left, middle - height / 2, width, height, height / 2)
+  ctx.fillStyle = fill
+  ctx.fill()
+  if (line) { ctx.strokeStyle = line; ctx.lineWidth = 1; ctx.stroke() }
+  ctx.fillStyle = ink
+  ctx.textAlign = "center"
+  ctx.textBaseline = "middle"
+  ctx.fillText(text, left + width / 2, middle + 0.5)
+}
+
+// How many lanes are out of view, above and below; and how many waits have no arrow.
+function paintMoreLanes(ctx, painter) {
+  const {view, theme} = painter, {tables, frame} = view, look = {fill: theme.paper, ink: theme.soft, line: theme.grid}
+  const say = (sign, count, middle) => paintPill(
+    ctx, painter, `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`, frame.right - 4, middle, look)
+  if (view.canScroll) {
+    const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen[0]) : 0, below = tables.lanes.length - above - seen.length
+    if (above) say("▴", above, view.lanesTop() + 12)
+    if (below) say("▾", below, view.lanesBottom() - 12)
+  }
+  if (painter.hiddenEdges)
+    paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look)
+}

@@ -1,0 +1,111 @@
+// A ruler between two clicks: how long, and how often a second that is.
+
+const SNAP_PX = 6
+
+/** Add the ruler: its button, its key, and what it measured. */
+function addRuler(viewer) {
+  const { view } = viewer
+  const figure = partOf(viewer, "figure")
+  const button = makeButton("Ruler", { label: "Measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() })
+  const says = makeNode("output", { class: "gsl-measured", "aria-live": "polite" })
+  toolsOf(viewer).append(button)
+  newsOf(viewer).append(says)
+  const state = { isOn: false, start: null, down: null }
+
+  function toggle() {
+    if (state.isOn) return leave()
+    state.isOn = true
+    state.start = null
+    view.set("ruler", null)
+    show()
+  }
+  function leave() {
+    const isSomething = state.isOn || Boolean(view.ruler)
+    state.isOn = false
+    state.start = null
+    if (view.ruler) view.set("ruler", null)
+    show()
+    return isSomething
+  }
+  function point(time) {
+    if (state.start === null) {
+      state.start = time
+      view.set("ruler", { start: time, end: time })
+    } else {
+      setEnd(time)
+      state.start = null
+      state.isOn = false
+    }
+    show()
+  }
+  function setEnd(time) {
+    view.set("ruler", { start: Math.min(state.start, time), end: Math.max(state.start, time) })
+  }
+  function show() {
+    button.setAttribute("aria-pressed", String(state.isOn))
+    rootOf(viewer).classList.toggle("gsl-measuring", state.isOn)
+    says.textContent = rulerText(view.ruler, state)
+  }
+  const moved = event => {
+    if (!state.isOn || state.start === null || event.buttons) return
+    setEnd(timeUnder(viewer, event))
+    show()
+  }
+  const released = event => {
+    if (state.isOn && isClick(state.down, event) && isInFrame(viewer, event)) point(timeUnder(viewer, event))
+    state.down = null
+  }
+  const offs = [
+    listen(figure, "pointerdown", event => { state.down = event.button ? null : event }, true),
+    listen(figure, "pointermove", moved, true),
+    listen(figure, "pointerup", released, true),
+  ]
+  Object.assign(commandsOf(viewer), {
+    measure: toggle, leaveRuler: leave, isMeasuring: () => state.isOn,
+    measurePinned: () => view.pinned && [pinnedEdges(view)].forEach(([start, end]) => (state.start === null ? (point(start), point(end)) : point(end))),
+  })
+  return () => {
+    offs.forEach(off => off())
+    button.remove()
+    says.remove()
+  }
+}
+
+function pinnedEdges(view) {
+  const row = view.store.row(view.pinned.row)
+  return isSpan(view.pinned) ? [row.start[view.pinned.index], row.end[view.pinned.index]] : [row.start[view.pinned.first], row.end[view.pinned.last]]
+}
+
+function rulerText(ruler, { isOn, start }) {
+  if (isOn && start === null) return "Click where it starts"
+  if (!ruler) return ""
+  const length = ruler.end - ruler.start
+  const text = length > 0 ? `${formatNs(length)} · ${formatRate(length)}` : "0 ns"
+  return isOn ? `${text} · click where it ends` : text
+}
+
+/** How often a second something is that takes this long. */
+function formatRate(ns) {
+  const hertz = 1e9 / ns
+  const [unit, scale] = [["GHz", 1e9], ["MHz", 1e6], ["kHz", 1e3]].find(([, size]) => hertz >= size * 0.9995) ?? ["Hz", 1]
+  return `${Number((hertz / scale).toPrecision(3))} ${unit}`
+}
+
+function isInFrame(viewer, event) {
+  const { left, right, top, bottom } = viewer.view.frame
+  const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
+  return point.x >= left && point.x <= right && point.y >= top && point.y <= bottom
+}
+
+/** The time under the pointer, or that of a span's edge where one is near. */
+function timeUnder(viewer, event) {
+  const { view } = viewer
+  const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
+  const time = view.timeAt(Math.max(view.frame.left, Math.min(view.frame.right, point.x)))
+  const hit = view.hitAt(point.x, point.y)
+  if (!hit || !isSpan(hit)) return time
+  const row = view.store.row(hit.row)
+  const edges = [row.start[hit.index], row.end[hit.index]]
+  const nearest = Math.abs(edges[0] - time) <= Math.abs(edges[1] - time) ? edges[0] : edges[1]
+  return Math.abs(view.pxAt(nearest) - point.x) <= SNAP_PX ? nearest : time
+}

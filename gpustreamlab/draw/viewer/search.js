@@ -1,0 +1,90 @@
+// Find spans: what matches keeps its look, the rest is dimmed, Enter goes from one to the next in time.
+
+const SEARCH_AFTER_MS = 120
+const RECOUNT_EVERY_MS = 500
+
+/** Add the search box. */
+function addSearch(viewer) {
+  const { view } = viewer
+  const box = makeNode("input", {
+    type: "search", placeholder: "Search  /", "aria-label": "Search spans", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off",
+    title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous",
+  })
+  const says = makeNode("output", { class: "gsl-found", "aria-live": "polite" })
+  const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true })
+  const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)]
+  const form = makeNode("div", { class: "gsl-search", role: "search" }, box, ...steps, says)
+  partOf(viewer, "bar").append(form)
+  const state = { matches: null, total: 0 }
+
+  function run() {
+    state.matches = compileSearch(box.value, view.tables)
+    view.set("matches", state.matches)
+    steps.forEach(button => { button.hidden = !state.matches })
+    recount()
+  }
+  function recount() {
+    state.total = countMatches(view.store)
+    tell()
+  }
+  function tell() {
+    if (!state.matches) says.textContent = ""
+    else if (!state.total) says.textContent = "none found"
+    else says.textContent = matchPlace(view, state)
+  }
+  function go(direction) {
+    if (state.matches && searchIsStale(state.matches, view.tables)) run()
+    if (!state.total) return
+    const hit = nextMatch(view.store, matchOrigin(view, direction), direction) ?? nextMatch(view.store, null, direction)
+    if (!hit) return
+    view.show(hit.row, hit.index)
+    tell()
+  }
+  function clear() {
+    box.value = ""
+    run()
+  }
+  let timer = 0
+  const typed = () => { clearTimeout(timer); timer = setTimeout(run, SEARCH_AFTER_MS) }
+  const now = () => { clearTimeout(timer); run() }
+  const again = throttled(() => { if (state.matches) searchIsStale(state.matches, view.tables) ? run() : recount() }, RECOUNT_EVERY_MS)
+  const keyed = event => {
+    if (event.isComposing) return
+    if (event.key === "Enter") {
+      now()
+      go(event.shiftKey ? -1 : 1)
+    } else if (event.key === "Escape") {
+      clearTimeout(timer)
+      clear()
+      rootOf(viewer).focus({ preventScroll: true })
+    } else return
+    event.preventDefault()
+    event.stopPropagation()
+  }
+  const offs = [
+    listen(box, "input", typed), listen(box, "keydown", keyed), listen(box, "search", () => box.value || now()),
+    view.on("data", again), view.on("look", tell),
+  ]
+  const commands = commandsOf(viewer)
+  commands.search = () => { box.focus({ preventScroll: true }); box.select() }
+  commands.clearSearch = () => (state.matches ? (clear(), true) : false)
+  return () => {
+    offs.forEach(off => off())
+    clearTimeout(timer)
+    again.stop()
+    form.remove()
+  }
+}
+
+/** "12 of 3,456": the place of the pinned span among the matches, in order of time. */
+function matchPlace(view, state) {
+  const total = formatCount(state.total), pinned = view.pinned
+  if (!pinned || !isSpan(pinned) || !view.store.row(pinned.row).isMatch(pinned.index, state.matches)) return `${total} found`
+  return `${formatCount(matchNumber(view.store, pinned))} of ${total}`
+}
+
+/** Where the search goes on from: the pinned span, else the edge of the view. */
+function matchOrigin({ pinned, x0, x1 }, direction) {
+  if (!pinned) return { time: direction > 0 ? x0 : x1 }
+  return { row: pinned.row, index: pinned.index ?? (direction > 0 ? pinned.last : pinned.first) }
+}

@@ -1,0 +1,173 @@
+// A window of time and lanes, and what happened in it: totals by lane and by name, and which lanes overlapped.
+
+const SELECT_MIN_PX = 3
+const TABLE_ROWS = 200 // More are counted, not shown: nobody reads them, and the browser would wait for them.
+const TOTALS_EVERY_MS = 1000
+
+/** Select with Shift and drag, or with Bokeh's box tool; totals stand in a panel. */
+function addSelect(viewer) {
+  const { view } = viewer
+  const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals of the selection", hidden: true })
+  partOf(viewer, "panels").append(panel)
+  const button = makeButton("Totals", { label: "Totals and overlap of what is in view; Shift and drag selects a part", key: "T", onclick: () => sumView() })
+  toolsOf(viewer).append(button)
+  const state = { shown: null, isDragging: false }
+
+  function sumView() {
+    view.set("selection", { start: view.x0, end: view.x1, lanes: new Set(view.tables.lanes.keys()) })
+  }
+  function refresh(property) {
+    if (state.isDragging) return
+    if (view.selection === state.shown && !(FILTER_KEYS.has(property) && view.selection)) return
+    state.shown = view.selection
+    showTotals(viewer, panel)
+  }
+  const again = throttled(() => { if (view.selection && !state.isDragging && !view.isPaused) showTotals(viewer, panel) }, TOTALS_EVERY_MS)
+  const commands = commandsOf(viewer)
+  commands.sumView = sumView
+  commands.unselect = () => { view.set("selection", null); refresh() }
+  const offs = [
+    dragSelect(viewer, state, refresh),
+    toolSelect(viewer),
+    view.on("look", refresh),
+    // What is behind "now" does not change any more, so its totals need no refresh.
+    view.on("data", () => { if (view.selection && view.selection.end >= totalsReach(panel)) again() }),
+  ]
+  return () => {
+    offs.forEach(off => off())
+    again.stop()
+    panel.remove()
+    button.remove()
+  }
+}
+
+/** Shift and drag draws the window; Bokeh, which would move the picture, does not get to see it. */
+function dragSelect(viewer, state, done) {
+  const { view } = viewer
+  const figure = partOf(viewer, "figure")
+  let from = null
+  const place = event => {
+    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
+    if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point))
+  }
+  const take = event => { event.preventDefault(); event.stopImmediatePropagation() }
+  const end = event => {
+    if (!from) return
+    take(event)
+    from = null
+    state.isDragging = false
+    done()
+  }
+  const offs = [
+    listen(figure, "pointerdown", event => {
+      const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
+      if (!event.shiftKey || event.button || !isInLanes(view, point)) return
+      take(event)
+      rootOf(viewer).focus({ preventScroll: true })
+      commandsOf(viewer).hideTip?.()
+      from = point
+      state.isDragging = true
+      figure.setPointerCapture(event.pointerId)
+    }, true),
+    listen(figure, "pointermove", event => { if (from) { take(event); place(event) } }, true),
+    listen(figure, "pointerup", end, true),
+    listen(figure, "pointercancel", end, true),
+  ]
+  return () => offs.forEach(off => off())
+}
+
+/** Bokeh's own box tool says what it enclosed, in px of its canvas. */
+function toolSelect(viewer) {
+  const { view } = viewer
+  const chosen = event => {
+    const { sx0, sx1, sy0, sy1 } = event.geometry
+    if (!event.final || sx0 === undefined || Math.abs(sx1 - sx0) < SELECT_MIN_PX) return
+    view.set("selection", selectionBetween(view, { x: sx0, y: sy0 }, { x: sx1, y: sy1 }))
+  }
+  viewer.plot?.on_event?.("selectiongeometry", chosen)
+  return () => {}
+}
+
+/** The window and lanes between two corners; the lanes that lie below the fold of the corners' box are not in it. */
+function selectionBetween(view, a, b) {
+  const within = x => Math.max(view.frame.left, Math.min(view.frame.right, x))
+  const [start, end] = [a.x, b.x].map(x => view.timeAt(within(x))).sort((p, q) => p - q)
+  const [top, bottom] = [a.y, b.y].map(y => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q)
+  const lanes = new Set()
+  view.tables.lanes.forEach((lane, code) => {
+    if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code)
+  })
+  return { start, end, lanes }
+}
+
+/** Up to when the totals in the panel are known. */
+function totalsReach(panel) {
+  return Number(panel.dataset.reachNs ?? -Infinity)
+}
+
+function showTotals(viewer, panel) {
+  const { view } = viewer, { selection } = view
+  panel.hidden = !selection
+  if (!selection) {
+    panel.replaceChildren()
+    return
+  }
+  panel.dataset.reachNs = view.store.lastNs
+  const scrolled = [...panel.querySelectorAll(".gsl-table")].map(table => table.scrollTop)
+  const found = totals(view.store, view.tables, selection)
+  panel.replaceChildren(selectionHead(viewer, panel), makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found)))
+  panel.querySelectorAll(".gsl-table").forEach((table, k) => { table.scrollTop = scrolled[k] ?? 0 })
+}
+
+function selectionHead(viewer, panel) {
+  const { view } = viewer, { start, end, lanes } = view.selection
+  const facts = `${formatNs(start)} to ${formatNs(end)}, ${lanes.size === 1 ? "1 stream" : `${formatCount(lanes.size)} streams`}`
+  const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) })
+  const copy = makeButton("Copy as DataFrame filter", {
+    label: "Copy a pandas expression for these spans", onclick: () => copyText(dataFrameFilter(view.tables, view.selection), copy, panel),
+  })
+  const clear = makeButton("Clear", { key: "Escape", onclick: () => { commandsOf(viewer).unselect(); rootOf(viewer).focus({ preventScroll: true }) } })
+  announce(viewer, `Selected ${formatNs(end - start)}, ${facts}`)
+  return makeNode("header", {}, makeNode("h3", { text: `Selected ${formatNs(end - start)}` }), makeNode("p", { text: facts }), zoom, copy, clear)
+}
+
+function totalTables(view, selection, found) {
+  const { tables } = view, window = selection.end - selection.start
+  const spanNs = found.names.reduce((sum, { busy }) => sum + busy, 0)
+  const lane = code => laneText(tables.lanes[code])
+  const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) =>
+    [[lane(code)], formatNs(busy), formatShare(busy / window), formatCount(count)])
+  const names = found.names.filter(({ count }) => count).map(({ name, busy, count }) =>
+    [[nameOf(view, name), tables.name_styles[name]], formatNs(busy), formatShare(busy / spanNs), formatCount(count)])
+  const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) =>
+    [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)])
+  return [
+    totalTable("Streams", ["Stream", "Busy", "Share", "Spans"], lanes, "Busy time of the stream, and its share of the window"),
+    totalTable("Names", ["Name", "Time", "Share", "Spans"], names, "Time of the name's spans within the window, and its share of all names' time"),
+    totalTable("Overlap", ["Streams", "Both busy", "Share"], pairs, "Time in which both were busy, and its share of the shorter busy time"),
+  ]
+}
+
+function totalTable(caption, heads, rows, about) {
+  const table = makeNode("table", { title: about }, makeNode("caption", { text: caption }))
+  table.append(makeNode("thead", {}, makeNode("tr", {}, ...heads.map(text => makeNode("th", { scope: "col", text })))))
+  const body = makeNode("tbody")
+  for (const [[text, style], ...cells] of rows.slice(0, TABLE_ROWS)) {
+    const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style ? makeSwatch(style[0], style[1]) : null, text)
+    body.append(makeNode("tr", {}, head, ...cells.map(cell => makeNode("td", { text: cell }))))
+  }
+  if (!rows.length) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: "none" })))
+  const left = rows.length - TABLE_ROWS
+  if (left > 0) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: `+ ${formatCount(left)} more` })))
+  table.append(body)
+  return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, table)
+}
+
+/** The pandas expression that gives the selected spans: those that touch the window, by the trace's own exact integers. */
+function dataFrameFilter(tables, { start, end, lanes }) {
+  const from = BigInt(tables.zero_ns) + BigInt(Math.floor(start)), to = BigInt(tables.zero_ns) + BigInt(Math.ceil(end))
+  const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`]
+  // JSON's strings are Python's, also with quotes, controls and half surrogates in them.
+  if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map(code => JSON.stringify(tables.lanes[code].name)).join(", ")}])`)
+  return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`
+}

@@ -1,0 +1,192 @@
+// The spans that the page holds, by row. Times are float64 ns since `tables.zero_ns`.
+
+const DEFAULT_CAPACITY = 20_000_000
+const EDGE_CAPACITY = 200_000
+const FREED_SHARE = 1 / 8 // Of the capacity, after an eviction: so evictions are rare.
+
+class SpanStore {
+  constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
+    this.capacity = capacity
+    this.edges = new EdgeList(edgeCapacity)
+    this.rowTable = []
+    this.filter = null
+    this.matches = null
+    // Goes up with every change: what was computed from the store can tell whether it is out of date.
+    this.version = 0
+    // Goes up where spans were taken away.
+    this.evictions = 0
+    this.clear()
+  }
+
+  /** Forget all spans; rows, filter and matches stay. */
+  clear() {
+    this.rows = []
+    this.filtered = new Map()
+    this.length = 0
+    this.spanCount = 0
+    this.evictedCount = 0
+    this.firstNs = 0
+    this.lastNs = 0
+    this.version++
+    this.evictions++
+    this.edges.clear()
+  }
+
+  /** Take the rows of `tables`: as before, or more. */
+  setRows(rowTable) {
+    this.rowTable = rowTable
+    for (const row of this.rows) this.describe(row)
+    for (const row of this.filtered.values()) this.describe(row)
+    this.version++
+  }
+
+  append(batch) {
+    this.version++
+    for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to)
+    this.length += batch.n
+    this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n)
+    if (batch.edges) this.edges.append(batch.edges)
+    if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)))
+    this.findExtent()
+  }
+
+  /** The row as it is shown: without what the filter hides. */
+  row(code) {
+    return this.filter ? this.filteredRow(code) : this.ownRow(code)
+  }
+
+  /** The row with all of its spans. */
+  ownRow(code) {
+    while (this.rows.length <= code) this.rows.push(this.describe(new Row(this.rows.length)))
+    return this.rows[code]
+  }
+
+  /** Hide names, kinds and partitions: sets of codes; null shows all. */
+  setFilter(filter) {
+    const hidden = ["names", "kinds", "partitions"].map(key => [key, new Set(filter?.[key])])
+    this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null
+    this.forgetFiltered()
+    this.version++
+  }
+
+  /** Say what is searched for: an array by name code, not 0 where the name matches, or null. Names beyond its end do not match.
+   * Where its property `also` is a function of a row and an index, that must be true as well. */
+  setMatches(matches) {
+    this.matches = matches
+    for (const row of this.rows) row.forgetMatches()
+    for (const row of this.filtered.values()) row.forgetMatches()
+    this.version++
+  }
+
+  /** How many of the spans i to j match; all where nothing is searched. */
+  matchCount(code, i, j) {
+    const row = this.row(code)
+    return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j)
+  }
+
+  busySum(code, i, j) {
+    return this.row(code).busySum(i, j)
+  }
+
+  countSum(code, i, j) {
+    return this.row(code).countSum(i, j)
+  }
+
+  /** Last span of the row that starts at t or before, or -1. */
+  indexAt(code, t) {
+    return this.row(code).indexAt(t)
+  }
+
+  /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
+  indexOf(code, start, place) {
+    const row = this.row(code)
+    for (let index = row.firstFrom(start); index < row.length && row.start[index] === start; index++) {
+      if (row.place[index] === place) return index
+    }
+    return -1
+  }
+
+  describe(row) {
+    const entry = this.rowTable[row.code]
+    row.lane = entry ? entry.lane : -1
+    if (entry?.overlaps) row.overlaps = true
+    return row
+  }
+
+  filteredRow(code) {
+    const source = this.ownRow(code)
+    let shown = this.filtered.get(code)
+    if (!shown) this.filtered.set(code, (shown = this.describe(new Row(code))))
+    const { filter: from } = source.seen
+    if (from === source.length) return shown
+    // Spans may have come in between: those shown from there on are taken anew.
+    if (shown.length) shown.dropFrom(shown.placeOf(source, from))
+    const batch = new SpanBatch([], takeColumns(source, shownIndices(source, from, this.filter)))
+    if (batch.n) shown.append(batch, 0, batch.n)
+    source.seen.filter = source.length
+    return shown
+  }
+
+  forgetFiltered() {
+    this.filtered.clear()
+    for (const row of this.rows) row.seen.filter = 0
+  }
+
+  findExtent() {
+    let first = Infinity, last = -Infinity
+    for (const row of this.rows) {
+      if (!row.length) continue
+      first = Math.min(first, row.start[0])
+      last = Math.max(last, row.lastEnd())
+    }
+    this.firstNs = first < Infinity ? first : 0
+    this.lastNs = first < Infinity ? last : 0
+  }
+}
+
+/** Indices from `from` on that the filter does not hide. */
+function shownIndices({ name, kind, partition, length }, from, { names, kinds, partitions }) {
+  const indices = new Uint32Array(length - from)
+  let count = 0
+  for (let index = from; index < length; index++) {
+    if (!names.has(name[index]) && !kinds.has(kind[index]) && !partitions.has(partition[index])) indices[count++] = index
+  }
+  return indices.subarray(0, count)
+}
+
+// Arrows between spans, as arrays; beyond the capacity the oldest go.
+class EdgeList {
+  constructor(capacity) {
+    this.capacity = capacity
+    this.clear()
+  }
+
+  clear() {
+    this.length = 0
+    this.evictedCount = 0
+    this.x0 = new Float64Array(0)
+    this.x1 = new Float64Array(0)
+    this.row0 = new Uint32Array(0)
+    this.row1 = new Uint32Array(0)
+  }
+
+  append(edges) {
+    if (!edges.length) return
+    for (const name of ["x0", "x1", "row0", "row1"]) this[name] = joined(this[name], this.length, edges[name], 0, edges.length)
+    this.length += edges.length
+    if (this.length > this.capacity) this.dropFirst(this.length - Math.floor(this.capacity * (1 - FREED_SHARE)))
+  }
+
+  dropFirst(count) {
+    for (const name of ["x0", "x1", "row0", "row1"]) this[name].copyWithin(0, count, this.length)
+    this.length -= count
+    this.evictedCount += count
+  }
+
+  /** Drop those at the front that end at t or before. */
+  dropBefore(t) {
+    let count = 0
+    while (count < this.length && this.x1[count] <= t) count++
+    if (count) this.dropFirst(count)
+  }
+}

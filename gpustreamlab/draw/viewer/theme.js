@@ -1,0 +1,65 @@
+// Colours from the page's style, so that the picture follows the theme of what surrounds it.
+const THEME_DEFAULTS = {ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae"}
+const FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
+// JupyterLab changes its attributes before the style sheet of the new theme has loaded.
+const THEME_DELAYS_MS = [60, 300, 1000]
+
+const colourContext = (() => { let ctx = null; return () => ctx || (ctx = document.createElement("canvas").getContext("2d")) })()
+
+// Any colour of CSS as [r, g, b, alpha].
+function parseColour(text) {
+  const ctx = colourContext()
+  ctx.fillStyle = "#000000"
+  ctx.fillStyle = text
+  const value = ctx.fillStyle
+  if (value[0] === "#") return [1, 3, 5].map(place => parseInt(value.slice(place, place + 2), 16)).concat(1)
+  return value.match(/[\d.]+/g).map(Number)
+}
+
+// A colour over another one, as the eye sees it.
+function blend(over, under, alpha) {
+  const a = parseColour(over), b = parseColour(under)
+  return "#" + [0, 1, 2].map(i => Math.round(a[i] * alpha + b[i] * (1 - alpha)).toString(16).padStart(2, "0")).join("")
+}
+
+function readTheme(element) {
+  const style = getComputedStyle(element), theme = {}
+  for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
+    const [r, g, b, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value)
+    theme[name] = alpha < 0.05 ? value : blend(`rgb(${r},${g},${b})`, "#ffffff", 1)
+  }
+  const [r, g, b] = parseColour(theme.paper)
+  theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128
+  theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)"
+  theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2"
+  theme.key = JSON.stringify(theme)
+  return theme
+}
+
+// Call back whenever what the theme depends on may have changed; returns a function that stops.
+function watchTheme(callback) {
+  const system = window.matchMedia("(prefers-color-scheme: dark)"), contrast = window.matchMedia("(prefers-contrast: more)")
+  let timers = []
+  const changed = () => {
+    timers.forEach(clearTimeout)
+    timers = THEME_DELAYS_MS.map(delay => setTimeout(callback, delay))
+    callback()
+  }
+  const observer = new MutationObserver(changed)
+  const attributes = {attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"]}
+  for (const node of [document.documentElement, document.body]) observer.observe(node, attributes)
+  for (const query of [system, contrast]) query.addEventListener("change", changed)
+  return () => {
+    timers.forEach(clearTimeout)
+    observer.disconnect()
+    for (const query of [system, contrast]) query.removeEventListener("change", changed)
+  }
+}
+
+// Bokeh's own parts: the time axis, its grid, the buttons.
+function themePlot(plot, theme) {
+  for (const axis of plot.below)
+    axis.setv({major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid})
+  for (const part of plot.center)
+    if (/Grid$/.test(part.type)) part.setv({grid_line_color: theme.grid, grid_line_alpha: 0.7})
+}

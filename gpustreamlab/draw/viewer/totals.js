@@ -1,0 +1,122 @@
+// What a window holds: totals of lanes and names, and the overlap of lanes.
+
+const PAIRED_LANES = 16 // Lanes whose overlap is computed, at most: the busiest. A sum is kept for each set of them.
+
+/**
+ * Totals of the spans in the window {start, end, lanes}; `lanes` is a set of lane codes, null for all.
+ *
+ * Times are clipped to the window. A lane's busy time is the union of its counted spans, a name's the sum of its spans of any
+ * kind. `wall_ns` is from the first to the last counted span. What a filter hides is part of all that.
+ */
+function totals(store, tables, { start, end, lanes = null }) {
+  const sums = new WindowSums(tables, start, end)
+  for (const row of store.rows) if (row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane))) sums.addRow(row)
+  const unions = unionsOf(store, tables)
+  const clips = [...sums.lanes].map(([lane, count]) => ({ lane, count, ...clipUnion(unions.lane(lane), start, end) }))
+  clips.sort((one, other) => one.lane - other.lane)
+  return {
+    lanes: clips.map(({ lane, count, busy }) => ({ lane, count, busy })),
+    names: sums.listNames(),
+    pairs: pairsOf(clips, start, end),
+    wall_ns: Math.max(0, sums.last - sums.first),
+  }
+}
+
+class WindowSums {
+  constructor(tables, start, end) {
+    this.isCounted = Uint8Array.from(tables.kind_counted, Boolean)
+    this.start = start
+    this.end = end
+    this.lanes = new Map()
+    this.nameCount = new Float64Array(tables.names.length)
+    this.nameBusy = new Float64Array(tables.names.length)
+    this.first = Infinity
+    this.last = -Infinity
+  }
+
+  addRow(row) {
+    const { start: starts, end: ends, length } = row, { start, end } = this
+    let count = 0
+    for (let index = row.firstEndingFrom(start); index < length && starts[index] <= end; index++) {
+      const from = Math.max(start, starts[index]), to = Math.min(end, ends[index])
+      // A span that only touches the window's border is not in it, unless it has no length.
+      if (to > from || (to === from && ends[index] === starts[index])) count += this.addSpan(row, index, from, to)
+    }
+    if (count) this.lanes.set(row.lane, (this.lanes.get(row.lane) ?? 0) + count)
+  }
+
+  addSpan(row, index, from, to) {
+    const count = row.countOrNull ? row.countOrNull[index] : 1, name = row.name[index]
+    if (name >= this.nameCount.length) this.reserve(name + 1)
+    this.nameCount[name] += count
+    if (to > from) this.nameBusy[name] += row.busyOrNull ? (to - from) * row.densityAt(index) : to - from
+    if (this.isCounted[row.kind[index]]) {
+      if (from < this.first) this.first = from
+      if (to > this.last) this.last = to
+    }
+    return count
+  }
+
+  /** Make room for a name that the tables do not have yet. */
+  reserve(size) {
+    this.nameBusy = roomy(this.nameBusy, size, this.nameCount.length)
+    this.nameCount = roomy(this.nameCount, size, this.nameCount.length)
+  }
+
+  listNames() {
+    const names = []
+    this.nameCount.forEach((count, name) => count && names.push({ name, count, busy: this.nameBusy[name] }))
+    return names.sort((one, other) => other.busy - one.busy || one.name - other.name)
+  }
+}
+
+/** The intervals of a union that reach into a window, and how much of it they cover. */
+function clipUnion(union, start, end) {
+  if (!union) return { union, first: 0, last: -1, busy: 0 }
+  const first = upperBound(union.end, start, 0, union.length)
+  const last = lowerBound(union.start, end, first, union.length) - 1
+  return { union, first, last, busy: coverage(union, first, last, start, end) }
+}
+
+/** Overlap of the lanes, two by two, the longest first; `share` is the part of the shorter busy time. */
+function pairsOf(clips, start, end) {
+  const busiest = clips.filter(({ busy }) => busy > 0).sort((one, other) => other.busy - one.busy).slice(0, PAIRED_LANES)
+  busiest.sort((one, other) => one.lane - other.lane)
+  const bySet = setDurations(busiest, start, end), pairs = []
+  busiest.forEach((one, place) => {
+    for (let next = place + 1; next < busiest.length; next++) {
+      const other = busiest[next], both = sumOfSets(bySet, (1 << place) | (1 << next))
+      pairs.push({ a: one.lane, b: other.lane, both_ns: both, share: both / Math.min(one.busy, other.busy) })
+    }
+  })
+  return pairs.sort((one, other) => other.both_ns - one.both_ns || one.a - other.a || one.b - other.b)
+}
+
+/** How long exactly each set of lanes was busy in the window: one sweep, in which bit i says that lane i is. */
+function setDurations(clips, start, end) {
+  const toggles = mergeToggles(clips.map((clip, number) => clipToggles(clip, start, end, number)))
+  const sums = new Float64Array(1 << clips.length)
+  let set = 0, before = start
+  for (let index = 0; index < toggles.length; index++) {
+    sums[set] += toggles.time[index] - before
+    before = toggles.time[index]
+    set ^= 1 << toggles.number[index]
+  }
+  return sums
+}
+
+function clipToggles({ union, first, last }, start, end, number) {
+  const length = 2 * (last - first + 1), time = new Float64Array(length)
+  for (let index = first; index <= last; index++) {
+    time[2 * (index - first)] = Math.max(start, union.start[index])
+    time[2 * (index - first) + 1] = Math.min(end, union.end[index])
+  }
+  return { time, number: new Uint16Array(length).fill(number), length }
+}
+
+/** Sum of all sets that hold these lanes. */
+function sumOfSets(bySet, lanes) {
+  let sum = 0
+  for (let set = lanes; set < bySet.length; set = (set + 1) | lanes) sum += bySet[set]
+  return sum
+}

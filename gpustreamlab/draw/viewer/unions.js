@@ -1,0 +1,152 @@
+// When each lane and each partition was busy: unions of counted spans, brought up to date from what was appended since.
+
+const busyUnions = new WeakMap()
+
+/** The unions of a store; they last as long as it does. */
+function unionsOf(store, tables) {
+  let unions = busyUnions.get(store)
+  if (!unions) busyUnions.set(store, (unions = new BusyUnions(store)))
+  unions.use(tables)
+  return unions
+}
+
+class BusyUnions {
+  constructor(store) {
+    this.store = store
+    this.evictions = -1
+    this.slots = []
+  }
+
+  /** Count the kinds, and stack the partitions, of these tables from now on. */
+  use(tables) {
+    const counted = tables.kind_counted.map(Number).join("")
+    // The codes that mean one partition of one size share a slot.
+    const slots = tables.partitions.map(({ band, sms, text }) => `${band} ${sms} ${text}`)
+    const isKnown = this.counted === counted && this.evictions === this.store.evictions
+    // Spans may come before the entry of their partition does.
+    const isMissed = this.slotUnions?.has(undefined) && slots.length > this.slots.length
+    if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted)
+    this.slots = slots
+    this.isCounted = Uint8Array.from(tables.kind_counted, Boolean)
+    this.tables = tables
+  }
+
+  /** Unions of the lanes on which something counted ran. */
+  lanes() {
+    this.updateLanes()
+    return [...this.laneUnions.values()]
+  }
+
+  /** The union of one lane, or null. */
+  lane(code) {
+    this.updateLanes()
+    return this.laneUnions.get(code) ?? null
+  }
+
+  /** The stack of busy SMs. */
+  smStack() {
+    const { tables } = this, changedNs = this.updateSlots()
+    const shape = JSON.stringify([this.slots, tables.bands.length, tables.sm_count])
+    if (this.stack?.shape !== shape) this.stack = new SmStack(shape, this.slots, tables).update(-Infinity, this.slotUnions)
+    else if (changedNs < Infinity) this.stack.update(changedNs, this.slotUnions)
+    return this.stack
+  }
+
+  reset(counted) {
+    this.counted = counted
+    this.evictions = this.store.evictions
+    this.laneUnions = new Map()
+    this.slotUnions = new Map()
+    this.stack = null
+    // Rows in which a span does not count.
+    this.mixedRows = new Set()
+    this.lanesVersion = this.slotsVersion = -1
+    for (const { seen } of this.store.rows) seen.lane = seen.partition = 0
+  }
+
+  updateLanes() {
+    if (this.lanesVersion === this.store.version) return
+    this.lanesVersion = this.store.version
+    const fresh = new Map()
+    for (const row of this.store.rows) if (row.lane >= 0 && row.seen.lane < row.length) pushTo(fresh, row.lane, row)
+    for (const [lane, rows] of fresh) this.updateLane(lane, rows)
+  }
+
+  updateLane(lane, rows) {
+    const known = this.laneUnions.get(lane), counted = rows.filter(row => this.hasCounted(row))
+    if (counted.length === 1 && (!known || known === counted[0]) && this.isUnion(counted[0])) this.laneUnions.set(lane, counted[0])
+    else if (counted.length) {
+      const isRow = known instanceof Row, union = known && !isRow ? known : new Intervals()
+      const parts = counted.filter(row => row !== known).map(row => this.countedIntervals(row, row.seen.lane))
+      if (isRow) parts.push(this.countedIntervals(known, 0))
+      union.add(uniteAll(parts))
+      this.laneUnions.set(lane, union)
+    }
+    for (const row of rows) row.seen.lane = row.length
+  }
+
+  /** Whether any of the spans that were not seen yet counts. */
+  hasCounted(row) {
+    let count = 0
+    for (let index = row.seen.lane; index < row.length; index++) count += this.isCounted[row.kind[index]]
+    if (count < row.length - row.seen.lane) this.mixedRows.add(row.code)
+    return count > 0
+  }
+
+  /** A row whose spans all count, and do not overlap, is its lane's union: nothing more is stored. */
+  isUnion(row) {
+    return !row.overlaps && !row.slack && !this.mixedRows.has(row.code)
+  }
+
+  /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
+  countedIntervals(row, from, only = -1) {
+    const { isCounted } = this, { kind, partition, length } = row, list = new Intervals(length - from), { start, end } = list
+    let last = -1, reach = -Infinity
+    for (let index = from; index < length; index++) {
+      const begin = row.start[index], until = row.end[index]
+      if (until === begin || !isCounted[kind[index]] || (only >= 0 && partition[index] !== only)) continue
+      if (begin > reach) {
+        start[++last] = begin
+        end[last] = reach = until
+      } else if (until > reach) end[last] = reach = until
+    }
+    list.length = last + 1
+    return list
+  }
+
+  /** Take in what was appended; return the time from which on something changed. */
+  updateSlots() {
+    if (this.slotsVersion === this.store.version) return Infinity
+    this.slotsVersion = this.store.version
+    const fresh = new Map()
+    for (const row of this.store.rows) {
+      if (row.seen.partition >= row.length) continue
+      for (const [slot, list] of this.slotIntervals(row)) pushTo(fresh, slot, list)
+      row.seen.partition = row.length
+    }
+    let changedNs = Infinity
+    for (const [slot, lists] of fresh) {
+      const list = uniteAll(lists)
+      if (!list.length) continue
+      if (!this.slotUnions.has(slot)) this.slotUnions.set(slot, new Intervals())
+      this.slotUnions.get(slot).add(list)
+      changedNs = Math.min(changedNs, list.start[0])
+    }
+    return changedNs
+  }
+
+  /** Unions of the counted spans of a row that were not seen yet, with the slots of their partitions. */
+  slotIntervals(row) {
+    const codes = new Set()
+    for (let index = row.seen.partition, last = -1; index < row.length; index++) {
+      if (row.partition[index] !== last) codes.add((last = row.partition[index]))
+    }
+    return [...codes].map(code => [this.slots[code], this.countedIntervals(row, row.seen.partition, code)])
+  }
+}
+
+function pushTo(map, key, value) {
+  const values = map.get(key)
+  if (values) values.push(value)
+  else map.set(key, [value])
+}

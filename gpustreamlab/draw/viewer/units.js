@@ -1,0 +1,59 @@
+// Times and counts for people: the same words as gpustreamlab.analysis.format_ns.
+const FIRST_MINUTE_NS = 120e9
+
+// What lies half-way goes to the even number, as in Python.
+const toFixedEven = (value, digits) => {
+  const scale = 10 ** digits, low = Math.floor(value * scale)
+  const isTie = (low + 0.5) / scale === value
+  return (isTie && low % 2 === 0 ? low / scale : value).toFixed(digits)
+}
+
+const grouped = text => {
+  const [whole, part] = text.split(".")
+  const marked = whole.replace(/\B(?=(\d{3})+$)/g, ",")
+  return part === undefined ? marked : `${marked}.${part}`
+}
+
+const threeDigits = value => grouped(toFixedEven(value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2))
+
+function formatNs(ns) {
+  if (ns < 0) return "-" + formatNs(-ns)
+  if (!(ns < Infinity)) return "-"
+  if (ns < 999.5) return Number(ns.toPrecision(3)) + " ns"
+  if (ns < 999.5e3) return threeDigits(ns / 1e3) + " µs"
+  if (ns < 999.5e6) return threeDigits(ns / 1e6) + " ms"
+  return ns < FIRST_MINUTE_NS * 0.9995 ? threeDigits(ns / 1e9) + " s" : threeDigits(ns / 60e9) + " min"
+}
+
+const formatCount = count => grouped(Math.round(count).toFixed(0))
+
+const TICK_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 60e9]]
+
+// The unit in which a window of this width is marked.
+const tickUnit = widthNs => TICK_UNITS[widthNs > FIRST_MINUTE_NS ? 4 : widthNs >= 1e9 ? 3 : widthNs >= 1e6 ? 2 : widthNs >= 1e3 ? 1 : 0]
+
+// Far from 0 and zoomed in, all ticks begin with the same digits: those are written once, as the base, and ticks count from it.
+function tickBase(startNs, widthNs) {
+  if (!(widthNs > 0) || Math.abs(startNs) < 2000 * widthNs) return 0
+  const step = 10 ** Math.ceil(Math.log10(widthNs))
+  return Math.floor(startNs / step) * step
+}
+
+function formatTicks(ticks, startNs, widthNs) {
+  const [unit, scale] = tickUnit(widthNs), base = tickBase(startNs, widthNs)
+  const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) / scale : 1
+  const wanted = unit === "min" ? (step % 1 > 1e-9 ? 1 : 0) : Math.ceil(-Math.log10(step) - 1e-9)
+  const digits = Math.min(9, Math.max(0, wanted || 0))
+  return ticks.map(tick => {
+    const text = grouped(Math.abs((tick - base) / scale).toFixed(digits))
+    const sign = tick < base && /[1-9]/.test(text) ? "-" : base ? "+" : ""
+    return `${sign}${text} ${unit}`
+  })
+}
+
+// All digits of the base, in seconds: "12.345 678 s".
+function formatBase(baseNs) {
+  const text = (Math.abs(baseNs) / 1e9).toFixed(9).replace(/0+$/, "").replace(/\.$/, "")
+  const [whole, part] = text.split(".")
+  return `${baseNs < 0 ? "-" : ""}${grouped(whole)}${part ? "." + part.replace(/\d{3}(?=\d)/g, "$&\u202f") : ""} s`
+}

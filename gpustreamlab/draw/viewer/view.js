@@ -1,0 +1,226 @@
+// What is in view, and what is marked in it. Everything that the viewer's parts share goes through here; it knows no Bokeh.
+const LANES_MAX_PX = 520 // Lanes that are higher scroll within, so that the time axis stays in view.
+const LANES_MIN_PX = 60
+const LANES_GAP_PX = 12 // Between the lanes and the strips, and between those.
+const SMS_STRIP_PX = 66
+const BUSY_STRIP_PX = 44
+const MIN_WINDOW_NS = 10
+const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
+const HIT_PX = 3 // How far a pointer may be off.
+const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"])
+const STATE_KEYS = new Set(["isLive", "isFollowing", "isPaused"])
+
+// Where the parts of the figure are, in px from the top of its frame.
+function planParts(tables) {
+  const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)))
+  const strips = []
+  let bottom = lanesPx
+  const add = (kind, px) => { strips.push({kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px}); bottom += LANES_GAP_PX + px }
+  if (tables.bands.length) add("sms", SMS_STRIP_PX)
+  add("busy", BUSY_STRIP_PX)
+  // Lines of marks stay above lanes that scroll.
+  const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map(g => g.top), ...tables.lanes.map(l => l.top), lanesPx) : 0
+  return {lanesPx, strips, headPx, innerPx: bottom}
+}
+
+class View {
+  constructor(tables, store) {
+    this.store = store
+    this.listeners = new Map()
+    this.frame = {left: 0, top: 0, right: 1, bottom: 1}
+    this.scrollPx = 0
+    this.hiddenNames = new Set()
+    this.hiddenKinds = new Set()
+    this.hiddenPartitions = new Set()
+    this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
+    this.isLive = this.isFollowing = this.isPaused = false
+    this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
+    this.painted = null // The items of the last paint.
+    this.adoptTables(tables)
+    const {start, end} = this.fullRange()
+    this.x0 = start
+    this.x1 = end
+  }
+
+  adoptTables(tables) {
+    this.tables = tables
+    this.parts = planParts(tables)
+    this.lanesPx = this.parts.lanesPx
+    // From the top: the order in which lanes are drawn is not that of their codes.
+    this.laneOrder = tables.lanes.map((_, code) => code).sort((a, b) => tables.lanes[a].top - tables.lanes[b].top)
+    this.laneRows = tables.lanes.map(() => [])
+    tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
+    this.scrollPx = this.clampScroll(this.scrollPx)
+  }
+
+  on(event, listener) {
+    if (!this.listeners.has(event)) this.listeners.set(event, new Set())
+    this.listeners.get(event).add(listener)
+    return () => this.listeners.get(event).delete(listener)
+  }
+
+  emit(event, detail) {
+    for (const listener of [...(this.listeners.get(event) || [])]) listener(detail)
+  }
+
+  // From the first start to the last end, with a margin.
+  fullRange() {
+    const {start, end} = this.extent()
+    const width = end - start || EMPTY_WINDOW_NS
+    return {start: start - 0.01 * width, end: start + 1.01 * width}
+  }
+
+  extent() {
+    const has = this.store.length > 0
+    const start = has ? Math.min(0, this.store.firstNs) : 0
+    return {start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start)}
+  }
+
+  // A window that is neither too narrow nor outside what there is.
+  clampRange(x0, x1) {
+    const {start, end} = this.extent()
+    const full = end - start || EMPTY_WINDOW_NS, low = start - 0.1 * full, high = start + 1.1 * full
+    const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0))
+    const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2))
+    return [begin, begin + width]
+  }
+
+  setRange(x0, x1) {
+    if (!(x1 > x0) || !Number.isFinite(x1 - x0)) return
+    const [begin, end] = this.clampRange(x0, x1)
+    if (begin === this.x0 && end === this.x1) return
+    this.x0 = begin
+    this.x1 = end
+    this.emit("range")
+  }
+
+  fit() {
+    const {start, end} = this.fullRange()
+    this.setRange(start, end)
+  }
+
+  // A factor below 1 zooms in.
+  zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
+    const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0)
+    this.setRange(atNs - share * width, atNs + (1 - share) * width)
+  }
+
+  panBy(fraction) {
+    const step = fraction * (this.x1 - this.x0)
+    this.setRange(this.x0 + step, this.x1 + step)
+  }
+
+  clampScroll(px) {
+    return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0
+  }
+
+  scrollTo(px) {
+    const clamped = this.clampScroll(Math.round(px))
+    if (clamped !== this.scrollPx) this.set("scrollPx", clamped)
+  }
+
+  get canScroll() { return this.tables.height_px > this.lanesPx + 0.5 }
+  get nsPerPx() { return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left) }
+
+  timeAt(px) { return this.x0 + (px - this.frame.left) * this.nsPerPx }
+  pxAt(ns) { return this.frame.left + (ns - this.x0) / this.nsPerPx }
+  lanesTop() { return this.frame.top + this.parts.headPx }
+  lanesBottom() { return this.frame.top + this.lanesPx }
+  yAt(lanePx) { return this.frame.top + lanePx - this.scrollPx }
+
+  // Codes of the lanes in view, from the top.
+  visibleLanes() {
+    const {lanes} = this.tables, top = this.scrollPx + this.parts.headPx, bottom = this.scrollPx + this.lanesPx
+    let low = 0, high = this.laneOrder.length
+    while (low < high) { const middle = (low + high) >> 1; if (lanes[this.laneOrder[middle]].bottom <= top) low = middle + 1; else high = middle }
+    const first = low
+    while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++
+    return this.laneOrder.slice(first, low)
+  }
+
+  laneAt(py) {
+    if (py < this.lanesTop() || py >= this.lanesBottom()) return -1
+    const at = py - this.frame.top + this.scrollPx
+    const found = this.visibleLanes().find(code => this.tables.lanes[code].top <= at && at < this.tables.lanes[code].bottom)
+    return found === undefined ? -1 : found
+  }
+
+  // The nearest row: lower ones lie over those that they belong to, so the lowest bar that is hit wins.
+  rowAt(py) {
+    const lane = this.laneAt(py), at = py - this.frame.top + this.scrollPx
+    if (lane < 0) return -1
+    let best = -1, bestPx = Infinity
+    for (const code of this.laneRows[lane]) {
+      const {top, bottom} = this.tables.rows[code]
+      const off = at < top ? top - at : at > bottom ? at - bottom : (bottom - top) * 1e-3
+      if (off < bestPx) { best = code; bestPx = off }
+    }
+    return best
+  }
+
+  hitAt(px, py) {
+    if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null
+    if (py < this.lanesTop() || py >= this.lanesBottom()) return null
+    return nearestItem(this.painted, px, py, this)
+  }
+
+  // Bring a span into view, as little as needed, and pin it.
+  show(row, index) {
+    const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0
+    const px = (end - start) / this.nsPerPx
+    if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start))
+    else if (px < 4) this.zoomTo(start, end)
+    else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2)
+    const {top, bottom} = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.groups.length ? 22 : 0)
+    if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
+    else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12)
+    this.set("pinned", {row, index})
+  }
+
+  zoomTo(start, end) {
+    const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2
+    this.setRange(middle - width / 2, middle + width / 2)
+  }
+
+  // Set one of the properties that are drawn; the event's detail is its name.
+  set(property, value) {
+    this[property] = value
+    if (FILTER_KEYS.has(property)) this.applyFilter()
+    if (property === "matches") this.store.setMatches(value)
+    this.emit(STATE_KEYS.has(property) ? "state" : "look", property)
+  }
+
+  applyFilter() {
+    const {hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions} = this
+    this.store.setFilter(names.size || kinds.size || partitions.size ? {names, kinds, partitions} : null)
+    this.hovered = this.pinned = null // Their places in the rows are others now.
+  }
+
+  setTables(tables) {
+    this.adoptTables(tables)
+    this.store.setRows(tables.rows)
+    this.emit("data", "tables")
+  }
+
+  appended() { this.emit("data", "spans") }
+}
+
+// The painted item under a pointer: a span before a merged one, the later painted of two, and at most HIT_PX beside.
+function nearestItem(painted, px, py, view) {
+  const {items, segments} = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx
+  let best = null, bestCost = Infinity
+  for (const {row, from, to, top, bottom} of segments) {
+    if (py < top - 1 || py > bottom + 1) continue
+    for (let i = to - 1; i >= from; i--) {
+      const offNs = at < items.left[i] ? items.left[i] - at : at > items.right[i] ? at - items.right[i] : 0
+      if (offNs > slackNs) continue
+      const isMerged = items.first[i] !== items.last[i]
+      const cost = offNs / slackNs + (isMerged ? 0.5 : 0)
+      // What was painted later lies above: an equal cost in a later row wins, within a row the first found, from its end.
+      if (best && best.row === row ? cost < bestCost : cost <= bestCost) { bestCost = cost; best = {row, i, isMerged} }
+    }
+  }
+  if (!best) return null
+  const {row, i, isMerged} = best
+  return isMerged ? {row, first: items.first[i], last: items.last[i], count: items.count[i]} : {row, index: items.first[i]}
+}

@@ -1,0 +1,165 @@
+"""Spans as a page gets them: each with the code of its row, in the order of rows and starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
+from gpustreamlab.draw import SpanColumns
+from gpustreamlab.live._memory import CodeRing, EdgeEnds, find_edges
+from gpustreamlab.recorder import Drained, Recorder, Relatives
+from gpustreamlab.typing import Int64Array
+
+
+class SpanReader:
+    """Reads a recorder's spans once, in the order in which they ended, and gives each a row.
+
+    Parameters
+    ----------
+    recorder
+        Whose spans.
+    capacity
+        How many can be read again.
+    """
+
+    def __init__(self, recorder: Recorder, capacity: int) -> None:
+        self._recorder = recorder
+        self.capacity = capacity
+        self.cursor = 0
+        """Append index of the next span."""
+        self.clear_count = -1
+        """How often the recorder had been cleared."""
+        self.rows = LiveRows()
+        """The rows of the spans since then."""
+        self.zero_ns = 0
+        """The clock's time that is the page's zero."""
+        self.end_ns = 0
+        """Last end so far."""
+        self.span_count = 0
+        """Spans since the recorder was cleared."""
+        self._has_zero = False
+        self._since = 0
+        self._codes, self._ends = CodeRing(capacity), EdgeEnds()
+        self._edge_cursor = 0
+
+    def read_new(self) -> tuple[SpanColumns, int]:
+        """Return what is new, and how many spans were overwritten before they could be read."""
+        awaited = self.rows.awaited
+        drained, relatives = self._recorder.drain_family(self.cursor, awaited)
+        number = drained.columns["number"]
+        first = drained.cursor - len(number)
+        missed = drained.missed if drained.clear_count == self.clear_count else 0
+        if drained.clear_count != self.clear_count:
+            self.clear_count = drained.clear_count
+            self._start_anew(first)
+        self.rows.forget(set(awaited) - set(relatives.number.tolist()) - set(number.tolist()))
+        codes = self.rows.add(self._arrived(drained.columns), OpenSpans(relatives.number, relatives.parent, relatives.lane))
+        self._codes.put(first, codes)
+        self.cursor = drained.cursor
+        if len(codes):
+            self.span_count += len(codes)
+            self._find_zero(drained.columns["start_ns"], relatives)
+            self.end_ns = max(self.end_ns, int(drained.columns["end_ns"].max()))
+        start_ns, end_ns = drained.columns["start_ns"] - self.zero_ns, drained.columns["end_ns"] - self.zero_ns
+        self._ends.remember(number, codes, start_ns, end_ns)
+        return self._columns(drained, codes, self._ends.resolve(self._new_edges())), missed
+
+    def read_again(self, first: int) -> SpanColumns:
+        """Return the spans that were read before, from an append index on."""
+        drained = self._recorder.read(max(first, self.first), self.cursor)
+        codes = self._codes.get(self.cursor - len(drained.columns["number"]), self.cursor)
+        start_ns, end_ns = (drained.columns[name] - self.zero_ns for name in ("start_ns", "end_ns"))
+        edges, _ = self._recorder.edges_from(0)
+        return self._columns(drained, codes, find_edges(_pairs(edges), drained.columns["number"], codes, start_ns, end_ns))
+
+    @property
+    def first(self) -> int:
+        """Append index of the first span that can be read again."""
+        return max(self._since, self.cursor - self.capacity)
+
+    def _start_anew(self, first: int) -> None:
+        meta = self._recorder.tables().metadata
+        self.rows = LiveRows(meta.clock_error_ns + meta.range_error_ns)
+        self.zero_ns, self.end_ns, self.span_count = 0, 0, 0
+        self._has_zero = False
+        self._since = first
+        self._codes, self._ends = CodeRing(self.capacity), EdgeEnds()
+        self._edge_cursor = 0
+
+    def _arrived(self, columns: Mapping[str, Int64Array]) -> ArrivedSpans:
+        # -1, the whole card, is last.
+        sms = np.array([*(part.granted_sms for part in self._recorder.partitions), self._recorder.device.sm_count], np.int64)
+        return ArrivedSpans(
+            number=columns["number"],
+            parent=columns["parent"],
+            lane=columns["lane"],
+            start_ns=columns["start_ns"],
+            end_ns=columns["end_ns"],
+            sms=sms[columns["partition"]],
+        )
+
+    def _find_zero(self, start_ns: Int64Array, relatives: Relatives) -> None:
+        """Let the axis begin at the first start. A range that is still open started before what it encloses."""
+        if not self._has_zero:
+            opened = [self._recorder.to_clock_ns(host_ns) for host_ns in relatives.queued_host_ns.tolist()]
+            self.zero_ns = min([int(start_ns.min()), *opened])
+            self._has_zero = True
+
+    def _new_edges(self) -> Int64Array:
+        edges, self._edge_cursor = self._recorder.edges_from(self._edge_cursor)
+        return _pairs(edges)
+
+    def _columns(self, drained: Drained, codes: Int64Array, edges: Int64Array) -> SpanColumns:
+        columns = drained.columns
+        start_ns, end_ns = columns["start_ns"], columns["end_ns"]
+        order = np.lexsort((end_ns, start_ns, codes))
+        return SpanColumns(
+            row=codes[order],
+            start_ns=start_ns[order] - self.zero_ns,
+            end_ns=end_ns[order] - self.zero_ns,
+            name=columns["name"][order],
+            kind=columns["kind"][order],
+            thread=columns["thread"][order],
+            partition=columns["partition"][order] + 1,
+            queueing_ns=np.maximum(0, start_ns - columns["queued_ns"])[order],
+            place=drained.cursor - len(codes) + order,
+            edges=edges,
+        )
+
+
+def thin_out(columns: SpanColumns, most: int) -> SpanColumns:
+    """Merge narrow spans of a row where there are too many, each with its count and busy time.
+
+    Parameters
+    ----------
+    columns
+        Spans, sorted by row and start.
+    most
+        How many items are wanted; there may be twice as many.
+    """
+    if len(columns) <= most:
+        return columns
+    row_count = 1 + int(np.count_nonzero(np.diff(columns.row)))
+    width_ns = int(columns.end_ns.max() - columns.start_ns.min())
+    items = merge_narrow(columns.row, columns.start_ns, columns.end_ns, bin_width_ns(width_ns * row_count / most))
+    pick = items.pick
+    return SpanColumns(
+        row=columns.row[items.first],
+        start_ns=items.left_ns,
+        end_ns=items.right_ns,
+        name=columns.name[pick],
+        kind=columns.kind[pick],
+        thread=columns.thread[pick],
+        partition=columns.partition[pick],
+        queueing_ns=columns.queueing_ns[pick],
+        place=columns.place[pick],
+        count=items.count,
+        busy_ns=items.busy_ns,
+        edges=columns.edges,
+    )
+
+
+def _pairs(edges: object) -> Int64Array:
+    return np.array(edges, np.int64).reshape(-1, 2)

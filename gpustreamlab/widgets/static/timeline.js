@@ -1,0 +1,321 @@
+// The live timeline: takes updates of the kernel, holds the spans of all views of one model, and lets the viewer draw them.
+// The viewer's scripts stand above this, in `gsl`.
+
+const BOKEH_PROMISES = "__gslBokehPromises"
+const GONE_TEXT = "The kernel is gone. This is what had been recorded by then."
+const STATE_WORDS = { live: "live", failing: "waiting", closed: "closed", gone: "kernel gone" }
+const feeds = new Map()
+
+// ---- BokehJS: once a page and version, however many timelines there are
+
+function loadBokeh(model) {
+  const version = model.get("bokeh_version")
+  if (window.Bokeh?.version === version) return Promise.resolve(window.Bokeh)
+  const promises = (window[BOKEH_PROMISES] ??= {})
+  promises[version] ??= runBokeh(model.get("bokeh_gz"), version)
+  return promises[version]
+}
+
+async function runBokeh(packed, version) {
+  const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text()
+  const script = document.createElement("script")
+  script.textContent = text
+  document.head.appendChild(script)
+  script.remove()
+  // Where the page has another version already, it stays what `Bokeh` means, and holds this one by its number.
+  return window.Bokeh[version] ?? window.Bokeh
+}
+
+// ---- The spans of one model, and all its views
+
+class Feed {
+  constructor(model) {
+    this.model = model
+    this.store = new gsl.SpanStore({ capacity: model.get("capacity") })
+    this.tables = null
+    this.number = -1 // Of the last update taken.
+    this.isAsking = false // A snapshot is awaited: an update was lost.
+    this.isGone = false
+    this.merged = 0
+    this.missed = 0
+    this.pending = 0
+    this.look = null // What the view that was used last showed; the next one begins there.
+    this.views = new Set()
+    this.loaded = this.takeSnapshot()
+    this.listen()
+  }
+
+  listen() {
+    const { model } = this
+    this.offs = []
+    const on = (event, listener) => {
+      model.on(event, listener)
+      this.offs.push(() => model.off(event, listener))
+    }
+    for (let place = 0; place < model.get("message_count"); place++) {
+      on(`change:update_${place}`, () => this.loaded.then(() => this.take(model.get(`update_${place}`))))
+    }
+    on("change:snapshot", () => { this.loaded = this.loaded.then(() => this.takeSnapshot()) })
+    on("change:status", () => this.showState())
+    on("comm_live_update", () => this.becomeGone())
+  }
+
+  stop() {
+    for (const off of this.offs.splice(0)) off()
+  }
+
+  // Everything so far, as the kernel packed it when this page asked for the model's state.
+  async takeSnapshot() {
+    const { facts, blob } = this.model.get("snapshot") ?? {}
+    if (!facts || facts.number <= this.number) return
+    const batch = await gsl.readBatch(facts.manifest, bytesOf(blob))
+    if (facts.number <= this.number && !this.isAsking) return
+    this.isAsking = false
+    this.number = facts.number
+    this.store.clear()
+    this.setTables(facts.tables)
+    this.store.append(batch)
+    this.note(facts)
+    this.takeWaiting()
+  }
+
+  // Updates that came while this page was being made.
+  takeWaiting() {
+    const { model } = this
+    const waiting = []
+    for (let place = 0; place < model.get("message_count"); place++) waiting.push(model.get(`update_${place}`))
+    const fresh = waiting.filter(update => update && update.facts.number > this.number)
+    for (const update of fresh.sort((a, b) => a.facts.number - b.facts.number)) this.take(update)
+  }
+
+  take(update) {
+    const { facts, blob } = update
+    if (facts.number <= this.number || this.isAsking) return
+    if (facts.number !== this.number + 1) return this.askAgain()
+    this.number = facts.number
+    if (facts.is_cleared) this.store.clear()
+    if (facts.names) this.addNames(facts.names)
+    if (facts.header && this.tables) Object.assign(this.tables.header, facts.header)
+    if (facts.tables) this.setTables({ ...facts.tables, names: this.tables.names, name_styles: this.tables.name_styles })
+    if (facts.manifest.n) this.store.append(gsl.unpackColumns(facts.manifest, bytesOf(blob)))
+    this.note(facts)
+  }
+
+  // An update was lost. The kernel answers when it is not busy; until then the picture stays as it is.
+  askAgain() {
+    this.isAsking = true
+    this.model.send({ ask: "snapshot" })
+    this.showState()
+  }
+
+  // Names are only ever added: whoever has the array sees the new ones.
+  addNames({ from, names, name_styles: styles }) {
+    this.tables.names.splice(from, names.length, ...names)
+    this.tables.name_styles.splice(from, styles.length, ...styles)
+  }
+
+  setTables(tables) {
+    this.tables = tables
+    this.store.setRows(tables.rows)
+    for (const view of this.views) view.setTables(tables)
+  }
+
+  note({ now_ns: nowNs, pending, merged = 0, missed = 0 }) {
+    this.nowNs = nowNs
+    this.pending = pending
+    this.merged += merged
+    this.missed += missed
+    for (const view of this.views) view.appended()
+  }
+
+  becomeGone() {
+    this.isGone = true
+    this.showState()
+  }
+
+  showState() {
+    for (const view of this.views) view.showState()
+  }
+
+  get state() {
+    const { state = "live", text = "" } = this.model.get("status") ?? {}
+    if (this.isGone && state !== "closed") return { state: "gone", text: GONE_TEXT }
+    if (this.isAsking) return { state: "failing", text: "An update was lost on its way; it comes when the kernel is not busy." }
+    return { state, text }
+  }
+}
+
+function bytesOf(blob) {
+  return blob ? new Uint8Array(blob.buffer, blob.byteOffset, blob.byteLength) : new Uint8Array(0)
+}
+
+function feedOf(model) {
+  const key = model.get("feed_id")
+  if (!feeds.has(key)) feeds.set(key, new Feed(model))
+  return feeds.get(key)
+}
+
+// ---- One view: what stands above, and the viewer
+
+class LiveView {
+  constructor(feed, element) {
+    this.feed = feed
+    this.root = node("div", "gsl-live")
+    this.head = new Head(this.root)
+    element.append(this.root)
+    this.isSeen = true
+    this.isDue = false
+    this.observer = new IntersectionObserver(entries => this.seen(entries.at(-1).isIntersecting))
+  }
+
+  async start(Bokeh, item) {
+    const { feed } = this
+    await feed.loaded
+    this.viewer = new gsl.Viewer({ element: this.root, Bokeh, item, tables: feed.tables, store: feed.store, live: true })
+    await this.viewer.start()
+    if (this.viewer.isDestroyed) return
+    restoreLook(this.viewer.view, feed.look)
+    const { view } = this.viewer
+    this.offs = ["range", "state", "look"].map(event => view.on(event, () => { feed.look = lookOf(view) }))
+    feed.views.add(this)
+    this.observer.observe(this.root)
+    this.head.show(feed)
+    this.appended()
+    this.showState()
+  }
+
+  setTables(tables) {
+    this.viewer.view.setTables(tables)
+    this.head.show(this.feed)
+  }
+
+  // Who does not see the picture need not draw it.
+  appended() {
+    this.isDue = true
+    if (!this.isSeen) return
+    this.isDue = false
+    this.viewer.view.nowNs = this.feed.nowNs
+    this.viewer.view.appended()
+    this.head.show(this.feed)
+  }
+
+  seen(isSeen) {
+    this.isSeen = isSeen
+    if (isSeen && this.isDue) this.appended()
+  }
+
+  showState() {
+    this.head.show(this.feed)
+    const { view } = this.viewer
+    const isLive = this.feed.state.state === "live" || this.feed.state.state === "failing"
+    if (!isLive && view.isFollowing) view.set("isFollowing", false)
+  }
+
+  remove() {
+    this.feed.views.delete(this)
+    this.observer.disconnect()
+    for (const off of this.offs ?? []) off()
+    this.viewer?.destroy()
+    this.root.remove()
+  }
+}
+
+const LOOK_KEYS = ["hiddenNames", "hiddenKinds", "hiddenPartitions", "isFollowing", "isPaused"]
+
+function lookOf(view) {
+  const look = { range: [view.x0, view.x1], scrollPx: view.scrollPx }
+  for (const key of LOOK_KEYS) look[key] = view[key]
+  return look
+}
+
+function restoreLook(view, look) {
+  if (!look) return
+  for (const key of LOOK_KEYS) view.set(key, look[key])
+  view.setRange(...look.range)
+  view.scrollTo(look.scrollPx)
+}
+
+// Title, facts and state. Every text is set as text: names of spans and titles are never markup.
+class Head {
+  constructor(parent) {
+    this.root = node("header", "gsl-live-head")
+    this.title = node("span", "")
+    this.badge = node("span", "gsl-live-badge")
+    this.state = node("span", "gsl-live-state")
+    this.state.setAttribute("role", "status")
+    const line = node("h3", "")
+    line.append(this.title, this.badge, this.state)
+    this.facts = node("p", "")
+    this.source = node("p", "gsl-live-source")
+    this.missing = node("div", "")
+    this.banner = node("p", "gsl-live-banner")
+    this.root.append(line, this.facts, this.source, this.missing, this.banner)
+    parent.append(this.root)
+  }
+
+  show(feed) {
+    const { header, notes, simulated } = feed.tables
+    const { state, text } = feed.state
+    put(this.title, header.title)
+    put(this.badge, header.badge)
+    this.badge.classList.toggle("gsl-live-sim", Boolean(simulated))
+    put(this.state, STATE_WORDS[state])
+    this.state.dataset.state = state
+    put(this.facts, [header.facts, ...runningFacts(feed)].join(" · "))
+    put(this.source, header.source)
+    put(this.banner, text)
+    this.banner.hidden = !text
+    const missing = [...header.missing, ...notes, ...feedNotes(feed)].join("\n")
+    if (this.shownMissing === missing) return
+    this.shownMissing = missing
+    this.missing.replaceChildren(...missing.split("\n").filter(Boolean).map(line => put(node("p", "gsl-live-missing"), line)))
+  }
+}
+
+function runningFacts({ pending }) {
+  return pending ? [`${pending.toLocaleString("en-US")} still running`] : []
+}
+
+// What this page shows less of than was recorded.
+function feedNotes({ store, merged, missed }) {
+  const count = number => number.toLocaleString("en-US")
+  const notes = []
+  if (merged) notes.push(`${count(merged)} spans came too fast to be sent one by one and are merged with their neighbours, with exact counts and busy time; a saved file has them all`)
+  if (missed) notes.push(`${count(missed)} spans were overwritten before they could be shown: raise Session(ring_size=...)`)
+  if (store.evictedCount) notes.push(`the oldest ${count(store.evictedCount)} spans made room here: raise lab.timeline(capacity=...)`)
+  return notes
+}
+
+function node(tag, name) {
+  const made = document.createElement(tag)
+  if (name) made.className = name
+  return made
+}
+
+function put(element, text) {
+  if (element.textContent !== text) element.textContent = text
+  return element
+}
+
+// ---- What anywidget calls
+
+export default {
+  initialize({ model }) {
+    const feed = feedOf(model)
+    return () => {
+      feed.stop()
+      feeds.delete(model.get("feed_id"))
+    }
+  },
+
+  async render({ model, el }) {
+    const view = new LiveView(feedOf(model), el)
+    try {
+      await view.start(await loadBokeh(model), JSON.parse(model.get("item")))
+    } catch (error) {
+      el.append(put(node("p", "gsl-live-banner"), `The live timeline cannot be drawn in this browser (${error}).`))
+      console.error(error)
+    }
+    return () => view.remove()
+  },
+}

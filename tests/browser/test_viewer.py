@@ -1,0 +1,501 @@
+"""The viewer in a real browser: what it paints, and how it is moved."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpustreamlab.analysis import format_ns
+from gpustreamlab.draw._html import page_data, timeline_page
+from gpustreamlab.draw._picture import plan_picture
+from tests.helpers.traces import (
+    MS,
+    empty_trace,
+    evil_trace,
+    make_trace,
+    many_partitions_trace,
+    nested_trace,
+    one_lane_trace,
+    partition_trace,
+    pipeline_trace,
+    random_trace,
+    repartition_trace,
+)
+
+pytestmark = pytest.mark.browser
+
+HELPERS = """
+window.view = window.gslViewer.view
+// Of a copy: reading a canvas itself would change how the browser paints it.
+window.pixels = layer => {
+  const {canvas} = gslViewer.plotView.canvas_view[layer], {width, height} = canvas
+  const copy = Object.assign(document.createElement("canvas"), {width, height})
+  const ctx = copy.getContext("2d", {willReadFrequently: true})
+  ctx.drawImage(canvas, 0, 0)
+  return ctx
+}
+window.pixel = (x, y) => {
+  const ratio = gslViewer.plotView.canvas_view.pixel_ratio
+  return [...pixels("primary").getImageData(Math.round(x * ratio), Math.round(y * ratio), 1, 1).data].slice(0, 3)
+}
+window.rgb = text => [1, 3, 5].map(place => parseInt(text.slice(place, place + 2), 16))
+window.rowMiddle = code => view.frame.top + (view.tables.rows[code].top + view.tables.rows[code].bottom) / 2 - view.scrollPx
+window.frames = (count = 3) => new Promise(done => {
+  const next = left => left ? requestAnimationFrame(() => next(left - 1)) : setTimeout(done, 20)
+  next(count)
+})
+"""
+
+
+class Shown:
+    """A page with one viewer, and all that it said while it was open."""
+
+    def __init__(self, page):
+        self.page, self.errors = page, []
+        page.on("console", lambda said: self.errors.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def load(self, path):
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
+        self.page.evaluate(HELPERS)
+        self.settle()
+        return self
+
+    def settle(self):
+        self.page.evaluate("frames()")
+
+    def value(self, expression):
+        """Evaluate an expression, let it be painted, and return it."""
+        found = self.page.evaluate(expression)
+        self.settle()
+        return found
+
+    def box(self, name):
+        """Return a part's left, top, width and height in px of the window."""
+        return self.page.evaluate(f"(() => {{ const b = document.querySelector('.gsl-{name}').getBoundingClientRect(); "
+                                  "return [b.left, b.top, b.width, b.height] })()")  # fmt: skip
+
+    def point(self, px, py):
+        """Return the place in the window of a place in the figure."""
+        left, top, _, _ = self.box("figure")
+        return left + px, top + py
+
+    def window(self):
+        return self.value("[view.x0, view.x1]")
+
+
+@pytest.fixture
+def show(chromium, tmp_path):
+    """Return a function that shows a trace in a window of its own; console errors fail the test at its end."""
+    contexts, shown = [], []
+
+    def show_it(trace, *, width=1200, height=800, scheme="light", scale=1.0):
+        path = tmp_path / f"page{len(contexts)}.html"
+        path.write_text(timeline_page(trace), encoding="utf-8")
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        shown.append(Shown(context.new_page()).load(path))
+        return shown[-1]
+
+    yield show_it
+    errors = [error for one in shown for error in one.errors]
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+TRACES = {
+    "empty": empty_trace(),
+    "one lane": one_lane_trace(),
+    "pipeline": pipeline_trace(),
+    "nested": nested_trace(),
+    "partitions": partition_trace(),
+    "repartition": repartition_trace(),
+    "evil": evil_trace(),
+    "0 ns": make_trace([("a", "instant", 5, 5)]),
+    "1 ns beside an hour": make_trace([("a", "hour", 0, 3600 * 10**9), ("b", "tick", 1800 * 10**9, 1800 * 10**9 + 1)]),
+    "100 lanes in partitions": many_partitions_trace(),
+    "10,000 lanes": random_trace(20_000, 10_000),
+    "100,000 spans": random_trace(100_000),
+}
+
+
+@pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
+@pytest.mark.parametrize(("width", "scheme", "scale"), [(1200, "light", 1.0), (700, "dark", 1.5)], ids=["wide", "narrow, dark"])
+def test_every_trace_is_painted_without_an_error(show, trace, width, scheme, scale):
+    shown = show(trace, width=width, scheme=scheme, scale=scale)
+    assert shown.value("view.painted.items.length > 0") == (len(trace) > 0)
+    # The whole viewer is within the window, at every width.
+    assert shown.value("document.documentElement.scrollWidth <= innerWidth")
+    assert shown.value("view.frame.right - view.frame.left") > width * 0.6
+
+
+def test_a_bar_has_the_colour_of_its_name_and_its_edge_lets_the_paper_through(show):
+    shown = show(pipeline_trace())
+    found = shown.value("""view.painted.segments.map(({row, from}) => {
+      const at = view.painted.items.first[from], columns = view.store.row(row)
+      const style = view.tables.name_styles[columns.name[at]]
+      const x = view.pxAt(columns.start[at]) + 3, y = view.yAt(view.tables.rows[row].top) + 3
+      return {seen: pixel(x, y), fill: rgb(style[0]), hatch: style[1]}
+    })""")
+    assert len(found) >= 3
+    for bar in found:
+        if bar["hatch"] == " ":
+            assert bar["seen"] == bar["fill"]
+
+
+def test_what_lies_under_the_pointer_is_found(show):
+    shown = show(nested_trace())
+    assert shown.value("view.hitAt(view.pxAt(1.5e6), rowMiddle(0))") == {"row": 0, "index": 0}
+    # WHEN the pointer is 2 px beside the last span of a row
+    assert shown.value("view.hitAt(view.pxAt(view.store.row(0).end[0]) + 2, rowMiddle(0))") == {"row": 0, "index": 0}
+    # THEN it is still found; further away, or between the lanes, nothing is
+    assert shown.value("view.hitAt(view.pxAt(view.store.row(0).end[0]) + 5, rowMiddle(0))") is None
+    assert shown.value("view.hitAt(view.pxAt(1.5e6), view.lanesBottom() + 5)") is None
+    assert shown.value("Math.abs(view.timeAt(view.pxAt(123456)) - 123456) < 1e-3")
+    assert shown.value("view.tables.rows.map((_, code) => view.rowAt(rowMiddle(code)))") == list(
+        range(shown.value("view.tables.rows.length"))
+    )
+
+
+def test_narrow_spans_are_found_as_one_item_with_their_count(show):
+    shown = show(random_trace(50_000, 2))
+    hit = shown.value("view.hitAt((view.frame.left + view.frame.right) / 3, rowMiddle(0))")
+    assert hit["count"] > 1
+    assert hit["last"] - hit["first"] + 1 == hit["count"]
+    # At every zoom all spans of a row are there.
+    for share in (1.0, 0.5, 0.05):
+        shown.value(f"(view.fit(), view.setRange(view.x0, view.x0 + {share} * (view.x1 - view.x0)))")
+        counted, reached = shown.value("""(() => {
+          const {items} = view.painted, own = [...Array(items.length).keys()].filter(i => items.row[i] === 0)
+          return [own.reduce((sum, i) => sum + items.count[i], 0), items.last[own.at(-1)] - items.first[own[0]] + 1]
+        })()""")
+        assert counted == reached > 0
+
+
+def test_the_wheel_zooms_at_the_pointer(show):
+    shown = show(pipeline_trace())
+    before = shown.value("[view.x1 - view.x0, view.timeAt(view.frame.left + 300)]")
+    shown.page.mouse.move(*shown.point(*shown.value("[view.frame.left + 300, view.frame.top + 60]")))
+    shown.page.mouse.wheel(0, -200)
+    shown.page.wait_for_function(f"view.x1 - view.x0 < {before[0]}")
+    assert shown.value("view.timeAt(view.frame.left + 300)") == pytest.approx(before[1], abs=before[0] / 500)
+
+
+def test_the_wheel_over_the_names_scrolls_the_lanes(show):
+    shown = show(random_trace(2_000, 100))
+    window = shown.window()
+    shown.page.mouse.move(*shown.point(20, 200))
+    shown.page.mouse.wheel(0, 300)
+    shown.page.wait_for_function("view.scrollPx > 0")
+    assert shown.value("view.scrollPx") == 300
+    assert shown.window() == window
+    # THEN another lane is under the pointer, and Shift does the same over the bars
+    first = shown.value("view.visibleLanes()[0]")
+    assert first > 5
+    shown.page.mouse.move(*shown.point(600, 200))
+    shown.page.keyboard.down("Shift")
+    shown.page.mouse.wheel(0, 300)
+    shown.page.keyboard.up("Shift")
+    shown.page.wait_for_function("view.scrollPx === 600")
+    assert shown.window() == window
+
+
+def test_the_wheel_over_names_that_all_fit_scrolls_the_page(show):
+    shown = show(pipeline_trace(), height=260)
+    window = shown.window()
+    shown.page.mouse.move(*shown.point(20, 60))
+    shown.page.mouse.wheel(0, 100)
+    shown.page.wait_for_function("scrollY > 0")
+    assert shown.window() == window
+
+
+def test_dragging_moves_time_and_lanes(show):
+    shown = show(random_trace(2_000, 100))
+    shown.value("view.zoomBy(0.2)")
+    before = shown.value("[view.timeAt(view.frame.left + 400), view.nsPerPx]")
+    x, y = shown.point(*shown.value("[view.frame.left + 400, view.frame.top + 300]"))
+    shown.page.mouse.move(x, y)
+    shown.page.mouse.down()
+    for step in range(1, 6):
+        shown.page.mouse.move(x + 20 * step, y - 30 * step)
+    shown.page.mouse.up()
+    assert shown.value("view.timeAt(view.frame.left + 500)") == pytest.approx(before[0], abs=6 * before[1])
+    assert shown.value("view.scrollPx") == pytest.approx(150, abs=31)
+
+
+def test_the_scroll_bar_goes_where_it_is_dragged(show):
+    shown = show(random_trace(2_000, 100))
+    left, top, width, height = shown.box("thumb")
+    shown.page.mouse.move(left + width / 2, top + height / 2)
+    shown.page.mouse.down()
+    shown.page.mouse.move(left + width / 2, top + height / 2 + 2000)
+    shown.page.mouse.up()
+    assert shown.value("view.tables.height_px - view.lanesPx - view.scrollPx") == 0
+    assert shown.value("view.visibleLanes().at(-1)") == 99
+
+
+def test_the_minimap_moves_and_resizes_the_window(show):
+    shown = show(pipeline_trace())
+    width = shown.value("(view.zoomBy(0.2), view.x1 - view.x0)")
+
+    def at(ns):
+        left, top, _, _ = shown.box("minimap")
+        return left + shown.value(f"gslViewer.minimap.pxAt({ns})"), top + 18
+
+    # WHEN it is clicked, the window is centred there
+    shown.page.mouse.click(*at(5 * MS))
+    assert sum(shown.window()) / 2 == pytest.approx(5 * MS, rel=0.01)
+    # WHEN its inside is dragged, it moves
+    shown.page.mouse.move(*at(5 * MS))
+    shown.page.mouse.down()
+    shown.page.mouse.move(*at(3 * MS))
+    shown.page.mouse.up()
+    assert sum(shown.window()) / 2 == pytest.approx(3 * MS, rel=0.01)
+    assert shown.value("view.x1 - view.x0") == pytest.approx(width)
+    # WHEN its right edge is dragged, the left one stays
+    x0, x1 = shown.window()
+    shown.page.mouse.move(*at(x1))
+    shown.page.mouse.down()
+    shown.page.mouse.move(*at(x1 + MS))
+    shown.page.mouse.up()
+    assert shown.window() == [pytest.approx(x0), pytest.approx(x1 + MS, rel=0.01)]
+    # WHEN it is double-clicked, all is in view
+    shown.page.mouse.dblclick(*at(3 * MS))
+    assert shown.value("view.x1 - view.x0") == pytest.approx(7.5 * MS * 1.02)
+
+
+def test_bokehs_buttons_are_there_and_reset_shows_all(show):
+    shown = show(pipeline_trace())
+    full = shown.window()
+    shown.value("view.zoomBy(0.1)")
+    tools = shown.value("gslViewer.plot.toolbar.tools.map(tool => tool.type)")
+    assert tools == ["PanTool", "WheelZoomTool", "BoxZoomTool", "BoxSelectTool", "ResetTool"]
+    shown.page.locator(".bk-ToolButton, .bk-ClickButton, [class*=tool-button]").last.click()
+    assert shown.window() == full
+
+
+def test_a_window_stays_within_what_there_is(show):
+    shown = show(pipeline_trace())
+    shown.value("view.setRange(-1e15, 1e15)")
+    assert shown.value("view.x1 - view.x0") <= 7.5 * MS * 1.2 + 1
+    shown.value("view.setRange(2e6, 2e6 + 0.5)")
+    assert shown.window() == [2e6 - 4.75, 2e6 + 5.25]
+    for call in ("view.setRange(NaN, 5)", "view.setRange(5, 5)", "view.setRange(9, 3)"):
+        shown.value(call)
+        assert shown.window() == [2e6 - 4.75, 2e6 + 5.25]
+    # THEN Bokeh's own range is the same
+    assert shown.value("[gslViewer.plot.x_range.start, gslViewer.plot.x_range.end]") == [2e6 - 4.75, 2e6 + 5.25]
+
+
+def test_show_brings_a_span_into_view_and_pins_it(show):
+    shown = show(random_trace(20_000, 100))
+    shown.value("view.show(99, view.store.row(99).length - 1)")
+    end = shown.value("view.store.row(99).end[view.store.row(99).length - 1]")
+    assert shown.window()[0] < end < shown.window()[1]
+    assert 99 in shown.value("view.visibleLanes()")
+    assert shown.value("view.pinned.row") == 99
+    hit = shown.value("""(() => { const {row, index} = view.pinned, c = view.store.row(row)
+      return view.hitAt(view.pxAt((c.start[index] + c.end[index]) / 2), rowMiddle(row)) })()""")
+    assert hit == shown.value("view.pinned")
+
+
+def test_hidden_names_are_not_painted_and_a_search_pales_the_others(show):
+    shown = show(pipeline_trace())
+    name = shown.value("view.tables.names.indexOf('copy in')")
+    before = shown.value("view.painted.items.length")
+    shown.value(f"view.set('hiddenNames', new Set([{name}]))")
+    assert shown.value("view.painted.items.length") == before - 6
+    shown.value("view.set('hiddenNames', new Set())")
+    at = """(() => {
+      const row = view.painted.segments[0].row, {top} = view.tables.rows[row]
+      return pixel(view.pxAt(view.store.row(row).start[0]) + 3, view.yAt(top) + 3)
+    })()"""
+    full = shown.value(at)
+    shown.value("view.set('matches', new Uint8Array(view.tables.names.length))")
+    pale = shown.value(at)
+    assert sum(pale) > sum(full) + 100
+    shown.value("view.set('matches', null)")
+    assert shown.value(at) == full
+
+
+def test_marks_of_the_pointer_do_not_paint_the_bars_again(show):
+    shown = show(nested_trace())
+    shown.value("(() => { window.paints = 0; const paint = gslViewer.painter.paintMain.bind(gslViewer.painter); "
+                "gslViewer.painter.paintMain = (...all) => { window.paints++; paint(...all) } })()")  # fmt: skip
+    for change in (
+        "view.set('hovered', {row: 1, index: 0})",
+        "view.set('pinned', {row: 0, index: 0})",
+        "view.set('ruler', {start: 1e6, end: 3e6})",
+        "view.set('selection', {start: 1e6, end: 3e6, lanes: new Set([0])})",
+    ):
+        shown.value(change)
+    drawn = shown.value("""(() => {
+      const ctx = pixels("overlays")
+      return ctx.getImageData(0, 0, ctx.canvas.width, ctx.canvas.height).data.filter(value => value).length
+    })()""")
+    assert shown.value("window.paints") == 0
+    assert drawn > 2_000
+
+
+def test_the_theme_is_followed(show):
+    shown = show(pipeline_trace(), scheme="light")
+    light = shown.value("[gslViewer.plot.below[0].major_label_text_color, gslViewer.theme.isDark]")
+    shown.page.emulate_media(color_scheme="dark")
+    shown.page.wait_for_function("gslViewer.theme.isDark")
+    dark = shown.value("[gslViewer.plot.below[0].major_label_text_color, gslViewer.theme.isDark]")
+    assert (light[1], dark[1]) == (False, True)
+    assert light[0] != dark[0]
+
+
+def test_several_viewers_share_a_page_and_leave_nothing(show, tmp_path):
+    trace = repartition_trace()
+    shown = show(trace)
+    data, _ = page_data(plan_picture(trace))
+    shown.page.evaluate("data => { window.data = data }", json.loads(json.dumps(data)))
+    counted = [".gsl-viewer", "canvas", ".gsl-tip", "style"]
+    counts = (
+        f"[Bokeh.documents.length, Bokeh.index.roots.length, ...{counted}.map(one => document.querySelectorAll(one).length)]"
+    )
+    before = shown.value(counts)
+    shown.value("""(async () => {
+      window.others = []
+      for (let i = 0; i < 3; i++) {
+        const element = document.body.appendChild(document.createElement("div"))
+        const store = view.store
+        others.push(new gpustreamlab.Viewer({element, Bokeh, item: data.item, tables: data.tables, store}))
+        await others[i].start()
+      }
+    })()""")
+    # WHEN one is moved, the others stay
+    shown.value("others[1].view.zoomBy(0.5)")
+    widths = shown.value("[view, ...others.map(other => other.view)].map(one => one.x1 - one.x0)")
+    assert widths[2] < 0.6 * widths[0]
+    assert widths[0] == widths[1] == widths[3]
+    shown.value("(others.forEach(other => other.destroy()), others[0].destroy())")
+    shown.page.set_viewport_size({"width": 900, "height": 700})
+    shown.page.wait_for_timeout(600)
+    assert shown.value(counts) == before
+
+
+def test_a_viewer_waits_until_it_is_in_the_page(show):
+    trace = pipeline_trace()
+    shown = show(trace)
+    data, _ = page_data(plan_picture(trace))
+    shown.page.evaluate("data => { window.data = data }", json.loads(json.dumps(data)))
+    shown.value("""(() => {
+      window.element = document.createElement("div")
+      window.late = new gpustreamlab.Viewer({element, Bokeh, item: data.item, tables: data.tables, store: view.store})
+      window.started = late.start().then(() => "started")
+      const nowhere = document.createElement("div"), {store} = view
+      window.dropped = new gpustreamlab.Viewer({element: nowhere, Bokeh, item: data.item, tables: data.tables, store})
+      window.ended = dropped.start()
+    })()""")
+    shown.page.wait_for_timeout(120)
+    assert shown.value("late.plotView === undefined")
+    shown.value("document.body.append(element), null")
+    assert shown.value("started") == "started"
+    assert shown.value("late.view.painted.items.length") > 0
+    # WHEN it is destroyed before it could start, it never does
+    shown.value("dropped.destroy()")
+    assert shown.value("ended.then(() => dropped.plotView === undefined)") is True
+
+
+def test_canvases_come_back_after_two_quick_changes_of_the_width(show):
+    shown = show(pipeline_trace())
+    for _ in range(3):
+        shown.value("""(async () => { const body = document.body
+          body.style.width = "0px"; await new Promise(done => setTimeout(done, 30))
+          body.style.width = "800px"; await new Promise(done => setTimeout(done, 30)); body.style.width = "" })()""")
+    shown.page.wait_for_timeout(1_000)
+    sizes = shown.value("[gslViewer.plotView.canvas_view.primary.canvas, gslViewer.minimap.canvas].map(c => c.width)")
+    assert min(sizes) > 1_000
+    assert shown.value("gslViewer.figureElement.style.width") == ""
+
+
+def test_lanes_and_spans_that_come_later_are_painted(show):
+    shown = show(pipeline_trace(2))
+    later = pipeline_trace(6)
+    data, spans = page_data(plan_picture(later))
+    shown.page.evaluate("([data, bytes]) => { window.data = data; window.bytes = Uint8Array.from(bytes) }", [data, list(spans)])
+    before = shown.value("[view.painted.items.length, view.fullRange().end, gslViewer.plot.height]")
+    shown.value("""(async () => {
+      const batch = await gpustreamlab.readBatch(data.manifest, bytes)
+      const {lanes, rows, height_px: top} = data.tables
+      lanes.push({...lanes.at(-1), name: "new", label: "new", top, bottom: top + 32})
+      rows.push({lane: 3, top: top + 6, bottom: top + 26, overlaps: false})
+      data.tables.height_px += 32
+      view.store.clear()
+      view.store.capacity = 1000 // A page's store has room for the page's spans.
+      view.setTables(data.tables)
+      view.store.append(batch)
+      view.appended()
+      view.fit()
+    })()""")
+    after = shown.value("[view.painted.items.length, view.fullRange().end, gslViewer.plot.height]")
+    assert after[0] > before[0]
+    assert after[1] > before[1]
+    assert after[2] == before[2] + 32
+    assert shown.value("view.laneAt(rowMiddle(view.tables.rows.length - 1))") == 3
+
+
+TIMES_NS = [
+    0,
+    1,
+    7.5,
+    999,
+    999.4,
+    999.5,
+    1000,
+    12_345,
+    99_950,
+    999_499,
+    999_500,
+    1e6,
+    1_234_567,
+    999_960,
+    5e8,
+    1e9,
+    119.9e9,
+    120e9,
+    3.6e12,
+    -2_500,
+]
+
+
+def test_times_are_written_as_python_writes_them(show):
+    shown = show(empty_trace())
+    values = [*TIMES_NS, *(17 * 3**power for power in range(26)), *(k * 500 + 100_000 for k in range(50))]
+    assert shown.value(f"{values}.map(gpustreamlab.formatNs)") == [format_ns(value) for value in values]
+    assert shown.value("[0, 999, 1000, 1234567].map(gpustreamlab.formatCount)") == ["0", "999", "1,000", "1,234,567"]
+
+
+@pytest.mark.parametrize(
+    ("ticks", "start", "width", "texts"),
+    [
+        pytest.param([0, 5e5, 1e6], 0, 2e6, ["0.0 ms", "0.5 ms", "1.0 ms"], id="ms"),
+        pytest.param([-20, 0, 20], -25, 60, ["-20 ns", "0 ns", "20 ns"], id="before 0"),
+        pytest.param([60e9, 120e9], 0, 200e9, ["1 min", "2 min"], id="min"),
+        pytest.param([1799999999980, 1800000000000], 1799999999980, 50, ["+80 ns", "+100 ns"], id="far from 0"),
+    ],
+)
+def test_ticks_are_short_at_every_zoom(show, ticks, start, width, texts):
+    shown = show(empty_trace())
+    assert shown.value(f"gpustreamlab.formatTicks({ticks}, {start}, {width})") == texts
+
+
+def test_few_items_are_painted_however_many_spans_there_are(show):
+    shown = show(random_trace(100_000, 16))
+    columns = shown.value("view.frame.right - view.frame.left")
+    assert shown.value("view.painted.items.length") < 16 * columns
+
+
+def test_of_many_lanes_only_those_in_view_are_painted(show):
+    shown = show(random_trace(20_000, 10_000))
+    assert shown.value("view.visibleLanes().length") < 30
+    assert shown.value("new Set(view.painted.segments.map(one => view.tables.rows[one.row].lane)).size") < 30
+    assert shown.value("(view.scrollTo(1e9), view.visibleLanes().at(-1))") == 9_999
