@@ -114,9 +114,9 @@ class Measured:
     first_paint_s: float | None = None
     """From the navigation to the first spans on the screen, in s; None where they never came."""
     set_ms: tuple[float, ...] = ()
-    """From setting the range of the time axis until it was drawn, once a view, in ms; empty where a viewer has no way to set it."""
+    """From setting the range of the time axis until it was drawn, once a view, in ms; empty where it cannot be set."""
     keys_ms: tuple[float, ...] = ()
-    """How long each frame took in which something was drawn while W, A, S and D were held, in ms; empty where they do nothing."""
+    """Frames in which something was drawn while W, A and D were held, in ms; empty where keys do nothing."""
     heap_mb: float | None = None
     """JavaScript heap after the first paint, in MB."""
     problem: str = ""

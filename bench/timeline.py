@@ -17,8 +17,8 @@ from playwright.sync_api import sync_playwright
 
 from bench._chromium import Chromium, Measured
 from bench._common import report
+from bench._kernels import make_kernel_trace
 from bench._peers import PEERS, Peer
-from bench._traces import make_trace
 from gpustreamlab.model import Trace
 
 SPAN_COUNTS = (1_000, 10_000, 100_000, 1_000_000, 5_000_000)
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         chromium = Chromium(playwright, options.pictures)
         for count in counts:
-            trace = make_trace(count)
+            trace = make_kernel_trace(count)
             for peer in peers:
                 rows.append(measure(peer, trace, chromium, Path(folder)))
                 print(rows[-1], flush=True)
@@ -76,7 +76,7 @@ def _build_s(peer: Peer, trace: Trace, path: Path) -> float:
 
 
 def _seen(seen: Measured) -> dict[str, Any]:
-    """Return the figures of a page. A view that is set and drawn takes at least one frame of the screen, 17 ms, and Bokeh two."""
+    """Return the figures of a page. To set a view and draw it takes at least one frame of the screen, 17 ms."""
     return {
         "first paint s": _rounded(seen.first_paint_s, 2),
         "set+draw ms": _rounded(statistics.median(seen.set_ms) if seen.set_ms else None, 1),

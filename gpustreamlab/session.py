@@ -535,7 +535,7 @@ class Session:
         ...         pass
         ...     lab.synchronize()
         ...     [lab.trace.names[code] for code in lab.trace_since(before).name]
-        <Stream 'copy'>
+        <Stream 'copy', priority 0, handle 0x3>
         ['upload']
         """
         self._require_open("cut its trace")

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from gpustreamlab.analysis import headline, summary_text
 from gpustreamlab.draw import (
+    MAX_FILE_BARS,
     PNG_SCALE,
     TextTimeline,
     inline_html,
@@ -18,7 +19,7 @@ from gpustreamlab.draw import (
     timeline_svg,
     write_html,
 )
-from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace, write_file_whole
 from gpustreamlab.notebook import running_kernel_shell
 
@@ -84,7 +85,7 @@ class Timeline:
         if writer is None:
             raise OptionError(
                 f"A timeline cannot be saved as {target.name!r}: the suffix {target.suffix!r} says no known format. "
-                f"{nearest_hint(suffix, _WRITERS)} For the data, use lab.trace.save('run.parquet')."
+                "Choose from '.html', '.svg' and '.png'. For the data, use lab.trace.save('run.parquet')."
             )
         if scale is not None and suffix != ".png":
             raise OptionError(f"scale is {scale!r}, but only a .png has pixels. Leave it out to write {target.name!r}.")
@@ -139,7 +140,7 @@ def _write_html(trace: Trace, target: Path, _scale: float) -> None:
 
 
 def _write_svg(trace: Trace, target: Path, _scale: float) -> None:
-    svg = timeline_svg(trace)
+    svg = timeline_svg(trace, max_bars=MAX_FILE_BARS)
     write_file_whole(target, lambda partial: partial.write_text(svg, encoding="utf-8"))
 
 

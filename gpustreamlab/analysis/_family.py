@@ -49,10 +49,14 @@ class Family:
         number = np.concatenate((spans.number, open_spans.number))
         lane = np.concatenate((spans.lane, open_spans.lane))
         above_number = np.concatenate((spans.parent, open_spans.parent))
-        past = self._recall(np.setdiff1d(above_number, number))
-        number, lane, above_number = (np.concatenate(pair) for pair in zip((number, lane, above_number), past, strict=True))
+        above = _rows_of(number, above_number)
+        past = self._recall(np.unique(above_number[(above < 0) & (above_number >= 0)]))
+        if len(past[0]):
+            columns = zip((number, lane, above_number), past, strict=True)
+            number, lane, above_number = (np.concatenate(pair) for pair in columns)
+            above = _rows_of(number, above_number)
         self._remember(spans)
-        above = _same_lane(_rows_of(number, above_number), lane)
+        above = _same_lane(above, lane)
         depth, root = _climb(above)
         return depth[: len(spans.number)], number[root[: len(spans.number)]]
 
@@ -76,6 +80,13 @@ class Family:
 
 def _rows_of(number: Int64Array, wanted: Int64Array) -> Int64Array:
     """Return the row of each wanted number, or -1."""
+    least, width = int(number.min()), int(number.max() - number.min()) + 1
+    if width <= 8 * len(number):
+        # Numbers that follow each other: a table of them is faster than sorting.
+        table = np.full(width + 1, -1, np.int64)
+        table[number - least] = np.arange(len(number))
+        at = wanted - least
+        return table[np.where((at >= 0) & (at < width), at, width)]
     order = np.argsort(number, kind="stable")
     at = np.minimum(np.searchsorted(number[order], wanted), len(order) - 1)
     rows: Int64Array = np.where((number[order][at] == wanted) & (wanted >= 0), order[at], -1)

@@ -111,15 +111,20 @@ class LiveRows:
         if not len(spans.number):
             return np.empty(0, np.int64)
         depth, root = self._family.add(spans, open_spans)
-        track = self._tracks(spans, root)
-        shelf = self._place(spans, track, depth)
+        shelf = self._append_flat(spans, depth)
+        if shelf is None:
+            shelf = self._place(spans, self._tracks(spans, root), depth)
         return self._encode(shelf, spans.sms)
 
-    def table(self, *, lane_count: int) -> RowTable:
-        """Return the rows so far; every lane has one."""
+    def reserve(self, lane_count: int) -> None:
+        """Give each lane that has no row one, for its first spans."""
         for code in range(lane_count):
             if not self._lane(code).shelves:
                 self._code(self._shelf(code, 0, 0, 0), -1)
+
+    def table(self, *, lane_count: int) -> RowTable:
+        """Return the rows so far; every lane has one."""
+        self.reserve(lane_count)
         ranks = self._ranks()
         shelf = np.array(self._code_shelf, np.int64)
         lane = np.array([entry.lane for entry in self._shelves], np.int64)[shelf]
@@ -144,6 +149,28 @@ class LiveRows:
             order = sorted(lane.shelves, key=lambda number: self._shelves[number].order)
             ranks[order] = np.arange(len(order))
         return ranks
+
+    def _append_flat(self, spans: ArrivedSpans, depth: Int64Array) -> Int64Array | None:
+        """Put spans of which none overlap behind all others, each lane's on its first shelf; None where that is not so."""
+        if depth.any() or any(lane.held for lane in self._lanes.values()):
+            return None
+        order, bounds, lanes = _by_lane(spans.lane)
+        start_ns, end_ns = spans.start_ns[order], spans.end_ns[order]
+        opens = np.zeros(len(order), bool)
+        opens[bounds[:-1]] = True
+        if not (opens[1:] | ((start_ns[1:] >= end_ns[:-1]) & (end_ns[1:] >= end_ns[:-1]))).all():
+            return None
+        numbers = [self._shelf(lane, 0, 0, 0) for lane in lanes]
+        for number, first in zip(numbers, bounds[:-1].tolist(), strict=True):
+            if start_ns[first] < self._shelves[number].reach_ns or self._shelves[number].is_folded:
+                return None
+        shelf = np.empty(len(order), np.int64)
+        for lane, number, first, last in zip(lanes, numbers, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            self._shelves[number].extend(start_ns[first:last], end_ns[first:last])
+            free_ns = self._lane(lane).free_ns
+            free_ns[0] = max(free_ns[0], self._shelves[number].reach_ns)
+            shelf[order[first:last]] = number
+        return shelf
 
     # Tracks: spans that nothing encloses, and all within them, side by side where they overlap
 
@@ -293,6 +320,15 @@ class LiveRows:
         self._code_sms[code] = sms
         self._codes[shelf, sms] = code
         return code
+
+
+def _by_lane(lane: Int64Array) -> tuple[Int64Array, Int64Array, list[int]]:
+    """Return the order by lane, where each lane begins in it and where the last ends, and which lanes there are."""
+    # numpy sorts 16-bit keys by radix, in linear time.
+    order: Int64Array = np.argsort(lane.astype(np.uint16) if int(lane.max()) < 1 << 16 else lane, kind="stable")
+    ordered = lane[order]
+    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return order, np.append(first, len(lane)), ordered[first].tolist()
 
 
 class _Blocks(NamedTuple):

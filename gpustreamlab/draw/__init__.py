@@ -12,12 +12,13 @@ from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._png import PNG_SCALE, timeline_png
 from gpustreamlab.draw._scene import Scene, plan_scene
 from gpustreamlab.draw._sm_map import sm_map_svg, sm_map_text
-from gpustreamlab.draw._svg import timeline_svg
+from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
 from gpustreamlab.draw._viewer import packed_bokeh, viewer_script, viewer_style
 
 __all__ = [
+    "MAX_FILE_BARS",
     "PNG_SCALE",
     "ComparisonText",
     "Header",

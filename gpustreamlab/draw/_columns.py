@@ -19,6 +19,12 @@ from gpustreamlab.typing import BoolArray, Int64Array
 
 _WIDTHS = (1, 2, 4)
 
+MAX_RANKED_ROWS = 64
+"""Up to how many rows the page finds the order of all starts itself: rows are merged two by two."""
+
+_FROM_INDEX, _FROM_PREVIOUS, _FROM_RANK = range(3)
+"""What places are told from: the index of the span, the place of the one before it in its row, or its rank by start."""
+
 
 def _nothing() -> Int64Array:
     return np.empty(0, np.int64)
@@ -183,7 +189,6 @@ def _runs(row: Int64Array, opens: BoolArray) -> list[list[int]]:
 
 def _pack_spans(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> Mapping[str, Spec]:
     duration_ns = columns.end_ns - columns.start_ns
-    is_counted = (columns.place[1:] == columns.place[:-1] + 1).all() and (columns.place[:1] == 0).all()
     is_plain = (columns.count == 1).all() and np.array_equal(columns.busy_ns, duration_ns)
     return {
         "gap": parts.add(_steps(columns.start_ns, columns.end_ns, opens)),
@@ -193,14 +198,41 @@ def _pack_spans(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> Mappin
         "thread": parts.add(columns.thread),
         "partition": parts.add(columns.partition),
         "queueing": parts.add(columns.queueing_ns),
-        "place": None if is_counted else _pack_places(columns.place, opens, parts),
+        **_pack_places(columns, opens, parts),
         "count": 1 if is_plain else parts.store(columns.count),
         "busy": None if is_plain else parts.add(columns.busy_ns),
     }
 
 
-def _pack_places(place: Int64Array, opens: BoolArray, parts: _Parts) -> Spec:
-    return parts.store(_steps(place, place, opens)) | {"highest": int(place.max(initial=0))}
+def _pack_places(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> dict[str, Spec]:
+    """Pack the places as steps from what can be told without them, and say what that is."""
+    place, n = columns.place, len(columns)
+    if (place[1:] == place[:-1] + 1).all() and (place[:1] == 0).all():
+        return {"place": 0, "placeFrom": _FROM_INDEX, "placeMost": max(0, n - 1)}
+    most = int(place.max(initial=0))
+    if np.count_nonzero(opens) <= MAX_RANKED_ROWS and place.min() == 0 and most == n - 1:
+        ranks = _ranks_by_start(columns.start_ns, place)
+        if ranks is not None:
+            return {"place": parts.add(place - ranks), "placeFrom": _FROM_RANK, "placeMost": most}
+    return {"place": parts.add(_steps(place, place, opens)), "placeFrom": _FROM_PREVIOUS, "placeMost": most}
+
+
+def _ranks_by_start(start_ns: Int64Array, place: Int64Array) -> Int64Array | None:
+    """Return the rank of each span by start, then by index; None where the places are not in order of start."""
+    by_place = np.full(len(place), -1)
+    by_place[place] = np.arange(len(place))
+    if (by_place < 0).any():
+        return None
+    ordered_ns = start_ns[by_place]
+    if (ordered_ns[1:] < ordered_ns[:-1]).any():
+        return None
+    ranks = place.copy()
+    opens = np.append(True, ordered_ns[1:] != ordered_ns[:-1])
+    # Only spans that start together may be placed in another order.
+    together = np.flatnonzero(~opens | np.append(~opens[1:], False))
+    groups = np.cumsum(opens)[together]
+    ranks[by_place[together][np.lexsort((by_place[together], groups))]] = together
+    return ranks
 
 
 def _pack_edges(edges: Int64Array, parts: _Parts) -> Mapping[str, Spec]:

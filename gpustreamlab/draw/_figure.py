@@ -61,7 +61,8 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
     plot.add_tools(BoxSelectTool(), ResetTool())
     plot.toolbar.logo = None
     # BokehJS 3.9 measures the bar before its buttons and then hides the last one, reset, in a menu.
-    plot.toolbar.stylesheets = [":host { min-width: 236px; justify-self: end; justify-content: flex-end }"]
+    place = ":host { min-width: 236px; justify-self: end; justify-content: flex-end }"
+    plot.toolbar.stylesheets = [f"{place} .bk-divider {{ opacity: 0.4 }}"]
     # Bokeh warns of a figure without renderers; the viewer takes this one out.
     plot.scatter([], [], visible=False)
     plot.yaxis.visible = False

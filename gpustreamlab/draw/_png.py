@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 
 from gpustreamlab.draw._picture import Picture
-from gpustreamlab.draw._svg import timeline_svg
+from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
 from gpustreamlab.model import Trace
 
@@ -52,15 +52,15 @@ def timeline_png(trace: Trace, *, scale: float = PNG_SCALE, picture: Picture | N
             "A picture without its texts would say nothing, and no font was found on this machine. "
             "Install one (on Debian or Ubuntu: apt install fonts-dejavu-core), or save as .svg or .html, which need none here."
         )
-    return _with_size(render(timeline_svg(trace, picture=picture), float(scale)), scale)
+    return _with_size(render(timeline_svg(trace, picture=picture, max_bars=MAX_FILE_BARS), float(scale)), scale)
 
 
 def check_scale(scale: object) -> None:
     """Raise `OptionError` where a scale is no number within `SCALE_LIMITS`."""
     least, most = SCALE_LIMITS
-    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if not (is_number and least <= scale <= most):
-        raise OptionError(f"scale is {scale!r}; it is a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
+    if isinstance(scale, (int, float)) and not isinstance(scale, bool) and least <= scale <= most:
+        return
+    raise OptionError(f"scale is {scale!r}; it is a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
 
 
 def _renderer() -> Callable[[str, float], bytes]:

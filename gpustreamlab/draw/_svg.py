@@ -41,13 +41,16 @@ LEAST_SHADED_PX = 3
 """Every second lane is shaded where lanes are at least this high."""
 
 MAX_SVG_BARS = 3_000
-"""Most bars that a picture holds; narrower neighbours are merged until they are fewer."""
+"""Most bars of a picture within a page or a notebook; narrower neighbours are merged until they are fewer."""
+
+MAX_FILE_BARS = 20_000
+"""Most bars of a picture that is a file of its own: as many as the page draws."""
 
 MAX_SVG_WAITS = 300
 """Most arrows between spans that a picture holds."""
 
 
-def timeline_svg(trace: Trace, *, picture: Picture | None = None) -> str:
+def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int = MAX_SVG_BARS) -> str:
     """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis. No scripts, all names escaped.
 
     Every span is in it: those that are too narrow share a bar with their neighbours, by the rule of the page.
@@ -58,13 +61,15 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None) -> str:
         The spans.
     picture
         Their layout, where it is planned already.
+    max_bars
+        How many bars there may be before narrow ones are merged in wider bins, though there is one a row at least.
     """
     picture = plan_picture(trace) if picture is None else picture
     scene = picture.scene
     steps = band_steps(trace, scene.bands, scene.zero_ns)
     head, head_px = _head(picture.header, scene.notes, plan_legend(trace, scene, steps))
     plot = SVGPlot(scene, head_px)
-    items = merged_items(picture.columns, plot.scale_x)
+    items = merged_items(picture.columns, plot.scale_x, max_bars)
     below = [*_lanes(scene, plot, is_empty=not len(trace)), *group_shapes(scene, plot), *_axis(plot)]
     above = [*_waits(picture, plot), *sm_strip_shapes(scene, steps, plot), *_strip(picture, plot), *mark_shapes(scene, plot)]
     parts = [*head, *below, *_bars(picture, items, plot), *above, *_notes(picture, items, plot)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
+import numpy as np
+
 from gpustreamlab.draw._scene import Scene, text_width_px
-from gpustreamlab.typing import FloatArray
+from gpustreamlab.typing import FloatArray, Int64Array
 
 WIDTH_PX = 1000
 """Width of the picture."""
@@ -53,9 +55,9 @@ class SVGPlot:
         self.end_ns = scene.width_ns or 1e6
         self.scale_x = (self.right_px - self.left_px) / self.end_ns
 
-    def x(self, time_ns: FloatArray) -> FloatArray:
+    def x(self, time_ns: FloatArray | Int64Array) -> FloatArray:
         """Return where times are."""
-        return self.left_px + time_ns * self.scale_x
+        return self.left_px + np.asarray(time_ns, np.float64) * self.scale_x
 
     def y(self, place_px: float) -> float:
         """Return where a place of the scene is."""

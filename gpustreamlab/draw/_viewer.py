@@ -9,9 +9,15 @@ from functools import cache
 from importlib.resources import files
 
 VIEWER_FILES: tuple[str, ...] = (
-    "columns.js", "store.js", "lod.js", "busy.js", "totals.js",
-    "units.js", "view.js", "theme.js", "paint.js", "paint_lanes.js", "paint_strips.js", "layer.js", "minimap.js", "viewer.js",
-    "tips.js", "details.js", "search.js", "keys.js", "select.js", "ruler.js", "legend.js", "follow.js",
+    # spans
+    "arrays.js", "columns.js", "intervals.js", "unions.js", "steps.js", "sm_stack.js", "matches.js", "name_times.js", "rows.js",
+    "evict.js", "store.js", "lod.js", "busy.js", "totals.js",
+    # picture
+    "units.js", "view.js", "theme.js", "paint.js", "paint_lanes.js", "paint_bars.js", "paint_edges.js", "paint_marks.js",
+    "paint_strips.js", "paint_overlay.js", "layer.js", "scroll.js", "minimap.js", "viewer.js",
+    # controls
+    "nodes.js", "facts.js", "copy.js", "pins.js", "query.js", "help.js", "tips.js", "details.js", "search.js", "keys.js",
+    "select.js", "ruler.js", "legend.js", "follow.js", "compare.js",
 )  # fmt: skip
 """The scripts of the viewer, in the order in which they stand in one scope."""
 
@@ -31,9 +37,7 @@ def viewer_script() -> str:
     Its value is an object with all that the files declare, among it the class ``Viewer``. A page writes
     ``const gsl = <script>``, a module ``export default <script>``.
     """
-    present = {path.name for path in files("gpustreamlab.draw").joinpath("viewer").iterdir()}
-    extra = tuple(sorted(name for name in present - set(VIEWER_FILES) if name.endswith(".js") and name != "page.js"))
-    return scope([viewer_text(name) for name in (*extra, *VIEWER_FILES) if name in present])
+    return scope([viewer_text(name) for name in VIEWER_FILES])
 
 
 @cache

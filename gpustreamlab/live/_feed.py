@@ -9,7 +9,7 @@ from typing import Any
 
 from gpustreamlab.draw import SpanColumns, draw_figure, pack_columns
 from gpustreamlab.errors import OptionError
-from gpustreamlab.live._spans import SpanReader, thin_out
+from gpustreamlab.live._spans import MAX_SPANS, SpanReader
 from gpustreamlab.live._tables import TablePlanner
 from gpustreamlab.recorder import Recorder
 
@@ -17,8 +17,6 @@ DEFAULT_CAPACITY = 1_000_000
 """Spans that a live view holds; the oldest make room."""
 DEFAULT_MAX_RATE = 5_000
 """Items of one update beyond which narrow spans are merged."""
-MAX_SPANS = 10_000_000
-"""Most spans that either may be: the memory of a browser's tab is finite."""
 SNAPSHOT_LEVEL = 1
 """How hard all spans are compressed: a page that waits for them, and the kernel, have better things to do."""
 
@@ -80,17 +78,17 @@ class LiveFeed:
         """Return what is new since the last refresh; None where nothing is."""
         with self._lock, self._recorder.observing():
             clear_count, pending = self._reader.clear_count, self._pending_count
-            columns, missed = self._reader.read_new()
+            new = self._reader.read_new(self.max_rate)
             self._pending_count = self._recorder.pending_count
             now_ns = self._recorder.now_ns()
             changed = self._planner.changes(self._reader, title=self._title(), now_ns=now_ns)
             is_cleared = self._reader.clear_count != clear_count
-            if not (len(columns) or changed or is_cleared or self._pending_count != pending):
+            if not (new.span_count or changed or is_cleared or self._pending_count != pending):
                 return None
             self._number += 1
-            items = thin_out(columns, self.max_rate)
-            facts = changed | {"missed": missed, "merged": len(columns) - len(items), "is_cleared": is_cleared}
-            return self._pack(facts, items, now_ns, level=None)
+            merged = new.span_count - len(new.columns)
+            facts = changed | {"missed": new.missed_count, "merged": merged, "is_cleared": is_cleared}
+            return self._pack(facts, new.columns, now_ns, level=None)
 
     def snapshot(self) -> Update:
         """Return everything up to the last refresh, for a page that comes later or has missed something."""

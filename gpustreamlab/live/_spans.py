@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,20 @@ from gpustreamlab.draw import SpanColumns
 from gpustreamlab.live._memory import CodeRing, EdgeEnds, find_edges
 from gpustreamlab.recorder import Drained, Recorder, Relatives
 from gpustreamlab.typing import Int64Array
+
+MAX_SPANS = 10_000_000
+"""Most spans that a page may hold: the memory of a browser's tab is finite."""
+
+
+class NewSpans(NamedTuple):
+    """What came since the last time."""
+
+    columns: SpanColumns
+    """The spans, or items that stand for several."""
+    span_count: int
+    """How many spans came."""
+    missed_count: int
+    """How many were overwritten before they could be read."""
 
 
 class SpanReader:
@@ -44,8 +59,8 @@ class SpanReader:
         self._codes, self._ends = CodeRing(capacity), EdgeEnds()
         self._edge_cursor = 0
 
-    def read_new(self) -> tuple[SpanColumns, int]:
-        """Return what is new, and how many spans were overwritten before they could be read."""
+    def read_new(self, most: int = MAX_SPANS) -> NewSpans:
+        """Return what is new, with narrow spans merged where there are more than so many."""
         awaited = self.rows.awaited
         drained, relatives = self._recorder.drain_family(self.cursor, awaited)
         number = drained.columns["number"]
@@ -64,7 +79,8 @@ class SpanReader:
             self.end_ns = max(self.end_ns, int(drained.columns["end_ns"].max()))
         start_ns, end_ns = drained.columns["start_ns"] - self.zero_ns, drained.columns["end_ns"] - self.zero_ns
         self._ends.remember(number, codes, start_ns, end_ns)
-        return self._columns(drained, codes, self._ends.resolve(self._new_edges())), missed
+        columns = self._columns(drained, codes, self._ends.resolve(self._new_edges()), most)
+        return NewSpans(columns, len(codes), missed)
 
     def read_again(self, first: int) -> SpanColumns:
         """Return the spans that were read before, from an append index on."""
@@ -72,7 +88,8 @@ class SpanReader:
         codes = self._codes.get(self.cursor - len(drained.columns["number"]), self.cursor)
         start_ns, end_ns = (drained.columns[name] - self.zero_ns for name in ("start_ns", "end_ns"))
         edges, _ = self._recorder.edges_from(0)
-        return self._columns(drained, codes, find_edges(_pairs(edges), drained.columns["number"], codes, start_ns, end_ns))
+        arrows = find_edges(_pairs(edges), drained.columns["number"], codes, start_ns, end_ns)
+        return self._columns(drained, codes, arrows, MAX_SPANS)
 
     @property
     def first(self) -> int:
@@ -111,54 +128,37 @@ class SpanReader:
         edges, self._edge_cursor = self._recorder.edges_from(self._edge_cursor)
         return _pairs(edges)
 
-    def _columns(self, drained: Drained, codes: Int64Array, edges: Int64Array) -> SpanColumns:
+    def _columns(self, drained: Drained, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
+        """Sort spans, and merge narrow ones of a row where there are more than so many."""
         columns = drained.columns
-        start_ns, end_ns = columns["start_ns"], columns["end_ns"]
-        order = np.lexsort((end_ns, start_ns, codes))
+        order = np.lexsort((columns["end_ns"], columns["start_ns"], codes))
+        row = codes[order]
+        start_ns, end_ns = columns["start_ns"][order] - self.zero_ns, columns["end_ns"][order] - self.zero_ns
+        count, busy_ns = np.empty(0, np.int64), np.empty(0, np.int64)
+        if len(row) > most:
+            items = merge_narrow(row, start_ns, end_ns, _bin_ns(row, start_ns, end_ns, most))
+            row, order = row[items.first], order[items.pick]
+            start_ns, end_ns, count, busy_ns = items.left_ns, items.right_ns, items.count, items.busy_ns
         return SpanColumns(
-            row=codes[order],
-            start_ns=start_ns[order] - self.zero_ns,
-            end_ns=end_ns[order] - self.zero_ns,
+            row=row,
+            start_ns=start_ns,
+            end_ns=end_ns,
             name=columns["name"][order],
             kind=columns["kind"][order],
             thread=columns["thread"][order],
             partition=columns["partition"][order] + 1,
-            queueing_ns=np.maximum(0, start_ns - columns["queued_ns"])[order],
+            queueing_ns=np.maximum(0, columns["start_ns"][order] - columns["queued_ns"][order]),
             place=drained.cursor - len(codes) + order,
+            count=count,
+            busy_ns=busy_ns,
             edges=edges,
         )
 
 
-def thin_out(columns: SpanColumns, most: int) -> SpanColumns:
-    """Merge narrow spans of a row where there are too many, each with its count and busy time.
-
-    Parameters
-    ----------
-    columns
-        Spans, sorted by row and start.
-    most
-        How many items are wanted; there may be twice as many.
-    """
-    if len(columns) <= most:
-        return columns
-    row_count = 1 + int(np.count_nonzero(np.diff(columns.row)))
-    width_ns = int(columns.end_ns.max() - columns.start_ns.min())
-    items = merge_narrow(columns.row, columns.start_ns, columns.end_ns, bin_width_ns(width_ns * row_count / most))
-    pick = items.pick
-    return SpanColumns(
-        row=columns.row[items.first],
-        start_ns=items.left_ns,
-        end_ns=items.right_ns,
-        name=columns.name[pick],
-        kind=columns.kind[pick],
-        thread=columns.thread[pick],
-        partition=columns.partition[pick],
-        queueing_ns=columns.queueing_ns[pick],
-        place=columns.place[pick],
-        count=items.count,
-        busy_ns=items.busy_ns,
-        edges=columns.edges,
-    )
+def _bin_ns(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array, most: int) -> int:
+    """Return a width of bins with which about so many items are left, or up to twice as many."""
+    row_count = 1 + int(np.count_nonzero(np.diff(row)))
+    return bin_width_ns(int(end_ns.max() - start_ns.min()) * row_count / most)
 
 
 def _pairs(edges: object) -> Int64Array:

@@ -44,6 +44,7 @@ class TablePlanner:
         trace = self._recorder.tables(title=title)
         spans_ns = float(max(0, reader.end_ns - reader.zero_ns))
         header = plan_header(trace, span_count=reader.span_count, width_ns=spans_ns)
+        reader.rows.reserve(len(trace.lanes))
         source = (*_source_of(trace, reader.rows), reader.zero_ns, reader.clear_count)
         changed: dict[str, Any] = {}
         if source != self._source:

@@ -38,8 +38,9 @@ def find_relatives(
     awaited
         Numbers of more ranges to look for.
     """
-    missing = set(np.setdiff1d(columns["parent"], columns["number"]).tolist()) | set(awaited)
-    missing.discard(-1)
+    parent = columns["parent"][columns["parent"] >= 0]
+    missing = set(np.setdiff1d(np.unique(parent), columns["number"]).tolist()) if len(parent) else set()
+    missing |= set(awaited)
     found: dict[int, tuple[int, int, int]] = {}
     known: dict[int, tuple[int, int, int]] = {}
     # A range goes from the open ones to the waiting ones without a lock: looked for in this order it is seen in one of them.

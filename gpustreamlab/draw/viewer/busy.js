@@ -2,8 +2,9 @@
 
 /** Mean number of busy lanes in each of n equal columns of [x0, x1]. */
 function busyShares(store, tables, x0, x1, n) {
-  const lanes = new Float64Array(n)
-  for (const union of unionsOf(store, tables).lanes()) addCoverage(union, x0, x1, lanes)
+  const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps()
+  if (steps) steps.addIntegrals(x0, x1, [lanes])
+  else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes)
   return { lanes: scaled(lanes, n / (x1 - x0)) }
 }
 
@@ -16,9 +17,25 @@ function smShares(store, tables, x0, x1, n) {
 
 /** Steps of the number of busy lanes in [x0, x1], the first at x0, as {time, count}; null where more than `limit` would be. */
 function stepsOf(store, tables, x0, x1, limit = 4000) {
+  const unions = unionsOf(store, tables), steps = unions.laneSteps()
+  return steps ? cutSteps(steps, x0, x1, limit) : laneChanges(unions.lanes(), x0, x1, limit)
+}
+
+function cutSteps(steps, x0, x1, limit) {
+  const first = steps.indexAt(x0), last = steps.indexAt(x1)
+  if (last - first > limit) return null
+  const time = [x0], count = [first < 0 ? 0 : steps.level[first]]
+  for (let index = first + 1; index <= last; index++) {
+    time.push(steps.time[index])
+    count.push(steps.level[index])
+  }
+  return { time, count }
+}
+
+function laneChanges(unions, x0, x1, limit) {
   const changes = []
   let initial = 0
-  for (const { start, end, length } of unionsOf(store, tables).lanes()) {
+  for (const { start, end, length } of unions) {
     for (let index = upperBound(end, x0, 0, length); index < length && start[index] <= x1; index++) {
       if (start[index] <= x0) initial++
       else changes.push([start[index], 1])

@@ -8,6 +8,7 @@ const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Floa
 const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array }
 const SIGNED_COLUMNS = new Set(["thread", "queueing"])
 const TWO_TO_32 = 4294967296
+const FROM_INDEX = 0, FROM_RANK = 2 // What places are told from; else from the previous one of the row.
 
 /** Inflate a blob that `pack_columns` deflated. */
 async function inflate(bytes) {
@@ -53,7 +54,7 @@ function unpackColumns(manifest, bytes) {
   const runs = readRuns(manifest.runs)
   const columns = readTimes(reader, runs)
   for (const name of ["name", "kind", "thread", "partition", "queueing"]) columns[name] = reader.column(name)
-  columns.place = readPlaces(reader, manifest.columns.place, runs)
+  columns.place = readPlaces(reader, columns.start, runs)
   if (manifest.columns.count !== 1) columns.count = reader.column("count")
   if (manifest.columns.busy !== null) columns.busy = Float64Array.from(reader.column("busy"))
   columns.edges = readEdges(manifest, bytes)
@@ -67,36 +68,56 @@ function readRuns(counts) {
 
 /** Starts come as gaps behind the previous end of the row, the first of a row behind 0. */
 function readTimes(reader, runs) {
-  const gaps = reader.column("gap")
-  const durations = reader.column("duration")
-  const start = new Float64Array(reader.n)
-  const end = new Float64Array(reader.n)
+  // Arrays of one type: a loop over many types is several times slower.
+  const start = new Float64Array(reader.column("gap")), end = new Float64Array(reader.column("duration"))
   for (const [, from, to] of runs) {
     let time = 0
     for (let index = from; index < to; index++) {
-      time += gaps[index]
-      start[index] = time
-      time += durations[index]
-      end[index] = time
+      start[index] = time += start[index]
+      end[index] = time += end[index]
     }
   }
   return { start, end }
 }
 
-/** Places come as steps from the previous one of the row; null where they count the spans, from 0. */
-function readPlaces(reader, spec, runs) {
-  const size = spec === null ? reader.n : spec.highest + 1
-  const places = new (size <= TWO_TO_32 ? Uint32Array : Float64Array)(reader.n)
-  if (spec === null) {
-    for (let index = 0; index < places.length; index++) places[index] = index
-    return places
+/** Places come as steps from the index, from the previous place in the row, or from the rank by start. */
+function readPlaces(reader, start, runs) {
+  const { placeFrom, placeMost } = reader.columns, places = new Float64Array(reader.column("place"))
+  if (placeFrom === FROM_INDEX) for (let index = 0; index < places.length; index++) places[index] += index
+  else if (placeFrom === FROM_RANK) addRanks(places, start, runs)
+  else {
+    for (const [, from, to] of runs) {
+      for (let index = from, place = 0; index < to; index++) places[index] = place += places[index]
+    }
   }
-  const steps = reader.column("place")
-  for (const [, from, to] of runs) {
-    let place = 0
-    for (let index = from; index < to; index++) places[index] = place += steps[index]
+  return placeMost < TWO_TO_32 ? new Uint32Array(places) : places
+}
+
+/** Add the rank of each span by start, then by index: the rows, which are in order, are merged two by two. */
+function addRanks(places, start, runs) {
+  const size = start.length
+  let merged = { time: start, index: new Uint32Array(size).map((_, index) => index) }
+  let spare = { time: new Float64Array(size), index: new Uint32Array(size) }
+  for (let borders = [0, ...runs.map(([, , to]) => to)]; borders.length > 2; ) {
+    for (let number = 0; number + 1 < borders.length; number += 2) {
+      mergeTimes(merged, spare, borders[number], borders[number + 1], borders[number + 2] ?? borders[number + 1])
+    }
+    borders = borders.filter((_, number) => number % 2 === 0 || number === borders.length - 1)
+    // The starts themselves must stay as they are.
+    const free = merged.time === start ? { time: new Float64Array(size), index: merged.index } : merged
+    merged = spare
+    spare = free
   }
-  return places
+  for (let rank = 0; rank < size; rank++) places[merged.index[rank]] += rank
+}
+
+function mergeTimes(source, target, from, middle, to) {
+  const { time, index } = source, { time: mergedTime, index: mergedIndex } = target
+  for (let at = from, i = from, j = middle; at < to; at++) {
+    const next = j >= to || (i < middle && time[i] <= time[j]) ? i++ : j++
+    mergedTime[at] = time[next]
+    mergedIndex[at] = index[next]
+  }
 }
 
 /** Arrows from x0 on row0 to x1 on row1; x0 comes as steps, x1 as the distance from x0. */
@@ -125,28 +146,25 @@ class ColumnReader {
     const spec = this.columns[name]
     const isConstant = typeof spec === "number"
     const [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most]
-    const isSigned = SIGNED_COLUMNS.has(name) || least < 0
-    const values = new (smallestArray(least, most, isSigned))(this.n)
-    if (isConstant) return values.fill(spec)
-    this.readInto(values, spec)
+    const kind = smallestArray(least, most, SIGNED_COLUMNS.has(name) || least < 0)
+    if (isConstant) return new kind(this.n).fill(spec)
+    const raw = this.unsigned(spec)
+    // The conversion of a whole array is native, and fast whatever the types.
+    const values = raw.constructor === kind ? raw : new kind(raw)
+    const odd = spec.exceptions ? this.readExceptions(raw, spec) : []
+    if (spec.bias) for (let index = 0; index < values.length; index++) values[index] += spec.bias
+    for (const [index, value] of odd) values[index] = value
     return values
   }
 
-  readInto(values, spec) {
-    const raw = this.unsigned(spec)
-    const { bias } = spec
-    for (let index = 0; index < raw.length; index++) values[index] = raw[index] + bias
-    if (spec.exceptions) this.readExceptions(values, raw, spec)
-  }
-
-  /** An array's indexOf finds the sign of an exception much faster than a loop that asks at every value. */
-  readExceptions(values, raw, spec) {
+  /** Where the exceptions stand, and their values. An array's indexOf finds the sign much faster than a loop does. */
+  readExceptions(raw, spec) {
     const sign = 2 ** (8 * spec.bytes) - 1
     let index = -1
-    for (let number = 0; number < spec.exceptions; number++) {
+    return Array.from({ length: spec.exceptions }, (_, number) => {
       index = raw.indexOf(sign, index + 1)
-      values[index] = this.signed(spec.exceptionsAt, number, spec.exceptions)
-    }
+      return [index, this.signed(spec.exceptionsAt, number, spec.exceptions)]
+    })
   }
 
   unsigned({ at, bytes: width }) {

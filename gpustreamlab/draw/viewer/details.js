@@ -87,7 +87,7 @@ function detailFacts(view, hit) {
 /** Where a span is in the trace, as a person can look it up there; a span sent for several has no row of its own. */
 function placeFacts(view, { row: code, index }) {
   const row = view.store.row(code)
-  if (row.count[index] > 1) return []
+  if (view.store.countSum(code, index, index) > 1) return []
   const start = traceTime(view.tables, row.start[index])
   const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]]
   const clock = clockTime(view.tables, start)

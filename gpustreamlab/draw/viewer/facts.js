@@ -25,7 +25,7 @@ function laneText(lane) {
 function spanFacts(view, { row: code, index }) {
   const { store, tables } = view
   const row = store.row(code)
-  const count = row.count[index], kind = tables.kinds[row.kind[index]], thread = tables.threads[row.thread[index]]
+  const count = store.countSum(code, index, index), kind = tables.kinds[row.kind[index]], thread = tables.threads[row.thread[index]]
   const facts = [
     ["name", nameOf(view, row.name[index])],
     ["stream", laneText(laneOf(view, code))],
@@ -36,7 +36,7 @@ function spanFacts(view, { row: code, index }) {
     ["queueing", exactTime(row.queueing[index])],
     ["thread", thread ?? ""],
   ]
-  if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], ["busy", exactTime(row.busy[index])])
+  if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], ["busy", exactTime(store.busySum(code, index, index))])
   return facts.filter(([, text]) => text)
 }
 
@@ -48,7 +48,7 @@ function mergedFacts(view, hit) {
   let end = row.end[hit.last]
   if (row.overlaps) for (let i = hit.first; i < hit.last; i += 1) end = Math.max(end, row.end[i])
   const busy = store.busySum(hit.row, hit.first, hit.last)
-  const top = topNames(row, hit.first, hit.last)
+  const top = topNames(row, view.tables.names.length, hit.first, hit.last)
   return [
     ["stream", laneText(laneOf(view, hit.row))],
     ["start", exactTime(start)],
@@ -63,16 +63,17 @@ function moreNames(top) {
 }
 
 /** The names that take most time among spans first..last of a row, as [code, count], and in `more` how many names are left out. */
-function topNames(row, first, last) {
-  const counts = new Map(), busy = new Map()
-  const { name, count, busy: times } = row
+function topNames(row, nameCount, first, last) {
+  const counts = new Float64Array(nameCount), times = new Float64Array(nameCount), codes = []
+  const { name, start, end, countOrNull, busyOrNull } = row
   for (let i = first; i <= last; i += 1) {
     const code = name[i]
-    counts.set(code, (counts.get(code) ?? 0) + count[i])
-    busy.set(code, (busy.get(code) ?? 0) + times[i])
+    if (!counts[code]) codes.push(code)
+    counts[code] += countOrNull ? countOrNull[i] : 1
+    times[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i]
   }
-  const codes = [...counts.keys()].sort((a, b) => busy.get(b) - busy.get(a) || a - b)
-  const top = codes.slice(0, TOP_NAMES).map(code => [code, counts.get(code)])
+  codes.sort((a, b) => times[b] - times[a] || a - b)
+  const top = codes.slice(0, TOP_NAMES).map(code => [code, counts[code]])
   top.more = Math.max(0, codes.length - TOP_NAMES)
   return top
 }

@@ -2,7 +2,9 @@
 
 const ZOOM_STEP = 1.5
 const PAN_STEP = 0.2
+const PAGE_STEP = 0.8
 const MOVES = new Set(["w", "a", "s", "d"]) // The tip stays, and tells what comes under the pointer.
+const SCROLLS = /^(Arrow|Page|Home|End)/
 const NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]"
 
 /** Let keys steer the viewer while it has the focus, or the pointer is over it in a page of its own. */
@@ -53,7 +55,8 @@ function isOnPicture(viewer, event) {
 function isForTimeline(event, root, state) {
   if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false
   const target = event.composedPath()[0]
-  if (isWriting(target)) return false
+  // A sheet has keys of its own, and a table that has the focus scrolls.
+  if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-table") && SCROLLS.test(event.key))) return false
   if (root.contains(target) || root.contains(event.target)) return true
   const hasNoFocus = target === document.body || target === document.documentElement
   return hasNoFocus && Boolean(state.pointer) && !document.querySelector(NOTEBOOKS)
@@ -76,10 +79,11 @@ function keyAction(viewer, event, state) {
     w: () => view.zoomBy(1 / ZOOM_STEP, at()), s: () => view.zoomBy(ZOOM_STEP, at()),
     "+": () => view.zoomBy(1 / ZOOM_STEP, at()), "=": () => view.zoomBy(1 / ZOOM_STEP, at()), "-": () => view.zoomBy(ZOOM_STEP, at()),
     a: () => view.panBy(-PAN_STEP), d: () => view.panBy(PAN_STEP),
-    f: () => fitNext(view), 0: () => view.fit(), home: () => view.fit(),
+    f: () => fitNext(view), 0: () => view.fit(),
     arrowleft: () => stepSpan(view, -1), arrowright: () => stepSpan(view, 1),
     arrowup: () => stepRow(view, -1), arrowdown: () => stepRow(view, 1),
-    pageup: () => view.scrollTo(view.scrollPx - 0.8 * view.lanesPx), pagedown: () => view.scrollTo(view.scrollPx + 0.8 * view.lanesPx),
+    pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : undefined,
+    pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : undefined,
     "/": commands.search, m: commands.measure, r: commands.measure, t: commands.sumView, "?": commands.help,
     enter: commands.isMeasuring?.() ? commands.measurePinned : undefined,
     " ": view.isLive ? commands.pause : undefined, end: view.isLive ? commands.follow : undefined,

@@ -14,9 +14,9 @@ function addLegend(viewer) {
   if ("popover" in sheet) sheet.popover = "auto"
   partOf(viewer, "bar").append(chips)
   rootOf(viewer).append(sheet)
-  const state = { busy: new Map(), order: [], kinds: new Set(), drawn: "", nameCount: 0 }
+  const state = { times: new NameTimes(), drawn: "", nameCount: 0 }
   const recount = () => {
-    countLegend(view, state)
+    state.times.update(view.store, view.tables)
     draw()
   }
   const draw = () => drawLegend(viewer, { chips, sheet, state })
@@ -51,27 +51,9 @@ function addLegend(viewer) {
   }
 }
 
-/** Add up the time of each name, also of hidden ones, and see which kinds there are. */
-function countLegend({ store, tables }, state) {
-  const busy = new Map(), counts = new Uint32Array(tables.names.length), kinds = new Uint8Array(tables.kinds.length)
-  const sums = new Float64Array(tables.names.length)
-  for (let code = 0; code < tables.rows.length; code += 1) {
-    const row = store.ownRow(code), { name, kind, start, end, busyOrNull, length } = row
-    for (let i = 0; i < length; i += 1) {
-      sums[name[i]] += busyOrNull ? busyOrNull[i] : end[i] - start[i]
-      counts[name[i]] += 1
-      kinds[kind[i]] = 1
-    }
-  }
-  counts.forEach((spans, name) => { if (spans) busy.set(name, sums[name]) })
-  kinds.forEach((isThere, kind) => { if (isThere) state.kinds.add(kind) })
-  state.busy = busy
-  state.order = [...busy.keys()].sort((a, b) => busy.get(b) - busy.get(a) || a - b)
-}
-
 function drawLegend(viewer, { chips, sheet, state }) {
   const { view } = viewer
-  const names = nameEntries(view, state), kinds = kindEntries(view, state), partitions = partitionEntries(view)
+  const names = nameEntries(view, state.times), kinds = kindEntries(view, state.times), partitions = partitionEntries(view)
   const drawn = JSON.stringify([names, kinds, partitions, ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
   if (drawn === state.drawn) return
   state.drawn = drawn
@@ -128,11 +110,11 @@ function openAll(sheet, button) {
 const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all: null } : entry))
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
-function nameEntries(view, { busy, order }) {
-  const sum = [...busy.values()].reduce((a, b) => a + b, 0)
-  return order.map(code => {
+function nameEntries(view, times) {
+  const all = times.order(), sum = all.reduce((total, code) => total + times.names.get(code).busy, 0)
+  return all.map(code => {
     const [fill, hatch] = view.tables.name_styles[code] ?? []
-    return { group: "hiddenNames", codes: [code], all: order, text: nameOf(view, code), share: sum ? formatShare(busy.get(code) / sum) : "", fill, hatch }
+    return { group: "hiddenNames", codes: [code], all, text: nameOf(view, code), share: sum ? formatShare(times.names.get(code).busy / sum) : "", fill, hatch }
   })
 }
 

@@ -25,6 +25,10 @@ class Minimap {
     for (const [type, listener] of this.listeners) this.canvas.addEventListener(type, listener)
   }
 
+  // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
+  get situation() { return [this.left, this.width, this.element.clientWidth, this.viewer.theme.key].join() }
+  keepUp() { if (this.situation !== this.painted) this.request() }
+
   request() { this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.paint() }) }
 
   remove() {
@@ -45,6 +49,7 @@ class Minimap {
     if (!wide || this.view.frame.right <= this.view.frame.left + 1) return
     if (this.canvas.width !== wide || this.canvas.height !== high) { this.canvas.width = wide; this.canvas.height = high; this.shares = null }
     this.full = this.view.fullRange()
+    this.painted = this.situation
     const ctx = this.canvas.getContext("2d")
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     ctx.clearRect(0, 0, wide, high)

@@ -1,5 +1,7 @@
 // Strips below the lanes: SMs in use by partition, stacked, and how many lanes are busy. Each px column shows its exact mean.
+const RUN_GAP_PX = 2
 const PEAK_SLACK = 0.02
+const STEP_SLACK = 1e-3
 const SMS_LABEL_PX = 38, SMS_LABEL_HIGH_PX = 13 // An area of that size is labelled with its SMs.
 
 function paintStrips(ctx, painter) {
@@ -36,7 +38,7 @@ function labelSms(ctx, {view, texts}, band, {low, sms}, {left, bottom, top, colu
   ctx.textAlign = "left"
   ctx.textBaseline = "middle"
   for (let from = 0, to; from < columns; from = to) {
-    for (to = from + 1; to < columns && Math.abs(sms[to] - sms[from]) < 0.01 && Math.abs(low[to] - low[from]) < 0.01;) to++
+    to = runEnd(sms, low, from)
     if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue
     written = sms[from]
     const text = `${band.letter} ${formatCount(written)}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale
@@ -46,6 +48,14 @@ function labelSms(ctx, {view, texts}, band, {low, sms}, {left, bottom, top, colu
     ctx.fillStyle = BAR_INK
     ctx.fillText(text, left + from + 5, middle + 0.5)
   }
+}
+
+// Where an area ends that has the same height and place from a column on; a gap between two spans does not end it.
+function runEnd(sms, low, from) {
+  const isSame = column => Math.abs(sms[column] - sms[from]) < 0.01 && Math.abs(low[column] - low[from]) < 0.01
+  let to = from + 1
+  for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1
+  return to
 }
 
 // A canvas paints a pattern in its own px; these are device px.
@@ -86,33 +96,38 @@ function clipStrip(ctx, view, {left, top, bottom}, paint) {
   ctx.restore()
 }
 
-// The area between two step lines; columns of one height are one step.
+// The area between two step lines, given by the mean of each px column.
 function stepShape(low, high, {left, top, bottom}, most) {
-  const shape = new Path2D(), scale = (bottom - top) / most, n = high.length
-  let from = 0
-  while (from < n) {
-    if (high[from] - low[from] <= 1e-9) { from++; continue }
-    let to = from
-    while (to < n && high[to] - low[to] > 1e-9) to++
-    stepOutline(shape, low, high, {from, to, left, bottom, scale})
-    from = to
-  }
+  const shape = new Path2D(), scale = (bottom - top) / most
+  const above = stepLine(high, left), below = stepLine(low, left)
+  for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale)
+  for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale)
+  shape.closePath()
   return shape
 }
 
-function stepOutline(shape, low, high, {from, to, left, bottom, scale}) {
-  shape.moveTo(left + from, bottom - low[from] * scale)
-  for (let column = from; column < to; column++) {
-    const y = bottom - high[column] * scale
-    if (column === from || high[column] !== high[column - 1]) shape.lineTo(left + column, y)
-    if (column === to - 1 || high[column] !== high[column + 1]) shape.lineTo(left + column + 1, y)
+// Corners of a step line: x, value, x, value …
+function stepLine(values, left) {
+  const corners = [left, values[0]]
+  let level = values[0]
+  for (let column = 1; column < values.length; column++) {
+    if (values[column] === level) continue
+    const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1]
+    const x = left + column + (share ?? 0)
+    corners.push(x, level, x, next)
+    level = next
   }
-  for (let column = to - 1; column >= from; column--) {
-    const y = bottom - low[column] * scale
-    if (column === to - 1 || low[column] !== low[column + 1]) shape.lineTo(left + column + 1, y)
-    if (column === from || low[column] !== low[column - 1]) shape.lineTo(left + column, y)
-  }
-  shape.closePath()
+  corners.push(left + values.length, level)
+  return corners
+}
+
+// Where in a column the one step is of which its mean tells, as a share of the column; null where there may be more.
+function stepWithin(values, column) {
+  const before = values[column - 1], mean = values[column], after = values[column + 1]
+  if (column + 2 >= values.length || !((before < mean && mean < after) || (before > mean && mean > after))) return null
+  const slack = STEP_SLACK * Math.abs(before - after)
+  if (Math.abs(values[column + 2] - after) > slack || (column > 1 && Math.abs(values[column - 2] - before) > slack)) return null
+  return (mean - after) / (before - after)
 }
 
 // The most and 0 beside a strip, and what is counted.

@@ -127,7 +127,7 @@ class Row extends Intervals {
 
   /** Late spans: what follows them is taken out and merged with them. */
   mergeIn(batch, from, to, at) {
-    const indices = Uint32Array.from({ length: this.length - at }, (_, index) => at + index)
+    const indices = new Uint32Array(this.length - at).map((_, index) => at + index)
     const tail = new SpanBatch([], takeColumns(this, indices))
     this.changeFrom(at, at)
     let next = 0

@@ -14,7 +14,9 @@ function addSelect(viewer) {
   const state = { shown: null, isDragging: false }
 
   function sumView() {
-    view.set("selection", { start: view.x0, end: view.x1, lanes: new Set(view.tables.lanes.keys()) })
+    // Not the margins, in which nothing can be: shares of the window would be less than they are.
+    const extent = view.extent(), start = Math.max(view.x0, extent.start), end = Math.min(view.x1, extent.end)
+    if (end > start) view.set("selection", { start, end, lanes: new Set(view.tables.lanes.keys()) })
   }
   function refresh(property) {
     if (state.isDragging) return
@@ -115,7 +117,9 @@ function showTotals(viewer, panel) {
   panel.dataset.reachNs = view.store.lastNs
   const scrolled = [...panel.querySelectorAll(".gsl-table")].map(table => table.scrollTop)
   const found = totals(view.store, view.tables, selection)
-  panel.replaceChildren(selectionHead(viewer, panel), makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found)))
+  const tables = makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found))
+  const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What the legend hides counts too." })] : []
+  panel.replaceChildren(selectionHead(viewer, panel), tables, ...note)
   panel.querySelectorAll(".gsl-table").forEach((table, k) => { table.scrollTop = scrolled[k] ?? 0 })
 }
 

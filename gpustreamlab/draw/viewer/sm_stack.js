@@ -1,13 +1,11 @@
-// SMs in use over time, as steps. What a step has is the set of partitions that are busy; each set that occurs is kept once,
-// with the SMs of each band in it: so a step is a time and a number.
+// SMs in use over time, as steps. A level is the set of partitions that are busy; each set that occurs is kept once, with the
+// SMs of each band in it.
 
-const SUM_STEPS = 64
-
-class SmStack {
+class SmStack extends StepSeries {
   constructor(shape, slots, tables) {
+    super(tables.bands.length)
     this.shape = shape
     this.smCount = tables.sm_count
-    this.bandCount = tables.bands.length
     const sizes = new Map(slots.map((slot, code) => [slot, { slot, ...tables.partitions[code] }]))
     this.sizes = [...sizes.values()].filter(({ band }) => band >= 0)
     this.sets = [[]]
@@ -15,53 +13,21 @@ class SmStack {
     this.heights = new Float64Array(this.bandCount * 64)
     // From a set and what becomes busy or idle to the next set.
     this.moves = new Map()
-    this.time = new Float64Array(64)
-    this.set = new Uint32Array(64)
-    this.length = 0
-    this.sums = new Float64Array(this.bandCount)
-    this.summed = 0
+  }
+
+  heightOf(set, band) {
+    return this.heights[set * this.bandCount + band]
   }
 
   /** Build the steps anew from t on. */
   update(t, unions) {
-    const toggles = mergeToggles(this.sizes.map(({ slot }, number) => togglesFrom(unions.get(slot), t, number)))
-    this.truncate(lowerBound(this.time, t, 0, this.length))
-    const size = this.length + toggles.length
-    this.time = roomy(this.time, size, this.length)
-    this.set = roomy(this.set, size, this.length)
-    let set = this.length ? this.set[this.length - 1] : 0
-    for (let index = 0; index < toggles.length; index++) {
-      set = this.moved(set, toggles.number[index])
-      if (toggles.time[index + 1] === toggles.time[index]) continue
-      this.time[this.length] = toggles.time[index]
-      this.set[this.length++] = set
+    const { time, number, length } = mergeToggles(this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place)))
+    let set = this.cutFrom(t, length)
+    for (let index = 0; index < length; index++) {
+      set = this.moved(set, number[index])
+      if (time[index + 1] !== time[index]) this.push(time[index], set)
     }
     return this
-  }
-
-  /** Add the integral of each band over each column. */
-  addIntegrals(x0, x1, bands) {
-    this.sumUp()
-    const n = bands[0].length
-    let at = upperBound(this.time, x0, 0, this.length) - 1
-    for (let column = 0; column < n; column++) {
-      const from = columnEdge(column, x0, x1, n), to = columnEdge(column + 1, x0, x1, n)
-      const last = gallop(this.time, to, Math.max(0, at), this.length) - 1
-      if (last <= at) this.addStep(at, to - from, column, bands)
-      else {
-        this.addStep(at, this.time[at + 1] - from, column, bands)
-        this.addWhole(at + 1, last, column, bands)
-        this.addStep(last, to - this.time[last], column, bands)
-        at = last
-      }
-    }
-  }
-
-  /** Forget the steps from a place on. */
-  truncate(length) {
-    this.length = length
-    // A block's sum holds the length of its last step, up to the next one.
-    this.summed = Math.min(this.summed, Math.floor(Math.max(0, length - 1) / SUM_STEPS) * SUM_STEPS)
   }
 
   moved(set, number) {
@@ -93,44 +59,6 @@ class SmStack {
     for (const { band, sms } of busy.map(number => this.sizes[number]).sort((one, other) => one.band - other.band)) {
       this.heights[at + band] += Math.min(sms, left)
       left -= Math.min(sms, left)
-    }
-  }
-
-  addStep(index, width, column, bands) {
-    if (index < 0) return
-    const at = this.set[index] * this.bandCount
-    for (let band = 0; band < bands.length; band++) bands[band][column] += this.heights[at + band] * width
-  }
-
-  /** Add whole steps: by blocks where there are any between. */
-  addWhole(from, to, column, bands) {
-    const first = Math.ceil(from / SUM_STEPS), last = Math.min(Math.floor(to / SUM_STEPS), this.summed / SUM_STEPS)
-    if (last <= first) {
-      for (let index = from; index < to; index++) this.addStep(index, this.time[index + 1] - this.time[index], column, bands)
-      return
-    }
-    this.addWhole(from, first * SUM_STEPS, column, bands)
-    const { bandCount, sums } = this
-    for (let band = 0; band < bandCount; band++) bands[band][column] += sums[last * bandCount + band] - sums[first * bandCount + band]
-    this.addWhole(last * SUM_STEPS, to, column, bands)
-  }
-
-  /** Sums before every 64th step, by band. */
-  sumUp() {
-    const { bandCount } = this, blocks = Math.floor(Math.max(0, this.length - 1) / SUM_STEPS)
-    let block = this.summed / SUM_STEPS
-    if (block >= blocks) return
-    this.sums = roomy(this.sums, (blocks + 1) * bandCount, (block + 1) * bandCount)
-    for (; block < blocks; block++) this.sumBlock(block)
-    this.summed = blocks * SUM_STEPS
-  }
-
-  sumBlock(block) {
-    const { bandCount, sums, time, heights } = this, at = block * bandCount, next = at + bandCount
-    sums.copyWithin(next, at, next)
-    for (let index = block * SUM_STEPS; index < (block + 1) * SUM_STEPS; index++) {
-      const width = time[index + 1] - time[index], low = this.set[index] * bandCount
-      for (let band = 0; band < bandCount; band++) sums[next + band] += heights[low + band] * width
     }
   }
 }

@@ -1,6 +1,7 @@
 // When each lane and each partition was busy: unions of counted spans, brought up to date from what was appended since.
 
 const busyUnions = new WeakMap()
+const MANY_LANES = 48 // From how many on their number is kept as steps: one search a frame instead of one for each lane.
 
 /** The unions of a store; they last as long as it does. */
 function unionsOf(store, tables) {
@@ -43,6 +44,16 @@ class BusyUnions {
     return this.laneUnions.get(code) ?? null
   }
 
+  /** The number of busy lanes as steps, where lanes are many; else null. */
+  laneSteps() {
+    this.updateLanes()
+    if (this.laneUnions.size < MANY_LANES) return null
+    if (!this.steps) this.steps = new LaneSteps().update(-Infinity, this.lanes())
+    else if (this.lanesFrom < Infinity) this.steps.update(this.lanesFrom, this.lanes())
+    this.lanesFrom = Infinity
+    return this.steps
+  }
+
   /** The stack of busy SMs. */
   smStack() {
     const { tables } = this, changedNs = this.updateSlots()
@@ -57,7 +68,9 @@ class BusyUnions {
     this.evictions = this.store.evictions
     this.laneUnions = new Map()
     this.slotUnions = new Map()
-    this.stack = null
+    this.stack = this.steps = null
+    // From when on lanes have changed since the steps were built.
+    this.lanesFrom = Infinity
     // Rows in which a span does not count.
     this.mixedRows = new Set()
     this.lanesVersion = this.slotsVersion = -1
@@ -74,6 +87,7 @@ class BusyUnions {
 
   updateLane(lane, rows) {
     const known = this.laneUnions.get(lane), counted = rows.filter(row => this.hasCounted(row))
+    for (const row of counted) this.lanesFrom = Math.min(this.lanesFrom, row.start[row.seen.lane])
     if (counted.length === 1 && (!known || known === counted[0]) && this.isUnion(counted[0])) this.laneUnions.set(lane, counted[0])
     else if (counted.length) {
       const isRow = known instanceof Row, union = known && !isRow ? known : new Intervals()

@@ -80,10 +80,12 @@ class Viewer {
     plot.x_range.change.connect(fromPlot)
     plotView.repainted.connect(() => this.paintListeners.forEach(listener => listener()))
     plot.on_event("reset", () => view.fit())
+    this.sizePlot() // Lanes may have come while the figure was made.
+    this.boundRange()
     this.minimap = new Minimap(this, this.element.querySelector(".gsl-minimap"))
     this.removers.push(
       view.on("range", () => this.rangeChanged()), view.on("look", property => this.lookChanged(property)), view.on("data", detail => this.dataChanged(detail)),
-      watchTheme(() => this.useTheme()), addScrolling(this), dragLanes(this), this.watchSize(), () => this.minimap.remove(),
+      watchTheme(() => this.useTheme()), this.onPainted(() => this.minimap.keepUp()), addScrolling(this), dragLanes(this), this.watchSize(), () => this.minimap.remove(),
     )
   }
 

@@ -161,6 +161,7 @@ class LiveView {
   constructor(feed, element) {
     this.feed = feed
     this.root = node("div", "gsl-live")
+    this.root.gslView = this
     this.head = new Head(this.root)
     element.append(this.root)
     this.isSeen = true
@@ -182,6 +183,7 @@ class LiveView {
     this.head.show(feed)
     this.appended()
     this.showState()
+    this.isStarted = true
   }
 
   setTables(tables) {

@@ -32,3 +32,8 @@ def test_summary_of_many_lanes_counts_the_rest():
 
 def test_summary_shows_no_control_signs():
     assert not set(summary_text(evil_trace())) & {"\u2028", "\u202e", "\x1b"}
+
+
+def test_summary_of_ten_thousand_lanes_counts_no_pairs(monkeypatch):
+    monkeypatch.setattr("gpustreamlab.analysis._overlap._matrix", None)  # hours for so many
+    assert "and 9,980 more streams" in summary_text(random_trace(2_000, 10_000))

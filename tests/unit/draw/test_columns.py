@@ -64,8 +64,15 @@ def unpack(manifest, blob):
         row += [code] * count
         start += both[0::2].tolist()
         end += both[1::2].tolist()
-        place += found["place"][part].cumsum().tolist() if "place" in found else range(at, at + count)
+        place += (
+            found["place"][part].cumsum().tolist() if manifest["columns"]["placeFrom"] == 1 else found["place"][part].tolist()
+        )
         at += count
+    if manifest["columns"]["placeFrom"] != 1:
+        order = np.argsort(start, kind="stable") if manifest["columns"]["placeFrom"] == 2 else np.arange(n)
+        ranks = np.empty(n, int)
+        ranks[order] = np.arange(n)
+        place = (place + ranks).tolist()
     edges = {
         name: read_column(data, spec, manifest["edges"]["n"], is_deflated)
         for name, spec in manifest["edges"]["columns"].items()
@@ -161,10 +168,31 @@ def test_edges_lead_from_the_end_of_the_source_to_the_start_of_the_target():
 def test_constant_and_derived_columns_take_no_bytes():
     manifest, blob = pack_columns(make_columns([0] * 9, np.arange(9) * 10, np.arange(9) * 10 + 4), level=None)
     assert manifest["columns"]["kind"] == 0
-    assert manifest["columns"]["place"] is None
+    assert manifest["columns"]["place"] == 0
     assert manifest["columns"]["busy"] is None
     # Starts only: the first gap differs from the others.
     assert len(blob) == 9
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("row_count", [1, 5, 64, 65])
+def test_places_in_order_of_start_come_back_and_take_few_bytes(row_count, level):
+    rng = np.random.default_rng(row_count)
+    # Many start together, in any order.
+    start_ns = np.sort(rng.integers(0, 2_000, 4_000)) // 3
+    row = rng.integers(0, row_count, 4_000)
+    place = np.lexsort((start_ns, row))
+    columns = make_columns(row[place], start_ns[place], start_ns[place], place=place)
+    check_round_trip(columns, level)
+    assert pack_columns(columns, level=None)[0]["columns"]["placeFrom"] == (
+        0 if row_count == 1 else 2 if row_count <= 64 else 1
+    )
+
+
+def test_places_of_spans_that_start_apart_take_no_bytes():
+    trace = random_trace(500, 4, mean_ns=8_000_000)
+    manifest, _ = pack_columns(columns_of(trace, trace.lane, 0), level=None)
+    assert (manifest["columns"]["place"], manifest["columns"]["placeFrom"]) == (0, 2)
 
 
 def test_a_refresh_takes_few_bytes_a_span():

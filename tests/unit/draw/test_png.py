@@ -38,7 +38,7 @@ def test_picture_has_scale_pixels_for_each_px_and_says_its_size(scale):
     assert size_px(data)[0] == 1000 * scale
     per_metre = struct.unpack(">IIB", dict(chunks(data))[b"pHYs"])
     assert per_metre == (round(scale * 96 / 0.0254), round(scale * 96 / 0.0254), 1)
-    assert [kind for kind, _ in chunks(data)][0] == b"IHDR"
+    assert next(kind for kind, _ in chunks(data)) == b"IHDR"
 
 
 @pytest.mark.parametrize("trace", [empty_trace(), evil_trace()], ids=["empty", "evil"])

@@ -23,14 +23,11 @@ def test_save_writes_what_the_suffix_says_and_returns_the_path(tmp_path, name, s
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("run.htm", "Did you mean '.html'?"), ("run", "Choose from '.html', '.png', '.svg'."), ("run.pdf", "Did you mean '.png'?")],
-)
-def test_unknown_suffix_is_an_option_error_with_the_choices(tmp_path, name, hint):
+@pytest.mark.parametrize("name", ["run.htm", "run", "run.pdf", ".html"])
+def test_unknown_suffix_is_an_option_error_with_the_choices(tmp_path, name):
     with pytest.raises(OptionError, match="suffix") as caught:
         Timeline(pipeline_trace()).save(tmp_path / name)
-    assert hint in str(caught.value)
+    assert "Choose from '.html', '.svg' and '.png'." in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,60 @@
+// How much time each name takes, kept up to date from what was appended since: a live session may hold millions of spans.
+
+class NameTimes {
+  constructor() {
+    this.names = new Map() // By name code: {busy, count}, of all spans, hidden or not.
+    this.kinds = new Set()
+    this.rows = []
+  }
+
+  /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
+  update(store, { rows, names }) {
+    const scratch = { busy: new Float64Array(names.length), count: new Float64Array(names.length), kinds: new Uint8Array(256) }
+    for (let code = 0; code < rows.length; code += 1) {
+      const row = store.ownRow(code)
+      let known = this.rows[code]
+      if (known && (known.edits !== row.edits || known.length > row.length)) {
+        this.add(known.names, -1)
+        known = null
+      }
+      if (!known) known = this.rows[code] = { edits: row.edits, length: 0, names: new Map() }
+      if (known.length < row.length) this.addRow(row, known, scratch)
+    }
+    scratch.kinds.forEach((isThere, kind) => { if (isThere) this.kinds.add(kind) })
+  }
+
+  addRow(row, known, { busy, count, kinds }) {
+    const { name, kind, start, end, busyOrNull, length } = row, fresh = new Map()
+    for (let i = known.length; i < length; i += 1) {
+      const code = name[i]
+      if (!count[code]) fresh.set(code, null)
+      busy[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i]
+      count[code] += 1
+      kinds[kind[i]] = 1
+    }
+    for (const code of fresh.keys()) {
+      fresh.set(code, { busy: busy[code], count: count[code] })
+      busy[code] = count[code] = 0
+    }
+    known.length = length
+    addTimes(known.names, fresh, 1)
+    this.add(fresh, 1)
+  }
+
+  add(times, sign) { addTimes(this.names, times, sign) }
+
+  /** Codes of the names that there are, those that take most time first. */
+  order() {
+    const { names } = this
+    return [...names.keys()].sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)
+  }
+}
+
+function addTimes(sums, times, sign) {
+  for (const [code, { busy, count }] of times) {
+    const sum = sums.get(code) ?? { busy: 0, count: 0 }
+    const left = { busy: sum.busy + sign * busy, count: sum.count + sign * count }
+    if (left.count) sums.set(code, left)
+    else sums.delete(code)
+  }
+}

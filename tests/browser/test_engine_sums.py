@@ -1,0 +1,271 @@
+"""What the page's engine adds up: busy lanes, SMs and totals, against Python's own answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab.analysis import busy_edges, count_steps, counted_kinds, overlap, sm_time_steps, stack_sms
+from gpustreamlab.draw._columns import columns_of
+from gpustreamlab.model import SPAN_KINDS
+from tests.helpers.engine import engine_page, make_columns, pack, take
+from tests.helpers.traces import make_trace, nested_trace, partition_trace, random_trace, repartition_trace
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def engine(chromium):
+    with engine_page(chromium) as page:
+        yield page
+
+
+def tables_of(trace, codes_lane, *, zero_ns=0):
+    counted = counted_kinds(trace)
+    steps = sm_time_steps(trace)
+    sizes = [step.size for step in steps]
+    whole = sizes[-1] if sizes[-1].name is None else None
+    partitions = [{"text": "whole", "sms": 132, "band": sizes.index(whole) if whole else -1}]
+    for part in trace.partitions:
+        band = next(k for k, size in enumerate(sizes) if (size.name, size.granted_sms) == (part.name, part.granted_sms))
+        partitions.append({"text": f"{part.name} {part.granted_sms}", "sms": part.granted_sms, "band": band})
+    return {
+        "names": list(trace.names),
+        "rows": [{"lane": int(lane), "overlaps": False} for lane in codes_lane],
+        "kind_counted": [kind in counted for kind in SPAN_KINDS],
+        "partitions": partitions,
+        "bands": [{} for _ in sizes],
+        "sm_count": 132,
+    }
+
+
+def rowed(trace):
+    """Give each span a row: by lane, thread and depth of nesting."""
+    depth, above = np.zeros(len(trace), np.int64), trace.parent.copy()
+    while (above >= 0).any():
+        depth += above >= 0
+        above = np.where(above >= 0, trace.parent[above], -1)
+    keys, codes = np.unique(np.stack((trace.lane, trace.thread, depth)), axis=1, return_inverse=True)
+    return codes.ravel(), keys[0]
+
+
+def deep_trace(seed=0, count=400, **meta):
+    """Ranges with kernels inside, on lanes and partitions, with waits, and spans of no length."""
+    rng = np.random.default_rng(seed)
+    spans, at = [], [0, 50, 90]
+    for number in range(count):
+        lane = int(rng.integers(0, 3))
+        begin = at[lane] + int(rng.choice([0, 0, 13, 400]))
+        length = int(rng.choice([0, 7, 90, 800]))
+        options = {"partition": int(rng.integers(-1, 2))} if meta.get("partitions") else {}
+        place = len(spans)
+        spans.append((f"lane {lane}", f"step {number % 5}", begin, begin + length, options))
+        for kind, from_, to in (("kernel", 0, 0.4), ("copy", 0.5, 0.9)):
+            inner = begin + int(length * from_), begin + int(length * to)
+            spans.append((f"lane {lane}", kind, *inner, options | {"kind": kind, "parent": place}))
+        spans.append((f"lane {lane}", "wait", begin + length, begin + length + 5, options | {"kind": "wait"}))
+        at[lane] = begin + length + 5
+    return make_trace(spans, **meta)
+
+
+def lanes_at(trace, x0, x1, n):
+    """Mean number of busy lanes in each column, from the steps."""
+    times, counts = count_steps(busy_edges(trace))
+    return mean_of_steps(times, counts, x0, x1, n)
+
+
+def mean_of_steps(times, counts, x0, x1, n):
+    borders = np.linspace(x0, x1, n + 1)
+    if not len(times):
+        return np.zeros(n)
+    area = np.concatenate(([0], np.cumsum(counts[:-1] * np.diff(times)))).astype(float)
+    place = np.searchsorted(times, borders, side="right") - 1
+    until = np.where(place < 0, 0, area[place] + counts[place] * (borders - times[place]))
+    return np.diff(until) / np.diff(borders)
+
+
+BUSY_TRACES = {
+    "flat": lambda: random_trace(4_000, 5, mean_ns=300),
+    "100 lanes": lambda: random_trace(4_000, 100),
+    "nested": nested_trace,
+    "deep": deep_trace,
+    "deep kernels": lambda: deep_trace(1, tier="kernels"),
+    "partitions": partition_trace,
+    "repartition": repartition_trace,
+    "no length": lambda: make_trace([("a", "x", 5, 5), ("b", "x", 7, 7)]),
+}
+
+
+def load_trace(engine, trace, *, chunk=None):
+    codes, lanes = rowed(trace)
+    columns = columns_of(trace, codes, 0)
+    tables = tables_of(trace, lanes)
+    arrival = np.argsort(columns.place)
+    size = chunk or max(1, len(columns))
+    packed = [pack(take(columns, arrival[at : at + size])) for at in range(0, len(columns), size)]
+    return packed, tables
+
+
+def check_busy(engine, trace, *, chunk=None, evaluate_between=False):
+    packed, tables = load_trace(engine, trace, chunk=chunk)
+    first, last = int(trace.start_ns.min()), int(trace.end_ns.max()) + 1
+    middle, width = (first + last) / 2, last - first
+    windows = [[first, last, 7], [first, last, 1150], [first - width, last + width, 90], [middle, middle + width / 50, 40]]
+    windows += [[middle, middle + 3, 10], [last + 5, last + 9, 3], [first, last, 1]]
+    found = engine.evaluate(
+        """async ([packed, tables, windows, between]) => { const store = await make([], tables.rows)
+        for (const [manifest, text] of packed) { store.append(await E.readBatch(manifest, bytesOf(text)))
+          if (between) { E.busyShares(store, tables, 0, 1000, 5); E.smShares(store, tables, 0, 1000, 5) } }
+        return windows.map(([x0, x1, n]) => [[...E.busyShares(store, tables, x0, x1, n).lanes],
+          E.smShares(store, tables, x0, x1, n).map(band => [...band]),
+          E.stepsOf(store, tables, x0, x1, 1e6), E.stepsOf(store, tables, x0, x1, 3)]) }""",
+        [packed, tables, windows, evaluate_between],
+    )
+    steps = sm_time_steps(trace)
+    stack = stack_sms(steps, 132)
+    times, counts = count_steps(busy_edges(trace))
+    for (x0, x1, n), (lanes, bands, exact, few) in zip(windows, found, strict=True):
+        np.testing.assert_allclose(lanes, lanes_at(trace, x0, x1, n), rtol=1e-9, atol=1e-6)
+        assert len(bands) == len(stack)
+        for band, (band_times, sms) in zip(bands, stack, strict=True):
+            np.testing.assert_allclose(band, mean_of_steps(band_times, sms, x0, x1, n), rtol=1e-9, atol=1e-4)
+        check_steps(exact, times, counts, x0, x1)
+        assert few is None or few == exact
+
+
+def check_steps(steps, times, counts, x0, x1):
+    """Steps may repeat a number, where one lane's span follows another at once; their values are those of Python."""
+    assert steps["time"][0] == x0
+    assert steps["time"] == sorted(set(steps["time"]))
+    place = np.searchsorted(times, steps["time"], side="right") - 1
+    assert steps["count"] == np.where(place < 0, 0, np.append(counts, 0)[place]).tolist()
+    inside = times[(times > x0) & (times <= x1)]
+    assert set(inside.tolist()) <= set(steps["time"])
+
+
+@pytest.mark.parametrize("name", BUSY_TRACES)
+def test_busy_lanes_and_sms_are_those_of_python(engine, name):
+    check_busy(engine, BUSY_TRACES[name]())
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("name", ["deep", "deep kernels", "repartition", "flat", "100 lanes"])
+def test_busy_lanes_and_sms_grow_with_what_is_appended(engine, name, between):
+    check_busy(engine, BUSY_TRACES[name](), chunk=37, evaluate_between=between)
+
+
+def test_sms_of_many_partitions_are_never_more_than_the_card(engine):
+    trace = deep_trace(3, 700, partitions=repartition_trace().partitions[:2])
+    check_busy(engine, trace, chunk=50, evaluate_between=True)
+
+
+def test_unions_are_of_what_is_left_after_an_eviction(engine):
+    trace = deep_trace(4, 300)
+    packed, tables = load_trace(engine, trace, chunk=40)
+    lanes, fresh = engine.evaluate(
+        """async ([packed, tables]) => { const store = await make([], tables.rows, {capacity: 300})
+        const ask = one => [...E.busyShares(one, tables, 0, 60000, 500).lanes]
+        let last
+        for (const [manifest, text] of packed) {
+          store.append(await E.readBatch(manifest, bytesOf(text)))
+          last = ask(store)
+        }
+        const fresh = await make([], tables.rows)
+        for (const row of store.rows) if (row.length) {
+          const columns = Object.fromEntries(row.stored().map(name => [name, row[name].slice(0, row.length)]))
+          fresh.append(new E.SpanBatch([[row.code, 0, row.length]], columns))
+        }
+        return [last, ask(fresh)] }""",
+        [packed, tables],
+    )
+    assert sum(lanes) > 0
+    np.testing.assert_allclose(lanes, fresh, rtol=1e-9, atol=1e-9)
+
+
+def test_kinds_count_anew_when_the_first_kernel_arrives(engine):
+    trace = deep_trace(5, 50, tier="kernels")
+    packed, tables = load_trace(engine, trace, chunk=20)
+    before = tables | {"kind_counted": [True, *tables["kind_counted"][1:]]}
+    lanes = engine.evaluate(
+        """async ([packed, before, tables]) => { const store = await make(packed, tables.rows)
+        E.busyShares(store, before, 0, 9000, 30); E.smShares(store, before, 0, 9000, 30)
+        return [...E.busyShares(store, tables, 0, 9000, 30).lanes] }""",
+        [packed, before, tables],
+    )
+    np.testing.assert_allclose(lanes, lanes_at(trace, 0, 9000, 30), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in BUSY_TRACES if name != "100 lanes"])
+def test_totals_of_the_whole_are_those_of_overlap(engine, name):
+    trace = BUSY_TRACES[name]()
+    packed, tables = load_trace(engine, trace)
+    window = {"start": int(trace.start_ns.min()), "end": int(trace.end_ns.max())}
+    found = engine.evaluate(
+        "async ([packed, tables, window]) => E.totals(await make(packed, tables.rows), tables, window)",
+        [packed, tables, window],
+    )
+    expected = overlap(trace)
+    assert found["wall_ns"] == expected.wall_ns
+    assert [lane["busy"] for lane in found["lanes"]] == expected.busy_ns.tolist()
+    assert [lane["count"] for lane in found["lanes"]] == np.bincount(trace.lane).tolist()
+    for pair in found["pairs"]:
+        assert pair["both_ns"] == expected.common_ns[pair["a"], pair["b"]]
+        assert pair["share"] == expected.common_share[pair["a"], pair["b"]]
+    busy_lanes = int((expected.busy_ns > 0).sum())
+    assert len(found["pairs"]) == busy_lanes * (busy_lanes - 1) // 2
+    names = {entry["name"]: (entry["count"], entry["busy"]) for entry in found["names"]}
+    assert names == {
+        code: (int((trace.name == code).sum()), int(trace.duration_ns[trace.name == code].sum()))
+        for code in range(len(trace.names))
+    }
+    assert [entry["busy"] for entry in found["names"]] == sorted((busy for _, busy in names.values()), reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_totals_of_a_window_are_those_of_the_clipped_trace(engine, seed):
+    trace = deep_trace(seed, 200)
+    packed, tables = load_trace(engine, trace)
+    start, end = 4_003, 4_003 + 9_000 // (seed + 1)
+    lanes = [0, 2]
+    found = engine.evaluate(
+        """async ([packed, tables, {start, end, lanes}]) =>
+        E.totals(await make(packed, tables.rows), tables, {start, end, lanes: new Set(lanes)})""",
+        [packed, tables, {"start": start, "end": end, "lanes": lanes}],
+    )
+    left, right = np.maximum(trace.start_ns, start), np.minimum(trace.end_ns, end)
+    inside = ((left < right) | ((left == right) & (trace.duration_ns == 0))) & np.isin(trace.lane, lanes)
+    spans = [
+        (
+            trace.lanes[trace.lane[k]].name,
+            trace.names[trace.name[k]],
+            int(left[k]),
+            int(right[k]),
+            {"kind": SPAN_KINDS[trace.kind[k]]},
+        )
+        for k in np.flatnonzero(inside)
+    ]
+    clipped = make_trace(spans, lanes=trace.lanes)
+    expected = overlap(clipped)
+    assert {lane["lane"]: lane["busy"] for lane in found["lanes"]} == {lane: int(expected.busy_ns[lane]) for lane in lanes}
+    assert {lane["lane"]: lane["count"] for lane in found["lanes"]} == {
+        lane: int((trace.lane[inside] == lane).sum()) for lane in lanes
+    }
+    assert [(pair["a"], pair["b"], pair["both_ns"]) for pair in found["pairs"]] == [(0, 2, expected.common_ns[0, 2])]
+    assert found["wall_ns"] == expected.wall_ns
+    for entry in found["names"]:
+        own = inside & (trace.name == entry["name"])
+        assert (entry["count"], entry["busy"]) == (own.sum(), (right - left)[own].sum())
+
+
+def test_spans_that_stand_for_several_count_as_such(engine):
+    columns = make_columns([0, 0], [0, 100], [100, 110], count=[40, 1], busy_ns=[25, 10])
+    tables = {"names": ["x"], "rows": [{"lane": 0}], "kind_counted": [True], "partitions": [], "bands": [], "sm_count": 1}
+    lanes, found = engine.evaluate(
+        """async ([packed, tables]) => { const store = await make(packed, tables.rows)
+        return [[...E.busyShares(store, tables, 0, 200, 4).lanes],
+          E.totals(store, tables, {start: 50, end: 200, lanes: null})] }""",
+        [[pack(columns)], tables],
+    )
+    assert lanes == [0.25, 0.25, 0.2, 0]
+    assert found["lanes"] == [{"lane": 0, "count": 41, "busy": 22.5}]
+    assert found["names"] == [{"name": 0, "count": 41, "busy": 22.5}]

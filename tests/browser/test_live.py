@@ -1,0 +1,236 @@
+"""The live timeline in JupyterLab, with a simulated session in its kernel."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.helpers.jupyter import NotebookPage, running_jupyter
+
+pytestmark = pytest.mark.browser
+
+START = """
+%load_ext gpustreamlab
+import time
+import gpustreamlab as gsl
+from gpustreamlab.workloads import spin
+lab = gsl.Session("sim", title="<img src=x onerror=alert(1)>")
+lab.partition(prefill=96, decode="rest")
+for name in ("prefill", "decode"):
+    lab.stream(name, partition=name)
+
+def work(steps, pause_s=0.0):
+    for step in range(steps):
+        with lab.on("prefill", "step"):
+            for part in range(4):
+                with lab.range(f"gemm {part}"):
+                    spin(lab, 200_000)
+        lab.stream("decode").wait(lab.stream("prefill").record())
+        with lab.on("decode", "token"):
+            spin(lab, 300_000)
+        lab.synchronize()
+        time.sleep(pause_s)
+"""
+SHOW = "lab.timeline()"
+SPANS_A_STEP = 6
+
+VIEW = "document.querySelectorAll('.gsl-live')[{view}].gslView"
+
+
+class Lab(NotebookPage):
+    """A notebook that shows a live timeline."""
+
+    def open(self, url):
+        super().open(url)
+        self.wait_for_views(1)
+
+    def wait_for_views(self, count):
+        self.wait("count => [...document.querySelectorAll('.gsl-live')].filter(e => e.gslView?.isStarted).length === count", count)
+
+    def ask(self, expression, view=0):
+        """Evaluate an expression of a view `live`."""
+        return self.page.evaluate(f"() => {{ const live = {VIEW.format(view=view)}; return {expression} }}")
+
+    def wait_until(self, expression, view=0):
+        self.wait(f"() => {{ const live = {VIEW.format(view=view)}; return {expression} }}")
+
+    def spans(self, view=0):
+        return self.ask("live.feed.store.spanCount", view)
+
+    def state(self, view=0):
+        return self.page.locator(".gsl-live-state").nth(view).inner_text()
+
+    def recorded(self):
+        return int(self.kernel("print(len(lab.trace))"))
+
+    def ink(self, view=0):
+        """Tell how many pixels of the figure are of a span's colour."""
+        return self.page.evaluate(INK, view)
+
+
+INK = """view => {
+  const canvases = root => [...root.querySelectorAll("*")].flatMap(
+    e => e.tagName === "CANVAS" ? [e] : e.shadowRoot ? canvases(e.shadowRoot) : [])
+  const figure = document.querySelectorAll(".gsl-live")[view].querySelector(".gsl-figure")
+  let count = 0
+  for (const canvas of canvases(figure)) {
+    if (canvas.width < 100) continue
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
+    for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255 && Math.max(data[at], data[at + 1], data[at + 2]) - Math.min(data[at], data[at + 1], data[at + 2]) > 60) count++
+  }
+  return count
+}"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running_jupyter(tmp_path_factory.mktemp("jupyter")) as jupyter:
+        yield jupyter
+
+
+@pytest.fixture
+def open_lab(server, chromium, request):
+    """Return a function that opens a notebook of cells in a window of its own."""
+    contexts = []
+
+    def open_it(*cells, is_shown=True):
+        context = chromium.new_context(viewport={"width": 1200, "height": 1000})
+        contexts.append(context)
+        lab = Lab(context.new_page())
+        url = server.write_notebook(request.node.name[:40].replace("[", "-").replace("]", ""), list(cells))
+        (lab.open if is_shown else super(Lab, lab).open)(url)
+        return lab
+
+    yield open_it
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def lab(open_lab):
+    made = open_lab(START, SHOW)
+    yield made
+    assert made.errors == []
+
+
+def test_spans_appear_while_a_cell_runs(lab):
+    lab.start_in_kernel("work(40, 0.1)")
+    seen = []
+    for _ in range(4):
+        lab.page.wait_for_timeout(600)
+        assert lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status") == "busy"
+        seen.append(lab.spans())
+
+    assert seen == sorted(set(seen))
+    assert seen[0] > 0
+    assert lab.ink() > 1_000
+
+
+def test_everything_recorded_is_shown_in_the_end(lab):
+    lab.kernel("work(200)")
+    lab.wait_until(f"live.feed.store.spanCount === {200 * SPANS_A_STEP}")
+
+    assert lab.recorded() == 200 * SPANS_A_STEP
+    assert lab.ask("live.feed.tables.lanes.map(lane => lane.name)") == ["prefill", "decode"]
+    assert lab.page.locator(".gsl-live-head h3").inner_text().startswith("<img src=x onerror=alert(1)>")
+    assert lab.page.locator("img[src='x']").count() == 0
+
+
+def test_spans_from_before_the_view_are_there(open_lab):
+    lab = open_lab(START, "work(20)", SHOW)
+
+    assert lab.spans() == 20 * SPANS_A_STEP
+    assert lab.errors == []
+
+
+def test_a_page_reload_shows_everything_again(lab):
+    lab.kernel("work(50)")
+    lab.wait_until(f"live.feed.store.spanCount === {50 * SPANS_A_STEP}")
+    lab.command("docmanager:save")
+    lab.page.reload()
+    lab.wait_for_kernel()
+    lab.wait_for_views(1)
+    assert lab.spans() == 50 * SPANS_A_STEP
+
+    lab.kernel("work(10)")
+    lab.wait_until(f"live.feed.store.spanCount === {60 * SPANS_A_STEP}")
+
+
+def test_a_second_view_shares_the_spans_and_follows_too(open_lab):
+    lab = open_lab(START, SHOW, "lab.timeline() is lab.timeline()", is_shown=False)
+    lab.wait_for_views(1)
+    lab.kernel("work(30)")
+    lab.command("notebook:insert-cell-below")
+    lab.page.evaluate("() => { const p = jupyterapp.shell.currentWidget; p.content.activeCell.model.sharedModel.setSource('lab.timeline()') }")
+    lab.command("notebook:run-cell")
+    lab.wait_for_views(2)
+    lab.kernel("work(5)")
+    lab.wait_until(f"live.feed.store.spanCount === {35 * SPANS_A_STEP}", view=1)
+
+    assert lab.ask("live.feed === document.querySelectorAll('.gsl-live')[1].gslView.feed")
+    assert lab.ink(1) > 1_000
+    assert lab.errors == []
+
+
+def test_a_kernel_restart_leaves_a_readable_picture(lab):
+    lab.kernel("work(30)")
+    lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
+    lab.page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }")
+    lab.page.wait_for_timeout(2_000)
+    shown = lab.page.evaluate("() => document.querySelector('.jp-OutputArea-output:has(.gsl-live), .jp-OutputArea-output iframe, .jp-OutputArea-output img') !== null")
+    assert shown
+    pathlib.Path("/tmp/restart.png").write_bytes(lab.page.screenshot())
+
+
+def test_a_killed_kernel_is_told_and_the_picture_stays(lab):
+    lab.kernel("work(30)")
+    lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
+    lab.start_in_kernel("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
+
+    assert lab.ink() > 1_000
+    lab.errors.clear()
+
+
+def test_closing_the_session_leaves_a_picture_that_stays_in_the_file(lab, server, request):
+    lab.kernel("work(10)")
+    lab.wait_until(f"live.feed.store.spanCount === {10 * SPANS_A_STEP}")
+    lab.kernel("lab.close()")
+    lab.page.wait_for_selector(".jp-OutputArea iframe[title=Timeline]")
+    lab.command("docmanager:save")
+    lab.page.wait_for_timeout(500)
+    book = next(server.folder.glob("test_closing*.ipynb")).read_text()
+
+    assert "widget-view" not in book
+    assert f"{10 * SPANS_A_STEP} spans in 2 streams" in book
+
+
+def test_a_cell_that_recorded_ranges_is_marked(open_lab):
+    lab = open_lab(START, SHOW, "work(2)", "1 + 1", "work(1)")
+    lab.wait_until(f"live.feed.store.spanCount === {3 * SPANS_A_STEP}")
+    lab.wait_until("live.feed.tables.marks.filter(mark => mark.kind === 'cell').length === 2")
+
+    assert lab.ask("live.feed.tables.marks.filter(mark => mark.kind === 'cell').map(mark => mark.text)") == ["In [3]", "In [5]"]
+    assert lab.errors == []
+
+
+def test_an_update_that_was_lost_is_asked_for_again(lab):
+    lab.kernel("work(5)")
+    lab.wait_until(f"live.feed.store.spanCount === {5 * SPANS_A_STEP}")
+    lab.ask("live.feed.number -= 3")
+    lab.kernel("work(5)")
+    lab.wait_until(f"live.feed.store.spanCount === {10 * SPANS_A_STEP}")
+
+
+def test_the_look_survives_when_the_output_is_drawn_anew(lab):
+    lab.kernel("work(30)")
+    lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
+    lab.ask("live.viewer.view.setRange(1e6, 2e6)")
+    before = lab.ask("[live.viewer.view.x0, live.viewer.view.x1]")
+    lab.ask("live.feed.look = { ...live.feed.look }")
+    lab.page.evaluate("() => { const p = jupyterapp.shell.currentWidget; p.content.activeCellIndex = 1 }")
+    lab.command("notebook:create-output-view")
+    lab.wait_for_views(2)
+
+    assert lab.ask("[live.viewer.view.x0, live.viewer.view.x1]", view=1) == before

@@ -1,0 +1,108 @@
+"""Keys, search and panels of a live timeline in JupyterLab: none of them reaches the notebook."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.jupyter import NotebookPage, running_jupyter
+
+pytestmark = pytest.mark.browser
+
+CELL = """
+import gpustreamlab as gsl
+from gpustreamlab.workloads import spin
+lab = gsl.Session("sim")
+lab.partition(prefill=96, decode="rest")
+for name in ("prefill", "decode"):
+    for _ in range(20):
+        with lab.on(lab.stream(name, partition=name), f"{name} work"):
+            spin(lab, 300_000)
+lab.synchronize()
+lab.timeline()
+"""
+VIEWER = "document.querySelector('.gsl-live').gslView.viewer"
+CELLS = "document.querySelectorAll('.jp-Notebook .jp-Cell').length"
+
+
+@pytest.fixture
+def lab(tmp_path, chromium):
+    with running_jupyter(tmp_path) as jupyter:
+        context = chromium.new_context(viewport={"width": 1200, "height": 1300})
+        notebook = NotebookPage(context.new_page())
+        notebook.open(jupyter.write_notebook("reading", [CELL, "1 + 1"]))
+        notebook.wait("() => document.querySelector('.gsl-live')?.gslView?.isStarted")
+        notebook.wait(f"() => {VIEWER}.view.store.length === 40")
+        yield notebook
+        context.close()
+    assert notebook.errors == []
+
+
+def test_keys_steer_the_timeline_and_leave_the_notebook_alone(lab):
+    window = f"[{VIEWER}.view.x0, {VIEWER}.view.x1]"
+    _click_span(lab)
+    before = lab.page.evaluate(window)
+    for key in ("a", "b", "x", "d", "d", "w", "m", "Escape", "ArrowRight", "ArrowDown", "z", "0", "0", "w", "c", "v", "y", "l"):
+        lab.page.keyboard.press(key)
+    assert lab.page.evaluate(CELLS) == 2
+    assert lab.page.evaluate("document.querySelectorAll('.jp-Notebook .jp-MarkdownCell').length") == 0
+    assert lab.page.locator(".jp-Dialog").count() == 0
+    assert lab.page.evaluate(window) != before
+    assert lab.page.locator(".gsl-details").is_visible()
+
+
+def test_typing_a_search_reaches_neither_the_notebook_nor_the_keys(lab):
+    _click_span(lab)
+    window = f"[{VIEWER}.view.x0, {VIEWER}.view.x1]"
+    before = lab.page.evaluate(window)
+    lab.page.keyboard.press("/")
+    lab.page.keyboard.type("decode wordd")
+    for _ in range(3):
+        lab.page.keyboard.press("Backspace")
+    lab.wait("() => document.querySelector('.gsl-found').textContent === '20 found'")
+    lab.page.keyboard.press("Enter")
+    lab.page.keyboard.press("Enter")
+    lab.wait("() => document.querySelector('.gsl-found').textContent === '2 of 20'")
+    assert lab.page.evaluate(CELLS) == 2
+    lab.page.keyboard.press("Escape")
+    lab.wait(f"() => {VIEWER}.view.matches === null")
+    assert lab.page.evaluate("document.activeElement.className") == "gsl-viewer"
+    assert lab.page.evaluate(window)[1] - lab.page.evaluate(window)[0] == pytest.approx(before[1] - before[0])
+
+
+def test_keys_in_a_cell_are_the_notebooks(lab):
+    window = f"[{VIEWER}.view.x0, {VIEWER}.view.x1]"
+    box = lab.page.locator(".gsl-figure").bounding_box()
+    before = lab.page.evaluate(window)
+    lab.page.locator(".jp-Cell .cm-content").nth(1).click()
+    lab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    lab.page.keyboard.type("wasd")
+    assert "wasd" in lab.page.locator(".jp-Cell .cm-content").nth(1).inner_text()
+    lab.page.keyboard.press("Escape")
+    lab.page.keyboard.press("b")
+    lab.wait(f"() => {CELLS} === 3")
+    assert lab.page.evaluate(window) == before
+
+
+def test_controls_follow_the_theme(lab):
+    _click_span(lab)
+    lab.page.keyboard.press("t")
+    colour = "getComputedStyle(document.querySelector('.gsl-viewer')).color"
+    assert lab.page.evaluate(colour) == "rgba(0, 0, 0, 0.87)"
+    lab.change_theme("JupyterLab Dark")
+    lab.wait(f"() => {colour} !== 'rgba(0, 0, 0, 0.87)'")
+    soft = lab.page.evaluate("getComputedStyle(document.querySelector('.gsl-facts dt')).color")
+    assert soft == "rgb(169, 179, 189)"
+    lab.wait(f"() => {VIEWER}.theme.isDark && {VIEWER}.minimap.painted === {VIEWER}.minimap.situation")
+
+
+def _click_span(lab):
+    """Click the span that is painted first."""
+    x, y = lab.page.evaluate(
+        f"""() => {{
+          const viewer = {VIEWER}, view = viewer.view, row = view.store.row(0), place = view.tables.rows[0]
+          const box = viewer.figureElement.getBoundingClientRect(), time = (Math.max(row.start[0], view.x0) + row.end[0]) / 2
+          return [box.left + view.pxAt(time), box.top + view.yAt((place.top + place.bottom) / 2)]
+        }}"""
+    )
+    lab.page.mouse.click(x, y)
+    lab.page.locator(".gsl-details").wait_for(state="visible")

@@ -1,0 +1,558 @@
+"""Steering a timeline: keys, selection, ruler, legend, following; with a real mouse and real keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab.analysis import overlap
+from tests.helpers.reader import open_readers
+from tests.helpers.traces import EVIL_NAME, MS, make_trace, nested_trace, partition_trace, pipeline_trace, random_trace
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def read(chromium, tmp_path):
+    with open_readers(chromium, tmp_path) as function:
+        yield function
+
+
+# ---- keys
+
+
+def test_w_and_s_zoom_at_the_pointer(read):
+    reader = read(pipeline_trace())
+    x, y = reader.at(2 * MS, 8)
+    reader.page.mouse.move(x, y)
+    time_ns = reader.js("w.timeAt(argument - v.figureElement.getBoundingClientRect().left)", x)
+    before = reader.window()
+    reader.press("w", "w")
+    inner = reader.window()
+    assert inner[1] - inner[0] == pytest.approx((before[1] - before[0]) / 2.25)
+    assert reader.js("w.timeAt(argument - v.figureElement.getBoundingClientRect().left)", x) == pytest.approx(time_ns)
+    reader.press("S")
+    assert reader.window()[1] - reader.window()[0] == pytest.approx((before[1] - before[0]) / 1.5)
+
+
+def test_zoom_without_the_pointer_is_about_the_middle(read):
+    reader = read(pipeline_trace())
+    reader.page.mouse.move(2, 2)
+    reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
+    before = reader.window()
+    reader.press("w")
+    after = reader.window()
+    assert sum(after) == pytest.approx(sum(before))
+    assert after[1] - after[0] == pytest.approx((before[1] - before[0]) / 1.5)
+
+
+def test_a_and_d_pan(read):
+    reader = read(pipeline_trace())
+    reader.page.mouse.move(*reader.at(3 * MS, 8))
+    reader.press("w", "w")
+    before = reader.window()
+    reader.press("d")
+    assert reader.window()[0] == pytest.approx(before[0] + 0.2 * (before[1] - before[0]))
+    reader.press("a", "a")
+    assert reader.window()[0] == pytest.approx(before[0] - 0.2 * (before[1] - before[0]))
+
+
+def test_f_fits_the_pinned_span_then_everything(read):
+    reader = read(pipeline_trace())
+    everything = reader.window()
+    reader.click("filter", 2)
+    reader.press("f")
+    start, end = reader.window()
+    assert (start, end) == pytest.approx((2_900_000 - 60_000, 3_500_000 + 60_000))
+    reader.press("f")
+    assert reader.window() == everything
+
+
+def test_arrows_step_through_a_row_and_between_rows(read):
+    reader = read(nested_trace())
+    reader.click("gemm")
+    walk = []
+    for key in (
+        "ArrowRight",
+        "ArrowRight",
+        "ArrowRight",
+        "ArrowUp",
+        "ArrowUp",
+        "ArrowUp",
+        "ArrowDown",
+        "ArrowDown",
+        "ArrowDown",
+    ):
+        reader.press(key)
+        walk.append(reader.pinned()[0])
+    assert walk == ["softmax", "gemm", "gemm", "backward", "step", "step", "forward", "softmax", "worker A"] or walk == [
+        "softmax", "gemm", "gemm", "backward", "step", "step", "backward", "gemm", "worker A",
+    ]  # fmt: skip
+
+
+def test_arrows_bring_what_they_pin_into_view(read):
+    reader = read(random_trace(20_000))
+    reader.page.mouse.move(*reader.at(reader.window()[1] * 0.5, 8))
+    reader.press("ArrowRight", "ArrowRight")
+    row, start, end = reader.js(
+        "[w.pinned.row, s.row(w.pinned.row).start[w.pinned.index], s.row(w.pinned.row).end[w.pinned.index]]"
+    )
+    x0, x1 = reader.window()
+    assert row == 0
+    assert x0 <= start <= end <= x1
+    assert (end - start) / (x1 - x0) > 0.003
+
+
+def test_keys_do_nothing_while_a_text_is_written(read):
+    reader = read(pipeline_trace())
+    before = reader.window()
+    reader.page.mouse.move(*reader.at(2 * MS, 8))
+    reader.page.locator(".gsl-search input").click()
+    reader.page.keyboard.type("was d")
+    reader.page.wait_for_timeout(200)
+    assert reader.window() == before
+    assert reader.page.locator(".gsl-search input").input_value() == "was d"
+
+
+def test_keys_with_modifiers_belong_to_the_browser(read):
+    reader = read(pipeline_trace())
+    before = reader.window()
+    reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
+    for key in ("Control+s", "Control+a", "Alt+d", "Meta+f"):
+        reader.page.evaluate("addEventListener('keydown', event => event.preventDefault(), { once: true })")
+        reader.press(key)
+    assert reader.window() == before
+
+
+def test_keys_need_the_pointer_or_the_focus(read):
+    reader = read(pipeline_trace())
+    reader.page.evaluate(
+        "document.body.append(Object.assign(document.createElement('p'), { id: 'below', textContent: 'below' }))"
+    )
+    before = reader.window()
+    reader.page.mouse.move(2, 2)
+    reader.press("w")
+    assert reader.window() == before
+    reader.page.mouse.move(*reader.at(2 * MS, 8))
+    reader.press("w")
+    assert reader.window() != before
+
+
+def test_in_a_notebook_keys_need_the_focus_and_stay_within(read):
+    reader = read(pipeline_trace())
+    reader.page.evaluate(
+        """() => { const notebook = document.createElement("div"); notebook.className = "jp-Notebook"; notebook.tabIndex = 0
+        document.body.append(notebook); notebook.append(document.querySelector(".gsl-viewer")); window.reached = []
+        notebook.addEventListener("keydown", event => reached.push(event.key)) }"""
+    )
+    reader.settle()
+    before = reader.window()
+    reader.page.evaluate("document.activeElement.blur()")
+    reader.page.mouse.move(*reader.at(2 * MS, 8))
+    reader.press("w")
+    assert reader.window() == before
+    reader.click("filter")
+    reader.press("w")
+    assert reader.window() != before
+    assert reader.page.evaluate("document.activeElement.dataset.lmSuppressShortcuts") == "true"
+
+
+def test_everything_that_takes_the_focus_keeps_its_keys_from_jupyterlab(read):
+    reader = read(partition_trace())
+    reader.click("gemm")
+    reader.press("t", "?")
+    bare = reader.page.evaluate(
+        """() => [...document.querySelectorAll(".gsl-viewer, .gsl-viewer :is(button, input, textarea, [tabindex])")]
+        .filter(e => !e.closest(".gsl-figure") && e.dataset.lmSuppressShortcuts !== "true").map(e => e.outerHTML)"""
+    )
+    assert bare == []
+
+
+def test_letters_go_by_their_place_where_the_keyboard_writes_no_latin(read):
+    reader = read(pipeline_trace())
+    before = reader.window()
+    reader.page.evaluate(
+        """() => { const root = document.querySelector(".gsl-viewer"); root.focus()
+        root.dispatchEvent(new KeyboardEvent("keydown", { key: "ц", code: "KeyW", bubbles: true, composed: true })) }"""
+    )
+    assert reader.window()[1] - reader.window()[0] == pytest.approx((before[1] - before[0]) / 1.5)
+
+
+def test_help_sheet_opens_with_a_key_and_closes_with_esc(read):
+    reader = read(pipeline_trace(), width=700)
+    reader.click("filter")
+    reader.press("?")
+    assert "Zoom in, out" in reader.text("help")
+    assert "Pause" not in reader.text("help")
+    box = reader.page.locator(".gsl-help").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 700
+    reader.press("Escape")
+    assert reader.text("help") is None
+    assert reader.pinned() is not None
+    reader.page.locator(".gsl-help-button").click()
+    assert reader.text("help")
+
+
+# ---- selection
+
+
+def test_shift_drag_sums_up_a_window_and_moves_nothing(read):
+    trace = partition_trace()
+    reader = read(trace)
+    before = reader.window()
+    _select(reader, 2 * MS, 6 * MS, "gemm", "attention")
+    assert reader.window() == before
+    assert reader.pinned() is None
+    selection = reader.js(
+        "[w.selection.start, w.selection.end, [...w.selection.lanes].map(code => w.tables.lanes[code].name).sort()]"
+    )
+    assert selection[0] == pytest.approx(2 * MS, abs=10_000)
+    assert selection[1] == pytest.approx(6 * MS, abs=10_000)
+    assert selection[2] == ["decode", "kv", "prefill"]
+    reader.js("w.set('selection', { ...w.selection, start: 2e6, end: 6e6 })")
+    assert _tables(reader) == {
+        "Streams": [["prefill", "3.40 ms", "85%", "2"], ["decode", "2.80 ms", "70%", "8"], ["kv", "500 µs", "13%", "2"]],
+        "Names": [["gemm", "3.40 ms", "51%", "2"], ["attention", "2.80 ms", "42%", "8"], ["copy kv", "500 µs", "7%", "2"]],
+        "Overlap": [["prefill + decode", "2.50 ms", "89%"], ["decode + kv", "300 µs", "60%"]],
+    }
+    assert "Selected 4.00 ms" in reader.text("selection")
+
+
+def test_totals_of_everything_are_those_of_the_overlap(read):
+    trace = random_trace(3_000, 5)
+    reader = read(trace)
+    reader.page.mouse.move(*reader.at(1000, 8))
+    reader.press("t")
+    result = overlap(trace)
+    shown = reader.js("gpustreamlab.totals(s, w.tables, w.selection)")
+    assert reader.js("[w.selection.start, w.selection.end]") == [0, result.wall_ns]
+    assert [row["busy"] for row in shown["lanes"]] == result.busy_ns.tolist()
+    assert {(pair["a"], pair["b"]): pair["both_ns"] for pair in shown["pairs"]} == {
+        (a, b): int(result.common_ns[a, b]) for a in range(5) for b in range(a + 1, 5)
+    }
+    assert len(_tables(reader)["Overlap"]) == 10
+
+
+def test_box_tool_of_bokeh_selects_too(read):
+    reader = read(partition_trace())
+    reader.page.locator(".bk-tool-icon-box-select").first.click()
+    _, top, _, bottom = reader.frame()
+    reader.drag((reader.at(1 * MS)[0], top + 3), (reader.at(3 * MS)[0], bottom - 3))
+    assert reader.js("w.selection.start") == pytest.approx(1 * MS, abs=10_000)
+    assert reader.js("w.selection.end") == pytest.approx(3 * MS, abs=10_000)
+    assert "Selected 2.0" in reader.text("selection")
+
+
+def test_filter_expression_gives_the_selected_spans(read):
+    trace = partition_trace()
+    reader = read(trace, permissions=["clipboard-read", "clipboard-write"])
+    _select(reader, 2 * MS, 6 * MS, "gemm", "attention")
+    start, end = reader.js("[w.selection.start, w.selection.end]")
+    frame = _copied_frame(reader, trace)
+    lane = np.array([trace.lanes[code].name for code in trace.lane])
+    wanted = (trace.end_ns >= np.floor(start)) & (trace.start_ns <= np.ceil(end)) & (lane != "logging")
+    assert frame.index.tolist() == np.flatnonzero(wanted).tolist()
+    assert 0 < len(frame) < len(trace)
+
+
+def test_filter_expression_is_exact_and_quotes_hostile_names(read):
+    zero_ns = 1_700_000_000_123_456_789
+    evil = "a\"b\\c'] | True #\n\u2028\U0001f600" + EVIL_NAME + "x" * 300
+    spans = [
+        (evil, "x", zero_ns, zero_ns + 10),
+        ("other", "y", zero_ns + 11, zero_ns + 30),
+        (evil, "z", zero_ns + 40, zero_ns + 50),
+    ]
+    trace = make_trace(spans)
+    reader = read(trace)
+    reader.js("w.set('selection', { start: 0, end: 35, lanes: new Set([0]) })")
+    expression = reader.js("gpustreamlab.dataFrameFilter(w.tables, w.selection)")
+    assert str(zero_ns) in expression
+    assert str(zero_ns + 35) in expression
+    assert _evaluate(expression, trace).name.tolist() == ["x"]
+
+
+def test_selection_zooms_and_clears_by_button_and_key(read):
+    reader = read(partition_trace())
+    _select(reader, 2 * MS, 6 * MS, "gemm", "attention")
+    start, end = reader.js("[w.selection.start, w.selection.end]")
+    reader.page.locator(".gsl-selection").get_by_role("button", name="Zoom here").click()
+    assert reader.window() == pytest.approx([start, end])
+    reader.page.locator(".gsl-selection").get_by_role("button", name="Clear").click()
+    reader.settle()
+    assert reader.text("selection") is None
+    reader.press("t")
+    assert reader.text("selection")
+    reader.press("Escape")
+    assert reader.js("w.selection") is None
+
+
+# ---- ruler
+
+
+def test_ruler_measures_between_two_clicks(read):
+    reader = read(pipeline_trace())
+    reader.page.mouse.move(*reader.at(2 * MS, 8))
+    reader.press("m")
+    assert reader.text("measured") == "Click where it starts"
+    reader.page.mouse.click(*reader.at(2 * MS, 8))
+    reader.page.mouse.move(*reader.at(3 * MS, 8), steps=3)
+    reader.settle()
+    assert reader.text("measured").endswith("click where it ends")
+    reader.page.mouse.click(*reader.at(4 * MS, 8))
+    reader.settle()
+    assert reader.js("w.ruler.end - w.ruler.start") == pytest.approx(2 * MS, rel=0.01)
+    length, rate = reader.text("measured").split(" · ")
+    assert length.endswith(" ms")
+    assert float(rate.removesuffix(" Hz")) == pytest.approx(500, rel=0.01)
+    assert reader.pinned() is None
+    reader.press("Escape")
+    assert reader.js("w.ruler") is None
+    assert reader.text("measured") in (None, "")
+
+
+def test_ruler_snaps_to_edges_of_spans(read):
+    reader = read(pipeline_trace())
+    reader.page.get_by_role("button", name="Measure between two clicks").click()
+    for share in (0.02, 0.98):
+        reader.page.mouse.click(*reader.place(*reader.find("filter", 1), share))
+    reader.settle()
+    assert reader.js("[w.ruler.start, w.ruler.end]") == [1_900_000, 2_500_000]
+    assert reader.text("measured") == "600 µs · 1.67 kHz"
+
+
+def test_ruler_measures_the_pinned_span_by_keys_alone(read):
+    reader = read(pipeline_trace())
+    reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
+    reader.press("ArrowRight", "r", "Enter")
+    start, end = reader.js("[s.row(w.pinned.row).start[w.pinned.index], s.row(w.pinned.row).end[w.pinned.index]]")
+    assert reader.js("[w.ruler.start, w.ruler.end]") == [start, end]
+
+
+# ---- legend
+
+
+def test_legend_orders_names_by_time_and_toggles_them(read):
+    trace = partition_trace()
+    reader = read(trace)
+    chips = reader.page.locator(".gsl-chip")
+    assert chips.all_inner_texts()[:4] == ["gemm\n48%", "attention\n39%", "copy kv\n7%", "checksum\n6%"]
+    chips.nth(1).click()
+    reader.settle()
+    assert reader.drawn_count() == len(trace) - 20
+    assert chips.nth(1).get_attribute("aria-pressed") == "false"
+    assert "line-through" in reader.page.evaluate(
+        "getComputedStyle(document.querySelectorAll('.gsl-chip')[1].querySelector('.gsl-text')).textDecoration"
+    )
+    assert chips.all_inner_texts()[1] == "attention\n39%"
+    assert reader.page.evaluate("document.activeElement.dataset.entry") == chips.nth(1).get_attribute("data-entry")
+    chips.nth(1).click()
+    reader.settle()
+    assert reader.drawn_count() == len(trace)
+
+
+def test_alt_click_shows_only_this_and_again_all(read):
+    trace = partition_trace()
+    reader = read(trace)
+    chips = reader.page.locator(".gsl-chip")
+    chips.nth(1).click(modifiers=["Alt"])
+    reader.settle()
+    assert reader.drawn_count() == 20
+    reader.page.get_by_role("button", name="Show all", exact=True).click()
+    reader.settle()
+    assert reader.drawn_count() == len(trace)
+    chips.nth(0).click(modifiers=["Control"])
+    chips.nth(0).click(modifiers=["Control"])
+    reader.settle()
+    assert reader.drawn_count() == len(trace)
+
+
+def test_kinds_and_partitions_toggle_too(read):
+    reader = read(nested_trace())
+    reader.page.locator(".gsl-chip[data-entry^=hiddenKinds]", has_text="kernel").click()
+    reader.settle()
+    assert reader.drawn_count() == 9
+    parts = read(partition_trace())
+    parts.page.locator(".gsl-chip", has_text="decode").click()
+    parts.settle()
+    assert parts.drawn_count() == 11
+
+
+def test_hiding_a_name_keeps_the_pin_on_its_span_or_drops_it(read):
+    reader = read(pipeline_trace())
+    reader.click("statistics", 3)
+    before = reader.pinned()
+    reader.page.locator(".gsl-legend .gsl-chip", has_text="filter").click()
+    reader.settle()
+    assert reader.pinned() == before
+    assert "statistics" in reader.text("details")
+    reader.page.locator(".gsl-legend .gsl-chip", has_text="statistics").click()
+    reader.settle()
+    assert reader.pinned() is None
+    assert reader.text("details") is None
+
+
+@pytest.mark.parametrize("width", [1200, 700])
+def test_legend_of_many_names_has_two_lines_and_opens_the_rest(read, width):
+    reader = read(random_trace(4_000, 4, name_count=60), width=width)
+    shown = reader.page.locator(".gsl-legend .gsl-chip:visible").count()
+    assert 3 <= shown <= 14
+    more = reader.page.locator(".gsl-more")
+    assert more.inner_text() == f"+ {60 - shown} more"
+    assert reader.page.locator(".gsl-legend").bounding_box()["height"] < 56
+    more.click()
+    sheet = reader.page.locator(".gsl-all")
+    assert sheet.locator(".gsl-chip").count() == 60
+    box = sheet.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    sheet.locator(".gsl-chip").nth(30).click()
+    reader.settle()
+    assert reader.js("w.hiddenNames.size") == 1
+    assert sheet.is_visible()
+    reader.press("Escape")
+    assert not sheet.is_visible()
+
+
+# ---- live
+
+
+LIVE = """async () => {
+  const {Viewer, SpanStore, SpanBatch} = gpustreamlab, old = gslViewer, {tables} = old.view
+  const place = old.element.parentElement, item = old.item, store = new SpanStore({})
+  old.destroy()
+  store.setRows(tables.rows)
+  window.gslViewer = new Viewer({element: place, Bokeh, item, tables, store, live: true})
+  window.append = (start, lengthNs) => {
+    const n = start.length, codes = new Uint8Array(n), zeros = new Float64Array(n)
+    const columns = {start, end: start.map(t => t + lengthNs), name: codes, kind: codes, partition: codes, queueing: zeros}
+    store.append(new SpanBatch([[0, 0, n]], {...columns, thread: new Int32Array(n), place: start.map(t => t + 1)}))
+    gslViewer.view.appended()
+  }
+  let at = 0
+  window.feed = n => {
+    append(Float64Array.from({length: n}, (_, i) => at + i * 2000), 1000)
+    at += n * 2000
+  }
+  await gslViewer.start()
+  feed(1000)
+}"""
+
+
+def _go_live(reader):
+    """Put a live viewer in the place of the page's; `feed(n)` appends n spans of 1 us, `append(starts, length)` late ones."""
+    reader.page.evaluate(LIVE)
+    reader.settle()
+
+
+def test_follow_sticks_to_now_until_the_reader_looks_elsewhere(read):
+    reader = read(make_trace([("a", "x", 0, 1_000)]))
+    _go_live(reader)
+    follow = reader.page.get_by_role("button", name="Stick to now")
+    assert follow.get_attribute("aria-pressed") == "true"
+    reader.js("feed(500)")
+    reader.settle()
+    start, end = reader.window()
+    assert start <= 0
+    assert end >= 1500 * 2_000 - 1_000
+    reader.page.mouse.move(*reader.at(1_500_000, 8))
+    reader.press("w")
+    assert follow.get_attribute("aria-pressed") == "false"
+    held = reader.window()
+    reader.js("feed(500)")
+    reader.settle()
+    assert reader.window() == held
+    reader.press("End")
+    assert follow.get_attribute("aria-pressed") == "true"
+    assert reader.window()[1] >= 2000 * 2_000 - 1_000
+
+
+def test_follow_keeps_the_zoom_that_has_now_in_view(read):
+    reader = read(make_trace([("a", "x", 0, 1_000)]))
+    _go_live(reader)
+    reader.js("w.setRange(1.5e6, 2.01e6)")
+    reader.js("feed(5000)")
+    reader.settle()
+    start, end = reader.window()
+    assert end - start == pytest.approx(510_000)
+    assert end >= 6000 * 2_000 - 1_000
+    reader.page.mouse.move(*reader.at((start + end) / 2, 8))
+    reader.press("0")
+    reader.js("feed(5000)")
+    reader.settle()
+    assert reader.window()[0] <= 0
+    assert reader.window()[1] >= 11_000 * 2_000 - 1_000
+
+
+def test_follow_shows_the_last_seconds_of_a_long_session(read):
+    reader = read(make_trace([("a", "x", 0, 1_000)]))
+    _go_live(reader)
+    reader.js("(w.nowNs = 60e9, w.appended())")
+    reader.settle()
+    start, end = reader.window()
+    assert end - start == pytest.approx(10e9)
+    assert end == pytest.approx(60.2e9)
+
+
+def test_pause_holds_the_picture_and_counts_what_came(read):
+    reader = read(make_trace([("a", "x", 0, 1_000)]))
+    _go_live(reader)
+    reader.page.mouse.move(*reader.at(1_000_000, 8))
+    reader.press("Space")
+    held = reader.window()
+    reader.js("feed(1234)")
+    reader.settle()
+    assert reader.window() == held
+    assert reader.text("came") == "Paused, 1,234 new spans"
+    assert reader.js("s.length") == 2_234
+    reader.press("Space")
+    assert reader.text("came") in (None, "")
+    assert reader.window()[1] >= 2_234 * 2_000 - 1_000
+
+
+def test_pinned_span_stays_pinned_while_late_spans_arrive_before_it(read):
+    reader = read(make_trace([("a", "x", 0, 1_000)]))
+    _go_live(reader)
+    reader.js("w.set('pinned', { row: 0, index: 700 })")
+    start = reader.pinned()[1]
+    reader.js("append(Float64Array.of(1500), 200)")
+    reader.settle()
+    assert reader.js("w.pinned.index") == 701
+    assert reader.pinned()[1] == start
+
+
+def test_static_page_has_no_live_buttons(read):
+    reader = read(pipeline_trace())
+    assert reader.page.locator(".gsl-follow").count() == 0
+    reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
+    reader.press("Space")
+    assert reader.js("w.isPaused") is False
+
+
+def _select(reader, start_ns, end_ns, upper, lower):
+    """Drag with Shift from one time in a name's row to another time in another's."""
+    y0, y1 = (reader.place(*reader.find(name))[1] for name in (upper, lower))
+    reader.drag((reader.at(start_ns)[0], y0), (reader.at(end_ns)[0], y1), shift=True)
+
+
+def _tables(reader):
+    return reader.page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll(".gsl-selection table")].map(table =>
+        [table.caption.textContent, [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent))]))"""
+    )
+
+
+def _copied_frame(reader, trace):
+    reader.page.get_by_role("button", name="Copy a pandas expression").click()
+    reader.page.wait_for_function("document.querySelector('.gsl-selection header').textContent.includes('Copied')")
+    return _evaluate(reader.page.evaluate("navigator.clipboard.readText()"), trace)
+
+
+def _evaluate(expression, trace):
+    class Lab:
+        pass
+
+    lab = Lab()
+    lab.trace = trace
+    return eval(expression, {"lab": lab})

@@ -1,0 +1,134 @@
+"""Reads a timeline's page as a person does: with a mouse and keys, by what is on the screen."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from gpustreamlab.draw._html import timeline_page
+
+
+class Reader:
+    """A page with one viewer, and the eyes and hands of who reads it."""
+
+    def __init__(self, page):
+        self.page, self.errors, self.dialogs = page, [], []
+        page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+
+    def load(self, path):
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
+        self.settle()
+        return self
+
+    def settle(self):
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))"
+        )
+
+    def js(self, expression, argument=None):
+        """Evaluate JavaScript of the viewer `v`, its view `w` and its store `s`."""
+        body = f"argument => {{ const v = gslViewer, w = v.view, s = w.store; return {expression} }}"
+        return self.page.evaluate(body, argument)
+
+    def find(self, name, occurrence=0):
+        """Return [row, index] of the span of this name that starts as the n-th."""
+        return self.js(
+            """w.tables.rows.flatMap((_, row) => [...s.row(row).name ?? []].slice(0, s.row(row).length)
+            .map((name, index) => [row, index, s.row(row).start[index], w.tables.names[name]]))
+            .filter(span => span[3] === argument[0]).sort((a, b) => a[2] - b[2])[argument[1]].slice(0, 2)""",
+            [name, occurrence],
+        )
+
+    def span_box(self, row, index):
+        """Return left, top, right, bottom of a painted span in px of the window."""
+        left, top = self.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
+        x = self.js("[s.row(argument[0]).start, s.row(argument[0]).end].map(times => w.pxAt(times[argument[1]]))", [row, index])
+        y = self.js("(({ top, bottom }) => [w.yAt(top), w.yAt(bottom)])(w.tables.rows[argument])", row)
+        return left + x[0], top + y[0], left + x[1], top + y[1]
+
+    def place(self, row, index, share=0.5):
+        """Return a point of a painted span, in px of the window."""
+        left, top, right, bottom = self.span_box(row, index)
+        return left + share * (right - left), (top + bottom) / 2
+
+    def frame(self):
+        """Return left, top, right, bottom of the lanes in px of the window."""
+        left, top = self.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
+        frame = self.js("[w.frame.left, w.frame.top, w.frame.right, w.frame.top + w.lanesPx]")
+        return left + frame[0], top + frame[1], left + frame[2], top + frame[3]
+
+    def at(self, time_ns, lane_px=None):
+        """Return where a time is, in px of the window; below the lanes' top by so many px."""
+        top = self.frame()[1]
+        return self.js("v.figureElement.getBoundingClientRect().left + w.pxAt(argument)", time_ns), top + (lane_px or 5)
+
+    def hover(self, name, occurrence=0, share=0.5):
+        self.page.mouse.move(*self.place(*self.find(name, occurrence), share))
+        self.settle()
+
+    def click(self, name, occurrence=0):
+        self.page.mouse.click(*self.place(*self.find(name, occurrence)))
+        self.settle()
+
+    def press(self, *keys):
+        for key in keys:
+            self.page.keyboard.press(key)
+        self.settle()
+
+    def drag(self, start, end, *, shift=False):
+        mouse, keyboard = self.page.mouse, self.page.keyboard
+        if shift:
+            keyboard.down("Shift")
+        mouse.move(*start)
+        mouse.down()
+        mouse.move(*end, steps=6)
+        mouse.up()
+        if shift:
+            keyboard.up("Shift")
+        self.settle()
+
+    def search(self, text):
+        self.page.locator(".gsl-search input").fill(text)
+        self.page.wait_for_timeout(200)
+        self.settle()
+
+    def tip(self):
+        tip = self.page.locator(".gsl-tip")
+        return tip.inner_text() if tip.is_visible() else None
+
+    def text(self, part):
+        place = self.page.locator(f".gsl-{part}").first
+        return place.inner_text() if place.is_visible() else None
+
+    def pinned(self):
+        """Return name and start of the pinned span."""
+        return self.js(
+            "w.pinned && [w.tables.names[s.row(w.pinned.row).name[w.pinned.index]], s.row(w.pinned.row).start[w.pinned.index]]"
+        )
+
+    def window(self):
+        return self.js("[w.x0, w.x1]")
+
+    def drawn_count(self):
+        return self.js("w.tables.rows.reduce((sum, _, row) => sum + s.row(row).length, 0)")
+
+
+@contextmanager
+def open_readers(chromium, folder):
+    """Lend a function that opens a trace's page and returns its reader; console errors fail in the end."""
+    opened = []
+
+    def read(trace, *, width=1200, height=900, **context):
+        path = folder / f"page{len(opened)}.html"
+        path.write_text(timeline_page(trace), encoding="utf-8")
+        browser = chromium.new_context(viewport={"width": width, "height": height}, **context)
+        opened.append((browser, Reader(browser.new_page())))
+        return opened[-1][1].load(path)
+
+    yield read
+    said = [reader.errors for _, reader in opened]
+    for browser, _ in opened:
+        browser.close()
+    assert said == [[] for _ in opened]

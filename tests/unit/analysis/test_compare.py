@@ -1,0 +1,151 @@
+"""Comparing two traces: by hand, against a brute-force count, and with what only one of both has."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpustreamlab.analysis import compare_traces, comparison_line, comparison_tables, overlap
+from gpustreamlab.analysis._compare_rows import change_of_ns, ratio_text
+from tests.helpers.traces import empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace
+
+
+def rows_of(items):
+    return {
+        item: (int(items.a.span_count[row]), int(items.b.span_count[row]), int(items.difference_ns[row]))
+        for row, item in enumerate(items.items)
+    }
+
+
+def test_lanes_and_names_by_hand():
+    before = make_trace([("up", "copy", 0, 100), ("run", "gemm", 100, 500), ("run", "gemm", 500, 700)])
+    after = make_trace([("up", "copy", 0, 100), ("run", "gemm", 50, 350), ("run", "relu", 350, 400)])
+    result = compare_traces(before, after)
+    assert result.lanes.items == ("up", "run")
+    assert rows_of(result.lanes) == {"up": (1, 1, 0), "run": (2, 2, -250)}
+    assert rows_of(result.names) == {"gemm": (2, 1, -300), "relu": (0, 1, 50), "copy": (1, 1, 0)}
+    assert result.names.items == ("gemm", "relu", "copy")
+    assert result.names.ratio[0] == 0.5
+    assert result.names.a.median_ns[0] == 300
+    assert result.names.median_ratio[0] == 1.0
+    assert (result.names.only_a, result.names.only_b) == ((), ("relu",))
+    assert (result.a.wall_ns, result.b.wall_ns, result.b.together_ns) == (700, 400, 50)
+
+
+def test_lanes_of_another_order_are_matched_by_name():
+    before = make_trace([("a", "x", 0, 10), ("b", "y", 0, 20), ("gone", "x", 0, 5)])
+    after = make_trace([("b", "y", 0, 30), ("a", "x", 0, 40), ("new", "x", 0, 1)])
+    lanes = compare_traces(before, after).lanes
+    assert lanes.items == ("a", "b", "gone", "new")
+    assert lanes.difference_ns.tolist() == [30, 10, -5, 1]
+    assert (lanes.only_a, lanes.only_b) == (("gone",), ("new",))
+    assert math.isnan(lanes.ratio[3])
+    assert lanes.ratio[2] == 0.0
+    assert math.isnan(lanes.b.median_ns[2])
+
+
+def test_a_lane_without_spans_is_there():
+    lanes = compare_traces(pipeline_trace(), pipeline_trace()).lanes
+    assert lanes.only_a == lanes.only_b == ()
+    trace = make_trace([("a", "x", 0, 10), ("b", "x", 0, 10, {"kind": "wait"})])
+    lanes = compare_traces(trace, trace).lanes
+    assert lanes.a.is_there.tolist() == [True, True]
+    assert lanes.a.span_count.tolist() == [1, 0]
+
+
+def test_name_that_no_counted_span_has_is_left_out():
+    trace = make_trace([("a", "x", 0, 10), ("a", "wait for x", 10, 20, {"kind": "wait"})])
+    assert compare_traces(trace, trace).names.items == ("x",)
+
+
+def test_empty_traces_compare():
+    result = compare_traces(empty_trace(), empty_trace())
+    assert (len(result.lanes), len(result.names), result.a.wall_ns, result.notes) == (0, 0, 0, ())
+    assert result.to_pandas()["level"].tolist() == ["total"] * 4
+    assert comparison_line(result) == "wall time 0 ns in a, 0 ns in b"
+
+
+def test_busy_time_of_lanes_is_that_of_overlap():
+    trace = nested_trace()
+    assert compare_traces(trace, trace).lanes.a.busy_ns.tolist() == overlap(trace).busy_ns.tolist()
+
+
+def test_notes_say_what_makes_the_traces_unlike():
+    notes = compare_traces(nested_trace(), evil_trace()).notes
+    assert notes[0].startswith("Unlike: busy time is that of kernels, copies, fills in a and of ranges, kernels")
+    assert notes[1].startswith("Not the same device: a is NVIDIA H200 (SIMULATED), b is ")
+    dropped = compare_traces(pipeline_trace(), pipeline_trace(dropped_spans=2)).notes
+    assert dropped == ("In b: 2 spans dropped (a full buffer, a closed stream, an error or an interrupt).",)
+
+
+def test_swapping_both_swaps_the_signs():
+    a, b = random_trace(3_000, 5), random_trace(2_000, 7, seed=3, name_count=20)
+    forth, back = compare_traces(a, b), compare_traces(b, a)
+    assert {item: -difference for item, (_, _, difference) in rows_of(forth.names).items()} == {
+        item: difference for item, (_, _, difference) in rows_of(back.names).items()
+    }
+    assert forth.names.only_b == tuple(sorted(back.names.only_a, key=forth.names.only_b.index))
+
+
+SPANS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(0, 50), st.integers(0, 30)), max_size=20
+).map(lambda rows: [(lane, name, start, start + length) for lane, name, start, length in rows])
+
+
+@settings(max_examples=60, deadline=None)
+@given(SPANS, SPANS)
+def test_counts_sums_and_medians_are_those_of_a_brute_force_count(spans_a, spans_b):
+    result = compare_traces(make_trace(spans_a), make_trace(spans_b))
+    for side, spans in ((result.names.a, spans_a), (result.names.b, spans_b)):
+        for row, name in enumerate(result.names.items):
+            durations = [end - start for _, own, start, end in spans if own == name]
+            assert side.span_count[row] == len(durations)
+            assert side.busy_ns[row] == sum(durations)
+            assert side.is_there[row] == bool(durations)
+            expected = np.median(durations) if durations else np.nan
+            np.testing.assert_equal(side.median_ns[row], expected)
+    for side, spans in ((result.lanes.a, spans_a), (result.lanes.b, spans_b)):
+        for row, lane in enumerate(result.lanes.items):
+            covered = {at for own, _, start, end in spans if own == lane for at in range(start, end)}
+            assert side.busy_ns[row] == len(covered)
+
+
+def test_frame_holds_totals_lanes_and_names():
+    frame = compare_traces(pipeline_trace(), pipeline_trace(4)).to_pandas()
+    assert frame["level"].value_counts().to_dict() == {"total": 4, "name": 4, "lane": 3}
+    wall = frame[(frame["level"] == "total") & (frame["item"] == "wall_ns")].iloc[0]
+    assert (wall["busy_ns_a"], wall["busy_ns_b"], wall["difference_ns"]) == (7_500_000, 5_500_000, -2_000_000)
+    upload = frame[(frame["level"] == "lane") & (frame["item"] == "upload")].iloc[0]
+    assert (upload["span_count_a"], upload["span_count_b"], upload["median_ns_a"]) == (6, 4, 900_000)
+
+
+def test_tables_are_cut_with_a_sign():
+    result = compare_traces(random_trace(500, 3, name_count=40), random_trace(500, 3, name_count=40, seed=1))
+    totals, names, lanes = comparison_tables(result, limit=10, name_limit=20)
+    assert [len(table.rows) for table in (names, lanes)] == [10, 3]
+    assert names.more == "and 30 more: see to_pandas()"
+    assert lanes.more == totals.more == ""
+    assert all(len(row) == len(table.head) for table in (totals, names, lanes) for row in table.rows)
+
+
+def test_table_says_what_is_only_in_one():
+    result = compare_traces(make_trace([("a", "x", 0, 10)]), make_trace([("a", "y", 0, 20)]))
+    _, names, lanes = comparison_tables(result, limit=10, name_limit=20)
+    assert names.rows == (
+        ("y", "0→1", "-", "20 ns", "+20 ns", "only in b", "-→20 ns"),
+        ("x", "1→0", "10 ns", "-", "−10 ns", "only in a", "10 ns→-"),
+    )
+    assert lanes.rows == (("a", "1", "10 ns", "20 ns", "+10 ns", "×2.00", "10→20 ns"),)
+
+
+@pytest.mark.parametrize(("ratio", "text"), [(0.0, "×0.00"), (0.004, "×0.004"), (1.0, "×1.00"), (99.96, "×100")])
+def test_ratio_shows_the_digits_that_matter(ratio, text):
+    assert ratio_text(ratio) == text
+
+
+def test_a_change_has_a_sign():
+    assert [change_of_ns(value) for value in (-1, 0, 1)] == ["−1 ns", "0 ns", "+1 ns"]

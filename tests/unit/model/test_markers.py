@@ -1,0 +1,44 @@
+"""Markers as values of a trace."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from gpustreamlab.errors import TraceError
+from gpustreamlab.model import Marker, Trace
+from gpustreamlab.model._schema import METADATA_KEY
+from gpustreamlab.typing import MarkerKind
+from tests.helpers.traces import pipeline_trace
+
+
+def with_markers(trace, *markers):
+    fields = {name: getattr(trace, name) for name in trace.__slots__} | {"markers": markers}
+    return Trace(**fields)
+
+
+def test_markers_are_saved_and_loaded(tmp_path):
+    marker = Marker(time_ns=5, text="名前", kind=MarkerKind.CELL)
+    with_markers(pipeline_trace(), marker).save(tmp_path / "run.parquet")
+
+    assert Trace.load(tmp_path / "run.parquet").markers == (marker,)
+
+
+def test_a_file_from_before_markers_has_none(tmp_path):
+    path = tmp_path / "run.parquet"
+    pipeline_trace().save(path)
+    table = pq.read_table(path)
+    facts = json.loads(table.schema.metadata[METADATA_KEY])
+    del facts["markers"], facts["metadata"]["dropped_markers"]
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, METADATA_KEY: json.dumps(facts).encode()}), path)
+
+    loaded = Trace.load(path)
+    assert (loaded.markers, loaded.metadata.dropped_markers) == ((), 0)
+
+
+@pytest.mark.parametrize(("text", "kind"), [(5, "mark"), ("\ud800", "mark"), ("a", "celll")])
+def test_a_marker_that_cannot_be_is_refused(text, kind):
+    with pytest.raises(TraceError, match="Marker"):
+        Marker(time_ns=0, text=text, kind=kind)

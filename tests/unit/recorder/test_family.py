@@ -1,0 +1,145 @@
+"""What encloses ranges that were drained, and has not ended itself."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gpustreamlab import Session
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        session.stream("copy")
+        session.stream("compute")
+        yield session
+
+
+def drain(lab, cursor=0, awaited=()):
+    lab.backend.synchronize()
+    drained, relatives = lab._recorder.drain_family(cursor, awaited)
+    return drained, {
+        number: (parent, lane)
+        for number, parent, lane in zip(
+            relatives.number.tolist(), relatives.parent.tolist(), relatives.lane.tolist(), strict=True
+        )
+    }
+
+
+def test_open_ranges_around_what_was_drained_are_told(lab):
+    with lab.on("copy", "outer"):
+        with lab.on("compute", "middle"):
+            with lab.range("inner"):
+                pass
+            drained, relatives = drain(lab)
+    (inner,) = drained.columns["parent"].tolist()
+    outer = relatives[inner][0]
+
+    assert relatives[inner] == (outer, 1)
+    assert relatives[outer] == (-1, 0)
+
+
+def test_what_is_drained_itself_is_not_told(lab):
+    with lab.on("copy", "outer"), lab.range("inner"):
+        pass
+    drained, relatives = drain(lab)
+
+    assert len(drained.columns["number"]) == 2
+    assert relatives == {}
+
+
+def test_ranges_that_wait_for_the_device_are_told(lab):
+    with lab.on("copy", "outer"):
+        with lab.range("inner"):
+            pass
+        lab.backend.synchronize()
+        from gpustreamlab.workloads import spin
+
+        spin(lab, 1_000_000)
+    with lab._recorder.observing():
+        drained, relatives = lab._recorder.drain_family(0)
+
+    assert len(drained.columns["number"]) == 1
+    assert drained.columns["parent"][0] in relatives.number.tolist()
+
+
+def test_ranges_of_other_threads_are_told(lab):
+    is_open, may_end = threading.Event(), threading.Event()
+
+    def work():
+        with lab.on("copy", "outer"):
+            with lab.range("inner"):
+                pass
+            is_open.set()
+            may_end.wait(5)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    is_open.wait(5)
+    drained, relatives = drain(lab)
+    may_end.set()
+    thread.join()
+
+    assert list(relatives) == drained.columns["parent"].tolist()
+
+
+def test_who_waits_for_a_range_learns_that_it_will_never_come(lab):
+    with lab.on("copy", "outer"):
+        _, relatives = drain(lab, awaited=[1, 999])
+    assert list(relatives) == [1]
+
+    lab.synchronize()
+    drained, relatives = drain(lab, awaited=[1, 999])
+    assert drained.columns["number"].tolist() == [1]
+    assert 999 not in relatives
+
+
+def test_spans_can_be_read_again_by_append_index(lab):
+    for name in "abc":
+        with lab.on("copy", name):
+            pass
+    drain(lab)
+    again = lab._recorder.read(1, 3)
+
+    assert len(again.columns["number"]) == 2
+    assert again.missed == 0
+    lab.clear()
+    assert lab._recorder.read(1, 3).missed == 2
+
+
+def test_edges_are_read_from_a_cursor(lab):
+    for _ in range(3):
+        with lab.on("copy", "upload"):
+            pass
+        lab.stream("compute").wait(lab.stream("copy").record())
+        with lab.on("compute", "gemm"):
+            pass
+    first, cursor = lab._recorder.edges_from(0)
+    later, same = lab._recorder.edges_from(cursor)
+
+    assert (len(first), cursor, later, same) == (3, 3, (), 3)
+    assert len(lab._recorder.edges_from(1)[0]) == 2
+
+
+def test_names_are_read_from_a_code(lab):
+    for name in "abc":
+        with lab.on("copy", name):
+            pass
+
+    assert lab._recorder.names_from(1) == ("b", "c")
+    assert lab._recorder.names_from(3) == ()
+
+
+def test_a_trace_can_leave_out_what_was_opened_before(lab):
+    with lab.on("copy", "before"):
+        pass
+    checkpoint = lab.checkpoint()
+    with lab.on("copy", "after"), lab.range("within"):
+        pass
+    lab.synchronize()
+    trace = lab.trace_since(checkpoint)
+
+    assert sorted(trace.names[code] for code in trace.name) == ["after", "within"]
+    assert len(lab.trace) == 3

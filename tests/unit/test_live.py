@@ -1,0 +1,490 @@
+"""What a live view is sent: every span once, in bounded memory, from any thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.analysis import span_rows
+from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
+from gpustreamlab.live import LiveFeed, Updater, check_refresh_hz
+from gpustreamlab.live._memory import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds
+from gpustreamlab.live._spans import SpanReader
+from tests.helpers.instant_backend import InstantBackend
+
+
+@pytest.fixture
+def lab():
+    with Session("sim", title="test") as session:
+        session.stream("copy")
+        session.stream("compute")
+        yield session
+
+
+@pytest.fixture
+def feed(lab):
+    made = LiveFeed(lab._recorder, title=lambda: lab.title)
+    made.refresh()
+    return made
+
+
+def record(lab, count=1, stream="copy", name="work"):
+    for _ in range(count):
+        with lab.on(stream, name):
+            pass
+    lab.synchronize()
+
+
+def sent_count(update):
+    return update.facts["manifest"]["n"]
+
+
+class TestUpdates:
+    def test_nothing_new_is_nothing_to_send(self, lab, feed):
+        assert feed.refresh() is None
+        record(lab)
+        assert sent_count(feed.refresh()) == 1
+        assert feed.refresh() is None
+
+    def test_every_span_is_sent_once(self, lab, feed):
+        counts = []
+        for count in (3, 1, 50):
+            record(lab, count)
+            counts.append(sent_count(feed.refresh()))
+
+        assert counts == [3, 1, 50]
+        assert sent_count(feed.snapshot()) == 54
+
+    def test_updates_are_numbered_and_are_json(self, lab, feed):
+        record(lab)
+        first = feed.refresh().facts
+        record(lab)
+        second = feed.refresh().facts
+
+        assert second["number"] == first["number"] + 1
+        assert json.loads(json.dumps(second))["manifest"]["n"] == 1
+
+    def test_tables_are_sent_only_when_they_changed(self, lab, feed):
+        record(lab)
+        assert "tables" in feed.refresh().facts  # a row has its first span
+        record(lab)
+        assert "tables" not in feed.refresh().facts
+        lab.stream("third")
+        tables = feed.refresh().facts["tables"]
+        assert [lane["name"] for lane in tables["lanes"]] == ["copy", "compute", "third"]
+        assert "tables" not in (feed.refresh() or feed.snapshot()).facts or feed.refresh() is None
+
+    def test_a_mark_and_a_layout_come_without_spans(self, lab, feed):
+        record(lab)
+        lab.mark("half-way")
+        marks = feed.refresh().facts["tables"]["marks"]
+        assert [mark["text"] for mark in marks] == ["half-way"]
+        lab.partition(prefill=96, decode="rest")
+        assert len(feed.refresh().facts["tables"]["bands"]) == 3
+
+    def test_names_are_only_added(self, lab, feed):
+        record(lab, name="a")
+        first = feed.refresh().facts["names"]
+        record(lab, name="b")
+        record(lab, name="a")
+        second = feed.refresh().facts["names"]
+
+        assert (first["from"], first["names"]) == (0, ["a"])
+        assert (second["from"], second["names"]) == (1, ["b"])
+        assert feed.snapshot().facts["tables"]["names"] == ["a", "b"]
+
+    def test_looks_of_names_are_those_of_a_picture_drawn_afterwards(self, lab, feed):
+        from gpustreamlab.draw._colours import name_styles
+
+        looks = []
+        for number in range(80):
+            record(lab, name=f"name {number}")
+            looks += feed.refresh().facts["names"]["name_styles"]
+
+        styles = name_styles([f"name {number}" for number in range(80)])
+        assert looks == [[style.fill, style.hatch, style.text] for style in styles]
+
+    def test_names_of_others_are_text_that_can_be_shown(self, lab, feed):
+        record(lab, name="a\u202eb\n" + "x" * 5_000)
+        (name,) = feed.refresh().facts["names"]["names"]
+
+        assert len(name) <= 200
+        assert name.isprintable()
+
+    def test_the_header_counts_and_says_what_is_missing(self, feed, lab):
+        record(lab, 3)
+        header = feed.refresh().facts["header"]
+
+        assert (header["title"], header["badge"]) == ("test", "SIMULATED")
+        assert "3 spans in 2 streams" in header["facts"]
+        lab.title = "new"
+        assert feed.refresh().facts["header"]["title"] == "new"
+
+    def test_time_begins_at_the_first_start_however_late_its_parent_comes(self, lab, feed):
+        with lab.on("copy", "outer"):
+            with lab.range("inner"):
+                pass
+            lab.backend.synchronize()
+            update = feed.refresh()
+        lab.synchronize()
+        feed.refresh()
+        first_ns = int(lab.trace.start_ns.min())
+
+        assert sent_count(update) == 1
+        assert 0 <= first_ns - feed._reader.zero_ns < 10_000
+
+    def test_clear_empties_the_page(self, lab, feed):
+        record(lab, 5)
+        feed.refresh()
+        lab.clear()
+        cleared = feed.refresh()
+        record(lab, 2)
+
+        assert cleared.facts["is_cleared"]
+        assert sent_count(feed.refresh()) == 2
+        assert sent_count(feed.snapshot()) == 2
+
+    def test_a_span_between_a_clear_and_the_next_refresh_is_sent(self, lab, feed):
+        record(lab, 5)
+        lab.clear()
+        record(lab, 2)
+        update = feed.refresh()
+
+        assert (sent_count(update), update.facts["is_cleared"], update.facts["missed"]) == (2, True, 0)
+
+    def test_spans_that_were_overwritten_are_counted(self):
+        with Session("sim", ring_size=10) as lab:
+            lab.stream("copy")
+            feed = LiveFeed(lab._recorder)
+            feed.refresh()
+            record(lab, 25)
+            update = feed.refresh()
+            snapshot = feed.snapshot()
+
+        assert (sent_count(update), update.facts["missed"]) == (10, 15)
+        assert sent_count(snapshot) == 10
+
+    def test_what_still_runs_is_told(self, lab, feed):
+        from gpustreamlab.workloads import spin
+
+        with lab.on("copy", "long"):
+            spin(lab, 1_000_000)
+        assert feed.refresh().facts["pending"] == 1
+        lab.synchronize()
+        assert feed.refresh().facts["pending"] == 0
+
+    def test_looking_on_costs_the_simulated_device_no_time(self, lab, feed):
+        record(lab)
+        before_ns = lab.backend.driver.clock.now_ns
+        feed.refresh()
+        feed.snapshot()
+
+        assert lab.backend.driver.clock.now_ns == before_ns
+
+    def test_nothing_waits_for_the_device(self):
+        backend = InstantBackend()
+        backend.is_event_done = lambda event: False
+        with Session(backend) as lab:
+            lab.stream("copy")
+            feed = LiveFeed(lab._recorder)
+            with lab.on("copy", "endless"):
+                pass
+            update = feed.refresh()
+            assert not [call for call in backend.calls if call.startswith("synchronize")]
+            backend.is_event_done = lambda event: True
+
+        assert sent_count(update) == 0
+
+    def test_a_device_error_is_raised_and_the_next_refresh_goes_on(self, lab, feed, monkeypatch):
+        record(lab)
+        monkeypatch.setattr(lab.backend, "is_event_done", fail_with(StickyDeviceError("lost")))
+        with lab.on("copy", "work"):
+            pass
+        with pytest.raises(DeviceError):
+            feed.refresh()
+        monkeypatch.undo()
+        lab.synchronize()
+
+        assert sent_count(feed.refresh()) == 2
+
+    @pytest.mark.parametrize("options", [{"capacity": 0}, {"capacity": 10**9}, {"max_rate": "many"}, {"capacity": True}])
+    def test_limits_out_of_range_are_refused(self, lab, options):
+        with pytest.raises(OptionError, match=r"lab.timeline\("):
+            LiveFeed(lab._recorder, **options)
+
+
+def fail_with(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+class TestSpans:
+    def test_spans_lie_where_they_lie_in_a_picture_drawn_afterwards(self, lab):
+        reader = SpanReader(lab._recorder, 1_000)
+        parts = []
+        for _ in range(3):
+            with lab.on("copy", "outer"):
+                for _ in range(4):
+                    with lab.range("inner"):
+                        pass
+                lab.backend.synchronize()
+                parts.append(reader.read_new().columns)
+        lab.synchronize()
+        parts.append(reader.read_new().columns)
+        live = reader.rows.table(lane_count=2)
+        rows = np.concatenate([part.row for part in parts])
+        starts = np.concatenate([part.start_ns for part in parts]) + reader.zero_ns
+        table, codes = span_rows(lab.trace)
+        order, wanted = np.lexsort((live.shelf[rows], starts)), np.lexsort((table.shelf[codes], lab.trace.start_ns))
+
+        assert live.shelf[rows][order].tolist() == table.shelf[codes][wanted].tolist()
+        assert starts[order].tolist() == lab.trace.start_ns[wanted].tolist()
+
+    def test_what_is_read_again_is_what_was_read(self, lab):
+        reader = SpanReader(lab._recorder, 1_000)
+        record(lab, 3)
+        with lab.on("copy", "outer"), lab.range("inner"):
+            pass
+        lab.stream("compute").wait(lab.stream("copy").record())
+        record(lab, 2, "compute")
+        first = reader.read_new().columns
+        again = reader.read_again(0)
+
+        for name in ("row", "start_ns", "end_ns", "name", "kind", "thread", "partition", "queueing_ns", "place", "edges"):
+            assert getattr(first, name).tolist() == getattr(again, name).tolist(), name
+        assert len(first.edges) == 1
+
+    def test_an_arrow_comes_with_the_second_of_its_spans(self, lab):
+        reader = SpanReader(lab._recorder, 1_000)
+        with lab.on("copy", "upload"):
+            pass
+        lab.backend.synchronize()
+        assert len(reader.read_new().columns.edges) == 0
+        lab.stream("compute").wait(lab.stream("copy").record())
+        record(lab, 1, "compute")
+        ((end_ns, source, start_ns, target),) = reader.read_new().columns.edges.tolist()
+
+        assert (source, target) == (0, 1)
+        assert end_ns <= start_ns
+
+    def test_the_place_is_the_append_index(self, lab):
+        reader = SpanReader(lab._recorder, 1_000)
+        record(lab, 3)
+        reader.read_new()
+        record(lab, 2)
+
+        assert sorted(reader.read_new().columns.place.tolist()) == [3, 4]
+
+    def test_partitions_and_threads_are_coded_as_the_page_wants_them(self, lab):
+        lab.partition(a=96, b="rest")
+        lab.stream("copy", partition="b")
+        reader = SpanReader(lab._recorder, 1_000)
+        record(lab, 1)
+        record(lab, 1, "compute")
+        columns = reader.read_new().columns
+
+        names = [None, *(part.name for part in lab.trace.partitions)]
+        assert sorted(map(str, (names[code] for code in columns.partition.tolist()))) == ["None", "b"]
+        assert set(columns.thread.tolist()) == {0}
+
+    def test_only_so_many_can_be_read_again(self, lab):
+        reader = SpanReader(lab._recorder, 4)
+        record(lab, 10)
+        assert len(reader.read_new().columns) == 10
+        again = reader.read_again(0)
+
+        assert sorted(again.place.tolist()) == [6, 7, 8, 9]
+
+    def test_many_threads_at_once_lose_nothing(self, lab):
+        reader, parts = SpanReader(lab._recorder, 100_000), []
+        go_on = threading.Event()
+
+        def work(stream):
+            for _ in range(300):
+                with lab.on(stream, "outer"), lab.range("inner"):
+                    pass
+
+        def look():
+            while not go_on.is_set():
+                with lab._recorder.observing():
+                    parts.append(reader.read_new().columns)
+
+        watcher = threading.Thread(target=look)
+        workers = [threading.Thread(target=work, args=(stream,)) for stream in ("copy", "compute", "copy")]
+        for thread in (watcher, *workers):
+            thread.start()
+        for thread in workers:
+            thread.join()
+        lab.synchronize()
+        go_on.set()
+        watcher.join()
+        parts.append(reader.read_new().columns)
+        places = np.concatenate([part.place for part in parts])
+
+        assert sorted(places.tolist()) == list(range(3 * 300 * 2))
+        assert_rows_do_not_overlap(parts, reader.rows.table(lane_count=2))
+
+
+def assert_rows_do_not_overlap(parts, table):
+    row, start, end = (np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "start_ns", "end_ns"))
+    for code in np.unique(row).tolist():
+        if not table.overlaps[code]:
+            mine = np.flatnonzero(row == code)
+            mine = mine[np.lexsort((end[mine], start[mine]))]
+            assert (start[mine][1:] >= end[mine][:-1]).all()
+
+
+class TestThinning:
+    def test_few_spans_stay_as_they_are(self, lab):
+        reader = SpanReader(lab._recorder, 1_000)
+        record(lab, 10)
+        columns = reader.read_new(10).columns
+
+        assert columns.count.tolist() == [1] * 10
+
+    def test_many_are_merged_with_exact_counts_and_busy_time(self, lab):
+        feed = LiveFeed(lab._recorder, max_rate=20)
+        feed.refresh()
+        record(lab, 500)
+        record(lab, 500, "compute")
+        columns = SpanReader(lab._recorder, 10_000).read_new().columns
+        items = SpanReader(lab._recorder, 10_000).read_new(20).columns
+        update = feed.refresh()
+
+        assert len(items) <= 40
+        assert items.count.sum() == 1_000
+        assert items.busy_ns.sum() == (columns.end_ns - columns.start_ns).sum()
+        assert update.facts["merged"] == 1_000 - sent_count(update)
+        assert sent_count(feed.snapshot()) == 1_000
+
+    def test_long_spans_stay_alone(self, lab):
+        from gpustreamlab.workloads import spin
+
+        record(lab, 300)
+        with lab.on("copy", "long"):
+            spin(lab, 10_000_000)
+        lab.synchronize()
+        items = SpanReader(lab._recorder, 10_000).read_new(50).columns
+
+        assert items.count[items.end_ns - items.start_ns >= 10_000_000].tolist() == [1]
+
+
+class TestMemory:
+    def test_codes_are_kept_by_append_index_in_a_ring(self):
+        ring = CodeRing(10_000)
+        ring.put(0, np.arange(3_000))
+        ring.put(3_000, np.arange(3_000, 9_000))
+        assert ring.get(2_998, 3_002).tolist() == [2_998, 2_999, 3_000, 3_001]
+        ring.put(9_000, np.arange(9_000, 12_500))
+
+        assert ring.get(9_998, 10_002).tolist() == [9_998, 9_999, 10_000, 10_001]
+        assert ring.get(2_500, 2_502).tolist() == [2_500, 2_501]
+
+    def test_a_ring_that_begins_late_and_gets_more_than_it_holds(self):
+        ring = CodeRing(5_000)
+        ring.put(70_000, np.arange(12_000))
+
+        assert ring.get(70_000 + 7_000, 70_000 + 7_003).tolist() == [7_000, 7_001, 7_002]
+
+    def test_arrows_wait_for_their_spans_but_not_for_ever(self):
+        ends = EdgeEnds()
+        waiting = np.stack((np.arange(2 * WAITING_EDGES), np.arange(2 * WAITING_EDGES) + 10**6), axis=1)
+        assert len(ends.resolve(waiting)) == 0
+        column = np.arange(WAITING_EDGES, WAITING_EDGES + 5)
+        ends.remember(np.concatenate((column, column + 10**6)), *np.zeros((3, 10), np.int64))
+
+        assert len(ends.resolve(np.empty((0, 2), np.int64))) == 5
+
+    def test_memory_is_flat(self):
+        with Session("sim", ring_size=4_000) as lab:
+            lab.stream("copy")
+            feed = LiveFeed(lab._recorder, capacity=2_000)
+
+            def run(rounds):
+                for _ in range(rounds):
+                    record(lab, 200)
+                    feed.refresh()
+
+            run(30)
+            tracemalloc.start()
+            try:
+                before = tracemalloc.get_traced_memory()[0]
+                run(30)
+                grown = tracemalloc.get_traced_memory()[0] - before
+            finally:
+                tracemalloc.stop()
+
+        assert grown < 200_000  # 6,000 spans of 80 bytes would be more, were they kept a second time
+
+    def test_known_spans_are_a_power_of_two(self):
+        assert KNOWN_SPANS & (KNOWN_SPANS - 1) == 0
+
+
+class TestUpdater:
+    def test_it_calls_until_it_is_told_to_stop(self):
+        calls, seen = [], threading.Event()
+
+        def step():
+            calls.append(1)
+            if len(calls) == 3:
+                seen.set()
+            return True
+
+        updater = Updater(step, refresh_hz=20, name="test")
+        updater.start()
+        assert seen.wait(5)
+        updater.stop()
+        updater.stop()
+        assert not updater.is_running
+
+    def test_it_ends_where_nothing_is_left_to_do(self):
+        updater = Updater(lambda: False, refresh_hz=20, name="test")
+        updater.start()
+        updater._thread.join(5)
+
+        assert not updater.is_running
+
+    def test_what_it_raises_is_logged_and_ends_it(self, caplog):
+        updater = Updater(fail_with(RuntimeError("bang")), refresh_hz=20, name="test")
+        updater.start()
+        updater._thread.join(5)
+
+        assert "bang" in caplog.text
+        assert not updater.is_running
+
+    def test_it_can_stop_itself(self):
+        made = []
+        made.append(Updater(lambda: made[0].stop() or True, refresh_hz=20, name="test"))
+        made[0].start()
+        made[0]._thread.join(5)
+
+        assert not made[0].is_running
+
+    @pytest.mark.parametrize("value", [0, 21, "10", None, True, float("nan")])
+    def test_rates_out_of_range_are_refused(self, value):
+        with pytest.raises(OptionError, match=r"lab.timeline\(refresh_hz=10\)"):
+            check_refresh_hz(value)
+
+
+def test_a_feed_does_not_keep_a_session_alive():
+    lab = Session("sim")
+    from gpustreamlab.session import _title_of
+
+    feed = LiveFeed(lab._recorder, title=_title_of(lab))
+    gone = weakref.ref(lab)
+    lab.close()
+    del lab
+    import gc
+
+    gc.collect()
+
+    assert gone() is None
+    assert feed.capacity
