@@ -12,6 +12,7 @@ from gpustreamlab._version import __version__
 
 if TYPE_CHECKING:
     from gpustreamlab.analysis import PartitionOptions, plan_partitions
+    from gpustreamlab.comparison import Comparison, compare
     from gpustreamlab.errors import GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
     from gpustreamlab.model import Layout, Trace, WorkqueueOptions
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gpustreamlab.timeline import Timeline, load_trace
 
 __all__ = [
+    "Comparison",
     "Event",
     "GPUStreamLabError",
     "Layout",
@@ -32,6 +34,7 @@ __all__ = [
     "Trace",
     "WorkqueueOptions",
     "__version__",
+    "compare",
     "load_ipython_extension",
     "load_trace",
     "plan_partitions",
@@ -39,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "comparison",
     "Event": "streams",
     "GPUStreamLabError": "errors",
     "Layout": "model",
@@ -50,6 +54,7 @@ _HOMES = {
     "Timeline": "timeline",
     "Trace": "model",
     "WorkqueueOptions": "model",
+    "compare": "comparison",
     "load_ipython_extension": "magics",
     "load_trace": "timeline",
     "plan_partitions": "analysis",

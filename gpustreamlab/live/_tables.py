@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +20,11 @@ FIRST_NAMES = 64
 NAME_CHARACTERS = 200
 """How many characters of a name a page gets."""
 
+COUNT_EVERY_S = 0.5
+"""How often the number of spans above the picture is sent anew."""
+
 _COUNTED = (SpanKind.RANGE,)
+_NAMED = ("names", "name_styles")
 
 
 class TablePlanner:
@@ -34,34 +39,47 @@ class TablePlanner:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._source: tuple[object, ...] = ()
-        self._header: Header | None = None
+        self._header: dict[str, Any] = {}
+        self._version: tuple[object, ...] = ()
+        self._counted = 0
+        self._counted_s = 0.0
         self._name_count = 0
         self.planned: dict[str, Any] = {}
         """The tables as they were sent last, without names."""
 
     def changes(self, reader: SpanReader, *, title: str, now_ns: int) -> dict[str, Any]:
         """Return what has changed since the last time: ``tables``, ``header`` and ``names``."""
+        version = self._recorder.tables_version(), reader.rows.version, title
+        now_s = time.monotonic()
+        is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
+        if version == self._version and not is_stale:
+            return {}
+        self._version, self._counted, self._counted_s = version, reader.span_count, now_s
         trace = self._recorder.tables(title=title)
         spans_ns = float(max(0, reader.end_ns - reader.zero_ns))
         header = plan_header(trace, span_count=reader.span_count, width_ns=spans_ns)
-        reader.rows.reserve(len(trace.lanes))
-        source = (*_source_of(trace, reader.rows), reader.zero_ns, reader.clear_count)
-        changed: dict[str, Any] = {}
-        if source != self._source:
-            rows = reader.rows.table(lane_count=len(trace.lanes))
-            width_ns = max(spans_ns, float(now_ns - reader.zero_ns))
-            changed["tables"] = self.planned = plan_tables(
-                trace, rows, zero_ns=reader.zero_ns, width_ns=width_ns, header=header, counted=_COUNTED
-            )
-            self._source = source
-        if header != self._header:
-            changed["header"] = self.planned["header"] = asdict(header)
-            self._header = header
-        return changed | self._new_names()
+        return self._new_tables(trace, reader, header, now_ns) | self._new_header(header) | self._new_names()
 
     def whole(self) -> dict[str, Any]:
         """Return all tables as they were sent last, with all names sent so far."""
         return self.planned | _name_tables(self._recorder.names_from(0)[: self._name_count])
+
+    def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
+        reader.rows.reserve(len(trace.lanes))
+        source = (*_source_of(trace, reader.rows), reader.zero_ns, reader.clear_count)
+        if source == self._source:
+            return {}
+        self._source = source
+        width_ns = float(max(0, reader.end_ns - reader.zero_ns, now_ns - reader.zero_ns))
+        rows = reader.rows.table(lane_count=len(trace.lanes))
+        self.planned = plan_tables(trace, rows, zero_ns=reader.zero_ns, width_ns=width_ns, header=header, counted=_COUNTED)
+        return {"tables": {name: entry for name, entry in self.planned.items() if name not in _NAMED}}
+
+    def _new_header(self, header: Header) -> dict[str, Any]:
+        facts = asdict(header)
+        changed = {name: fact for name, fact in facts.items() if fact != self._header.get(name)}
+        self._header = self.planned["header"] = facts
+        return {"header": changed} if changed else {}
 
     def _new_names(self) -> dict[str, Any]:
         fresh = self._recorder.names_from(self._name_count)

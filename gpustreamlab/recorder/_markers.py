@@ -31,6 +31,8 @@ class Markers:
     def __init__(self, next_number: Callable[[], int], host_ns: int, limit: int = KEPT_MARKERS) -> None:
         self._next_number = next_number
         self._noted: deque[_Noted] = deque(maxlen=limit)
+        self.edit_count = 0
+        """Goes up with every change."""
         self._sorted: tuple[Marker, ...] | None = ()
         # The cell that made the session has no name before it ends.
         self._cell: _Cell | None = _Cell(host_ns, "", next_number())
@@ -43,6 +45,7 @@ class Markers:
         with self._lock:
             self.dropped_count += len(self._noted) == self._noted.maxlen
             self._noted.append(_Noted(host_ns, text, kind))
+            self.edit_count += 1
             self._sorted = None
 
     def begin_cell(self, text: str, host_ns: int) -> None:
@@ -88,6 +91,7 @@ class Markers:
         """Forget all markers; the cell that runs is marked anew if more ranges come."""
         with self._lock:
             self._noted.clear()
+            self.edit_count += 1
             self._sorted = None
             self.dropped_count = 0
             if self._cell is not None:

@@ -27,6 +27,11 @@ class NameTable:
         """Every text, by its number."""
         return tuple(self._codes)
 
+    @property
+    def count(self) -> int:
+        """How many texts there are."""
+        return len(self._codes)
+
     def texts_from(self, code: int) -> tuple[str, ...]:
         """Return the texts from this number on."""
         with self._lock:

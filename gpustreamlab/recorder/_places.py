@@ -22,6 +22,8 @@ class Places:
         self._partitions: list[Partition] = []
         self._codes: dict[Partition, int] = {}
         self._layouts: deque[tuple[int, Layout | None]] = deque(maxlen=KEPT_LAYOUTS)
+        self.edit_count = 0
+        """Goes up with every change."""
         self._clock_ns: dict[int, int] = {}  # of the kept layouts: the backend's clock by host time, asked for once
 
     @property
@@ -42,16 +44,19 @@ class Places:
                 f"This session has had {PARTITION_LIMIT:,} different partitions, more than a trace keeps. "
                 "Start another with gpustreamlab.Session()."
             )
+        self.edit_count += 1
         self._partitions.append(partition)
         code = self._codes[plain] = len(self._partitions) - 1
         return code
 
     def note_layout(self, layout: Layout | None, host_ns: int) -> None:
         """Note a layout and the host time at which it began."""
+        self.edit_count += 1
         self._layouts.append((host_ns, layout))
 
     def note_verified(self, layout: Layout) -> None:
         """Keep the measured SM ids of the newest layout's partitions."""
+        self.edit_count += 1
         for partition in layout:
             self._partitions[self.code(partition)] = partition
         if self._layouts:
@@ -66,5 +71,6 @@ class Places:
 
     def clear(self) -> None:
         """Forget all layouts but the newest."""
+        self.edit_count += 1
         while len(self._layouts) > 1:
             self._layouts.popleft()

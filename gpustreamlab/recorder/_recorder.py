@@ -87,6 +87,7 @@ class Recorder:
         self._recorded: list[RecordedLane] = []
         self._edges: deque[tuple[int, int]] = deque(maxlen=ring_size)
         self._edge_count = 0
+        self._lane_edits = 0
         self._overflowed_count = 0
         self._failed_count = 0
         self._idle_pairs: list[tuple[Any, Any]] = []
@@ -124,6 +125,7 @@ class Recorder:
             recorded = RecordedLane(index, lane, stream, self._places.code(partition))
             if index == len(names):
                 self._lanes.append(lane)
+                self._lane_edits += 1
             self._recorded[:] = [known for known in self._recorded if known.index != index or not known.is_spent]
             self._recorded.append(recorded)
         return recorded
@@ -135,6 +137,7 @@ class Recorder:
     def show_lane(self, recorded: RecordedLane) -> None:
         """Let the trace show a stream as it is in this place."""
         self._lanes[recorded.index] = recorded.lane
+        self._lane_edits += 1
 
     def note_layout(self, layout: Layout | None) -> None:
         """Note that the SMs are shared out like this from now on."""
@@ -320,6 +323,12 @@ class Recorder:
     def to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the backend's clock."""
         return self._backend.host_to_clock_ns(host_ns)
+
+    def tables_version(self) -> tuple[int, ...]:
+        """Return what changes whenever `tables` or the names do, but for the clock's stated error; cheap to ask for."""
+        self._markers.settle_cell()
+        counts = self._names.count, self._threads.count, self._places.edit_count, self._markers.edit_count
+        return (*counts, self._lane_edits, self.dropped_count, self._buffer.clear_count)
 
     def now_ns(self) -> int:
         """Return the present time on the backend's clock."""

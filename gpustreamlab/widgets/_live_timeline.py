@@ -176,7 +176,7 @@ class LiveTimeline(Timeline):
     def _make_page(self) -> TimelinePage:
         feed = self._feed
         if feed is None:
-            raise GPUStreamLabError(
+            raise SessionClosedError(
                 f"The session of this timeline ({self._name}) is closed. Use lab.timeline() for its picture."
             )
         feed.refresh()  # what was recorded before comes with the page's first state

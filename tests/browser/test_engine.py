@@ -269,6 +269,26 @@ def test_the_spans_that_ended_first_go(engine, overlaps, merged, capacity):
     assert filtered["rows"] == expected_rows(columns, kept & ~np.isin(columns.kind, [0, 1]))
 
 
+def test_the_first_span_that_reaches_a_time_is_found_after_late_spans(engine):
+    columns = random_columns(12, 300, rows=1, overlaps=True, lateness=900)
+    arrival = np.argsort(columns.place)
+    packed = [pack(take(columns, arrival[at : at + 20])) for at in range(0, 300, 20)]
+    wrong = engine.evaluate(
+        """async packed => { const store = new E.SpanStore({}), wrong = []
+        for (const [manifest, text] of packed) {
+          store.append(await E.readBatch(manifest, bytesOf(text)))
+          const row = store.row(0), ends = [...row.end.subarray(0, row.length)]
+          for (let t = 0; t < 5000; t += 13) {
+            const first = ends.findIndex(end => end >= t)
+            if (row.firstEndingFrom(t) !== (first < 0 ? row.length : first)) wrong.push([row.length, t, first])
+          }
+        }
+        return wrong.slice(0, 3) }""",
+        packed,
+    )
+    assert wrong == []
+
+
 KEEP_16 = "async packed => stateOf(await make(packed, null, {{{}: 16}}))"
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis import busy_edges, count_steps, counted_kinds, overlap, sm_time_steps, stack_sms
+from gpustreamlab.analysis._busy import union_edges
 from gpustreamlab.draw._columns import columns_of
 from gpustreamlab.model import SPAN_KINDS
 from tests.helpers.engine import engine_page, make_columns, pack, take
@@ -49,7 +50,7 @@ def rowed(trace):
     return codes.ravel(), keys[0]
 
 
-def deep_trace(seed=0, count=400, **meta):
+def deep_trace(seed=0, count=400, *, inner=(("kernel", 0, 0.4), ("copy", 0.5, 0.9)), **meta):
     """Ranges with kernels inside, on lanes and partitions, with waits, and spans of no length."""
     rng = np.random.default_rng(seed)
     spans, at = [], [0, 50, 90]
@@ -60,9 +61,9 @@ def deep_trace(seed=0, count=400, **meta):
         options = {"partition": int(rng.integers(-1, 2))} if meta.get("partitions") else {}
         place = len(spans)
         spans.append((f"lane {lane}", f"step {number % 5}", begin, begin + length, options))
-        for kind, from_, to in (("kernel", 0, 0.4), ("copy", 0.5, 0.9)):
-            inner = begin + int(length * from_), begin + int(length * to)
-            spans.append((f"lane {lane}", kind, *inner, options | {"kind": kind, "parent": place}))
+        for kind, from_, to in inner:
+            times = begin + int(length * from_), begin + int(length * to)
+            spans.append((f"lane {lane}", kind, *times, options | {"kind": kind, "parent": place}))
         spans.append((f"lane {lane}", "wait", begin + length, begin + length + 5, options | {"kind": "wait"}))
         at[lane] = begin + length + 5
     return make_trace(spans, **meta)
@@ -92,6 +93,7 @@ BUSY_TRACES = {
     "deep kernels": lambda: deep_trace(1, tier="kernels"),
     "partitions": partition_trace,
     "repartition": repartition_trace,
+    "waits between": lambda: deep_trace(6, inner=()),
     "no length": lambda: make_trace([("a", "x", 5, 5), ("b", "x", 7, 7)]),
 }
 
@@ -115,7 +117,10 @@ def check_busy(engine, trace, *, chunk=None, evaluate_between=False):
     found = engine.evaluate(
         """async ([packed, tables, windows, between]) => { const store = await make([], tables.rows)
         for (const [manifest, text] of packed) { store.append(await E.readBatch(manifest, bytesOf(text)))
-          if (between) { E.busyShares(store, tables, 0, 1000, 5); E.smShares(store, tables, 0, 1000, 5) } }
+          if (between) for (const window of windows.slice(-2)) {
+            E.busyShares(store, tables, ...window)
+            E.smShares(store, tables, ...window)
+          } }
         return windows.map(([x0, x1, n]) => [[...E.busyShares(store, tables, x0, x1, n).lanes],
           E.smShares(store, tables, x0, x1, n).map(band => [...band]),
           E.stepsOf(store, tables, x0, x1, 1e6), E.stepsOf(store, tables, x0, x1, 3)]) }""",
@@ -152,6 +157,35 @@ def test_busy_lanes_and_sms_are_those_of_python(engine, name):
 @pytest.mark.parametrize("name", ["deep", "deep kernels", "repartition", "flat", "100 lanes"])
 def test_busy_lanes_and_sms_grow_with_what_is_appended(engine, name, between):
     check_busy(engine, BUSY_TRACES[name](), chunk=37, evaluate_between=between)
+
+
+def test_unions_and_their_sums_stay_right_when_late_intervals_are_added(engine):
+    rng = np.random.default_rng(13)
+    parts = []
+    for _ in range(150):
+        start = 2 * np.unique(rng.integers(0, 3_000, 6) + rng.integers(0, 3_000))
+        parts.append(
+            [start.tolist(), np.minimum(start + rng.integers(1, 30, len(start)), np.append(start[1:] - 1, 99_999)).tolist()]
+        )
+    found = engine.evaluate(
+        """parts => { const union = new E.Intervals(), states = []
+        for (const [start, end] of parts) {
+          union.add({start, end, length: start.length})
+          const sums = Array.from({length: union.length}, (_, index) => union.busySum(0, index))
+          states.push([[...union.start.slice(0, union.length)], [...union.end.slice(0, union.length)], sums])
+        }
+        return states }""",
+        parts,
+    )
+    starts, ends = np.empty(0, np.int64), np.empty(0, np.int64)
+    for (start, end), state in zip(parts, found, strict=True):
+        starts, ends = np.append(starts, start), np.append(ends, end)
+        edges = union_edges(starts.astype(np.int64), ends.astype(np.int64))
+        assert state == [edges[0::2].tolist(), edges[1::2].tolist(), np.cumsum(edges[1::2] - edges[0::2]).tolist()]
+
+
+def test_busy_lanes_grow_span_by_span(engine):
+    check_busy(engine, deep_trace(7, 30), chunk=1, evaluate_between=True)
 
 
 def test_sms_of_many_partitions_are_never_more_than_the_card(engine):
@@ -260,12 +294,14 @@ def test_totals_of_a_window_are_those_of_the_clipped_trace(engine, seed):
 def test_spans_that_stand_for_several_count_as_such(engine):
     columns = make_columns([0, 0], [0, 100], [100, 110], count=[40, 1], busy_ns=[25, 10])
     tables = {"names": ["x"], "rows": [{"lane": 0}], "kind_counted": [True], "partitions": [], "bands": [], "sm_count": 1}
-    lanes, found = engine.evaluate(
+    lanes, found, inside = engine.evaluate(
         """async ([packed, tables]) => { const store = await make(packed, tables.rows)
         return [[...E.busyShares(store, tables, 0, 200, 4).lanes],
-          E.totals(store, tables, {start: 50, end: 200, lanes: null})] }""",
+          E.totals(store, tables, {start: 50, end: 200, lanes: null}),
+          E.totals(store, tables, {start: 20, end: 60, lanes: null})] }""",
         [[pack(columns)], tables],
     )
     assert lanes == [0.25, 0.25, 0.2, 0]
     assert found["lanes"] == [{"lane": 0, "count": 41, "busy": 22.5}]
     assert found["names"] == [{"name": 0, "count": 41, "busy": 22.5}]
+    assert inside["lanes"] == [{"lane": 0, "count": 40, "busy": 10}]

@@ -143,7 +143,7 @@ def test_after_waits_label_names_and_sync_waits(shell, lab):
         ("%gpulab start --backend cuad", "'cuda'"),
         ("%gpulab use --as lba", "'lab'"),
         ("%gputimeline --save nowhere/at/all.html", "cannot be written"),
-        ("%gputimeline --save run.pdf", ".html"),
+        ("%gputimeline --save run.htm", ".html"),
     ],
 )
 def test_misuse_is_one_line_with_the_nearest_choice(shell, lab, cell, told):
@@ -201,6 +201,102 @@ def test_the_timeline_is_shown_or_saved(shell, lab, tmp_path):
     _, printed = run(shell, f"%gputimeline --save '{tmp_path}/run.html'")
     assert (tmp_path / "run.html").read_text().startswith("<!DOCTYPE html>")
     assert "run.html" in printed
+
+
+def test_the_timeline_is_drawn_with_signs_where_there_is_no_notebook(shell, lab):
+    run(shell, "%%gpustream copy --label upload --sync\n1")
+    result, printed = run(shell, "%gputimeline")
+
+    assert result.result is shell.user_ns["_"]
+    assert "1 span in 1 stream on H200 (SIMULATED)" in printed
+    assert "A upload" in printed
+
+
+def test_show_draws_the_ranges_of_that_cell_below_it(shell, lab):
+    run(shell, "from gpustreamlab.workloads import spin")
+    run(shell, "%%gpustream copy --label before --sync\nspin(lab, 1_000_000)")
+    body = "with lab.range('part'):\n    spin(lab, 1_000_000)\n20 + 1"
+    result, printed = run(shell, f"%%gpustream copy --label mine --show\n{body}")
+
+    assert result.result == 21
+    assert lab.streams["copy"].query()
+    assert "2 spans in 1 stream" in printed
+    assert "mine" in printed
+    assert "before" not in printed
+
+
+def test_show_draws_nothing_of_a_cell_that_fails(shell, lab):
+    result, printed = run(shell, "%%gpustream copy --label mine --show\n1/0")
+
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert "span" not in printed
+    assert names(lab) == ["mine"]
+
+
+def test_a_cell_that_awaits_can_be_shown_too(shell, lab):
+    result, printed = run(shell, "import asyncio\n")
+    result, printed = run(shell, "%%gpustream copy --label mine --show\nawait asyncio.sleep(0)\n7")
+
+    assert result.result == 7
+    assert "1 span in 1 stream" in printed
+
+
+def test_cells_that_recorded_are_marked_by_their_number(shell, lab):
+    run(shell, "lab.stream('copy')")
+    first = shell.execution_count
+    run(shell, "%%gpustream copy\nsecret = 1")
+    run(shell, "1 + 1")
+    run(shell, "with lab.on('copy', 'a'): pass")
+    lab.synchronize()
+
+    assert [marker.text for marker in lab.trace.markers] == [f"In [{first}]", f"In [{first + 2}]"]
+    assert lab.trace.markers[0].kind == "cell"
+
+
+def test_the_cell_that_made_the_session_is_marked_too(shell):
+    number = shell.execution_count
+    run(shell, "lab = __import__('gpustreamlab').Session('sim'); lab.stream('copy')\nwith lab.on('copy', 'a'): pass")
+    shell.user_ns["lab"].synchronize()
+
+    assert [marker.text for marker in shell.user_ns["lab"].trace.markers] == [f"In [{number}]"]
+
+
+def test_what_tools_run_on_the_side_is_not_marked(shell, lab):
+    lab.stream("copy")
+    shell.run_cell("with lab.on('copy', 'a'): pass", store_history=False)
+    shell.run_cell("with lab.on('copy', 'a'): pass", silent=True)
+    lab.synchronize()
+
+    assert lab.trace.markers == ()
+
+
+def test_a_cell_that_fails_is_marked_and_the_next_is_too(shell, lab):
+    lab.stream("copy")
+    run(shell, "with lab.on('copy', 'a'): 1/0")
+    run(shell, "with lab.on('copy', 'a'): pass")
+    lab.synchronize()
+
+    assert len(lab.trace.markers) == 2
+
+
+def test_loading_twice_marks_once_and_unloading_not_at_all(shell, lab):
+    lab.stream("copy")
+    run(shell, "%reload_ext gpustreamlab")
+    shell.run_line_magic("load_ext", "gpustreamlab")
+    run(shell, "with lab.on('copy', 'a'): pass")
+    assert len(lab.trace.markers) == 1
+    shell.run_line_magic("unload_ext", "gpustreamlab")
+    run(shell, "with lab.on('copy', 'a'): pass")
+    assert len(lab.trace.markers) == 1
+    assert not [entry for entry in shell.events.callbacks["pre_run_cell"] if "CellMarks" in repr(entry)]
+    shell.run_line_magic("load_ext", "gpustreamlab")
+
+
+def test_a_session_that_cannot_be_marked_does_not_disturb_the_cell(shell, lab, monkeypatch):
+    monkeypatch.setattr(type(lab), "begin_cell", lambda *_: 1 / 0)
+    result, printed = run(shell, "1 + 1")
+
+    assert (result.result, "Error" in printed) == (2, False)
 
 
 @pytest.mark.parametrize(

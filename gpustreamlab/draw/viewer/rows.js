@@ -13,6 +13,8 @@ class Row extends Intervals {
     this.overlaps = false
     // How far a span reaches beyond the next start at most, where none ends before one that started earlier.
     this.slack = 0
+    // Goes up where spans come in between or go: then more changed than what was appended.
+    this.edits = 0
     // By reader: how many spans it has taken in. Less again where spans come in between or go.
     this.seen = { lane: 0, partition: 0, filter: 0 }
     for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0)
@@ -88,7 +90,7 @@ class Row extends Intervals {
 
   /** Keep only the spans of these indices, which are in order. */
   keep(indices) {
-    Object.assign(this, renamed(takeColumns(this, indices)))
+    Object.assign(this, renamed(takeColumns(this, 0, indices)))
     this.changeFrom(0, indices.length)
   }
 
@@ -103,6 +105,7 @@ class Row extends Intervals {
 
   changeFrom(index, length) {
     this.length = length
+    this.edits++
     this.durations = null
     this.forgetSums(index)
     this.countSummed = Math.min(this.countSummed, Math.floor(index / SUM_SPANS) * SUM_SPANS)
@@ -127,8 +130,8 @@ class Row extends Intervals {
 
   /** Late spans: what follows them is taken out and merged with them. */
   mergeIn(batch, from, to, at) {
-    const indices = new Uint32Array(this.length - at).map((_, index) => at + index)
-    const tail = new SpanBatch([], takeColumns(this, indices))
+    const columns = this.stored().map(name => [name, this[storedName(name)].slice(at, this.length)])
+    const tail = new SpanBatch([], Object.fromEntries(columns))
     this.changeFrom(at, at)
     let next = 0
     while (from < to && next < tail.n) {
@@ -260,15 +263,15 @@ function compareSpans(spans, index, others, other) {
   return spans.start[index] - others.start[other] || spans.end[index] - others.end[other] || spans.place[index] - others.place[other]
 }
 
-/** A row's columns at these indices, as a batch has them. */
-function takeColumns(row, indices) {
-  const columns = {}
-  for (const name of row.stored()) {
-    const column = row[storedName(name)], taken = new column.constructor(indices.length)
-    for (let index = 0; index < indices.length; index++) taken[index] = column[indices[index]]
-    columns[name] = taken
-  }
-  return columns
+/** A row's columns at these indices, counted from `from`, as a batch has them. */
+function takeColumns(row, from, indices) {
+  return Object.fromEntries(row.stored().map(name => {
+    const column = row[storedName(name)].subarray(from, row.length), kind = column.constructor
+    // In a loop over arrays of one type, between native conversions: over many types it is several times slower.
+    const wide = kind === Float64Array ? column : new Float64Array(column), taken = new Float64Array(indices.length)
+    for (let index = 0; index < indices.length; index++) taken[index] = wide[indices[index]]
+    return [name, kind === Float64Array ? taken : new kind(taken)]
+  }))
 }
 
 /** Counts and busy times have a name of their own where they are stored: reading them works without. */

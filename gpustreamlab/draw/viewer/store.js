@@ -121,7 +121,7 @@ class SpanStore {
     if (from === source.length) return shown
     // Spans may have come in between: those shown from there on are taken anew.
     if (shown.length) shown.dropFrom(shown.placeOf(source, from))
-    const batch = new SpanBatch([], takeColumns(source, shownIndices(source, from, this.filter)))
+    const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)))
     if (batch.n) shown.append(batch, 0, batch.n)
     source.seen.filter = source.length
     return shown
@@ -144,12 +144,12 @@ class SpanStore {
   }
 }
 
-/** Indices from `from` on that the filter does not hide. */
+/** Which of the spans from `from` on the filter does not hide, counted from there. */
 function shownIndices({ name, kind, partition, length }, from, { names, kinds, partitions }) {
   const indices = new Uint32Array(length - from)
   let count = 0
   for (let index = from; index < length; index++) {
-    if (!names.has(name[index]) && !kinds.has(kind[index]) && !partitions.has(partition[index])) indices[count++] = index
+    if (!names.has(name[index]) && !kinds.has(kind[index]) && !partitions.has(partition[index])) indices[count++] = index - from
   }
   return indices.subarray(0, count)
 }
