@@ -49,16 +49,18 @@ class TablePlanner:
 
     def changes(self, reader: SpanReader, *, title: str, now_ns: int) -> dict[str, Any]:
         """Return what has changed since the last time: ``tables``, ``header`` and ``names``."""
-        version = self._recorder.tables_version(), reader.rows.version, title
+        version = self._recorder.tables_version(), title
         now_s = time.monotonic()
         is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
-        if version == self._version and not is_stale:
+        if (*version, reader.rows.version) == self._version and not is_stale:
             return {}
-        self._version, self._counted, self._counted_s = version, reader.span_count, now_s
+        self._counted, self._counted_s = reader.span_count, now_s
         trace = self._recorder.tables(title=title)
         spans_ns = float(max(0, reader.end_ns - reader.zero_ns))
         header = plan_header(trace, span_count=reader.span_count, width_ns=spans_ns)
-        return self._new_tables(trace, reader, header, now_ns) | self._new_header(header) | self._new_names()
+        changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header) | self._new_names()
+        self._version = (*version, reader.rows.version)  # lanes without spans were given rows
+        return changed
 
     def whole(self) -> dict[str, Any]:
         """Return all tables as they were sent last, with all names sent so far."""

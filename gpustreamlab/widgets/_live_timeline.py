@@ -41,9 +41,9 @@ class TimelineTarget(Protocol):
 class LiveTimeline(Timeline):
     """A timeline that shows what runs, while it runs.
 
-    In JupyterLab and Notebook 7 it is a widget; where no page shows widgets, a picture that is drawn anew after each cell.
-    When the session closes, each becomes the picture of a closed session, which stays in the saved notebook. Nothing here
-    waits for the device or keeps the session alive.
+    In JupyterLab and Notebook 7 it is a widget. Where no page shows widgets (nbclient), it is a picture, of which the last one
+    is drawn anew after each cell until the spans are cleared. When the session closes, each becomes the picture of a closed
+    session, which stays in the saved notebook. Nothing here waits for the device or keeps the session alive.
 
     Parameters
     ----------
@@ -138,6 +138,7 @@ class LiveTimeline(Timeline):
             data, metadata = self._bundle()
         else:
             data, metadata = Timeline(self.trace)._repr_mimebundle_(), {}
+            self._displays.clear()  # earlier pictures stay as they are: they belong to what was told there
             self._follow_cells(shell)
         _publish(shell, data, metadata, display_id=display_id)
         with self._lock:
@@ -170,8 +171,12 @@ class LiveTimeline(Timeline):
     def draw_anew(self) -> None:
         """Draw the pictures anew where something was recorded since; called after each cell."""
         feed = self._feed
-        if feed is not None and self._page is None and feed.refresh() is not None:
-            self._publish_pictures(self._displays)
+        update = feed.refresh() if feed is not None and self._page is None else None
+        if update is None:
+            return
+        if update.facts["is_cleared"]:
+            self._displays.clear()  # the picture stays as it is: it shows what was forgotten
+        self._publish_pictures(self._displays)
 
     def _make_page(self) -> TimelinePage:
         feed = self._feed

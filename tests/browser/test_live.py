@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
+import os
+from pathlib import Path
 
 import pytest
 
@@ -46,7 +47,8 @@ class Lab(NotebookPage):
         self.wait_for_views(1)
 
     def wait_for_views(self, count):
-        self.wait("count => [...document.querySelectorAll('.gsl-live')].filter(e => e.gslView?.isStarted).length === count", count)
+        started = "[...document.querySelectorAll('.gsl-live')].filter(e => e.gslView?.isStarted)"
+        self.wait(f"count => {started}.length === count", count)
 
     def ask(self, expression, view=0):
         """Evaluate an expression of a view `live`."""
@@ -58,11 +60,15 @@ class Lab(NotebookPage):
     def spans(self, view=0):
         return self.ask("live.feed.store.spanCount", view)
 
-    def state(self, view=0):
-        return self.page.locator(".gsl-live-state").nth(view).inner_text()
-
     def recorded(self):
         return int(self.kernel("print(len(lab.trace))"))
+
+    def keep(self, name):
+        """Keep a screenshot where the environment says, to be looked at."""
+        folder = os.environ.get("GPUSTREAMLAB_SCREENSHOTS")
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / f"live-{name}.png").write_bytes(self.page.screenshot())
 
     def ink(self, view=0):
         """Tell how many pixels of the figure are of a span's colour."""
@@ -77,7 +83,10 @@ INK = """view => {
   for (const canvas of canvases(figure)) {
     if (canvas.width < 100) continue
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
-    for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255 && Math.max(data[at], data[at + 1], data[at + 2]) - Math.min(data[at], data[at + 1], data[at + 2]) > 60) count++
+    for (let at = 0; at < data.length; at += 4) {
+      const [red, green, blue, alpha] = data.subarray(at, at + 4)
+      if (alpha === 255 && Math.max(red, green, blue) - Math.min(red, green, blue) > 60) count++
+    }
   }
   return count
 }"""
@@ -122,6 +131,7 @@ def test_spans_appear_while_a_cell_runs(lab):
         assert lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status") == "busy"
         seen.append(lab.spans())
 
+    lab.keep("while-a-cell-runs")
     assert seen == sorted(set(seen))
     assert seen[0] > 0
     assert lab.ink() > 1_000
@@ -135,6 +145,7 @@ def test_everything_recorded_is_shown_in_the_end(lab):
     assert lab.ask("live.feed.tables.lanes.map(lane => lane.name)") == ["prefill", "decode"]
     assert lab.page.locator(".gsl-live-head h3").inner_text().startswith("<img src=x onerror=alert(1)>")
     assert lab.page.locator("img[src='x']").count() == 0
+    lab.keep("all")
 
 
 def test_spans_from_before_the_view_are_there(open_lab):
@@ -162,7 +173,7 @@ def test_a_second_view_shares_the_spans_and_follows_too(open_lab):
     lab.wait_for_views(1)
     lab.kernel("work(30)")
     lab.command("notebook:insert-cell-below")
-    lab.page.evaluate("() => { const p = jupyterapp.shell.currentWidget; p.content.activeCell.model.sharedModel.setSource('lab.timeline()') }")
+    lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.model.sharedModel.setSource('lab.timeline()')")
     lab.command("notebook:run-cell")
     lab.wait_for_views(2)
     lab.kernel("work(5)")
@@ -177,10 +188,33 @@ def test_a_kernel_restart_leaves_a_readable_picture(lab):
     lab.kernel("work(30)")
     lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
     lab.page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }")
-    lab.page.wait_for_timeout(2_000)
-    shown = lab.page.evaluate("() => document.querySelector('.jp-OutputArea-output:has(.gsl-live), .jp-OutputArea-output iframe, .jp-OutputArea-output img') !== null")
-    assert shown
-    pathlib.Path("/tmp/restart.png").write_bytes(lab.page.screenshot())
+    lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
+
+    assert lab.page.locator(".gsl-live-banner").inner_text().startswith("The kernel is gone.")
+    assert lab.ink() > 1_000
+    lab.keep("restart")
+
+
+def test_an_interrupt_stops_the_cell_and_not_the_view(lab):
+    lab.start_in_kernel("work(10_000, 0.02)")
+    lab.wait_until("live.feed.store.spanCount > 0")
+    lab.page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt() }")
+    lab.kernel("lab.synchronize(); work(5)")
+    recorded = lab.recorded()
+    lab.wait_until(f"live.feed.store.spanCount === {recorded}")
+
+    assert lab.page.locator(".gsl-live-state").inner_text() == "live"
+
+
+def test_the_theme_is_followed(lab):
+    lab.kernel("work(10)")
+    light = lab.page.locator(".gsl-live-head").evaluate("e => getComputedStyle(e).color")
+    lab.change_theme("JupyterLab Dark")
+    lab.wait("light => getComputedStyle(document.querySelector('.gsl-live-head')).color !== light", light)
+    lab.page.wait_for_timeout(1_200)
+    assert lab.ink() > 1_000
+    lab.keep("dark")
+    lab.change_theme("JupyterLab Light")
 
 
 def test_a_killed_kernel_is_told_and_the_picture_stays(lab):
@@ -198,6 +232,8 @@ def test_closing_the_session_leaves_a_picture_that_stays_in_the_file(lab, server
     lab.wait_until(f"live.feed.store.spanCount === {10 * SPANS_A_STEP}")
     lab.kernel("lab.close()")
     lab.page.wait_for_selector(".jp-OutputArea iframe[title=Timeline]")
+    lab.page.wait_for_timeout(1_500)
+    lab.keep("closed")
     lab.command("docmanager:save")
     lab.page.wait_for_timeout(500)
     book = next(server.folder.glob("test_closing*.ipynb")).read_text()
@@ -228,8 +264,7 @@ def test_the_look_survives_when_the_output_is_drawn_anew(lab):
     lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
     lab.ask("live.viewer.view.setRange(1e6, 2e6)")
     before = lab.ask("[live.viewer.view.x0, live.viewer.view.x1]")
-    lab.ask("live.feed.look = { ...live.feed.look }")
-    lab.page.evaluate("() => { const p = jupyterapp.shell.currentWidget; p.content.activeCellIndex = 1 }")
+    lab.page.evaluate("() => { jupyterapp.shell.currentWidget.content.activeCellIndex = 1 }")
     lab.command("notebook:create-output-view")
     lab.wait_for_views(2)
 

@@ -117,14 +117,25 @@ class TestUpdates:
         assert len(name) <= 200
         assert name.isprintable()
 
-    def test_the_header_counts_and_says_what_is_missing(self, feed, lab):
+    def test_the_header_says_what_changed(self, lab, feed):
+        whole = feed.snapshot().facts["tables"]["header"]
+        assert (whole["title"], whole["badge"]) == ("test", "SIMULATED")
         record(lab, 3)
         header = feed.refresh().facts["header"]
-
-        assert (header["title"], header["badge"]) == ("test", "SIMULATED")
+        assert list(header) == ["facts"]
         assert "3 spans in 2 streams" in header["facts"]
         lab.title = "new"
-        assert feed.refresh().facts["header"]["title"] == "new"
+        assert feed.refresh().facts["header"] == {"title": "new"}
+        assert feed.snapshot().facts["tables"]["header"]["title"] == "new"
+
+    def test_the_count_above_the_picture_follows_soon(self, lab, feed, monkeypatch):
+        record(lab, 3)
+        feed.refresh()
+        record(lab, 2)
+        assert "header" not in feed.refresh().facts
+        monkeypatch.setattr("gpustreamlab.live._tables.COUNT_EVERY_S", 0.0)
+        assert "5 spans" in feed.refresh().facts["header"]["facts"]
+        assert feed.refresh() is None
 
     def test_time_begins_at_the_first_start_however_late_its_parent_comes(self, lab, feed):
         with lab.on("copy", "outer"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -167,7 +169,7 @@ def assert_rows_are_in_order(spans, codes, table):
         if table.overlaps[code]:
             continue
         mine = sorted((span["start"], span["end"]) for span, own in zip(spans, codes.tolist(), strict=True) if own == code)
-        assert all(after[0] >= before[1] for before, after in zip(mine, mine[1:], strict=False)), (code, mine)
+        assert all(after[0] >= before[1] for before, after in itertools.pairwise(mine)), (code, mine)
 
 
 def spans_of(*intervals, lane=0, first=0):
@@ -179,19 +181,19 @@ def spans_of(*intervals, lane=0, first=0):
 
 def test_spans_that_overlap_by_the_clocks_error_share_a_row():
     spans = spans_of((0, 100), (95, 200), (198, 300))
-    rows, codes = feed(spans, [1, 2], LiveRows(tolerance_ns=10))
+    _rows, codes = feed(spans, [1, 2], LiveRows(tolerance_ns=10))
 
     assert codes.tolist() == [0, 0, 0]
 
 
 def test_a_span_covered_by_the_one_before_it_gets_a_row_of_its_own_however_short():
-    rows, codes = feed(spans_of((0, 100), (95, 98)), [1, 1], LiveRows(tolerance_ns=10))
+    _rows, codes = feed(spans_of((0, 100), (95, 98)), [1, 1], LiveRows(tolerance_ns=10))
 
     assert codes.tolist() == [0, 1]
 
 
 def test_a_span_that_comes_late_fits_between_others():
-    rows, codes = feed(spans_of((0, 10), (50, 60), (20, 30)), [1, 1, 1])
+    _rows, codes = feed(spans_of((0, 10), (50, 60), (20, 30)), [1, 1, 1])
 
     assert codes.tolist() == [0, 0, 0]
 
@@ -199,7 +201,7 @@ def test_a_span_that_comes_late_fits_between_others():
 def test_a_span_later_than_all_that_is_remembered_is_put_elsewhere():
     spans = spans_of(*((10 * n, 10 * n + 5) for n in range(3_000)))
     late = spans_of((6, 8), first=5_000)
-    rows, codes = feed(spans + late, [3_000, 1])
+    _rows, codes = feed(spans + late, [3_000, 1])
 
     assert np.unique(codes[:-1]).tolist() == [0]
     assert codes[-1] == 1

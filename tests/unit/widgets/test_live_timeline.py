@@ -382,6 +382,22 @@ class TestOutputs:
         lab.close()
         assert shell.callbacks == []
 
+    def test_without_a_page_a_picture_stays_once_another_is_shown_or_its_spans_are_forgotten(self, lab, shell, quiet):
+        shell.metadata = {}
+        timeline = lab.timeline()
+        timeline._ipython_display_()
+        timeline._ipython_display_()
+        record(lab, 4)
+        shell.end_cell()
+        (_, first, _), (_, second, _), (_, drawn, _) = shell.published
+        assert drawn == second != first
+        lab.clear()
+        record(lab, 1)
+        shell.end_cell()
+        lab.close()
+
+        assert len(shell.published) == 3
+
     def test_a_picture_that_cannot_be_drawn_anew_does_not_disturb_the_cell(self, lab, shell, quiet, monkeypatch, caplog):
         shell.metadata = {}
         timeline = lab.timeline()

@@ -1,0 +1,144 @@
+"""A live view on a real device: it sees all that ran, waits for nothing, and leaves the selection and the clock alone."""
+
+import threading
+import time
+
+import cupy
+import numpy as np
+import pytest
+
+from gpustreamlab import compare
+from gpustreamlab.analysis import span_rows
+from gpustreamlab.live import LiveFeed, Updater
+from gpustreamlab.workloads import spin, spin_card
+
+
+@pytest.fixture
+def feed(lab):
+    return LiveFeed(lab._recorder, title=lambda: lab.title)
+
+
+def record(lab, count, duration_ns=5_000):
+    for _ in range(count):
+        for name in ("a", "b"):
+            with lab.on(name, "step"), lab.range("inner"):
+                spin(lab, duration_ns)
+
+
+def sent_count(update):
+    return 0 if update is None else update.facts["manifest"]["n"]
+
+
+def test_a_refresh_returns_while_the_device_works(lab, feed):
+    stream = lab.stream("a")
+    with lab.on(stream, "warm up"):
+        spin(lab, 1_000)
+    lab.synchronize()
+    with lab.on(stream, "long"):
+        spin(lab, 400_000_000)
+    began_s = time.perf_counter()
+    update = feed.refresh()
+    taken_s = time.perf_counter() - began_s
+
+    assert not stream.query()
+    assert sent_count(update) == 1
+    assert update.facts["pending"] == 1
+    assert taken_s < 0.2
+
+
+def test_a_thread_that_refreshes_sends_every_span_once(lab, feed):
+    lab.stream("a"), lab.stream("b")
+    updates = []
+
+    def step():
+        update = feed.refresh()
+        if update is not None:
+            updates.append(update)
+        return True
+
+    updater = Updater(step, refresh_hz=20, name="test")
+    updater.start()
+    for _ in range(20):
+        record(lab, 50)
+        time.sleep(0.02)
+    lab.synchronize()
+    updater.stop()
+    updates.append(feed.refresh())
+    trace = lab.trace
+
+    assert len(updates) > 3
+    assert sum(map(sent_count, updates)) == len(trace) == 20 * 50 * 4
+    assert trace.metadata.dropped_spans == 0
+    assert feed.snapshot().facts["manifest"]["n"] == len(trace)
+
+
+def test_rows_are_those_of_the_picture(lab, feed):
+    lab.stream("a"), lab.stream("b")
+    for _ in range(5):
+        record(lab, 20)
+        feed.refresh()
+    lab.synchronize()
+    feed.refresh()
+    rows, _ = span_rows(lab.trace)
+    live = feed.snapshot().facts["tables"]["rows"]
+
+    assert sorted(row["lane"] for row in live) == sorted(rows.lane.tolist())
+
+
+def test_refreshing_leaves_the_selection_and_the_order_of_work(lab, feed):
+    stream = lab.stream("a")
+    stopping = threading.Event()
+
+    def refresh():
+        while not stopping.is_set():
+            feed.refresh()
+
+    thread = threading.Thread(target=refresh)
+    thread.start()
+    try:
+        with lab.on(stream, "adding"):
+            sums = cupy.zeros(1 << 20, np.int32)
+            for _ in range(300):
+                with lab.range("add"):
+                    sums += 1
+                assert cupy.cuda.get_current_stream().ptr == stream.handle
+    finally:
+        stopping.set()
+        thread.join()
+    stream.synchronize()
+
+    assert int(sums.min()) == int(sums.max()) == 300
+
+
+def test_marks_stand_between_the_spans_round_them(lab):
+    lab.stream("a")
+    with lab.on("a", "before"):
+        spin(lab, 100_000)
+    lab.synchronize()
+    lab.mark("now")
+    with lab.on("a", "after"):
+        spin(lab, 100_000)
+    lab.synchronize()
+    trace = lab.trace
+    slack_ns = trace.metadata.host_error_ns + trace.metadata.clock_error_ns + trace.metadata.range_error_ns
+
+    assert [marker.text for marker in trace.markers] == ["now"]
+    assert trace.end_ns[0] - slack_ns <= trace.markers[0].time_ns <= trace.start_ns[1] + slack_ns
+
+
+def test_every_form_of_the_picture_can_be_kept(lab, tmp_path):
+    lab.partition(small=16, large="rest")
+    for name in ("small", "large"):
+        lab.stream(name, partition=name)
+        with lab.on(name, "fill"):
+            spin_card(lab, 200_000)
+    lab.synchronize()
+    before = lab.trace
+    page = lab.timeline().save(tmp_path / "run.html").read_text(encoding="utf-8")
+    picture = lab.timeline().save(tmp_path / "run.svg").read_text(encoding="utf-8")
+
+    assert "REAL HARDWARE" in page
+    assert "REAL HARDWARE" in picture
+    assert "small · 16 SMs" in picture
+    assert "small" in str(lab.timeline())
+    assert compare(before, lab.trace).result.a.wall_ns == compare(before, lab.trace).result.b.wall_ns
