@@ -1,6 +1,6 @@
 """Pictures of traces: the viewer for page and notebook, a static picture, text. Bokeh is imported when a figure is drawn."""
 
-from gpustreamlab.draw._colours import PartitionStyle, partition_style
+from gpustreamlab.draw._colours import PartitionStyle, name_styles, partition_style
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare_html import comparison_page, comparison_tables_html
 from gpustreamlab.draw._compare_text import ComparisonText, comparison_text
@@ -34,6 +34,7 @@ __all__ = [
     "draw_figure",
     "finding_text",
     "inline_html",
+    "name_styles",
     "pack_columns",
     "packed_bokeh",
     "partition_style",

@@ -15,7 +15,7 @@ from gpustreamlab.recorder import Recorder
 
 DEFAULT_CAPACITY = 1_000_000
 """Spans that a live view holds; the oldest make room."""
-DEFAULT_MAX_RATE = 5_000
+DEFAULT_MAX_RATE = 20_000
 """Items of one update beyond which narrow spans are merged."""
 SNAPSHOT_LEVEL = 1
 """How hard all spans are compressed: a page that waits for them, and the kernel, have better things to do."""

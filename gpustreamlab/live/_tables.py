@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpustreamlab.analysis import LiveRows, display_name
-from gpustreamlab.draw import Header, plan_header, plan_tables
-from gpustreamlab.draw._colours import name_styles
+from gpustreamlab.draw import Header, name_styles, plan_header, plan_tables
 from gpustreamlab.live._spans import SpanReader
 from gpustreamlab.model import Trace
 from gpustreamlab.recorder import Recorder

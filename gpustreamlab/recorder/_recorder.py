@@ -307,8 +307,9 @@ class Recorder:
             return self._buffer.read(first, last)
 
     def tables(self, *, title: str = "") -> Trace:
-        """Return the trace without its spans, their names and edges: all that stays small."""
-        return self._build({name: np.empty(0, np.int64) for name in SPAN_COLUMNS}, names=(), edges=(), title=title)
+        """Return the trace without its spans, their names and edges, and the count of pending ones: all that stays small."""
+        columns = {name: np.empty(0, np.int64) for name in SPAN_COLUMNS}
+        return self._build(columns, names=(), edges=(), metadata=self._metadata(title, pending_count=0))
 
     def names_from(self, code: int) -> tuple[str, ...]:
         """Return the names of ranges from this code on."""
@@ -372,7 +373,9 @@ class Recorder:
         if since >= 0:
             is_later = columns["number"] > since
             columns = {name: values[is_later] for name, values in columns.items()}
-        return self._build(columns, names=self._names.texts, edges=edges, title=title)
+        return self._build(
+            columns, names=self._names.texts, edges=edges, metadata=self._metadata(title, pending_count=self.pending_count)
+        )
 
     def close(self) -> None:
         """Give the events that no range holds back to the backend's pool."""
@@ -387,7 +390,12 @@ class Recorder:
             return self.host_time_ns()
 
     def _build(
-        self, columns: Mapping[str, Int64Array], *, names: Sequence[str], edges: Sequence[tuple[int, int]], title: str
+        self,
+        columns: Mapping[str, Int64Array],
+        *,
+        names: Sequence[str],
+        edges: Sequence[tuple[int, int]],
+        metadata: TraceMetadata,
     ) -> Trace:
         return build_trace(
             columns,
@@ -398,7 +406,7 @@ class Recorder:
             partitions=self._places.partitions,
             layouts=self._places.changes(self._backend.host_to_clock_ns),
             markers=self._markers.changes(self._backend.host_to_clock_ns),
-            metadata=self._metadata(title),
+            metadata=metadata,
         )
 
     def _add_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
@@ -475,7 +483,7 @@ class Recorder:
                 high = middle
         return low
 
-    def _metadata(self, title: str) -> TraceMetadata:
+    def _metadata(self, title: str, *, pending_count: int) -> TraceMetadata:
         clock = self._backend.clock_info()
         return TraceMetadata(
             backend=self._backend.name,
@@ -488,7 +496,7 @@ class Recorder:
             tier=CaptureTier.RANGES,
             dropped_spans=self.dropped_count,
             dropped_markers=self._markers.dropped_count,
-            pending_spans=self.pending_count,
+            pending_spans=pending_count,
             epoch_unix_ns=clock.epoch_unix_ns,
             title=title,
         )

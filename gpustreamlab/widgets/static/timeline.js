@@ -274,8 +274,11 @@ class Head {
   }
 }
 
-function runningFacts({ pending }) {
-  return pending ? [`${pending.toLocaleString("en-US")} still running`] : []
+// Simulated time goes on with the calls of the cells, not by itself.
+function runningFacts({ pending, tables }) {
+  if (!pending) return []
+  const hint = tables.simulated ? " (simulated time goes on with calls: lab.synchronize() lets them end)" : ""
+  return [`${pending.toLocaleString("en-US")} still running${hint}`]
 }
 
 // What this page shows less of than was recorded.
