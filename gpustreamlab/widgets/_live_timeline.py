@@ -69,6 +69,7 @@ class LiveTimeline(Timeline):
         self._page: TimelinePage | None = None
         self._displays: dict[str, Any] = {}
         self._last_trace: Trace | None = None
+        self._shown_count = 0  # spans in the last picture
         self._stop_following: Callable[[], None] | None = None
         self._updater = Updater(_step_of(self), refresh_hz=refresh_hz, name="gpustreamlab live timeline")
         self._name = repr(target)
@@ -137,7 +138,7 @@ class LiveTimeline(Timeline):
         if shows_widgets(shell):
             data, metadata = self._bundle()
         else:
-            data, metadata = Timeline(self.trace)._repr_mimebundle_(), {}
+            data, metadata = self._picture(), {}
             self._displays.clear()  # earlier pictures stay as they are: they belong to what was told there
             self._follow_cells(shell)
         _publish(shell, data, metadata, display_id=display_id)
@@ -174,7 +175,7 @@ class LiveTimeline(Timeline):
         update = feed.refresh() if feed is not None and self._page is None else None
         if update is None:
             return
-        if update.facts["is_cleared"]:
+        if update.facts["is_cleared"] and self._shown_count:
             self._displays.clear()  # the picture stays as it is: it shows what was forgotten
         self._publish_pictures(self._displays)
 
@@ -204,9 +205,14 @@ class LiveTimeline(Timeline):
             stop_following()
         self._publish_pictures(displays)
 
+    def _picture(self) -> dict[str, str]:
+        trace = self.trace
+        self._shown_count = len(trace)
+        return Timeline(trace)._repr_mimebundle_()
+
     def _publish_pictures(self, displays: Mapping[str, Any]) -> None:
         if displays:
-            data = Timeline(self.trace)._repr_mimebundle_()
+            data = self._picture()
             for display_id, shell in tuple(displays.items()):
                 _publish(shell, data, display_id=display_id, is_update=True)
 

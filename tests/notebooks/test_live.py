@@ -48,3 +48,15 @@ def test_a_picture_that_shows_no_later_work_is_asked_for():
     data = shown(run(START.replace("lab.timeline()", "lab.timeline(live=False)"), WORK))
 
     assert "0 spans" in data["text/plain"]
+
+
+def test_an_empty_picture_waits_for_what_is_recorded_after_a_clear():
+    data = shown(run(START, "lab.clear()" + WORK))
+
+    assert "5 spans in 1 stream" in data["text/plain"]
+
+
+def test_a_picture_of_what_was_cleared_stays_as_it_is():
+    data = shown(run(START, WORK, "lab.clear()", WORK + WORK))
+
+    assert "5 spans in 1 stream" in data["text/plain"]
