@@ -4,6 +4,7 @@ from gpustreamlab.analysis._busy import busy_edges, counted_kinds
 from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
+from gpustreamlab.analysis._distinct import distinct
 from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, partition_warnings
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._lod import Merged, bin_width_ns, merge_narrow
@@ -67,6 +68,7 @@ __all__ = [
     "counted_kinds",
     "device_text",
     "display_name",
+    "distinct",
     "format_ms",
     "format_ns",
     "format_share",

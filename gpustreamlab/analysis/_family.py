@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gpustreamlab.analysis._distinct import distinct
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.typing import Int64Array
 
@@ -50,7 +51,7 @@ class Family:
         lane = np.concatenate((spans.lane, open_spans.lane))
         above_number = np.concatenate((spans.parent, open_spans.parent))
         above = _rows_of(number, above_number)
-        past = self._recall(np.unique(above_number[(above < 0) & (above_number >= 0)]))
+        past = self._recall(distinct(above_number[(above < 0) & (above_number >= 0)])[0])
         if len(past[0]):
             columns = zip((number, lane, above_number), past, strict=True)
             number, lane, above_number = (np.concatenate(pair) for pair in columns)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpustreamlab.analysis._distinct import distinct
 from gpustreamlab.analysis._family import Family
 from gpustreamlab.analysis._row_table import LEAST_SHARE, RowTable
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, place_in_slots
@@ -176,7 +177,7 @@ class LiveRows:
 
     def _tracks(self, spans: ArrivedSpans, root: Int64Array) -> Int64Array:
         """Return the track of each span within its lane; shape (n,)."""
-        number, place = np.unique(root, return_inverse=True)
+        number, place = distinct(root)
         lane = np.empty(len(number), np.int64)
         lane[place] = spans.lane
         start_ns = np.full(len(number), _NEVER_NS)
@@ -242,7 +243,7 @@ class LiveRows:
     def _place(self, spans: ArrivedSpans, track: Int64Array, depth: Int64Array) -> Int64Array:
         """Return the number of each span's shelf; shape (n,)."""
         deepest, widest = int(depth.max()) + 1, int(track.max()) + 1
-        keys, group = np.unique((spans.lane * widest + track) * deepest + depth, return_inverse=True)
+        keys, group = distinct((spans.lane * widest + track) * deepest + depth)
         slot = place_in_slots(group, spans.start_ns, spans.end_ns, self.tolerance_ns)
         order = np.lexsort((spans.start_ns, group))
         bounds = np.append(np.searchsorted(group[order], np.arange(len(keys))), len(order))
@@ -303,7 +304,7 @@ class LiveRows:
 
     def _encode(self, shelf: Int64Array, sms: Int64Array) -> Int64Array:
         width = int(sms.max()) + 2
-        keys, place = np.unique(shelf * width + sms + 1, return_inverse=True)
+        keys, place = distinct(shelf * width + sms + 1)
         codes = [self._code(key // width, key % width - 1) for key in keys.tolist()]
         return np.array(codes, np.int64)[place]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows, number_groups
+from gpustreamlab.analysis._distinct import distinct
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
@@ -82,8 +83,8 @@ def _add_lower_rows(trace: Trace, table: RowTable, row: Int64Array) -> tuple[Row
     if not lower.size:
         return table, row
     key = row[lower] * (int(most.max()) + 1) + sms[lower]
-    number, count = number_groups(key)
-    place = np.empty(count, np.int64)
+    keys, number = distinct(key)
+    place = np.empty(len(keys), np.int64)
     place[number] = lower
     base = row[place]
     share = np.maximum(LEAST_SHARE, sms[place] / most[table.lane[base]])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpustreamlab.analysis._distinct import distinct
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, Int32Array, Int64Array
 
@@ -114,11 +115,11 @@ def _shelves(trace: Trace, track: Int64Array, depth: Int64Array, tolerance_ns: i
         return np.empty(0, np.int64)
     lane = trace.lane.astype(np.int64)
     key = (lane * (int(track.max()) + 1) + track) * (int(depth.max()) + 1) + depth
-    group, group_count = number_groups(key)
+    groups, group = distinct(key)
     slot = place_in_slots(group, trace.start_ns, trace.end_ns, tolerance_ns)
-    slot_count = np.zeros(group_count, np.int64)
+    slot_count = np.zeros(len(groups), np.int64)
     np.maximum.at(slot_count, group, slot + 1)
-    group_lane = np.zeros(group_count, np.int64)
+    group_lane = np.zeros(len(groups), np.int64)
     group_lane[group] = lane
     offset = np.cumsum(slot_count) - slot_count
     lane_offset = np.zeros(len(trace.lanes), np.int64)
@@ -167,23 +168,6 @@ def place_in_slots(
     rows = np.flatnonzero(crowded[cluster])
     slots[order[rows]] = _first_fit(begins[rows], start_ns[rows], end_ns[rows], tolerance_ns)
     return slots
-
-
-def number_groups(key: Int64Array) -> tuple[Int64Array, int]:
-    """Return the number of each key among the distinct ones in order, shape (n,), and how many there are.
-
-    Parameters
-    ----------
-    key : ndarray of int64, shape (n,)
-        From 0 on.
-    """
-    top = int(key.max(initial=-1)) + 1
-    if top > max(1 << 16, 4 * len(key)):
-        keys, number = np.unique(key, return_inverse=True)
-        return number, len(keys)
-    present = np.zeros(top, bool)
-    present[key] = True
-    return (np.cumsum(present) - 1)[key], int(present.sum())
 
 
 def _by_group_and_start(group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:

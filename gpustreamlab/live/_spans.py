@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +69,7 @@ class SpanReader:
         if drained.clear_count != self.clear_count:
             self.clear_count = drained.clear_count
             self._start_anew(first)
-        self.rows.forget(set(awaited) - set(relatives.number.tolist()) - set(number.tolist()))
+        self._forget_lost(awaited, number, relatives)
         codes = self.rows.add(self._arrived(drained.columns), OpenSpans(relatives.number, relatives.parent, relatives.lane))
         self._codes.put(first, codes)
         self.cursor = drained.cursor
@@ -90,6 +90,12 @@ class SpanReader:
         edges, _ = self._recorder.edges_from(0)
         arrows = find_edges(_pairs(edges), drained.columns["number"], codes, start_ns, end_ns)
         return self._columns(drained, codes, arrows, MAX_SPANS)
+
+    def _forget_lost(self, awaited: Collection[int], number: Int64Array, relatives: Relatives) -> None:
+        """Give up the places of awaited spans that have not come and are not on their way."""
+        if awaited:
+            come = number[np.isin(number, np.array(list(awaited)))]
+            self.rows.forget(set(awaited) - set(relatives.number.tolist()) - set(come.tolist()))
 
     @property
     def first(self) -> int:

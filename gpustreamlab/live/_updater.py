@@ -15,8 +15,8 @@ DEFAULT_REFRESH_HZ = 10.0
 """Updates a second."""
 LEAST_HZ, MOST_HZ = 1.0, 20.0
 """How seldom and how often a view can be updated."""
-REST = 4.0
-"""The thread rests this many times as long as it worked: it takes a fifth of one core at most."""
+REST = 9.0
+"""The thread rests this many times as long as it worked: it takes a tenth of one core at most."""
 STOP_LIMIT_S = 2.0
 """How long `Updater.stop` waits for the thread to end."""
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpustreamlab.analysis import distinct
 from gpustreamlab.recorder._ranges import NOTHING_OPEN, RecordedLane
 from gpustreamlab.typing import Int64Array
 
@@ -39,7 +40,7 @@ def find_relatives(
         Numbers of more ranges to look for.
     """
     parent = columns["parent"][columns["parent"] >= 0]
-    missing = set(np.setdiff1d(np.unique(parent), columns["number"]).tolist()) if len(parent) else set()
+    missing = set(_absent(distinct(parent)[0], columns["number"]).tolist())
     missing |= set(awaited)
     found: dict[int, tuple[int, int, int]] = {}
     known: dict[int, tuple[int, int, int]] = {}
@@ -50,6 +51,13 @@ def find_relatives(
             _climb(missing, known, found)
     rows = np.array([(number, *entry) for number, entry in found.items()], np.int64).reshape(-1, 4)
     return Relatives(*rows.T.copy())
+
+
+def _absent(wanted: Int64Array, number: Int64Array) -> Int64Array:
+    """Return those of the wanted numbers that are not there. Numbers come in long runs, which a stable sort makes use of."""
+    ordered = np.append(np.sort(number, kind="stable"), -1)
+    absent: Int64Array = wanted[ordered[np.searchsorted(ordered[:-1], wanted)] != wanted]
+    return absent
 
 
 def _climb(wanted: set[int], known: Mapping[int, tuple[int, int, int]], found: dict[int, tuple[int, int, int]]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import MAX_LANE_ROWS, assign_rows, span_rows
-from gpustreamlab.analysis._rows import number_groups, place_in_slots
+from gpustreamlab.analysis._rows import place_in_slots
 from tests.helpers.traces import (
     empty_trace,
     make_trace,
@@ -91,10 +91,3 @@ def test_times_of_years_are_placed_as_others():
     late = 1 << 62
     trace = make_trace([("a", "x", 0, late), ("a", "y", late, late + 5), ("b", "z", 1, 2), ("a", "w", late + 1, late + 3)])
     assert assign_rows(trace).row.tolist() == [0, 0, 2, 1]
-
-
-@given(st.lists(st.integers(0, 50) | st.integers(0, 10**12), max_size=40))
-def test_numbers_of_groups_are_dense_and_in_order(keys):
-    number, count = number_groups(np.array(keys, np.int64))
-    assert number.tolist() == [sorted(set(keys)).index(key) for key in keys]
-    assert count == len(set(keys))
