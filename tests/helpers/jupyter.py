@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,8 +22,14 @@ QUIET_SETTINGS = {
 
 
 HARMLESS = ("Disabling terminals", "Connection lost, reconnecting")
-EXECUTE = """async code => {
-  const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel
+# The notebook's tab, also while that of an output is in front.
+PANEL = "[...window.jupyterapp.shell.widgets('main')].find(tab => tab.content?.activeCellIndex !== undefined)"
+KERNEL = f"{PANEL}.sessionContext.session.kernel"
+EXECUTE = (
+    f"""async code => {{
+  const kernel = {KERNEL}
+"""
+    + """
   const future = kernel.requestExecute({code, store_history: false})
   let text = ''
   future.onIOPub = message => {
@@ -32,6 +39,7 @@ EXECUTE = """async code => {
   await future.done
   return text
 }"""
+)
 
 
 class NotebookPage:
@@ -49,11 +57,15 @@ class NotebookPage:
     def command(self, name, arguments=None):
         return self.page.evaluate("([name, given]) => window.jupyterapp.commands.execute(name, given)", [name, arguments or {}])
 
-    def open(self, url):
-        """Open a notebook and run all its cells."""
+    def load(self, url):
+        """Open a notebook."""
         self.page.goto(url)
         self.wait_for_kernel()
         self.command("application:toggle-left-area")
+
+    def open(self, url):
+        """Open a notebook and run all its cells."""
+        self.load(url)
         self.command("notebook:run-all-cells")
 
     def change_theme(self, name):
@@ -63,7 +75,7 @@ class NotebookPage:
 
     def wait_for_kernel(self):
         self.page.wait_for_selector(".jp-Notebook .jp-Cell")
-        self.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.ready }")
+        self.page.evaluate("async () => { await PANEL.sessionContext.ready }".replace("PANEL", PANEL))
 
     def kernel(self, code):
         """Run something in the kernel, and return what it printed."""
@@ -73,8 +85,8 @@ class NotebookPage:
         """Let the kernel run something without waiting for it."""
         self.page.evaluate(f"code => {{ ({EXECUTE})(code) }}", code)
 
-    def wait(self, expression, argument=None):
-        self.page.wait_for_function(expression, arg=argument, timeout=8_000)
+    def wait(self, expression, argument=None, timeout_ms=8_000):
+        self.page.wait_for_function(expression, arg=argument, timeout=timeout_ms)
 
 
 class Jupyter:
@@ -92,12 +104,21 @@ class Jupyter:
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         book = {"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
         (self.folder / f"{name}.ipynb").write_text(json.dumps(book), encoding="utf-8")
-        return f"{self.url}/lab/tree/{name}.ipynb?token={self.token}&reset"
+        return self.address(f"{name}.ipynb")
+
+    def copy_notebook(self, path: Path) -> str:
+        """Copy a notebook into the server's folder and return its address."""
+        shutil.copy(path, self.folder)
+        return self.address(path.name)
+
+    def address(self, name: str) -> str:
+        """Return where JupyterLab opens a file of the server's folder."""
+        return f"{self.url}/lab/tree/{name}?token={self.token}&reset"
 
 
 @contextmanager
-def running_jupyter(folder: Path):
-    """Start JupyterLab in a folder on a free port of the loopback device, and end it."""
+def running_jupyter(folder: Path, *, base_url: str = "/"):
+    """Start JupyterLab in a folder on a free port of the loopback device, and end it; JupyterHub gives servers a `base_url`."""
     port, token = free_port(), secrets.token_hex(16)
     home, work = folder / "home", folder / "work"
     work.mkdir(parents=True)
@@ -119,12 +140,14 @@ def running_jupyter(folder: Path):
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
         *(f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={work}", "--LabApp.expose_app_in_browser=True"),
         *("--LabApp.extension_manager=readonly", "--allow-root", "--ServerApp.terminals_enabled=False"),
+        f"--ServerApp.base_url={base_url}",
     ]
+    url = f"http://127.0.0.1:{port}{base_url.rstrip('/')}"
     with (folder / "jupyter.log").open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=work)
         try:
-            wait_until_answers(f"http://127.0.0.1:{port}/api?token={token}", server)
-            yield Jupyter(f"http://127.0.0.1:{port}", token, work)
+            wait_until_answers(f"{url}/api?token={token}", server)
+            yield Jupyter(url, token, work)
         finally:
             server.terminate()
             try:
