@@ -1,0 +1,345 @@
+"""What a user does with a live timeline in JupyterLab, from the quickstart's first cell to the file that is kept."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from nbconvert import HTMLExporter
+
+from tests.browser.conftest import Opened
+from tests.helpers.jupyter import running_jupyter
+from tests.helpers.live_notebook import LiveNotebook
+
+pytestmark = pytest.mark.browser
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "notebooks" / "01-quickstart.ipynb"
+FIRST_HALF = 17
+"""Cell of the quickstart up to which the session of three streams holds all that it recorded."""
+LONG_CELL = """
+from itertools import count
+import time
+from gpustreamlab.workloads import spin
+for _ in count():
+    with lab.on("compute", "long cell"):
+        spin(lab, 100_000)
+    lab.synchronize()
+    time.sleep(0.02)
+"""
+WORK = """
+for name in ("prefill", "decode"):
+    with lab.on(lab.stream(name, partition=name), f"{name} step"):
+        spin(lab, 200_000)
+lab.synchronize()
+"""
+
+
+START = """
+%load_ext gpustreamlab
+import time
+import gpustreamlab as gsl
+from gpustreamlab.workloads import spin
+lab = gsl.Session("sim")
+lab.stream("stream")
+
+def work(steps, pause_s=0.0):
+    for _ in range(steps):
+        with lab.on("stream", "step"):
+            spin(lab, 100_000)
+        lab.synchronize()
+        time.sleep(pause_s)
+"""
+DYING = """
+import os, threading
+threading.Timer(0.5, os._exit, [1]).start()
+work(10_000, 0.001)
+"""
+OF_A_DEAD_KERNEL = ("Canceled future for execute_request", "Error: widget model not found")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    # Below a prefix, as behind JupyterHub.
+    with running_jupyter(tmp_path_factory.mktemp("jupyter"), base_url="/user/ada/") as jupyter:
+        yield jupyter
+
+
+@pytest.fixture
+def notebook(chromium):
+    """Return a window for a notebook."""
+    context = chromium.new_context(viewport={"width": 1200, "height": 1000})
+    yield LiveNotebook(context.new_page())
+    context.close()
+
+
+@pytest.fixture
+def lab(notebook, server, request):
+    """Return a notebook with a session of its own and its live view."""
+    notebook.open(server.write_notebook(request.node.name, [START, "lab.timeline()"]))
+    notebook.wait_for_views(1)
+    return notebook
+
+
+def test_quickstart_from_the_first_cell_to_the_kept_file(notebook, server, chromium):
+    lab = notebook
+    lab.load(server.copy_notebook(QUICKSTART))
+    spans_appear_while_cells_run(lab)
+    wheel_and_keys_zoom_and_pan(lab)
+    a_search_dims_and_steps(lab)
+    a_dragged_window_has_totals(lab)
+    a_click_pins(lab)
+    a_reload_keeps_everything(lab)
+    a_view_beside_the_notebook_grows_too(lab)
+    an_interrupt_ends_the_cell_only(lab)
+    themes_are_followed(lab)
+    a_saved_page_has_the_same_spans(lab, server, chromium)
+    partitions_of_the_widget_are_drawn(lab)
+    a_restart_leaves_a_picture_and_says_so(lab)
+    a_new_session_runs_to_its_end(lab)
+    the_saved_notebook_holds_the_picture(lab, server)
+    assert lab.errors == []
+
+
+def test_a_tab_that_slept_shows_what_came_meanwhile(lab):
+    lab.start_in_kernel("work(100, 0.01)")
+    lab.wait_for_more(0)
+    lab.freeze()
+    lab.page.wait_for_timeout(1_500)  # longer than the cell takes
+    lab.thaw()
+    lab.wait_until("live.feed.store.spanCount === 100")
+
+    assert lab.page.locator(".gsl-live-state").text_content() == "live"
+    assert lab.errors == []
+
+
+def test_a_session_closed_after_a_reload_is_shown_to_its_end(lab):
+    lab.kernel("work(20)")
+    lab.reload()
+    lab.wait_for_views(1)
+    lab.kernel("work(5)\nlab.close()")
+    lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'closed'")
+
+    assert lab.spans() == 25
+    assert lab.page.locator(".gsl-live-banner").inner_text() == "The session is closed. This is all that was recorded."
+    assert lab.errors == []
+
+
+def test_a_kernel_that_dies_in_an_update_leaves_a_picture_and_a_notebook_that_works(lab):
+    lab.start_in_kernel(DYING)
+    lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
+    assert lab.spans() > 0
+    lab.wait_for_ink()
+    lab.keep("died")
+    lab.reload()
+    lab.command("notebook:run-all-cells")
+    lab.wait_for_views(1)
+    lab.kernel("work(5)")
+    lab.wait_until("live.feed.store.spanCount === 5")
+
+    assert [error for error in lab.errors if not error.startswith(OF_A_DEAD_KERNEL)] == []
+
+
+def spans_appear_while_cells_run(lab):
+    lab.watch()
+    lab.run_above(FIRST_HALF)
+    lab.wait_for_views(1)
+    recorded = lab.recorded()
+    lab.wait_until(f"live.feed.store.spanCount === {recorded}")
+
+    assert recorded == 40
+    assert lab.seen_while_busy()[-1] > 0
+    assert lab.ask("live.feed.tables.lanes.map(lane => lane.name)") == ["upload", "compute", "download"]
+
+
+def wheel_and_keys_zoom_and_pan(lab):
+    reader = lab.reader()
+    widths = [_width(reader)]
+    left, top, right, bottom = reader.frame()
+    lab.page.mouse.move((left + right) / 2, (top + bottom) / 2)
+    for act in (lambda: lab.page.mouse.wheel(0, -240), lambda: reader.press("w"), lambda: reader.press("w")):
+        act()
+        lab.wait("width => gslViewer.view.x1 - gslViewer.view.x0 < width", widths[-1])
+        widths.append(_width(reader))
+        reader.click("batch", 4) if len(widths) == 2 else None  # keys are the timeline's once it was clicked
+    lab.keep("zoomed")
+    before = reader.window()
+    reader.press("d")
+    assert reader.window()[0] > before[0]
+    reader.press("Escape", "0")
+
+    assert _width(reader) == pytest.approx(widths[0])
+
+
+def a_search_dims_and_steps(lab):
+    reader = lab.reader()
+    reader.press("/")
+    lab.page.keyboard.type("download")
+    lab.wait("() => document.querySelector('.gsl-found').textContent === '8 found'")
+    lab.page.keyboard.press("Enter")
+    lab.page.keyboard.press("Enter")
+    lab.wait("() => document.querySelector('.gsl-found').textContent === '2 of 8'")
+    lab.keep("search")
+    assert reader.pinned()[0] == "download"
+    lab.page.keyboard.press("Escape")
+    lab.wait("() => gslViewer.view.matches === null")
+    reader.press("Escape", "0")
+
+
+def a_dragged_window_has_totals(lab):
+    reader = lab.reader()
+    left, top, right, bottom = reader.frame()
+    reader.drag((left + 2, top + 2), (right - 2, bottom - 2), shift=True)
+    lab.keep("totals")
+    text = reader.text("selection")
+    names = lab.page.locator(".gsl-selection table").nth(1).locator("tbody tr")
+
+    assert text.startswith("Selected ")
+    assert {row.locator("th").inner_text(): row.locator("td").nth(2).inner_text() for row in names.all()} == dict.fromkeys(
+        ("batch", "filter", "statistics", "upload", "download"), "8"
+    )
+    assert "upload + compute" in text
+    reader.press("Escape")
+    assert reader.text("selection") is None
+
+
+def a_click_pins(lab):
+    reader = lab.reader()
+    reader.click("upload", 2)
+    text = reader.text("details")
+    lab.keep("pinned")
+
+    assert reader.pinned()[0] == "upload"
+    assert text.startswith("upload")
+    assert "row " in text
+    reader.press("Escape")
+    assert reader.text("details") is None
+
+
+def a_reload_keeps_everything(lab):
+    before = lab.spans()
+    lab.reload()
+    lab.wait_for_views(1)
+
+    assert lab.spans() == before == lab.recorded()
+    assert lab.ink() > 1_000
+
+
+def a_view_beside_the_notebook_grows_too(lab):
+    before = lab.recorded()
+    lab.open_view_beside(3)
+    lab.wait_for_views(2)
+    assert lab.spans(1) == before
+    lab.kernel("with lab.on('compute', 'after the second view'): lab.xp.ones(10)\nlab.synchronize()")
+    for view in (0, 1):
+        lab.wait_until(f"live.feed.store.spanCount === {before + 1}", view)
+        lab.keep(f"beside-{view}")
+        assert lab.ink(view) > 500
+    lab.close_view_beside()
+    lab.wait_for_views(1)
+
+
+def an_interrupt_ends_the_cell_only(lab):
+    before = lab.spans()
+    lab.run_scratch(LONG_CELL, is_awaited=False)
+    counts = [lab.wait_for_more(count) for count in itertools.accumulate([before, 5, 5])]
+    assert lab.is_busy()
+    lab.show_view()
+    lab.keep("long-cell")
+    lab.command("kernelmenu:interrupt")
+    lab.wait("() => [...document.querySelectorAll('.jp-OutputArea')].some(e => e.textContent.includes('KeyboardInterrupt'))")
+    lab.wait_until_idle()
+    lab.run_scratch("with lab.on('compute', 'next'): spin(lab, 100_000)\nlab.synchronize()")
+    recorded = lab.recorded()
+    lab.wait_until(f"live.feed.store.spanCount === {recorded}")
+
+    assert counts == sorted(set(counts))
+    assert recorded > counts[-1]
+    assert lab.ask("live.feed.tables.names").count("next") == 1
+    assert lab.page.locator(".gsl-live-state").text_content() == "live"
+
+
+def themes_are_followed(lab):
+    contrast = {}
+    for theme in ("JupyterLab Dark", "JupyterLab Dark High Contrast", "JupyterLab Light"):
+        lab.change_theme(theme)
+        lab.wait_until(f"live.viewer.theme.isDark === {'true' if 'Dark' in theme else 'false'}")
+        lab.wait_for_ink()
+        contrast[theme] = lab.contrast()
+        for width_px in (700, 1200):
+            lab.resize(width_px)
+            lab.keep(f"{theme.lower().replace(' ', '-')}-{width_px}")
+
+    assert min(contrast.values()) > 7
+
+
+def a_saved_page_has_the_same_spans(lab, server, chromium):
+    lab.run_scratch("lab.timeline().save('run.html')")
+    shown, recorded = lab.spans(), lab.recorded()
+    context = chromium.new_context(viewport={"width": 1200, "height": 900}, offline=True)
+    page = Opened(context.new_page()).load(server.folder / "run.html")
+    lab.keep("saved", page.page)
+
+    assert page.view("s.spanCount") == shown == recorded
+    assert page.errors == []
+    assert [url for url in page.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    context.close()
+
+
+def partitions_of_the_widget_are_drawn(lab):
+    lab.run_scratch("lab.partition(prefill=96, decode='rest')\nlab.partitioner()")
+    lab.page.locator(".gsl-part .gsl-request").first.fill("64")
+    lab.wait("() => document.querySelector('.gsl-part .gsl-handle')?.ariaValueNow === '64'")
+    lab.page.locator(".gsl-part .gsl-apply").click()
+    lab.wait("() => document.querySelector('.gsl-part .gsl-detail').textContent.includes('In use as shown.')")
+    lab.kernel(WORK)
+    lab.wait_until("live.feed.tables.marks.filter(mark => mark.kind === 'layout').length === 2")
+    lab.wait_until(f"live.feed.store.spanCount === {lab.recorded()}")
+    lab.show_view()
+    lab.keep("partitions")
+    lab.resize(700)
+    lab.keep("partitions-700")
+    lab.resize(1200)
+
+    labels = lab.ask("live.feed.tables.groups.map(group => group.label)")
+    assert any("prefill" in label for label in labels)
+    assert any("decode" in label for label in labels)
+
+
+def a_restart_leaves_a_picture_and_says_so(lab):
+    lab.restart()
+    lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
+    lab.show_view()
+    lab.keep("restarted")
+
+    assert lab.page.locator(".gsl-live-banner").inner_text().startswith("The kernel is gone.")
+    assert lab.ink() > 500
+
+
+def a_new_session_runs_to_its_end(lab):
+    lab.delete_scratch()
+    lab.watch()
+    lab.command("notebook:run-all-cells")
+
+    assert max(lab.seen_while_busy()) > 0
+    assert lab.kernel("print(lab.is_closed)") == "True"
+
+
+def the_saved_notebook_holds_the_picture(lab, server):
+    lab.wait("() => document.querySelectorAll('.jp-OutputArea iframe[title=Timeline]').length >= 3")
+    lab.wait("() => !document.querySelector('.gsl-live')")
+    lab.show_view(".jp-OutputArea iframe[title=Timeline]")
+    lab.keep("closed")
+    lab.command("docmanager:save")
+    path = server.folder / "01-quickstart.ipynb"
+    outputs = [output for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
+    page, _ = HTMLExporter().from_filename(path)
+
+    assert not [output for output in outputs if "application/vnd.jupyter.widget-view+json" in output.get("data", {})]
+    assert page.count("gsl-picture") >= 3
+
+
+def _width(reader):
+    start, end = reader.window()
+    return end - start
