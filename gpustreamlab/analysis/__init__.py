@@ -24,7 +24,7 @@ from gpustreamlab.analysis._sm_time import (
     sm_time_steps,
     stack_sms,
 )
-from gpustreamlab.analysis._summary import device_text, headline, missing_facts, source_facts, summary_text
+from gpustreamlab.analysis._summary import device_text, finding_text, headline, missing_facts, source_facts, summary_text
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.analysis._ticks import axis_unit, time_ticks
 from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
@@ -69,6 +69,7 @@ __all__ = [
     "device_text",
     "display_name",
     "distinct",
+    "finding_text",
     "format_ms",
     "format_ns",
     "format_share",

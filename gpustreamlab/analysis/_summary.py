@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
@@ -38,14 +38,15 @@ def summary_text(trace: Trace) -> str:
     >>> print(summary_text(trace))
     Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
     Busy: copies 100 ns (40%), compute 200 ns (80%)
-    2 or more streams busy for 50 ns (20%); speed-up of overlap up to 1.20, at best 1.50 (ranges contain queueing)
+    At most 20% of the time 2 or more streams worked at once; gain at most 1.20× of 1.50×: ranges also contain the wait for SMs
     Tier: ranges (event pairs; ranges contain queueing) · clock error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """
     edges_ns = busy_edges(trace)
     result = concurrency(trace, edges_ns)
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     if result.sum_ns:
-        lines += [_busy_line(trace, edges_ns, result), _concurrency_line(trace, result)]
+        finding = finding_text(result, lane_count=len(trace.lanes), counted=counted_kinds(trace))
+        lines += [_busy_line(trace, edges_ns, result), finding]
     lines += partition_lines(trace)
     lines.append(" · ".join(source_facts(trace.metadata)))
     missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
@@ -70,6 +71,29 @@ def partition_lines(trace: Trace) -> list[str]:
     lines = [*lines[:LISTED_LANES], f"and {more:,} more partitions"] if more > 0 else lines
     total = f"SM-time: {format_share(result.card_share)} of the card's {result.sm_count:,} SMs"
     return [*lines, f"{total}, at most: a busy partition may leave SMs idle"] if result.wall_ns else lines
+
+
+def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[SpanKind]) -> str:
+    """Say in one line how much ran at once; empty where nothing ran.
+
+    Parameters
+    ----------
+    result
+        How much did.
+    lane_count
+        Of how many streams.
+    counted
+        Which kinds of spans count as busy; where ranges do, all is an upper bound, and the line says so.
+    """
+    if not result.sum_ns:
+        return ""
+    if lane_count < 2:
+        return f"Busy {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
+    share, gain, best = format_share(result.together_share), three_digits(result.speedup), three_digits(result.ideal_speedup)
+    if SpanKind.RANGE not in counted:
+        return f"{share} of the time 2 or more streams worked at once; gain {gain}× of at best {best}×"
+    bound = f"At most {share} of the time 2 or more streams worked at once; gain at most {gain}× of {best}×"
+    return f"{bound}: ranges also contain the wait for SMs"
 
 
 def headline(trace: Trace) -> str:
@@ -113,14 +137,6 @@ def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency
         shown.append(f"{display_name(lane.name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})")
     more = len(trace.lanes) - len(shown)
     return f"Busy: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
-
-
-def _concurrency_line(trace: Trace, result: Concurrency) -> str:
-    together = f"2 or more streams busy for {format_ns(result.together_ns)} ({format_share(result.together_share)})"
-    best = three_digits(result.ideal_speedup)
-    if SpanKind.RANGE in counted_kinds(trace):
-        return f"{together}; speed-up of overlap up to {three_digits(result.speedup)}, at best {best} (ranges contain queueing)"
-    return f"{together}; speed-up of overlap {three_digits(result.speedup)}, at best {best}"
 
 
 def _count(number: int, word: str) -> str:

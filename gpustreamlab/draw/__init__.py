@@ -1,11 +1,12 @@
 """Pictures of traces: the viewer for page and notebook, a static picture, text. Bokeh is imported when a figure is drawn."""
 
+from gpustreamlab.analysis import finding_text
 from gpustreamlab.draw._colours import PartitionStyle, name_styles, partition_style
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare_html import comparison_page, comparison_tables_html
 from gpustreamlab.draw._compare_text import ComparisonText, comparison_text
 from gpustreamlab.draw._figure import draw_figure
-from gpustreamlab.draw._header import Header, finding_text, plan_header
+from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import timeline_page, write_html
 from gpustreamlab.draw._inline import inline_html
 from gpustreamlab.draw._picture import Picture, plan_picture

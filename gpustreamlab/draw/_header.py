@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
 
 from gpustreamlab.analysis import (
-    Concurrency,
     display_name,
     format_ns,
-    format_share,
     missing_facts,
     partition_warnings,
     source_facts,
 )
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import SpanKind
+
+
+_SMS_FACT = "SMs in use: at most; a busy partition counts as a whole, and a copy as if it needed SMs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ def plan_header(trace: Trace, *, finding: str = "", span_count: int | None = Non
             [
                 *source_facts(meta),
                 *([f"clock: {display_name(meta.clock, 200)}"] if meta.clock else []),
-                *(["SMs in use: at most, a busy partition counts as a whole"] if plan_bands(trace) else []),
+                *([_SMS_FACT] if plan_bands(trace) else []),
             ]
         ),
         missing=(*missing_facts(meta), *partition_warnings(trace)),
@@ -82,21 +81,6 @@ def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
         f"<p>{escape(header.facts)}</p>{finding}"
         f'<p class="gsl-source">{escape(header.source)}</p>{missing}</header>'
     )
-
-
-def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[SpanKind]) -> str:
-    """Say in one line how much ran at once; empty where nothing ran."""
-    if not result.sum_ns:
-        return ""
-    if lane_count < 2:
-        return f"Busy {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
-    share = format_share(result.together_share)
-    best = f"at best {result.ideal_speedup:.2f}×"
-    if SpanKind.RANGE in counted:
-        gain = f"up to {result.speedup:.2f}× ({best}); ranges contain queueing"
-    else:
-        gain = f"{result.speedup:.2f}× ({best})"
-    return f"2 or more streams busy {share} of the time · speed-up of overlap {gain}"
 
 
 def _count(number: int, word: str) -> str:

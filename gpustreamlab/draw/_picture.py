@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gpustreamlab.analysis import Concurrency, busy_edges, concurrency, count_steps, counted_kinds, span_rows
+from gpustreamlab.analysis import Concurrency, busy_edges, concurrency, count_steps, counted_kinds, finding_text, span_rows
 from gpustreamlab.draw._columns import SpanColumns, columns_of
-from gpustreamlab.draw._header import Header, finding_text, plan_header
+from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._scene import Scene, plan_scene
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array, SpanKind

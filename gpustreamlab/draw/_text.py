@@ -15,6 +15,7 @@ from gpustreamlab.analysis import (
     concurrency,
     counted_kinds,
     display_name,
+    finding_text,
     format_ns,
     format_share,
     headline,
@@ -26,7 +27,6 @@ from gpustreamlab.analysis import (
 from gpustreamlab.draw._marks import plan_marks
 from gpustreamlab.draw._text_grid import choose_rows, plan_text_grid
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -113,8 +113,9 @@ def text_timeline(trace: Trace, width: int | None = None) -> str:
                  ╵0 ns           ╵100 ns         ╵200 ns
     A gemm 200 ns ×1   B copy 100 ns ×1
     ░▒▓█ busy share of a column of 6.1 ns
-    2 or more streams busy 20% of the time; speed-up of overlap
-    up to 1.20, at best 1.50
+    At most 20% of the time 2 or more streams worked at once;
+    gain at most 1.20× of 1.50×: ranges also contain the wait
+    for SMs
     Tier: ranges (event pairs; ranges contain queueing) · clock
     error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """
@@ -289,15 +290,7 @@ def _at_most(count: int) -> str:
 
 
 def _finding(trace: Trace, result: Concurrency) -> str:
-    if not result.sum_ns:
-        return "No stream was ever busy."
-    if len(trace.lanes) < 2:
-        return f"Busy {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
-    has_ranges = SpanKind.RANGE in counted_kinds(trace)
-    return (
-        f"2 or more streams busy {format_share(result.together_share)} of the time; speed-up of overlap "
-        f"{'up to ' if has_ranges else ''}{result.speedup:.2f}, at best {result.ideal_speedup:.2f}"
-    )
+    return finding_text(result, lane_count=len(trace.lanes), counted=counted_kinds(trace)) or "No stream was ever busy."
 
 
 def _ordered(text: str) -> str:

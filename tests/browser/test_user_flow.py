@@ -105,9 +105,8 @@ def test_quickstart_from_the_first_cell_to_the_kept_file(notebook, server, chrom
 def test_a_tab_that_slept_shows_what_came_meanwhile(lab):
     lab.start_in_kernel("work(100, 0.01)")
     lab.wait_for_more(0)
-    lab.freeze()
-    lab.page.wait_for_timeout(1_500)  # longer than the cell takes
-    lab.thaw()
+    with lab.asleep():
+        lab.page.wait_for_timeout(1_500)  # longer than the cell takes
     lab.wait_until("live.feed.store.spanCount === 100")
 
     assert lab.page.locator(".gsl-live-state").text_content() == "live"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.helpers.jupyter import KERNEL, PANEL, NotebookPage
@@ -35,7 +36,8 @@ WATCH = f"""() => {{
   window.gslSeen = []
   window.gslWatch = setInterval(() => {{
     const live = document.querySelector('.gsl-live')?.gslView
-    const count = live?.isStarted && live.feed.state.state === 'live' && {KERNEL}.status === 'busy' ? live.feed.store.spanCount : 0
+    const isLive = live?.isStarted && live.feed.state.state === 'live' && {KERNEL}.status === 'busy'
+    const count = isLive ? live.feed.store.spanCount : 0
     if (count && count !== window.gslSeen.at(-1)) window.gslSeen.push(count)
   }}, 50)
 }}"""
@@ -155,16 +157,18 @@ class LiveNotebook(NotebookPage):
         self.page.reload()
         self.wait_for_kernel()
 
-    def freeze(self):
-        """Put the tab to sleep, as browsers do with one that is not looked at for long."""
-        self._set_lifecycle("frozen")
-
-    def thaw(self):
-        self._set_lifecycle("active")
-
-    def _set_lifecycle(self, state):
+    @contextmanager
+    def asleep(self):
+        """Let no script of the page run meanwhile, as in a tab that the browser has put to sleep."""
         session = self.page.context.new_cdp_session(self.page)
-        session.send("Page.setWebLifecycleState", {"state": state})
+        paused = []
+        session.on("Debugger.paused", lambda _: paused.append(True))
+        session.send("Debugger.enable")
+        session.send("Debugger.pause")
+        while not paused:
+            self.page.wait_for_timeout(20)
+        yield
+        session.send("Debugger.resume")
         session.detach()
 
     def restart(self):
