@@ -15,7 +15,6 @@ from gpustreamlab.analysis import (
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.model import Trace
 
-
 _SMS_FACT = "SMs in use: at most; a busy partition counts as a whole, and a copy as if it needed SMs"
 
 
