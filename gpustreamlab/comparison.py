@@ -117,7 +117,7 @@ class Comparison:
         """Return the page in a frame; where frames are not shown, the tables below it say what differs."""
         frame = "width:100%;height:0;border:0;display:block"
         return (
-            '<div class="gpustreamlab-comparison">'
+            '<div class="gpustreamlab-comparison mathjax_ignore">'
             f'<iframe title="Comparison of two timelines" style="{frame}" srcdoc="{escape(self._page())}"></iframe>'
             f"<details><summary>The same as tables</summary>{comparison_tables_html(self._result)}</details>"
             "</div>"

@@ -71,7 +71,7 @@ def format_share(share: float) -> str:
     """
     if share != share:
         return "-"
-    if 0 < share < 0.005:
+    if 0 < share <= 0.005:
         return "<1%"
     if 0.995 <= share < 1:
         return ">99%"

@@ -181,6 +181,7 @@ class Trace:
         object.__setattr__(self, "extra", MappingProxyType(extra))
         for name in ("names", "lanes", "threads", "partitions", "layouts", "markers"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "markers", tuple(sorted(self.markers, key=lambda marker: marker.time_ns)))
 
     def _validate_tables(self) -> None:
         require_text("names", self.names)

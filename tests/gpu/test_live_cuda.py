@@ -36,14 +36,11 @@ def test_a_refresh_returns_while_the_device_works(lab, feed):
     lab.synchronize()
     with lab.on(stream, "long"):
         spin(lab, 400_000_000)
-    began_s = time.perf_counter()
     update = feed.refresh()
-    taken_s = time.perf_counter() - began_s
 
     assert not stream.query()
     assert sent_count(update) == 1
     assert update.facts["pending"] == 1
-    assert taken_s < 0.2
 
 
 def test_a_thread_that_refreshes_sends_every_span_once(lab, feed):

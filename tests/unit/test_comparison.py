@@ -87,3 +87,9 @@ def test_other_formats_are_refused_with_what_works(tmp_path):
 def test_file_that_cannot_be_written_is_an_error_of_ours(tmp_path):
     with pytest.raises(TraceFileError):
         compare(pipeline_trace(), pipeline_trace()).save(tmp_path / "nowhere" / "x.html")
+
+
+def test_names_are_no_mathematics_in_a_notebook():
+    html = compare(evil_trace(), evil_trace())._repr_mimebundle_()["text/html"]
+
+    assert html.startswith('<div class="gpustreamlab-comparison mathjax_ignore">')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpustreamlab.analysis import merge_narrow
 from gpustreamlab.draw import plan_picture, timeline_svg
 from gpustreamlab.draw._partition_svg import _means
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
+from gpustreamlab.model import Marker
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
@@ -60,7 +62,8 @@ def test_picture_has_header_lanes_axis_and_bar_labels():
         "132 SMs",
         "whole card · 132 SMs",
         "filter",
-        "3 busy",
+        "max 3",
+        "streams busy",
         "0 ms",
         "7 ms",
     ):
@@ -121,7 +124,19 @@ def test_merged_bar_has_the_colour_of_its_longest_span():
     trace = make_trace([("a", "x", 0, 1), ("a", "y", 1, 9), ("a", "x", 9, 10), ("a", "x", 1_000_000, 2_000_000)])
     styles = plan_picture(trace).scene.styles
     svg = timeline_svg(trace)
-    assert re.search(rf'<path d="M[^"]*h1.0v20.0h-1.0z" fill="{styles[1].fill}" fill-opacity="1"/>', svg)
+    assert re.search(rf'<path d="M[^"]*h1.0v20.0h-1.0z" fill="{styles[1].fill}" fill-opacity="0.3"/>', svg)
+
+
+def test_narrow_bar_is_as_pale_as_its_px_are_idle():
+    spans = [("a", "x", 0, 600), ("b", "y", 0, 3_000), ("c", "z", 0, 30), ("d", "end", 0, 900_000)]
+    looks = dict(
+        re.findall(
+            r'<path d="M[^"]*?h([\d.]+)v20.0[^"]*" fill="#[^"]*" fill-opacity="([\d.]+)"', timeline_svg(make_trace(spans))
+        )
+    )
+    # One px is about 1 µs: of those that are narrower, the colour says how busy it was.
+    assert looks == {"1.0": "0.3", "2.8": "1"}
+    assert 'fill-opacity="0.6"' in timeline_svg(make_trace(spans))
 
 
 def test_instant_is_drawn_and_nothing_covers_it():
@@ -163,6 +178,33 @@ def test_picture_marks_changes_of_the_layout():
     assert "prefill 96 SMs, decode 36 SMs" in shown
     assert "prefill 96→64, decode 36→68" in shown
     assert "decode · 36→68 SMs" in shown
+
+
+def marked(*markers):
+    trace = repartition_trace()
+    start_ns = int(trace.start_ns.min())
+    return replace(trace, markers=tuple(Marker(time_ns=start_ns + at, text=text, kind=kind) for at, text, kind in markers))
+
+
+def test_labels_of_changes_win_over_those_of_marks_and_these_over_cells():
+    first_ns = repartition_trace().layouts[0].time_ns - int(repartition_trace().start_ns.min())
+    trace = marked((first_ns - 9, "In [4]", "cell"), (first_ns - 5, "warm up", "mark"), (first_ns - 1, "In [5]", "cell"))
+    shown = texts(timeline_svg(trace))
+    assert "prefill 96 SMs, decode 36 SMs" in shown
+    assert "warm up" in shown
+    assert not {"In [4]", "In [5]"} & set(shown)
+
+
+def test_lines_of_changes_are_dashed_and_those_of_marks_and_cells_dotted():
+    svg = timeline_svg(marked((100_000, "In [4]", "cell"), (400_000, "warm up", "mark")))
+    looks = re.findall(r'stroke="(#\w+)" stroke-width="1.5" stroke-dasharray="([\d. ]+)"', svg)
+    assert looks == [("#8a4b00", "5 3"), ("#8a4b00", "5 3"), ("#0550ae", "1.5 3"), ("#57606a", "1.5 3")]
+
+
+def test_strip_of_sms_says_which_partition_has_how_many():
+    shown = texts(timeline_svg(repartition_trace()))
+    assert [text for text in shown if re.fullmatch(r"([AB] )?\d+", text) and text != "0"] == ["132", "A 96", "A 64"]
+    assert "in use" in shown
 
 
 def test_picture_without_partitions_has_no_sign_of_them():

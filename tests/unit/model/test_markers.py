@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -42,3 +43,22 @@ def test_a_file_from_before_markers_has_none(tmp_path):
 def test_a_marker_that_cannot_be_is_refused(text, kind):
     with pytest.raises(TraceError, match="Marker"):
         Marker(time_ns=0, text=text, kind=kind)
+
+
+@pytest.mark.parametrize("time_ns", ["x", None, 1.5, float("nan"), True, 1 << 70])
+def test_a_moment_that_cannot_be_is_refused(time_ns):
+    with pytest.raises(TraceError, match="time_ns"):
+        Marker(time_ns=time_ns, text="a", kind="mark")
+
+
+def test_a_moment_of_numpy_is_saved_as_any_other(tmp_path):
+    marker = Marker(time_ns=np.int64(5), text="a", kind="mark")
+    with_markers(pipeline_trace(), marker).save(tmp_path / "run.parquet")
+
+    assert Trace.load(tmp_path / "run.parquet").markers[0].time_ns == 5
+
+
+def test_markers_stand_in_order_of_time():
+    late, early = (Marker(time_ns=time_ns, text="a", kind="mark") for time_ns in (9, 2))
+
+    assert with_markers(pipeline_trace(), late, early).markers == (early, late)
