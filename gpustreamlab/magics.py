@@ -6,9 +6,11 @@ import argparse
 import keyword
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NoReturn, TypeGuard
 
+import numpy as np
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
 from IPython.display import display
@@ -180,7 +182,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
                 stream.wait(other)
             around = _selected(session.on(stream, label), stream, synchronize=arguments.sync or arguments.show)
             if arguments.show:
-                around = _shown(session, around)
+                around = _shown(session, stream, around, label)
         return code.run_async(self.shell.user_ns, around) if code.is_async else code.run(self.shell.user_ns, around)
 
     @line_magic  # type: ignore[untyped-decorator]
@@ -327,12 +329,28 @@ def _selected(selection: Selection, stream: Stream, *, synchronize: bool) -> Ite
 
 
 @contextmanager
-def _shown(session: Session, around: AbstractContextManager[None]) -> Iterator[None]:
-    """Show the ranges of a cell below it, when it has run."""
+def _shown(session: Session, stream: Stream, around: AbstractContextManager[None], label: str) -> Iterator[None]:
+    """Show the ranges of a cell below it, when it has run or failed."""
     checkpoint = session.checkpoint()
-    with around:
-        yield
-    display(Timeline(session.trace_since(checkpoint)))
+    try:
+        with around:
+            yield
+    except Exception:
+        # Whatever goes wrong here, the cell's own error is what the user has to see.
+        with suppress(Exception):
+            stream.synchronize()
+            _show_slice(session, checkpoint, label)
+        raise
+    _show_slice(session, checkpoint, label)
+
+
+def _show_slice(session: Session, checkpoint: int, label: str) -> None:
+    """Show what was recorded since a checkpoint, of the streams that had any of it."""
+    trace = session.trace_since(checkpoint)
+    used = np.unique(trace.lane)
+    lanes = tuple(trace.lanes[lane] for lane in used.tolist())
+    titled = replace(trace.metadata, title=label)
+    display(Timeline(replace(trace, lane=np.searchsorted(used, trace.lane).astype(np.int32), lanes=lanes, metadata=titled)))
 
 
 @contextmanager

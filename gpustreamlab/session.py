@@ -611,6 +611,8 @@ class Session:
         OptionError
             If an argument is out of range, or no trace.
         """
+        if not isinstance(live, bool):
+            raise OptionError(f"live is {live!r}; it is True or False. Use lab.timeline(live=False) for a picture of now.")
         check_refresh_hz(refresh_hz)
         check_span_limit("capacity", capacity)
         if trace is not None and not isinstance(trace, Trace):

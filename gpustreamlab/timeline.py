@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from os import PathLike
 from pathlib import Path
@@ -36,6 +37,11 @@ class Timeline:
     trace
         The spans.
 
+    Raises
+    ------
+    OptionError
+        If it is no trace.
+
     Examples
     --------
     >>> from gpustreamlab.model import Device, Trace, TraceMetadata
@@ -48,6 +54,8 @@ class Timeline:
     """
 
     def __init__(self, trace: Trace) -> None:
+        if not isinstance(trace, Trace):
+            raise OptionError(f"A Timeline is drawn of a trace, not of a {type(trace).__name__}. Use {_what_to_type(trace)}.")
         self._trace = trace
 
     @property
@@ -96,7 +104,8 @@ class Timeline:
         return f"<{headline(self.trace)}>"
 
     def __str__(self) -> str:
-        return text_timeline(self.trace)
+        # print() writes it to stdout, which may know no blocks: PYTHONIOENCODING=ascii, LANG=C, some terminals.
+        return text_timeline(self.trace, encoding=getattr(sys.stdout, "encoding", None) or "utf-8")
 
     def __rich__(self) -> TextTimeline:
         return TextTimeline(self.trace)
@@ -133,6 +142,15 @@ def load_trace(path: str | PathLike[str]) -> Trace:
         If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
     """
     return Trace.load(path)
+
+
+def _what_to_type(given: object) -> str:
+    """Return the call that makes a timeline of what was given instead of a trace."""
+    if isinstance(given, (str, PathLike)):
+        return "gpustreamlab.Timeline(gpustreamlab.load_trace('run.parquet'))"
+    if isinstance(getattr(type(given), "trace", None), property):  # a session, or a timeline
+        return "lab.timeline() or gpustreamlab.Timeline(lab.trace)"
+    return "lab.timeline() for what ran so far, or gpustreamlab.Timeline(gpustreamlab.load_trace('run.parquet'))"
 
 
 def _write_html(trace: Trace, target: Path, _scale: float) -> None:

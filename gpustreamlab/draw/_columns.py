@@ -108,6 +108,9 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
     )
 
 
+FORMAT = 1
+"""Version of the manifest and its bytes; a viewer refuses one that it does not know."""
+
 Spec: TypeAlias = int | dict[str, int] | None
 """How one column is read: its constant value; where it lies, and how; None where it follows from the others."""
 
@@ -130,7 +133,7 @@ def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, 
     parts = _Parts(is_shuffled=level is not None)
     opens = _row_opens(columns.row)
     manifest = {
-        "format": 1,
+        "format": FORMAT,
         "n": len(columns),
         "deflated": level is not None,
         "runs": _runs(columns.row, opens),

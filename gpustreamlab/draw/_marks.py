@@ -14,6 +14,9 @@ MARK_PX = 17
 MAX_MARKS = 500
 """Most moments of a sort that are marked; the last are kept, and the page says how many are not."""
 
+MARK_RANKS = {"layout": 0, "mark": 1, "cell": 2}
+"""Whose label wins where there is no room for all: what was asked for comes before what happens anyway."""
+
 TEXT_LIMIT = 60
 """How many characters of a moment's name are shown."""
 
@@ -39,8 +42,8 @@ def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark,
 
 
 def mark_row_count(marks: Sequence[Mark]) -> int:
-    """Return how many lines the labels of marks have."""
-    return 0 if not marks else 1 if len(marks) < 4 else 2
+    """Return how many lines the labels of marks have: a second one as soon as two marks may be too near to each other."""
+    return min(2, len(marks))
 
 
 def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:

@@ -178,7 +178,7 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     shapes: dict[tuple[str, str, str], list[str]] = {}
     labels: dict[str, list[str]] = {}
     for row, name, kind, begin, end, count, alpha in zip(
-        rows, names, kinds, x0, x1, items.count.tolist(), _alphas(items), strict=True
+        rows, names, kinds, x0, x1, items.count.tolist(), _alphas(items, plot), strict=True
     ):
         top = plot.y(float(scene.row_top[row]))
         height = max(LEAST_ROW_PX, float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y)
@@ -186,7 +186,7 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
         fill, hatch = scene.kind_fill[kind] or style.fill, scene.kind_hatch[kind] or style.hatch
         width = max(1.0, end - begin)
         is_wide = width >= LEAST_LINED_PX and count == 1
-        shapes.setdefault((fill, hatch if is_wide else " ", alpha if count > 1 or is_wide else "1"), []).append(
+        shapes.setdefault((fill, hatch if is_wide else " ", alpha), []).append(
             f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
         )
         if count == 1 and height >= 11 and (label := _bar_label(picture.trace.names[name], width - 8)):
@@ -210,11 +210,13 @@ def _bar_shapes(shapes: Mapping[tuple[str, str, str], Sequence[str]]) -> Iterato
             yield f'<path d="{"".join(paths)}" fill="{over}"/>'
 
 
-def _alphas(items: Merged) -> list[str]:
-    """Return how opaque each bar is: an empty text for a span of its own, else by the share of its time that is busy."""
-    width_ns = np.maximum(1, items.right_ns - items.left_ns)
+def _alphas(items: Merged, plot: SVGPlot) -> list[str]:
+    """Return how opaque each bar is: an empty text for a span with a border, else by the share of its px that is busy."""
+    width_ns = np.maximum(1 / plot.scale_x, items.right_ns - items.left_ns)
+    width_px = width_ns * plot.scale_x
     density = np.clip(items.busy_ns / width_ns, LEAST_ALPHA, 1).round(1)
-    return [f"{alpha:g}" if count > 1 else "" for alpha, count in zip(density.tolist(), items.count.tolist(), strict=True)]
+    is_own = (items.count == 1) & (width_px >= LEAST_LINED_PX)
+    return ["" if own else f"{alpha:g}" for alpha, own in zip(density.tolist(), is_own.tolist(), strict=True)]
 
 
 def _bar_label(name: str, room_px: float) -> str:
@@ -247,7 +249,8 @@ def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     path = step_path(since_ns, counts.astype(np.float64), plot, bottom_px=bottom, scale=STRIP_PX / most)
     if path:
         yield f'<path d="{path}" fill="#4c8dae" fill-opacity=".75"/>'
-    yield svg_text(plot.left_px - 8, top + 8, f"{most:,} busy", "end", INK, 11)
+    yield svg_text(plot.left_px - 8, top + 8, f"max {most:,}", "end", INK, 11)
+    yield svg_text(plot.left_px - 8, top + 22, "streams busy", "end", SOFT, 11)
     yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
 
 

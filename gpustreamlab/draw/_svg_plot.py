@@ -24,7 +24,7 @@ SMS_STRIP_PX = 56
 BAND_PX = 22
 """Width of the coloured band left of a partition's lanes."""
 
-INK, SOFT, GRID, PAPER, WARN = "#1b1f24", "#57606a", "#d0d7de", "#ffffff", "#8a4b00"
+INK, SOFT, GRID, PAPER, WARN, ACCENT = "#1b1f24", "#57606a", "#d0d7de", "#ffffff", "#8a4b00", "#0550ae"
 
 _STRIP_GAP_PX = 10
 

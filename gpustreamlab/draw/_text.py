@@ -24,6 +24,7 @@ from gpustreamlab.analysis import (
     source_facts,
     time_ticks,
 )
+from gpustreamlab.draw._ascii import can_write, write_ascii
 from gpustreamlab.draw._marks import plan_marks
 from gpustreamlab.draw._text_grid import choose_rows, plan_text_grid
 from gpustreamlab.model import Trace
@@ -74,13 +75,13 @@ class TextTimeline:
         self._trace = trace
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield from _lines(self._trace, options.max_width)
+        yield from _lines(self._trace, options.max_width, options.encoding)
 
     def __str__(self) -> str:
         return text_timeline(self._trace)
 
 
-def text_timeline(trace: Trace, width: int | None = None) -> str:
+def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "utf-8") -> str:
     """Draw a trace as plain text.
 
     Parameters
@@ -89,6 +90,8 @@ def text_timeline(trace: Trace, width: int | None = None) -> str:
         The spans.
     width
         How many columns it may take, from `MIN_TEXT_WIDTH`; None takes the terminal's width, or 80 where there is none.
+    encoding
+        What it will be written in. Where that lacks any of its signs, all are those of ASCII.
 
     Returns
     -------
@@ -120,11 +123,21 @@ def text_timeline(trace: Trace, width: int | None = None) -> str:
     error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
-    return "\n".join(line.plain.rstrip() for line in _lines(trace, columns))
+    return "\n".join(line.plain.rstrip() for line in _lines(trace, columns, encoding))
 
 
-def _lines(trace: Trace, width: int) -> list[Text]:
+def _lines(trace: Trace, width: int, encoding: str) -> list[Text]:
     width = min(max(width, MIN_TEXT_WIDTH), MAX_TEXT_WIDTH)
+    lines = _unicode_lines(trace, width)
+    if all(can_write(line.plain, encoding) for line in lines):
+        return lines
+    for line in lines:
+        line.plain = write_ascii(line.plain)
+    # Some signs are two there.
+    return [part for line in lines for part in (_wrapped_text(line, width) if line.cell_len > width else [line])]
+
+
+def _unicode_lines(trace: Trace, width: int) -> list[Text]:
     lines: list[Text] = []
     if len(trace):
         picture = _Picture(trace, width)
@@ -319,10 +332,15 @@ def _fitted(text: str, width: int, *, pad: bool = True) -> str:
 
 
 def _wrapped(text: str, width: int, style: str = "") -> list[Text]:
-    from rich.console import Console
     from rich.text import Text
 
-    return list(Text(text, style).wrap(Console(width=width), width))
+    return _wrapped_text(Text(text, style), width)
+
+
+def _wrapped_text(text: Text, width: int) -> list[Text]:
+    from rich.console import Console
+
+    return list(text.wrap(Console(width=width), width))
 
 
 def _packed(entries: Sequence[Text], width: int) -> list[Text]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpustreamlab.draw import SpanColumns, draw_figure, pack_columns
 from gpustreamlab.errors import OptionError
+from gpustreamlab.live._finding import FindingWatch
 from gpustreamlab.live._spans import MAX_SPANS, SpanReader
 from gpustreamlab.live._tables import TablePlanner
 from gpustreamlab.recorder import Recorder
@@ -69,6 +70,7 @@ class LiveFeed:
         self._lock = threading.RLock()
         self._reader = SpanReader(recorder, capacity)
         self._planner = TablePlanner(recorder)
+        self._finding = FindingWatch(recorder)
         self._number = 0
         self._pending_count = 0
         with recorder.observing():
@@ -81,14 +83,27 @@ class LiveFeed:
             new = self._reader.read_new(self.max_rate)
             self._pending_count = self._recorder.pending_count
             now_ns = self._recorder.now_ns()
-            changed = self._planner.changes(self._reader, title=self._title(), now_ns=now_ns)
-            is_cleared = self._reader.clear_count != clear_count
+            is_cleared = new.is_moved or self._reader.clear_count != clear_count
+            if self._reader.clear_count != clear_count:
+                self._finding.forget()
+            changed = self._planner.changes(self._reader, title=self._title(), now_ns=now_ns, finding=self._finding.text)
             if not (new.span_count or changed or is_cleared or self._pending_count != pending):
                 return None
             self._number += 1
-            merged = new.span_count - len(new.columns)
-            facts = changed | {"missed": new.missed_count, "merged": merged, "is_cleared": is_cleared}
-            return self._pack(facts, new.columns, now_ns, level=None)
+            merged = 0 if new.is_moved else new.span_count - len(new.columns)
+            facts = {"missed": new.missed_count, "merged": merged, "is_cleared": is_cleared, "is_moved": new.is_moved}
+            return self._pack(changed | facts, new.columns, now_ns, level=None)
+
+    def find(self, *, is_last: bool = False) -> None:
+        """Find out how much ran at once; the next refresh tells it. Does nothing where that was found shortly before.
+
+        Parameters
+        ----------
+        is_last
+            Whether to do it in any case.
+        """
+        with self._recorder.observing():
+            self._finding.look(self._reader.span_count, is_last=is_last)
 
     def snapshot(self) -> Update:
         """Return everything up to the last refresh, for a page that comes later or has missed something."""
@@ -110,6 +125,7 @@ class LiveFeed:
             "number": self._number,
             "manifest": manifest,
             "now_ns": float(now_ns - self._reader.zero_ns),
+            "clear_count": self._reader.clear_count,
             "pending": self._pending_count,
         }
         return Update(facts=facts | common, blob=blob)

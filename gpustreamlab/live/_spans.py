@@ -15,6 +15,8 @@ from gpustreamlab.typing import Int64Array
 
 MAX_SPANS = 10_000_000
 """Most spans that a page may hold: the memory of a browser's tab is finite."""
+MOVED_SPANS = 200_000
+"""Most spans that are sent once more so that the axis begins at the first of them."""
 
 
 class NewSpans(NamedTuple):
@@ -26,6 +28,8 @@ class NewSpans(NamedTuple):
     """How many spans came."""
     missed_count: int
     """How many were overwritten before they could be read."""
+    is_moved: bool = False
+    """Whether `columns` are all spans so far: one that started before the page's zero came, which has moved there."""
 
 
 class SpanReader:
@@ -50,17 +54,22 @@ class SpanReader:
         """The rows of the spans since then."""
         self.zero_ns = 0
         """The clock's time that is the page's zero."""
+        self.start_ns = 0
+        """First start so far; before the zero where that could not move any more."""
         self.end_ns = 0
         """Last end so far."""
         self.span_count = 0
         """Spans since the recorder was cleared."""
-        self._has_zero = False
         self._since = 0
         self._codes, self._ends = CodeRing(capacity), EdgeEnds()
         self._edge_cursor = 0
 
     def read_new(self, most: int = MAX_SPANS) -> NewSpans:
-        """Return what is new, with narrow spans merged where there are more than so many."""
+        """Return what is new, with narrow spans merged where there are more than so many.
+
+        Spans come in the order of their ends, so the first start may come late. The zero then moves there, and as all times
+        count from it, what is returned is everything so far.
+        """
         awaited = self.rows.awaited
         drained, relatives = self._recorder.drain_family(self.cursor, awaited)
         number = drained.columns["number"]
@@ -73,22 +82,19 @@ class SpanReader:
         codes = self.rows.add(self._arrived(drained.columns), OpenSpans(relatives.number, relatives.parent, relatives.lane))
         self._codes.put(first, codes)
         self.cursor = drained.cursor
-        if len(codes):
-            self.span_count += len(codes)
-            self._find_zero(drained.columns["start_ns"], relatives)
-            self.end_ns = max(self.end_ns, int(drained.columns["end_ns"].max()))
-        start_ns, end_ns = drained.columns["start_ns"] - self.zero_ns, drained.columns["end_ns"] - self.zero_ns
-        self._ends.remember(number, codes, start_ns, end_ns)
-        columns = self._columns(drained, codes, self._ends.resolve(self._new_edges()), most)
-        return NewSpans(columns, len(codes), missed)
+        is_moved = self._note_extent(drained.columns, relatives)
+        self._ends.remember(number, codes, drained.columns["start_ns"], drained.columns["end_ns"])
+        edges = self._ends.resolve(self._new_edges())
+        columns = self.read_again(self.first) if is_moved else self._columns(drained, codes, edges, most)
+        return NewSpans(columns, len(codes), missed, is_moved)
 
     def read_again(self, first: int) -> SpanColumns:
         """Return the spans that were read before, from an append index on."""
         drained = self._recorder.read(max(first, self.first), self.cursor)
         codes = self._codes.get(self.cursor - len(drained.columns["number"]), self.cursor)
-        start_ns, end_ns = (drained.columns[name] - self.zero_ns for name in ("start_ns", "end_ns"))
         edges, _ = self._recorder.edges_from(0)
-        arrows = find_edges(_pairs(edges), drained.columns["number"], codes, start_ns, end_ns)
+        ends = (drained.columns[name] for name in ("start_ns", "end_ns"))
+        arrows = find_edges(_pairs(edges), drained.columns["number"], codes, *ends)
         return self._columns(drained, codes, arrows, MAX_SPANS)
 
     def _forget_lost(self, awaited: Collection[int], number: Int64Array, relatives: Relatives) -> None:
@@ -105,8 +111,7 @@ class SpanReader:
     def _start_anew(self, first: int) -> None:
         meta = self._recorder.tables().metadata
         self.rows = LiveRows(meta.clock_error_ns + meta.range_error_ns)
-        self.zero_ns, self.end_ns, self.span_count = 0, 0, 0
-        self._has_zero = False
+        self.zero_ns, self.start_ns, self.end_ns, self.span_count = 0, 0, 0, 0
         self._since = first
         self._codes, self._ends = CodeRing(self.capacity), EdgeEnds()
         self._edge_cursor = 0
@@ -123,12 +128,22 @@ class SpanReader:
             sms=sms[columns["partition"]],
         )
 
-    def _find_zero(self, start_ns: Int64Array, relatives: Relatives) -> None:
-        """Let the axis begin at the first start. A range that is still open started before what it encloses."""
-        if not self._has_zero:
+    def _note_extent(self, columns: Mapping[str, Int64Array], relatives: Relatives) -> bool:
+        """Note how far the spans reach; tell whether the zero has moved, and with it those that were read before."""
+        count = len(columns["start_ns"])
+        if not count:
+            return False
+        first_ns, last_ns = int(columns["start_ns"].min()), int(columns["end_ns"].max())
+        is_begin = not self.span_count
+        self.span_count += count
+        self.start_ns = first_ns if is_begin else min(self.start_ns, first_ns)
+        self.end_ns = last_ns if is_begin else max(self.end_ns, last_ns)
+        is_moved = not is_begin and first_ns < self.zero_ns and self.cursor - self.first <= MOVED_SPANS
+        if is_begin or is_moved:
+            # A range that is still open started before what it encloses.
             opened = [self._recorder.to_clock_ns(host_ns) for host_ns in relatives.queued_host_ns.tolist()]
-            self.zero_ns = min([int(start_ns.min()), *opened])
-            self._has_zero = True
+            self.zero_ns = min([first_ns, *opened])
+        return is_moved
 
     def _new_edges(self) -> Int64Array:
         edges, self._edge_cursor = self._recorder.edges_from(self._edge_cursor)
@@ -157,7 +172,7 @@ class SpanReader:
             place=drained.cursor - len(codes) + order,
             count=count,
             busy_ns=busy_ns,
-            edges=edges,
+            edges=edges - np.array([self.zero_ns, 0, self.zero_ns, 0]),
         )
 
 

@@ -46,17 +46,17 @@ class TablePlanner:
         self.planned: dict[str, Any] = {}
         """The tables as they were sent last, without names."""
 
-    def changes(self, reader: SpanReader, *, title: str, now_ns: int) -> dict[str, Any]:
+    def changes(self, reader: SpanReader, *, title: str, now_ns: int, finding: str = "") -> dict[str, Any]:
         """Return what has changed since the last time: ``tables``, ``header`` and ``names``."""
-        version = self._recorder.tables_version(), title
+        version = self._recorder.tables_version(), title, finding, reader.zero_ns
         now_s = time.monotonic()
         is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
         if (*version, reader.rows.version) == self._version and not is_stale:
             return {}
         self._counted, self._counted_s = reader.span_count, now_s
         trace = self._recorder.tables(title=title)
-        spans_ns = float(max(0, reader.end_ns - reader.zero_ns))
-        header = plan_header(trace, span_count=reader.span_count, width_ns=spans_ns)
+        spans_ns = float(reader.end_ns - reader.start_ns)
+        header = plan_header(trace, finding=finding, span_count=reader.span_count, width_ns=spans_ns)
         changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header) | self._new_names()
         self._version = (*version, reader.rows.version)  # lanes without spans were given rows
         return changed

@@ -28,14 +28,23 @@ class Updater:
     ----------
     step
         Returns False where nothing is left to do: the thread then ends. What it raises is logged, and the thread ends.
+    aside
+        Called after each step. It keeps its own measure: how long it takes does not make steps rarer.
     refresh_hz
         Calls a second, at most.
     name
         Name of the thread.
     """
 
-    def __init__(self, step: Callable[[], bool], *, refresh_hz: float = DEFAULT_REFRESH_HZ, name: str) -> None:
-        self._step = step
+    def __init__(
+        self,
+        step: Callable[[], bool],
+        *,
+        aside: Callable[[], object] = bool,
+        refresh_hz: float = DEFAULT_REFRESH_HZ,
+        name: str,
+    ) -> None:
+        self._step, self._aside = step, aside
         self._period_s = 1 / check_refresh_hz(refresh_hz)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -62,10 +71,11 @@ class Updater:
             try:
                 if not self._step():
                     return
+                worked_s = time.perf_counter() - began_s
+                self._aside()
             except Exception:  # noqa: BLE001 - a view that fails must not disturb the work it shows
                 _log.exception("%s ends: it could not be updated.", threading.current_thread().name)
                 return
-            worked_s = time.perf_counter() - began_s
             pause_s = max(self._period_s - worked_s, REST * worked_s)
 
 

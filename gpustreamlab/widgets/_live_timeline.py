@@ -71,7 +71,7 @@ class LiveTimeline(Timeline):
         self._last_trace: Trace | None = None
         self._shown_count = 0  # spans in the last picture
         self._stop_following: Callable[[], None] | None = None
-        self._updater = Updater(_step_of(self), refresh_hz=refresh_hz, name="gpustreamlab live timeline")
+        self._updater = Updater(_step_of(self), aside=_find_of(self), refresh_hz=refresh_hz, name="gpustreamlab live timeline")
         self._name = repr(target)
 
     @property
@@ -120,14 +120,25 @@ class LiveTimeline(Timeline):
             page.say("live")
             return True
 
+    def find(self, *, is_last: bool = False) -> None:
+        """Find out how much ran at once, at most once a second; the next `refresh` tells the page."""
+        feed = self._feed
+        if feed is not None and self._page is not None:
+            feed.find(is_last=is_last)
+
     def finish(self) -> None:
         """Send the rest, and make every output a picture that stays. Idempotent; what fails is logged."""
         self._updater.stop()
-        for step in (self.refresh, self._freeze, self._leave_pictures):
+        for step in (self._refresh_whole, self._freeze, self._leave_pictures):
             try:
                 step()
             except Exception as error:  # noqa: BLE001 - a view that fails must not keep a session from closing
                 _log.warning("The live timeline could not be finished: %s", error, exc_info=error)
+
+    def _refresh_whole(self) -> None:
+        if self.refresh():  # takes what has ended, which is then looked at
+            self.find(is_last=True)
+            self.refresh()
 
     def _ipython_display_(self) -> None:
         shell = running_kernel_shell()
@@ -175,7 +186,7 @@ class LiveTimeline(Timeline):
         update = feed.refresh() if feed is not None and self._page is None else None
         if update is None:
             return
-        if update.facts["is_cleared"] and self._shown_count:
+        if update.facts["is_cleared"] and not update.facts["is_moved"] and self._shown_count:
             self._displays.clear()  # the picture stays as it is: it shows what was forgotten
         self._publish_pictures(self._displays)
 
@@ -226,6 +237,18 @@ def _step_of(timeline: LiveTimeline) -> Callable[[], bool]:
         return live is not None and live.refresh()
 
     return step
+
+
+def _find_of(timeline: LiveTimeline) -> Callable[[], None]:
+    """Return what the thread calls besides."""
+    known = weakref.ref(timeline)
+
+    def find() -> None:
+        live = known()
+        if live is not None:
+            live.find()
+
+    return find
 
 
 def _after_cell_of(timeline: LiveTimeline) -> Callable[[object], None]:

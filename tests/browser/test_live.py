@@ -155,6 +155,61 @@ def test_spans_from_before_the_view_are_there(open_lab):
     assert lab.errors == []
 
 
+LATE = """
+with lab.on("decode", "long"):
+    spin(lab, 50_000_000)
+for part in range(3):
+    with lab.on("prefill", "short"):
+        spin(lab, 1_000_000)
+lab.streams["prefill"].synchronize()
+"""
+
+
+@pytest.fixture
+def late_start(lab):
+    """Show work that has ended, while other work that started before it goes on; say what has to move along."""
+    lab.kernel(LATE)
+    lab.wait_until("live.feed.store.spanCount === 3")
+    lab.ask("live.viewer.view.set('isFollowing', false)")
+    lab.ask("live.viewer.view.setRange(0, 1e6)")
+    lab.ask("live.viewer.view.set('selection', { start: 1e5, end: 2e5, lanes: new Set([0]) })")
+    lab.ask("live.viewer.view.show(0, 1)")
+    lab.ask("live.viewer.view.setRange(100_000, 600_000)")
+    return lab
+
+
+WINDOW = "[view.x0, view.x1, view.selection.start, view.store.row(0).start[view.pinned.index]]"
+
+
+def test_an_earlier_start_that_comes_late_moves_zero_and_what_is_looked_at_along(late_start):
+    lab = late_start
+    zero_ns = int(lab.ask("live.feed.tables.zero_ns"))
+    before = lab.ask(WINDOW.replace("view.", "live.viewer.view."))
+    lab.kernel("lab.synchronize()")
+    lab.wait_until("live.feed.store.spanCount === 4")
+    lab.wait_until("!live.head.finding.hidden")
+    moved_ns = zero_ns - int(lab.ask("live.feed.tables.zero_ns"))
+    after = lab.ask(WINDOW.replace("view.", "live.viewer.view."))
+
+    assert moved_ns > 0
+    assert after == pytest.approx([at + moved_ns for at in before])
+    assert lab.ask("live.feed.store.firstNs") == 0
+    assert lab.ask("live.feed.look.range") == pytest.approx(after[:2])
+    assert "2 or more streams" in lab.ask("live.head.finding.textContent")
+    lab.keep("earlier-start")
+
+
+def test_who_follows_sees_an_earlier_start_too(lab):
+    lab.kernel(LATE)
+    lab.wait_until("live.feed.store.spanCount === 3")
+    lab.ask("live.viewer.view.set('isFollowing', true)")
+    lab.kernel("lab.synchronize()")
+    lab.wait_until("live.feed.store.spanCount === 4")
+
+    assert lab.ask("live.viewer.view.isFollowing")
+    assert lab.ask("live.viewer.view.x0 <= 0 && live.viewer.view.x1 >= live.feed.store.lastNs")
+
+
 def test_a_page_reload_shows_everything_again(lab):
     lab.kernel("work(50)")
     lab.wait_until(f"live.feed.store.spanCount === {50 * SPANS_A_STEP}")

@@ -124,8 +124,37 @@ def test_keys_with_modifiers_belong_to_the_browser(read):
     assert reader.window() == before
 
 
-def test_keys_need_the_pointer_or_the_focus(read):
+def test_keys_work_at_once_on_a_page_of_one_timeline(read):
     reader = read(pipeline_trace())
+    before = reader.window()
+    reader.press("w")
+    assert reader.window()[1] - reader.window()[0] == pytest.approx((before[1] - before[0]) / 1.5)
+    reader.press("ArrowRight")
+    assert reader.pinned()
+
+
+def test_keys_that_scroll_are_left_to_a_page_that_is_higher_than_the_window(read):
+    reader = read(pipeline_trace(), height=300)
+    reader.press("PageDown")
+    reader.page.wait_for_function("scrollY > 0")
+    reader.press("ArrowDown")
+    assert reader.pinned() is None
+
+
+def test_keys_in_a_frame_need_the_pointer_or_the_focus(read):
+    reader = read(pipeline_trace())
+    before = reader.window()
+    reader.page.evaluate("Object.defineProperty(window, 'parent', { value: {} })")
+    reader.press("w")
+    assert reader.window() == before
+    reader.page.mouse.move(*reader.at(2 * MS, 8))
+    reader.press("w")
+    assert reader.window() != before
+
+
+def test_keys_need_the_pointer_or_the_focus_on_a_page_of_several(read):
+    reader = read(pipeline_trace())
+    reader.page.evaluate("document.body.append(Object.assign(document.createElement('div'), { className: 'gsl-viewer' }))")
     reader.page.evaluate(
         "document.body.append(Object.assign(document.createElement('p'), { id: 'below', textContent: 'below' }))"
     )
@@ -213,10 +242,62 @@ def test_shift_drag_sums_up_a_window_and_moves_nothing(read):
     reader.js("w.set('selection', { ...w.selection, start: 2e6, end: 6e6 })")
     assert _tables(reader) == {
         "Streams": [["prefill", "3.40 ms", "85%", "2"], ["decode", "2.80 ms", "70%", "8"], ["kv", "500 µs", "13%", "2"]],
-        "Names": [["gemm", "3.40 ms", "51%", "2"], ["attention", "2.80 ms", "42%", "8"], ["copy kv", "500 µs", "7%", "2"]],
-        "Overlap": [["prefill + decode", "2.50 ms", "89%"], ["decode + kv", "300 µs", "60%"]],
+        "Names": [["gemm", "3.40 ms", "85%", "2"], ["attention", "2.80 ms", "70%", "8"], ["copy kv", "500 µs", "13%", "2"]],
+        "Overlap": [
+            ["prefill + decode", "2.50 ms", "89%"],
+            ["prefill + logging", "1.00 ms", "100%"],
+            ["decode + logging", "700 µs", "70%"],
+            ["decode + kv", "300 µs", "60%"],
+        ],
     }
+    heads = reader.page.locator(".gsl-selection thead tr").all_inner_texts()
+    assert [head.split("\t")[-2:] for head in heads] == [
+        ["of window", "Spans"],
+        ["of window", "Spans"],
+        ["Both busy", "of the shorter"],
+    ]
+    about = reader.page.locator(".gsl-selection table").nth(1).locator("th", has_text="of window").get_attribute("title")
+    assert "names of nested ranges overlap" in about
     assert "Selected 4.00 ms" in reader.text("selection")
+
+
+def test_drag_along_one_lane_pairs_it_with_all_that_ran_beside_it(read):
+    reader = read(partition_trace())
+    _select(reader, 2 * MS, 6 * MS, "copy kv", "copy kv")
+    reader.js("w.set('selection', { ...w.selection, start: 2e6, end: 6e6 })")
+    tables = _tables(reader)
+    assert [row[0] for row in tables["Streams"]] == ["kv"]
+    assert tables["Overlap"] == [["kv + decode", "300 µs", "60%"]]
+
+
+def test_pairs_of_one_lane_with_many_are_those_of_the_overlap(read):
+    trace = random_trace(3_000, 40)
+    reader = read(trace)
+    result = overlap(trace)
+    window = {"start": 0, "end": result.wall_ns}
+    pairs = reader.js("gpustreamlab.totals(s, w.tables, { ...argument, lanes: new Set([7, 21]) }).pairs", window)
+    assert {(pair["a"], pair["b"]): pair["both_ns"] for pair in pairs} == {
+        (own, other): int(result.common_ns[own, other])
+        for own in (7, 21)
+        for other in range(40)
+        if other != own and (own, other) != (21, 7)
+    }
+    shown = sorted((pair["both_ns"] for pair in pairs), reverse=True)
+    assert [pair["both_ns"] for pair in pairs] == shown
+
+
+def test_drag_over_a_strip_selects_all_lanes_and_pans_nothing(read):
+    reader = read(partition_trace())
+    before = reader.window()
+    strips = reader.js("w.parts.strips.map(({ top, bottom }) => (top + bottom) / 2)")
+    assert len(strips) == 2
+    for strip in strips:
+        y = reader.frame()[1] + strip
+        reader.drag((reader.at(2 * MS)[0], y), (reader.at(6 * MS)[0], y - 30), shift=True)
+        assert reader.js("[...w.selection.lanes].length") == 4
+        assert reader.js("w.selection.end - w.selection.start") == pytest.approx(4 * MS, abs=20_000)
+        assert reader.window() == before
+        reader.press("Escape")
 
 
 def test_totals_of_everything_are_those_of_the_overlap(read):
@@ -337,7 +418,7 @@ def test_legend_orders_names_by_time_and_toggles_them(read):
     trace = partition_trace()
     reader = read(trace)
     chips = reader.page.locator(".gsl-chip")
-    assert chips.all_inner_texts()[:4] == ["gemm\n48%", "attention\n39%", "copy kv\n7%", "checksum\n6%"]
+    assert chips.all_inner_texts()[:4] == ["gemm\n8.50 ms", "attention\n7.00 ms", "copy kv\n1.25 ms", "checksum\n1.00 ms"]
     chips.nth(1).click()
     reader.settle()
     assert reader.drawn_count() == len(trace) - 20
@@ -345,7 +426,7 @@ def test_legend_orders_names_by_time_and_toggles_them(read):
     assert "line-through" in reader.page.evaluate(
         "getComputedStyle(document.querySelectorAll('.gsl-chip')[1].querySelector('.gsl-text')).textDecoration"
     )
-    assert chips.all_inner_texts()[1] == "attention\n39%"
+    assert chips.all_inner_texts()[1] == "attention\n7.00 ms"
     assert reader.page.evaluate("document.activeElement.dataset.entry") == chips.nth(1).get_attribute("data-entry")
     chips.nth(1).click()
     reader.settle()
@@ -424,9 +505,10 @@ LIVE = """async () => {
   old.destroy()
   store.setRows(tables.rows)
   window.gslViewer = new Viewer({element: place, Bokeh, item, tables, store, live: true})
-  window.append = (start, lengthNs) => {
+  window.append = (start, lengthNs, code = 0) => {
     const n = start.length, codes = new Uint8Array(n), zeros = new Float64Array(n)
-    const columns = {start, end: start.map(t => t + lengthNs), name: codes, kind: codes, partition: codes, queueing: zeros}
+    const name = codes.slice().fill(code)
+    const columns = {start, end: start.map(t => t + lengthNs), name, kind: codes, partition: codes, queueing: zeros}
     store.append(new SpanBatch([[0, 0, n]], {...columns, thread: new Int32Array(n), place: start.map(t => t + 1)}))
     gslViewer.view.appended()
   }
@@ -520,6 +602,38 @@ def test_pinned_span_stays_pinned_while_late_spans_arrive_before_it(read):
     reader.settle()
     assert reader.js("w.pinned.index") == 701
     assert reader.pinned()[1] == start
+
+
+def test_live_legend_keeps_its_order_until_the_reader_looks_elsewhere(read):
+    reader = read(make_trace([("a", "first", 0, 1_000), ("a", "second", 2_000, 3_000), ("a", "third", 4_000, 5_000)]))
+    _go_live(reader)
+    chips = reader.page.locator(".gsl-legend .gsl-chip .gsl-text")
+    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 1")
+    reader.page.evaluate("document.querySelector('.gsl-chip').dataset.isFirst = 'yes'")
+    reader.js("append(Float64Array.of(3e6), 5e6, 2)")
+    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 2", timeout=5_000)
+    reader.js("append(Float64Array.of(9e6), 9e6, 1)")
+    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 3", timeout=5_000)
+    assert chips.all_inner_texts() == ["first", "third", "second"]
+    kept = reader.page.locator(".gsl-chip").first.element_handle()
+    reader.js("append(Float64Array.of(19e6), 1e6, 0)")
+    reader.page.wait_for_function("document.querySelector('.gsl-chip small').textContent === '2.00 ms'", timeout=5_000)
+    assert kept.evaluate("chip => chip.isConnected")
+    assert chips.all_inner_texts() == ["first", "third", "second"]
+    reader.press("Space")
+    assert chips.all_inner_texts() == ["second", "third", "first"]
+    reader.press("Space")
+    assert chips.all_inner_texts() == ["second", "third", "first"]
+
+
+def test_a_session_that_ended_has_nothing_to_follow_or_to_pause(read):
+    reader = read(make_trace([("a", "x", 0, 1_000)]))
+    _go_live(reader)
+    assert reader.page.locator(".gsl-follow").is_visible()
+    reader.js("w.set('isLive', false)")
+    assert not reader.page.locator(".gsl-follow").is_visible()
+    reader.press("Space")
+    assert reader.js("w.isPaused") is False
 
 
 def test_static_page_has_no_live_buttons(read):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 
@@ -189,7 +188,8 @@ def a_search_dims_and_steps(lab):
 def a_dragged_window_has_totals(lab):
     reader = lab.reader()
     left, top, right, bottom = reader.frame()
-    reader.drag((left + 2, top + 2), (right - 2, bottom - 2), shift=True)
+    reader.drag((left + 3, top + 15), (right - 3, bottom - 15), shift=True)
+    lab.page.locator(".gsl-selection").wait_for()
     lab.keep("totals")
     text = reader.text("selection")
     names = lab.page.locator(".gsl-selection table").nth(1).locator("tbody tr")
@@ -206,6 +206,7 @@ def a_dragged_window_has_totals(lab):
 def a_click_pins(lab):
     reader = lab.reader()
     reader.click("upload", 2)
+    lab.page.locator(".gsl-details").wait_for()
     text = reader.text("details")
     lab.keep("pinned")
 
@@ -242,7 +243,9 @@ def a_view_beside_the_notebook_grows_too(lab):
 def an_interrupt_ends_the_cell_only(lab):
     before = lab.spans()
     lab.run_scratch(LONG_CELL, is_awaited=False)
-    counts = [lab.wait_for_more(count) for count in itertools.accumulate([before, 5, 5])]
+    counts = [before]
+    for _ in range(3):
+        counts.append(lab.wait_for_more(counts[-1]))
     assert lab.is_busy()
     lab.show_view()
     lab.keep("long-cell")
@@ -253,7 +256,6 @@ def an_interrupt_ends_the_cell_only(lab):
     recorded = lab.recorded()
     lab.wait_until(f"live.feed.store.spanCount === {recorded}")
 
-    assert counts == sorted(set(counts))
     assert recorded > counts[-1]
     assert lab.ask("live.feed.tables.names").count("next") == 1
     assert lab.page.locator(".gsl-live-state").text_content() == "live"
@@ -313,6 +315,7 @@ def a_restart_leaves_a_picture_and_says_so(lab):
     lab.keep("restarted")
 
     assert lab.page.locator(".gsl-live-banner").inner_text().startswith("The kernel is gone.")
+    assert not lab.page.locator(".gsl-follow").is_visible()
     assert lab.ink() > 500
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
 from gpustreamlab.analysis import format_ns
 from gpustreamlab.draw._html import page_data, timeline_page
 from gpustreamlab.draw._picture import plan_picture
+from gpustreamlab.draw._tables import FORMAT
+from gpustreamlab.model import Marker
 from tests.helpers.traces import (
     MS,
     empty_trace,
@@ -41,6 +45,27 @@ window.pixel = (x, y) => {
 }
 window.rgb = text => [1, 3, 5].map(place => parseInt(text.slice(place, place + 2), 16))
 window.rowMiddle = code => view.frame.top + (view.tables.rows[code].top + view.tables.rows[code].bottom) / 2 - view.scrollPx
+// What is written while the picture is painted anew.
+window.written = async () => {
+  const said = [], plain = CanvasRenderingContext2D.prototype.fillText
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) { said.push(text); plain.call(this, text, ...place) }
+  gslViewer.plotView.request_paint()
+  await frames()
+  CanvasRenderingContext2D.prototype.fillText = plain
+  return said
+}
+// How many arrows are painted, from all and from those of what is pinned or under the pointer.
+window.arrows = () => {
+  const count = paint => {
+    let heads = 0
+    const plain = Path2D.prototype.closePath
+    Path2D.prototype.closePath = function () { heads++; plain.call(this) }
+    paint(pixels("primary"), gslViewer.painter)
+    Path2D.prototype.closePath = plain
+    return heads
+  }
+  return [count(gpustreamlab.paintEdges), count(gpustreamlab.paintOwnEdges)]
+}
 window.frames = (count = 3) => new Promise(done => {
   const next = left => left ? requestAnimationFrame(() => next(left - 1)) : setTimeout(done, 20)
   next(count)
@@ -157,9 +182,6 @@ def test_what_lies_under_the_pointer_is_found(show):
     assert shown.value("view.hitAt(view.pxAt(view.store.row(0).end[0]) + 5, rowMiddle(0))") is None
     assert shown.value("view.hitAt(view.pxAt(1.5e6), view.lanesBottom() + 5)") is None
     assert shown.value("Math.abs(view.timeAt(view.pxAt(123456)) - 123456) < 1e-3")
-    assert shown.value("view.tables.rows.map((_, code) => view.rowAt(rowMiddle(code)))") == list(
-        range(shown.value("view.tables.rows.length"))
-    )
 
 
 def test_narrow_spans_are_found_as_one_item_with_their_count(show):
@@ -267,6 +289,26 @@ def test_the_minimap_moves_and_resizes_the_window(show):
     # WHEN it is double-clicked, all is in view
     shown.page.mouse.dblclick(*at(3 * MS))
     assert shown.value("view.x1 - view.x0") == pytest.approx(7.5 * MS * 1.02)
+
+
+@pytest.mark.parametrize(("grip", "way"), [("left", -1), ("right", 1)])
+def test_a_grip_dragged_past_the_map_leaves_the_other_edge(show, grip, way):
+    shown = show(random_trace(2_000, 5), width=800)
+    shown.value("(() => { const {end} = view.extent(); view.setRange(0.4 * end, 0.6 * end) })()")
+    before = shown.window()
+    left, top, width, _ = shown.box("minimap")
+    px = shown.value("gslViewer.minimap.windowPx()")[way > 0]
+    mouse = shown.page.mouse
+    mouse.move(left + px, top + 18)
+    mouse.down()
+    mouse.move(left + px + way * 50, top + 18, steps=3)
+    mouse.move(left + (width + 600) * (way > 0) - 300, top + 18, steps=6)
+    mouse.up()
+    # THEN the dragged edge stops at the rim, and the other one is where it was
+    after, extent = shown.window(), shown.value("view.extent()")
+    rim = {"left": -0.1 * extent["end"], "right": 1.1 * extent["end"]}
+    assert after[way > 0] == pytest.approx(rim[grip], abs=1)
+    assert after[way < 0] == pytest.approx(before[way < 0], abs=1)
 
 
 def test_bokehs_buttons_are_there_and_reset_shows_all(show):
@@ -380,6 +422,69 @@ def test_several_viewers_share_a_page_and_leave_nothing(show, tmp_path):
     shown.page.set_viewport_size({"width": 900, "height": 700})
     shown.page.wait_for_timeout(600)
     assert shown.value(counts) == before
+
+
+def alive(session, page, names):
+    """Return how many objects of each class of the viewer are left after a collection."""
+    page.wait_for_timeout(300)
+    for _ in range(4):
+        session.send("HeapProfiler.collectGarbage")
+    counts = {}
+    for name in names:
+        prototype = session.send("Runtime.evaluate", {"expression": f"gpustreamlab.{name}.prototype"})["result"]["objectId"]
+        objects = session.send("Runtime.queryObjects", {"prototypeObjectId": prototype})["objects"]["objectId"]
+        count = {"objectId": objects, "functionDeclaration": "function () { return this.length }", "returnByValue": True}
+        counts[name] = session.send("Runtime.callFunctionOn", count)["result"]["value"]
+        session.send("Runtime.releaseObject", {"objectId": objects})
+    return counts
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_destroyed_viewers_and_their_spans_are_freed(show, scheme):
+    shown = show(pipeline_trace(), scheme=scheme)
+    session = shown.page.context.new_cdp_session(shown.page)
+    classes = ["Viewer", "View", "SpanStore", "Row"]
+    before = alive(session, shown.page, classes)
+    assert before["Viewer"] == before["SpanStore"] == 1
+    shown.page.evaluate("""async () => {
+      const {Viewer, SpanStore} = gpustreamlab, make = () => {
+        const element = document.body.appendChild(document.createElement("div")), store = new SpanStore()
+        store.setRows(view.tables.rows)
+        store.row(0)
+        return new Viewer({element, Bokeh, item: gslViewer.item, tables: view.tables, store})
+      }
+      for (let i = 0; i < 3; i++) {
+        const viewer = await make().start()
+        await frames()
+        viewer.view.zoomBy(0.5)
+        await frames()
+        viewer.destroy()
+      }
+      // Two that are made at once, and one that is gone before it is there.
+      const pair = [make(), make()]
+      await Promise.all(pair.map(one => one.start()))
+      for (const one of pair) one.destroy()
+      const early = make(), started = early.start()
+      early.destroy()
+      await started
+    }""")
+    shown.page.wait_for_timeout(500)
+    assert alive(session, shown.page, classes) == before
+
+
+def test_tables_of_another_version_are_refused_with_a_way_out(show):
+    shown = show(pipeline_trace())
+    assert shown.value("gpustreamlab.TABLES_FORMAT") == FORMAT
+    said = shown.value("""(() => {
+      const element = document.body.appendChild(document.createElement("div"))
+      const options = {element, Bokeh, item: gslViewer.item, store: view.store, tables: {...view.tables, format: 2}}
+      try { new gpustreamlab.Viewer(options) } catch (error) { return [error.message, element.children.length] }
+    })()""")
+    assert said == [
+        "This timeline has format 2, and the viewer here reads format 1: they are of two versions of gpustreamlab. "
+        "Restart the kernel, reload the page, and save or show it again with one version.",
+        0,
+    ]
 
 
 def test_a_viewer_waits_until_it_is_in_the_page(show):
@@ -499,3 +604,175 @@ def test_of_many_lanes_only_those_in_view_are_painted(show):
     assert shown.value("view.visibleLanes().length") < 30
     assert shown.value("new Set(view.painted.segments.map(one => view.tables.rows[one.row].lane)).size") < 30
     assert shown.value("(view.scrollTo(1e9), view.visibleLanes().at(-1))") == 9_999
+
+
+def test_what_overlaps_is_outlined_and_fitted_up_to_its_latest_end(show):
+    shown = show(make_trace([("a", "long", 0, 1_200), *[("a", "short", 10 + k, 1_000 - 5 * k) for k in range(120)]]))
+    row = shown.value("view.store.rows.find(row => row.overlaps).code")
+    hit = f"{{row: {row}, first: 0, last: view.store.row({row}).length - 1}}"
+    latest, last = shown.value(f"[Math.max(...view.store.row({row}).end), view.store.row({row}).end.at(-1)]")
+    assert latest > last
+    assert shown.value(f"gpustreamlab.endOfHit(view.store.row({row}), 0, view.store.row({row}).length - 1)") == latest
+    # WHEN it is pinned, its outline, the ruler and "Zoom here" reach there
+    shown.value(f"view.set('pinned', {hit})")
+    right = shown.value("(box => box.left + box.width)(gpustreamlab.boxOf(view, view.pinned))")
+    assert right == pytest.approx(shown.value(f"view.pxAt({latest})"), abs=1)
+    assert shown.value("gpustreamlab.pinnedEdges(view)")[1] == latest
+    shown.value("gpustreamlab.fitHit(view, view.pinned)")
+    assert shown.window()[1] > latest
+
+
+def marked(trace, *markers):
+    start_ns = int(trace.start_ns.min())
+    return replace(trace, markers=tuple(Marker(time_ns=start_ns + at, text=text, kind=kind) for at, text, kind in markers))
+
+
+def test_labels_of_changes_win_over_those_of_marks_and_these_over_cells(show):
+    trace = repartition_trace()
+    change_ns = trace.layouts[0].time_ns - int(trace.start_ns.min())
+    shown = show(
+        marked(trace, (change_ns - 9, "In [4]", "cell"), (change_ns - 5, "warm up", "mark"), (change_ns, "In [5]", "cell"))
+    )
+    written = shown.value("written()")
+    assert "prefill 96 SMs, decode 36 SMs" in written
+    assert "warm up" in written
+    assert not {"In [4]", "In [5]"} & set(written)
+
+
+def test_a_mark_next_to_the_pointer_tells_its_text_and_time(show):
+    shown = show(marked(pipeline_trace(), (3 * MS, "warm up", "mark"), (3 * MS, "In [4]", "cell"), (6 * MS, "In [5]", "cell")))
+    # WHEN the pointer is 3 px beside the line, above the lanes
+    shown.page.mouse.move(*shown.point(*shown.value("[view.pxAt(3e6) + 3, view.frame.top + 5]")))
+    shown.settle()
+    tip = shown.page.locator(".gsl-tip")
+    assert tip.is_visible()
+    assert re.findall(r"warm up|In \[\d\]|3\.00 ms \([\d,]+ ns\)", tip.inner_text()) == [
+        "warm up", "3.00 ms (3,000,000 ns)", "In [4]", "3.00 ms (3,000,000 ns)",
+    ]  # fmt: skip
+    assert shown.value("view.hovered") is None
+    # WHEN it is further away, nothing is told; over a span, that is
+    shown.page.mouse.move(*shown.point(*shown.value("[view.pxAt(3e6) + 6, view.frame.top + 5]")))
+    shown.settle()
+    assert not tip.is_visible()
+    at = """(() => {
+      const {row} = view.painted.segments[0]
+      return [view.pxAt(view.store.row(row).start[0]) + 2, rowMiddle(row)]
+    })()"""
+    shown.page.mouse.move(*shown.point(*shown.value(at)))
+    shown.settle()
+    assert tip.is_visible()
+    assert shown.value("view.hovered.index") == 0
+
+
+def waiting_trace():
+    """Return two lanes in which each span of the second waited for one of the first, 40 times."""
+    spans = [
+        span
+        for k in range(40)
+        for span in (("a", f"make {k % 2}", 100 * k, 100 * k + 50), ("b", "use", 100 * k + 60, 100 * k + 90))
+    ]
+    return make_trace(spans, edges=[(2 * k, 2 * k + 1) for k in range(40)])
+
+
+def test_only_arrows_that_end_in_view_are_drawn(show):
+    shown = show(make_trace([("a", "x", 0, 100), ("b", "y", 900, 1000), ("c", "z", 400, 600)], edges=[(0, 1), (0, 2)]))
+    assert shown.value("arrows()")[0] == 2
+    # WHEN only the first passes by, and no end of the second is in view
+    shown.value("view.setRange(610, 890)")
+    assert shown.value("arrows()") == [0, 0]
+    shown.value("view.setRange(390, 590)")
+    assert shown.value("arrows()") == [1, 0]
+    # THEN those of a pinned span are there also where they pass by, and only they are full
+    shown.value("view.set('pinned', {row: view.tables.rows.findIndex(row => row.lane === 0), index: 0})")
+    assert shown.value("arrows()") == [1, 2]
+
+
+def test_arrows_of_lanes_out_of_view_are_not_drawn(show):
+    spans = [(f"lane {k}", "x", 100 * k, 100 * k + 50) for k in range(60)]
+    shown = show(make_trace(spans, edges=[(k, k + 1) for k in range(59)]))
+    seen = shown.value("view.visibleLanes().length")
+    # One more at the border: its source is in view.
+    assert shown.value("arrows()")[0] == seen
+    assert seen < 30
+
+
+def test_arrows_are_paler_than_those_of_the_hovered_span(show):
+    shown = show(waiting_trace())
+    alphas = """(() => {
+      const alphas = [], plain = CanvasRenderingContext2D.prototype.stroke
+      CanvasRenderingContext2D.prototype.stroke = function (...all) { alphas.push(this.globalAlpha); plain.apply(this, all) }
+      for (const paint of [gpustreamlab.paintEdges, gpustreamlab.paintOwnEdges]) paint(pixels("primary"), gslViewer.painter)
+      CanvasRenderingContext2D.prototype.stroke = plain
+      return alphas
+    })()"""
+    assert shown.value(alphas) == [pytest.approx(0.35)]
+    shown.value("view.set('hovered', {row: 0, index: 3})")
+    assert shown.value(alphas) == [pytest.approx(0.35), 1]
+    assert shown.value("arrows()") == [40, 1]
+
+
+def test_arrows_of_hidden_spans_are_hidden(show):
+    shown = show(waiting_trace())
+    shown.value("view.set('hiddenNames', new Set([view.tables.names.indexOf('make 0')]))")
+    assert shown.value("arrows()")[0] == 20
+    shown.value("view.set('hiddenNames', new Set([view.tables.names.indexOf('use')]))")
+    assert shown.value("arrows()")[0] == 0
+    shown.value("view.set('hiddenNames', new Set())")
+    assert shown.value("arrows()")[0] == 40
+
+
+def test_the_waits_are_switched_by_a_button_and_a_key(show):
+    shown = show(waiting_trace())
+    button = shown.page.get_by_role("button", name=re.compile("^Arrows"))
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert (button.get_attribute("aria-pressed"), shown.value("arrows()")) == ("false", [0, 0])
+    shown.page.keyboard.press("e")
+    assert (button.get_attribute("aria-pressed"), shown.value("arrows()")) == ("true", [40, 0])
+
+
+def test_without_waits_there_is_no_switch(show):
+    shown = show(one_lane_trace())
+    assert not shown.page.locator(".gsl-waits").is_visible()
+    shown.page.locator(".gsl-viewer").focus()
+    shown.page.keyboard.press("e")
+    assert shown.value("view.showsWaits")
+
+
+@pytest.mark.parametrize("width", [700, 1200])
+def test_the_busy_strip_says_the_most_streams_that_were_busy_at_once(show, width):
+    shown = show(random_trace(20_000, 16), width=width)
+    assert "max 16" in shown.value("written()")
+    shown.value("view.zoomBy(0.01)")
+    assert "max 16" in shown.value("written()")
+    # WHEN there are too many changes to know it, the scale ends at the highest mean, and says so
+    about = shown.value("(async () => { view.isLive = true; view.store.version++; return written() })()")
+    assert any(re.fullmatch(r"(max )?about 1\d", text) for text in about)
+
+
+def test_a_narrow_span_is_no_hot_spot(show):
+    # One span of 1 ns, and beside it columns in which as little ran.
+    spans = [("a", "x", 1_000_000, 1_000_001), *(("a", "x", 1_200_000 + 1000 * k, 1_200_001 + 1000 * k) for k in range(99))]
+    shown = show(make_trace([*spans, ("b", "y", 0, 2_000_000)]))
+    row = shown.value("view.painted.segments.find(one => view.tables.lanes[view.tables.rows[one.row].lane].name === 'a').row")
+    seen = [
+        shown.value(f"pixel(view.pxAt({ns}), view.yAt(view.tables.rows[{row}].top) + 3)") for ns in (1_000_000.5, 1_250_000)
+    ]
+    full = shown.value("rgb(view.tables.name_styles[view.tables.names.indexOf('x')][0])")
+    assert seen[0] == seen[1]
+    assert sum(seen[0]) > sum(full) + 100
+
+
+def test_a_peak_told_from_columns_is_never_more_than_there_are_lanes(show):
+    shown = show(random_trace(200, 3))
+    # WHEN there are too many changes to count them, and a mean is too high
+    assert shown.value("(view.exactPeak = null, gpustreamlab.busyPeak(view, [1.5, 3.7]).most)") == 3
+
+
+def test_far_from_0_no_more_lanes_are_busy_than_there_are(show):
+    end = 600 * 10**9
+    shown = show(make_trace([(f"lane {k}", "all of it", 0, end) for k in range(20)]))
+    for width in (10, 100):
+        shown.value(f"view.setRange({end // 2} - {0.8 * width}, {end // 2} + {0.2 * width})")
+        assert shown.value("(view.exactPeak = null, view.peak = 0, gslViewer.plotView.request_paint(), 0)") == 0
+        assert shown.value("view.peak") == 20

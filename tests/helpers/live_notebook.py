@@ -147,9 +147,14 @@ class LiveNotebook(NotebookPage):
         """Return the eyes and hands of who reads the first view."""
         self.show_view()
         self.page.evaluate(f"() => {{ window.gslViewer = {VIEW.format(view=0)}.viewer }}")
-        reader = Reader(self.page)
-        reader.settle()
-        return reader
+        self._wait_until_still()
+        return Reader(self.page)
+
+    def _wait_until_still(self):
+        """Wait until JupyterLab has laid out what came into view: it moves the picture meanwhile."""
+        self.page.evaluate("() => { window.gslPlaces = [] }")
+        place = "gslPlaces.push(gslViewer.figureElement.getBoundingClientRect().top + gslViewer.view.frame.left)"
+        self.wait(f"() => {place} > 10 && new Set(gslPlaces.slice(-10)).size === 1")
 
     def reload(self):
         """Save the notebook and load the page anew."""

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.analysis import span_rows
+from gpustreamlab.analysis import concurrency, counted_kinds, finding_text, format_ns, span_rows
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.live import LiveFeed, Updater, check_refresh_hz
+from gpustreamlab.live._finding import FindingWatch
 from gpustreamlab.live._memory import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds
 from gpustreamlab.live._spans import SpanReader
 from tests.helpers.instant_backend import InstantBackend
@@ -353,6 +354,174 @@ def assert_rows_do_not_overlap(parts, table):
             assert (start[mine][1:] >= end[mine][:-1]).all()
 
 
+def run_long_and_short(lab, *looks):
+    """Let work on one stream end before that on another, which started earlier; look on in between and afterwards."""
+    from gpustreamlab.workloads import spin
+
+    with lab.on("compute", "long"):
+        spin(lab, 10_000_000)
+    for _ in range(3):
+        with lab.on("copy", "short"):
+            spin(lab, 100_000)
+    lab.streams["copy"].synchronize()
+    first = [look() for look in looks]
+    lab.synchronize()
+    return first, [look() for look in looks]
+
+
+class TestZero:
+    def test_a_span_that_started_before_the_first_to_end_moves_the_zero_there(self, lab, feed):
+        (first,), (second,) = run_long_and_short(lab, feed.refresh)
+        start_ns, end_ns = int(lab.trace.start_ns.min()), int(lab.trace.end_ns.max())
+
+        assert (sent_count(first), first.facts["is_moved"], first.facts["is_cleared"]) == (3, False, False)
+        assert (sent_count(second), second.facts["is_moved"], second.facts["is_cleared"]) == (4, True, True)
+        assert second.facts["number"] == first.facts["number"] + 1
+        assert second.facts["merged"] == 0
+        assert second.facts["tables"]["zero_ns"] == str(start_ns)
+        assert second.facts["tables"]["extent_ns"] >= end_ns - start_ns
+        assert format_ns(end_ns - start_ns) in second.facts["header"]["facts"]
+        assert first.facts["clear_count"] == second.facts["clear_count"]
+
+    def test_marks_count_from_the_new_zero(self, lab, feed):
+        run_long_and_short(lab, feed.refresh)
+        lab.mark("now")
+        (mark,) = feed.refresh().facts["tables"]["marks"]
+
+        assert mark["time"] == lab.trace.markers[0].time_ns - int(lab.trace.start_ns.min())
+
+    def test_all_times_count_from_the_new_zero(self, lab):
+        reader = SpanReader(lab._recorder, 1_000)
+        _, (moved,) = run_long_and_short(lab, reader.read_new)
+        trace = lab.trace
+        lab.stream("compute").wait(lab.stream("copy").record())
+        record(lab, 1, "compute")
+        later = reader.read_new()
+        ((left_ns, _, arrives_ns, _),) = later.columns.edges.tolist()
+
+        assert moved.is_moved
+        assert moved.span_count == 1
+        assert sorted(moved.columns.start_ns.tolist()) == sorted((trace.start_ns - trace.start_ns.min()).tolist())
+        assert not later.is_moved
+        assert later.columns.start_ns.tolist() == [int(lab.trace.start_ns.max()) - int(trace.start_ns.min())] == [arrives_ns]
+        assert left_ns == int(trace.end_ns[trace.lane == 0].max()) - int(trace.start_ns.min())
+
+    def test_where_too_many_came_the_zero_stays_and_the_header_says_the_true_width(self, lab, feed, monkeypatch):
+        monkeypatch.setattr("gpustreamlab.live._spans.MOVED_SPANS", 3)
+        monkeypatch.setattr("gpustreamlab.live._tables.COUNT_EVERY_S", 0.0)
+        (first,), (second,) = run_long_and_short(lab, feed.refresh)
+        trace = lab.trace
+
+        assert (sent_count(second), second.facts["is_moved"]) == (1, False)
+        assert feed._reader.zero_ns == int(trace.start_ns[trace.lane == 0].min()) == int(first.facts["tables"]["zero_ns"])
+        assert format_ns(int(trace.end_ns.max() - trace.start_ns.min())) in second.facts["header"]["facts"]
+
+    def test_after_a_clear_the_zero_is_found_anew_and_is_no_move(self, lab, feed):
+        run_long_and_short(lab, feed.refresh)
+        lab.clear()
+        record(lab, 2)
+        update = feed.refresh()
+
+        assert (update.facts["is_cleared"], update.facts["is_moved"]) == (True, False)
+        assert feed._reader.zero_ns == int(lab.trace.start_ns.min())
+
+    def test_random_work_ends_with_the_zero_of_a_picture_drawn_afterwards(self, lab):
+        from gpustreamlab.workloads import spin
+
+        rng, reader, held = np.random.default_rng(4), SpanReader(lab._recorder, 1_000), []
+        for _ in range(20):
+            stream = ("copy", "compute")[rng.integers(2)]
+            with lab.on(stream, "work"), lab.range("part"):
+                spin(lab, int(rng.integers(1_000, 1_000_000)))
+            lab.streams[("copy", "compute")[rng.integers(2)]].synchronize()
+            new = reader.read_new()
+            held = [new.columns] if new.is_moved else [*held, new.columns]
+        lab.synchronize()
+        new = reader.read_new()
+        held = [new.columns] if new.is_moved else [*held, new.columns]
+        trace = lab.trace
+
+        shown = np.concatenate([part.start_ns for part in held]) + reader.zero_ns
+        assert sorted(shown.tolist()) == sorted(trace.start_ns.tolist())
+        assert (reader.start_ns, reader.end_ns) == (int(trace.start_ns.min()), int(trace.end_ns.max()))
+        assert 0 <= reader.start_ns - reader.zero_ns < 10_000
+
+
+class TestFinding:
+    def found(self, feed):
+        feed.find()
+        update = feed.refresh()
+        return None if update is None else update.facts.get("header", {}).get("finding")
+
+    def test_it_is_that_of_a_picture_drawn_afterwards(self, lab, feed):
+        run_long_and_short(lab, feed.refresh)
+        expected = finding_of(lab.trace)
+
+        assert self.found(feed) == expected != ""
+        assert feed.snapshot().facts["tables"]["header"]["finding"] == expected
+
+    def test_there_is_none_while_one_stream_ran(self, lab, feed):
+        record(lab, 5)
+        feed.refresh()
+
+        assert self.found(feed) is None
+        assert feed.snapshot().facts["tables"]["header"]["finding"] == ""
+
+    def test_it_is_found_once_a_second_and_only_where_something_came(self, lab, monkeypatch):
+        watch, looks = FindingWatch(lab._recorder), []
+        now_s = [100.0]
+        monkeypatch.setattr("gpustreamlab.live._finding.time.monotonic", lambda: now_s[0])
+        monkeypatch.setattr("gpustreamlab.live._finding._finding", lambda trace: looks.append(now_s[0]) or "found")
+        for at_s, count in ((100.0, 0), (100.0, 1), (100.5, 2), (101.1, 2), (105.0, 2), (105.1, 3)):
+            now_s[0] = at_s
+            watch.look(count)
+        watch.look(4, is_last=True)
+
+        assert looks == [100.0, 101.1, 105.1, 105.1]
+
+    def test_after_a_long_look_it_rests_twenty_times_as_long(self, lab, monkeypatch):
+        watch, looks = FindingWatch(lab._recorder), []
+        now_s = [0.0]
+
+        def find(_):
+            looks.append(now_s[0])
+            now_s[0] += 0.5
+            return "found"
+
+        monkeypatch.setattr("gpustreamlab.live._finding.time.monotonic", lambda: now_s[0])
+        monkeypatch.setattr("gpustreamlab.live._finding._finding", find)
+        for at_s in (1.0, 5.0, 11.4, 11.6):
+            now_s[0] = at_s
+            watch.look(int(at_s * 10))
+
+        assert looks == [1.0, 11.6]
+
+    def test_it_is_taken_back_with_the_spans(self, lab, feed):
+        run_long_and_short(lab, feed.refresh)
+        assert self.found(feed)
+        lab.clear()
+
+        assert feed.refresh().facts["header"]["finding"] == ""
+
+    def test_a_clear_while_it_is_looked_for_takes_it_back_too(self, lab, monkeypatch):
+        watch = FindingWatch(lab._recorder)
+        monkeypatch.setattr("gpustreamlab.live._finding._finding", lambda trace: watch.forget() or "of what was forgotten")
+        watch.look(3)
+
+        assert watch.text == ""
+
+    def test_it_costs_the_simulated_device_no_time(self, lab, feed):
+        run_long_and_short(lab, feed.refresh)
+        before_ns = lab.backend.driver.clock.now_ns
+        feed.find()
+
+        assert lab.backend.driver.clock.now_ns == before_ns
+
+
+def finding_of(trace):
+    return finding_text(concurrency(trace), lane_count=len(trace.lanes), counted=counted_kinds(trace))
+
+
 class TestThinning:
     def test_few_spans_stay_as_they_are(self, lab):
         reader = SpanReader(lab._recorder, 1_000)
@@ -470,6 +639,20 @@ class TestUpdater:
 
         assert "bang" in caplog.text
         assert not updater.is_running
+
+    def test_what_it_does_besides_does_not_make_its_steps_rarer(self, monkeypatch):
+        clock, pauses = [0.0], []
+        monkeypatch.setattr("gpustreamlab.live._updater.time.perf_counter", lambda: clock[0])
+
+        def spend(seconds):
+            clock[0] += seconds
+            return True
+
+        updater = Updater(lambda: spend(0.01), aside=lambda: spend(5.0), refresh_hz=10, name="test")
+        monkeypatch.setattr(updater._stopping, "wait", lambda pause_s: pauses.append(pause_s) or len(pauses) > 3)
+        updater._run()
+
+        assert pauses == pytest.approx([0.1, 0.09, 0.09, 0.09])
 
     def test_it_can_stop_itself(self):
         made = []

@@ -212,6 +212,22 @@ def test_the_timeline_is_drawn_with_signs_where_there_is_no_notebook(shell, lab)
     assert "A upload" in printed
 
 
+def test_the_timeline_is_drawn_in_ascii_where_the_terminal_has_no_more(shell, lab, monkeypatch):
+    import io
+    import sys
+
+    run(shell, "%%gpustream copy --label größer --sync\n1")
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        lab.timeline()._ipython_display_()
+        print(lab.timeline(), flush=True)
+    printed = terminal.buffer.getvalue().decode("ascii")
+
+    assert printed.count("A gr??er") == 2
+    assert printed.count("copy        |") == 2
+
+
 def test_show_draws_the_ranges_of_that_cell_below_it(shell, lab):
     run(shell, "from gpustreamlab.workloads import spin")
     run(shell, "%%gpustream copy --label before --sync\nspin(lab, 1_000_000)")
@@ -221,16 +237,53 @@ def test_show_draws_the_ranges_of_that_cell_below_it(shell, lab):
     assert result.result == 21
     assert lab.streams["copy"].query()
     assert "2 spans in 1 stream" in printed
-    assert "mine" in printed
+    assert printed.startswith("mine: timeline of 2 spans")
     assert "before" not in printed
 
 
-def test_show_draws_nothing_of_a_cell_that_fails(shell, lab):
-    result, printed = run(shell, "%%gpustream copy --label mine --show\n1/0")
+def test_show_leaves_out_streams_that_did_nothing_in_that_cell(shell, lab):
+    run(shell, "for name in ('idle', 'copy', 'other', 'unused'): lab.stream(name)")
+    run(shell, "%%gpustream idle --sync\n1")
+    number = shell.execution_count
+    _, printed = run(shell, "%%gpustream other --show\nwith lab.on('copy', 'part'): pass\nlab.synchronize()")
+
+    assert printed.startswith(f"In [{number}]: timeline of 2 spans in 2 streams")
+    assert re.findall(r"^(\w+) +│", printed, re.MULTILINE) == ["copy", "other"]
+
+
+def test_show_draws_the_slice_of_a_cell_that_fails_too(shell, lab):
+    result, printed = run(shell, "%%gpustream copy --label mine --show\nx = 1\n1/0")
 
     assert isinstance(result.error_in_exec, ZeroDivisionError)
-    assert "span" not in printed
+    told = re.sub(r"\x1b\[[0-9;]*m", "", printed)
+    assert told.index("mine: timeline of 1 span in 1 stream") < told.index("ZeroDivisionError")
+    assert "----> 3 1/0" in told
+    assert "magics.py" not in told
     assert names(lab) == ["mine"]
+    assert lab.current is None
+
+
+def test_a_cell_that_awaits_and_fails_is_shown_too(shell, lab):
+    cell = "%%gpustream copy --label mine --show\nimport asyncio\nawait asyncio.sleep(0)\n1/0"
+    result, printed = run(shell, cell)
+
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert "mine: timeline of 1 span" in printed
+
+
+def test_a_slice_that_cannot_be_drawn_does_not_hide_the_error_of_the_cell(shell, lab):
+    result, printed = run(shell, "%%gpustream copy --show\nlab.close()\n1/0")
+
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert "SessionClosedError" not in printed
+
+
+def test_an_interrupt_does_not_wait_for_a_slice(shell, lab):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _, printed = run(shell, "%%gpustream copy --show\nimport signal\nsignal.raise_signal(signal.SIGINT)")
+
+    assert "KeyboardInterrupt" in printed
+    assert "timeline of" not in printed
 
 
 def test_a_cell_that_awaits_can_be_shown_too(shell, lab):

@@ -1,4 +1,4 @@
-// How many lanes, and how many SMs, are busy: exact means over columns of pixels, or exact steps.
+// How many lanes, and how many SMs, are busy: exact means over columns of pixels.
 
 /** Mean number of busy lanes in each of n equal columns of [x0, x1]. */
 function busyShares(store, tables, x0, x1, n) {
@@ -15,53 +15,13 @@ function smShares(store, tables, x0, x1, n) {
   return bands.map(sums => scaled(sums, n / (x1 - x0)))
 }
 
-/** Steps of the number of busy lanes in [x0, x1], the first at x0, as {time, count}; null where more than `limit` would be. */
-function stepsOf(store, tables, x0, x1, limit = 4000) {
-  const unions = unionsOf(store, tables), steps = unions.laneSteps()
-  return steps ? cutSteps(steps, x0, x1, limit) : laneChanges(unions.lanes(), x0, x1, limit)
-}
-
-function cutSteps(steps, x0, x1, limit) {
-  const first = steps.indexAt(x0), last = steps.indexAt(x1)
-  if (last - first > limit) return null
-  const time = [x0], count = [first < 0 ? 0 : steps.level[first]]
-  for (let index = first + 1; index <= last; index++) {
-    time.push(steps.time[index])
-    count.push(steps.level[index])
-  }
-  return { time, count }
-}
-
-function laneChanges(unions, x0, x1, limit) {
-  const changes = []
-  let initial = 0
-  for (const { start, end, length } of unions) {
-    for (let index = upperBound(end, x0, 0, length); index < length && start[index] <= x1; index++) {
-      if (start[index] <= x0) initial++
-      else changes.push([start[index], 1])
-      if (end[index] <= x1) changes.push([end[index], -1])
-      if (changes.length > limit) return null
-    }
-  }
-  return addSteps(x0, initial, changes)
-}
-
-function addSteps(x0, initial, changes) {
-  const time = [x0], count = [initial]
-  for (const [at, change] of changes.sort((one, other) => one[0] - other[0])) {
-    const last = time.length - 1
-    if (time[last] === at) count[last] += change
-    else {
-      time.push(at)
-      count.push(count[last] + change)
-    }
-  }
-  return { time, count }
-}
-
-/** Left border of a column of n in [x0, x1]. */
-function columnEdge(column, x0, x1, n) {
-  return column < n ? x0 + ((x1 - x0) * column) / n : x1
+/**
+ * Left border of a column of n in a window, from where the window begins.
+ *
+ * Columns of less than a ns are exact that way however far from 0 they are: times there have no digits left for such parts.
+ */
+function columnEdge(column, width, n) {
+  return column < n ? (width * column) / n : width
 }
 
 function scaled(values, factor) {
@@ -78,12 +38,12 @@ function addCoverage(union, x0, x1, columns) {
 }
 
 function addByInterval(union, first, last, x0, x1, columns) {
-  const { start, end } = union, n = columns.length, scale = n / (x1 - x0)
+  const { start, end } = union, n = columns.length, width = x1 - x0
   for (let index = first; index <= last; index++) {
-    const to = Math.min(end[index], x1), density = union.densityAt(index)
-    let from = Math.max(start[index], x0)
-    for (let column = Math.min(n - 1, Math.floor((from - x0) * scale)); from < to; column++) {
-      const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, x0, x1, n)) : to
+    const to = Math.min(end[index] - x0, width), density = union.densityAt(index)
+    let from = Math.max(start[index] - x0, 0)
+    for (let column = Math.min(n - 1, Math.floor((from / width) * n)); from < to; column++) {
+      const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to
       if (border <= from) continue
       columns[column] += (border - from) * density
       from = border
@@ -93,29 +53,29 @@ function addByInterval(union, first, last, x0, x1, columns) {
 
 /** Each column is the difference of what is covered up to its two borders. */
 function addByColumn(union, first, last, x0, x1, columns) {
-  const { start } = union, n = columns.length
-  let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, x0)
+  const { start } = union, n = columns.length, width = x1 - x0, window = { x0, base: union.busyBefore(first) }
+  let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window)
   let step = 1
   for (let column = 0; column < n; column++) {
-    const border = columnEdge(column + 1, x0, x1, n), from = next
-    next = gallop(start, border, from, last + 1, step)
+    const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next
+    next = gallop(start, x0 + right, from, last + 1, step)
     step = Math.max(1, (next - from) >> 1)
-    const until = next > from ? coveredUntil(union, next, border) : coveredWithin(union, next, before, columnEdge(column, x0, x1, n), border)
+    const until = next > from ? coveredUntil(union, next, right, window) : coveredWithin(union, next, before, left, right, x0)
     columns[column] += until - before
     before = until
   }
 }
 
-/** Busy time before t; `next` is the first interval that starts at t or later. */
-function coveredUntil(union, next, t) {
-  const covered = union.busyBefore(next), beyond = next ? union.end[next - 1] - t : 0
+/** Busy time of the window's intervals until t after x0; `next` is the first interval that starts then or later. */
+function coveredUntil(union, next, t, { x0, base }) {
+  const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0
   return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered
 }
 
 /** The same, from what is known of an earlier time between which and t no interval starts. */
-function coveredWithin(union, next, before, from, t) {
-  if (!next || union.end[next - 1] <= from) return before
-  return before + (Math.min(union.end[next - 1], t) - from) * union.densityAt(next - 1)
+function coveredWithin(union, next, before, from, t, x0) {
+  const end = next ? union.end[next - 1] - x0 : from
+  return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1)
 }
 
 /** How much of [from, to] the intervals first to last cover, all of which touch it. */

@@ -8,6 +8,7 @@ const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Floa
 const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array }
 const SIGNED_COLUMNS = new Set(["thread", "queueing"])
 const TWO_TO_32 = 4294967296
+const COLUMNS_FORMAT = 1 // FORMAT of draw/_columns.py
 const FROM_INDEX = 0, FROM_RANK = 2 // What places are told from; else from the previous one of the row.
 
 /** Inflate a blob that `pack_columns` deflated. */
@@ -48,8 +49,17 @@ class SpanBatch {
   }
 }
 
+/** Refuse what another version of the package wrote. */
+function checkFormat(what, format, known) {
+  if (format === known) return
+  throw new Error(
+    `${what} format ${format}, and the viewer here reads format ${known}: they are of two versions of gpustreamlab. ` +
+      "Restart the kernel, reload the page, and save or show it again with one version.")
+}
+
 /** Turn inflated bytes into a batch. */
 function unpackColumns(manifest, bytes) {
+  checkFormat("These spans have", manifest.format, COLUMNS_FORMAT)
   const reader = new ColumnReader(manifest, bytes)
   const runs = readRuns(manifest.runs)
   const columns = readTimes(reader, runs)

@@ -8,7 +8,7 @@ function addDetails(viewer) {
   const figure = partOf(viewer, "figure")
   const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true })
   partOf(viewer, "panels").append(panel)
-  const state = { anchor: null, down: null }
+  const state = { anchor: null, down: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" }
   const commands = commandsOf(viewer)
   commands.unpin = () => view.set("pinned", null)
   const refresh = property => keepPinned(viewer, panel, state, property)
@@ -20,6 +20,8 @@ function addDetails(viewer) {
     }, true),
     view.on("look", refresh),
     view.on("data", refresh),
+    view.on("data", () => showWaits(view, state)),
+    view.on("look", property => { if (FILTER_KEYS.has(property)) showWaits(view, state) }),
   ]
   return () => {
     offs.forEach(off => off())
@@ -51,7 +53,9 @@ function keepPinned(viewer, panel, state, property) {
   if (state.anchor && !view.pinned && FILTER_KEYS.has(property)) view.pinned = movedPin(view, state.anchor)
   if (view.pinned !== (state.anchor?.hit ?? null)) {
     state.anchor = view.pinned && pinAnchor(view, view.pinned)
-    showDetails(viewer, panel, view.pinned)
+    showDetails(viewer, panel, view.pinned, state.waits)
+    state.waitKey = ""
+    showWaits(view, state)
     return
   }
   if (!state.anchor) return
@@ -62,7 +66,18 @@ function keepPinned(viewer, panel, state, property) {
   view.set("pinned", hit)
 }
 
-function showDetails(viewer, panel, hit) {
+/** Bring the waits up to date: what waits for a span comes later than the span. */
+function showWaits(view, state) {
+  const { edges, version } = view.store
+  const key = view.pinned ? `${edges.length + edges.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : ""
+  if (key === state.waitKey) return
+  state.waitKey = key
+  const nodes = view.pinned ? waitNodes(view, view.pinned) : []
+  const shown = nodes.map(node => node.textContent).join("\n")
+  if (shown !== [...state.waits.children].map(node => node.textContent).join("\n") || !view.pinned) state.waits.replaceChildren(...nodes)
+}
+
+function showDetails(viewer, panel, hit, waits) {
   const { view } = viewer
   panel.hidden = !hit
   if (!hit) {
@@ -71,11 +86,12 @@ function showDetails(viewer, panel, hit) {
   }
   const title = hitTitle(view, hit)
   const facts = detailFacts(view, hit)
-  const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, facts), copy, panel) })
+  const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) })
   const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitHit(view, hit) })
   const close = makeButton("Unpin", { key: "Escape", onclick: () => { commandsOf(viewer).unpin(); rootOf(viewer).focus({ preventScroll: true }) } })
   const head = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close)
-  panel.replaceChildren(head, factList(facts), ...enclosingNodes(view, hit))
+  waits.replaceChildren()
+  panel.replaceChildren(head, factList(facts), waits, ...enclosingNodes(view, hit))
   announce(viewer, [title, ...facts.slice(0, 6).map(pair => pair.join(" "))].join(", "))
 }
 
@@ -129,7 +145,7 @@ function factsText(title, facts) {
 function fitHit(view, hit) {
   const row = view.store.row(hit.row)
   const [first, last] = isSpan(hit) ? [hit.index, hit.index] : [hit.first, hit.last]
-  const start = row.start[first], end = row.end[last]
+  const start = row.start[first], end = endOfHit(row, first, last)
   const rim = Math.max((end - start) * 0.1, 2)
   view.setRange(start - rim, end + rim)
 }

@@ -45,8 +45,7 @@ function mergedFacts(view, hit) {
   const { store } = view
   const row = store.row(hit.row)
   const start = row.start[hit.first]
-  let end = row.end[hit.last]
-  if (row.overlaps) for (let i = hit.first; i < hit.last; i += 1) end = Math.max(end, row.end[i])
+  const end = endOfHit(row, hit.first, hit.last)
   const busy = store.busySum(hit.row, hit.first, hit.last)
   const top = topNames(row, view.tables.names.length, hit.first, hit.last)
   return [

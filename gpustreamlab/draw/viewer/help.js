@@ -1,4 +1,4 @@
-// The sheet of keys.
+// The sheet of keys, of what the mouse does, and of what can be searched.
 
 const HELP_ROWS = [
   ["W  S", "Zoom in, out (at the pointer, else the middle)"],
@@ -9,6 +9,7 @@ const HELP_ROWS = [
   ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
   ["M or R", "Ruler: click twice; Enter takes the pinned span"],
   ["T", "Totals of what is in view"],
+  ["E", "Show, hide the waits (arrows)"],
   ["PgUp  PgDn", "Scroll the lanes"],
   ["Esc", "Leave ruler, unpin, unselect, end the search"],
 ]
@@ -39,7 +40,7 @@ function addHelp(viewer) {
     if (!sheet.hidden) return shut()
     commandsOf(viewer).hideTip?.()
     const rows = [...HELP_ROWS, ...(viewer.view.isLive ? HELP_LIVE_ROWS : [])]
-    sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS))
+    sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut))
     openAbove(sheet)
     sheet.focus({ preventScroll: true })
   }
@@ -66,6 +67,16 @@ function keyList(rows) {
     const term = makeNode("dt")
     for (const key of keys.split("  ")) term.append(makeNode("kbd", { text: key }))
     list.append(term, makeNode("dd", { text }))
+  }
+  return list
+}
+
+/** What can be searched; each example finds something here, and a click on it searches for it. */
+function exampleList(viewer, shut) {
+  const list = makeNode("dl", { class: "gsl-keys gsl-examples" })
+  for (const [text, about] of searchExamples(viewer.view)) {
+    const go = () => { shut(); commandsOf(viewer).searchFor?.(text) }
+    list.append(makeNode("dt", {}, makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go })), makeNode("dd", { text: about }))
   }
   return list
 }

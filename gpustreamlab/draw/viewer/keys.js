@@ -7,7 +7,7 @@ const MOVES = new Set(["w", "a", "s", "d"]) // The tip stays, and tells what com
 const SCROLLS = /^(Arrow|Page|Home|End)/
 const NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]"
 
-/** Let keys steer the viewer while it has the focus, or the pointer is over it in a page of its own. */
+/** Let keys steer the viewer while it has the focus, or the pointer is over it, or nothing else is on the page. */
 function addKeys(viewer) {
   const root = rootOf(viewer), figure = partOf(viewer, "figure")
   root.tabIndex = 0
@@ -59,7 +59,19 @@ function isForTimeline(event, root, state) {
   if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-table") && SCROLLS.test(event.key))) return false
   if (root.contains(target) || root.contains(event.target)) return true
   const hasNoFocus = target === document.body || target === document.documentElement
-  return hasNoFocus && Boolean(state.pointer) && !document.querySelector(NOTEBOOKS)
+  if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false
+  return Boolean(state.pointer) || (isPageOfOne() && !isForScrolling(event))
+}
+
+/** Whether the page is there for one timeline: keys need no click and no pointer then. A frame may be part of a notebook. */
+function isPageOfOne() {
+  return window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1
+}
+
+/** Whether a key scrolls the page, which is higher than the window. */
+function isForScrolling({ key }) {
+  const { scrollHeight, clientHeight } = document.documentElement
+  return scrollHeight > clientHeight && (key === " " || /^(ArrowUp|ArrowDown|Page|Home|End)/.test(key))
 }
 
 function isWriting(target) {
@@ -84,7 +96,7 @@ function keyAction(viewer, event, state) {
     arrowup: () => stepRow(view, -1), arrowdown: () => stepRow(view, 1),
     pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : undefined,
     pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : undefined,
-    "/": commands.search, m: commands.measure, r: commands.measure, t: commands.sumView, "?": commands.help,
+    "/": commands.search, m: commands.measure, r: commands.measure, t: commands.sumView, e: commands.toggleWaits, "?": commands.help,
     enter: commands.isMeasuring?.() ? commands.measurePinned : undefined,
     " ": view.isLive ? commands.pause : undefined, end: view.isLive ? commands.follow : undefined,
     escape: () => leaveOne(viewer),
@@ -132,7 +144,7 @@ function stepRow(view, direction) {
   const rows = rowsFromTop(view)
   const columns = view.store.row(from.row)
   const [first, last] = isSpan(from) ? [from.index, from.index] : [from.first, from.last]
-  const middle = (columns.start[first] + columns.end[last]) / 2
+  const middle = (columns.start[first] + endOfHit(columns, first, last)) / 2
   for (let place = rows.indexOf(from.row) + direction; place >= 0 && place < rows.length; place += direction) {
     if (view.store.row(rows[place]).length) return view.show(rows[place], nearestSpan(view.store, rows[place], middle))
   }

@@ -53,6 +53,25 @@ function tickFormatter(Bokeh, view) {
   return new TimelineTickFormatter()
 }
 
+// BokehJS 3.9 never takes back what a plot listens to on the browser's viewport, which lasts as long as the page, and so
+// would the plot, the viewer and all its spans. To be called before the plot's view is made.
+function leaveViewport(plot) {
+  const {visualViewport} = window
+  if (!visualViewport) return
+  const heard = []
+  plot.default_view = class TimelinePlotView extends plot.default_view {
+    connect_signals() {
+      const add = visualViewport.addEventListener
+      visualViewport.addEventListener = (...options) => { heard.push(options); add.apply(visualViewport, options) }
+      try { super.connect_signals() } finally { visualViewport.addEventListener = add }
+    }
+    remove() {
+      for (const options of heard.splice(0)) visualViewport.removeEventListener(...options)
+      super.remove()
+    }
+  }
+}
+
 // BokehJS waits for 1/60 s after a paint before it asks for a frame, and so misses every second one.
 function paintEachFrame(plotView) {
   let due = null

@@ -6,7 +6,12 @@ const LEAST_NAMES = 3
 const LEGEND_EVERY_MS = 2000
 const PLAIN_FILL = "#d5d9dd" // Under a kind's hatch where its colour is that of the name.
 
-/** Add the legend: names by the time that they take, kinds, partitions. */
+/**
+ * Add the legend: names by the time that they take, kinds, partitions.
+ *
+ * In a live view names keep their places, and new ones come behind, so that none moves away from under the pointer; who stops
+ * following gets them sorted anew.
+ */
 function addLegend(viewer) {
   const { view } = viewer
   const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" })
@@ -14,15 +19,22 @@ function addLegend(viewer) {
   if ("popover" in sheet) sheet.popover = "auto"
   partOf(viewer, "bar").append(chips)
   rootOf(viewer).append(sheet)
-  const state = { times: new NameTimes(), drawn: "", nameCount: 0 }
+  const state = { times: new NameTimes(), drawn: "", nameCount: 0, order: [], wasFollowing: view.isFollowing }
   const recount = () => {
     state.times.update(view.store, view.tables)
+    state.order = state.times.order(view.isLive ? state.order : [])
     draw()
+  }
+  const restate = () => {
+    if (state.wasFollowing && !view.isFollowing) state.order = []
+    state.wasFollowing = view.isFollowing
+    if (!state.order.length) recount()
   }
   const draw = () => drawLegend(viewer, { chips, sheet, state })
   const again = throttled(recount, LEGEND_EVERY_MS)
   const offs = [
     view.on("data", again),
+    view.on("state", restate),
     view.on("look", property => { if (FILTER_KEYS.has(property)) draw() }),
     listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
     listen(sheet, "keydown", event => {
@@ -53,9 +65,14 @@ function addLegend(viewer) {
 
 function drawLegend(viewer, { chips, sheet, state }) {
   const { view } = viewer
-  const names = nameEntries(view, state.times), kinds = kindEntries(view, state.times), partitions = partitionEntries(view)
+  const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view)
   const drawn = JSON.stringify([names, kinds, partitions, ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
-  if (drawn === state.drawn) return
+  // Times alone are written into the chips that there are: one that is being clicked stays.
+  if (drawn === state.drawn) {
+    retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names)
+    fitLegend(chips, names.length)
+    return
+  }
   state.drawn = drawn
   const focused = document.activeElement?.dataset?.entry
   const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) })
@@ -106,15 +123,14 @@ function openAll(sheet, button) {
   sheet.focus({ preventScroll: true })
 }
 
-// The lists of all codes are the same for all entries: they need not be compared.
-const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all: null } : entry))
+// The lists of all codes are the same for all entries: they need not be compared. Times change with each batch.
+const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all: null, time: null } : entry))
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
-function nameEntries(view, times) {
-  const all = times.order(), sum = all.reduce((total, code) => total + times.names.get(code).busy, 0)
+function nameEntries(view, { times, order: all }) {
   return all.map(code => {
     const [fill, hatch] = view.tables.name_styles[code] ?? []
-    return { group: "hiddenNames", codes: [code], all, text: nameOf(view, code), share: sum ? formatShare(times.names.get(code).busy / sum) : "", fill, hatch }
+    return { group: "hiddenNames", codes: [code], all, text: nameOf(view, code), time: formatNs(times.names.get(code).busy), fill, hatch }
   })
 }
 
@@ -124,7 +140,7 @@ function kindEntries(view, { kinds }) {
   const all = [...kinds].sort((a, b) => a - b)
   return all.map(code => {
     const [fill, hatch] = view.tables.kind_styles[code]
-    return { group: "hiddenKinds", codes: [code], all, text: view.tables.kinds[code], share: "", fill: fill || (hatch ? PLAIN_FILL : ""), hatch }
+    return { group: "hiddenKinds", codes: [code], all, text: view.tables.kinds[code], fill: fill || (hatch ? PLAIN_FILL : ""), hatch }
   })
 }
 
@@ -132,18 +148,34 @@ function kindEntries(view, { kinds }) {
 function partitionEntries({ tables: { bands, partitions } }) {
   const all = [...partitions.keys()]
   return bands.map(({ label, fill, hatch, letter }, band) => (
-    { group: "hiddenPartitions", codes: all.filter(code => partitions[code].band === band), all, text: label, share: "", fill, hatch, letter }
+    { group: "hiddenPartitions", codes: all.filter(code => partitions[code].band === band), all, text: label, fill, hatch, letter }
   )).filter(entry => entry.codes.length)
 }
 
 function chip(view, entry) {
-  const about = entry.share ? `${entry.text}, ${entry.share} of all names' time` : entry.text
+  const about = chipAbout(entry)
   const isHidden = entry.codes.every(code => view[entry.group].has(code))
   const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": `${entry.group}-${entry.codes[0]}` }
   const button = makeNode("button", facts, entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" }))
-  if (entry.share) button.append(makeNode("small", { text: entry.share }))
+  if (entry.time) button.append(makeNode("small", { text: entry.time }))
   button.addEventListener("click", event => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry))
   return button
+}
+
+function chipAbout({ text, time }) {
+  return time ? `${text}, ${time} in all` : text
+}
+
+/** Write the times of the names into their chips. */
+function retime(chips, names) {
+  const byEntry = new Map(names.map(entry => [`${entry.group}-${entry.codes[0]}`, entry]))
+  for (const chip of chips) {
+    const entry = byEntry.get(chip.dataset.entry), small = chip.querySelector("small")
+    if (!entry || !small || small.textContent === entry.time) continue
+    small.textContent = entry.time
+    chip.title = chipAbout(entry)
+    chip.setAttribute("aria-label", chip.title)
+  }
 }
 
 function toggleEntry(view, { group, codes }) {

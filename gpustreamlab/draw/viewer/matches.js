@@ -1,11 +1,5 @@
 // Spans that a search finds. What is searched for is an array by name code that `store.setMatches` takes.
 
-/** Which names hold a text, whatever the case; null for no text. */
-function findNames(names, text) {
-  const wanted = text.trim().toLowerCase()
-  return wanted ? Uint8Array.from(names, name => name.toLowerCase().includes(wanted)) : null
-}
-
 /** How many of the spans that are shown match. */
 function countMatches(store) {
   if (!store.matches) return 0

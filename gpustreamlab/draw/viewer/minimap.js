@@ -53,15 +53,30 @@ class Minimap {
     const ctx = this.canvas.getContext("2d")
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     ctx.clearRect(0, 0, wide, high)
-    this.paintArea(ctx)
-    this.paintMoments(ctx)
+    const columns = Math.max(1, Math.round(this.width)), {view} = this
+    if (!this.shares || this.shares.length !== columns) {
+      this.shares = busyShares(view.store, view.tables, this.full.start, this.full.end, columns).lanes
+      this.groundOf = null
+    }
+    ctx.drawImage(this.ground(wide, high, ratio), 0, 0, wide / ratio, high / ratio)
     this.paintWindow(ctx)
   }
 
+  // All but the window, as a picture: while the window moves, it stays as it is.
+  ground(wide, high, ratio) {
+    const of = [this.painted, this.full.start, this.full.end, wide, high].join()
+    if (this.groundOf === of) return this.groundCanvas
+    this.groundOf = of
+    const canvas = this.groundCanvas ??= document.createElement("canvas"), ctx = canvas.getContext("2d")
+    Object.assign(canvas, {width: wide, height: high})
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+    this.paintArea(ctx)
+    this.paintMoments(ctx)
+    return canvas
+  }
+
   paintArea(ctx) {
-    const {view} = this, {theme} = this.viewer, columns = Math.max(1, Math.round(this.width))
-    if (!this.shares || this.shares.length !== columns)
-      this.shares = busyShares(view.store, view.tables, this.full.start, this.full.end, columns).lanes
+    const {theme} = this.viewer, columns = this.shares.length
     ctx.fillStyle = theme.shade
     ctx.fillRect(this.left, 0, this.width, MINIMAP_PX)
     const most = Math.max(1, this.shares.reduce((a, b) => Math.max(a, b), 0))
@@ -135,10 +150,11 @@ class Minimap {
       this.canvas.style.cursor = {left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer"}[this.part(px)]
       return
     }
-    const {part, from, x0, x1} = this.grip, shift = this.timeAt(px) - from
+    const {part, from, x0, x1} = this.grip, shift = this.timeAt(px) - from, {low, high} = this.view.bounds()
     if (part === "inside") this.view.setRange(x0 + shift, x1 + shift)
-    else if (part === "left") this.view.setRange(Math.min(x0 + shift, x1 - MIN_WINDOW_NS), x1)
-    else this.view.setRange(x0, Math.max(x1 + shift, x0 + MIN_WINDOW_NS))
+    // Beyond the rim only the dragged edge stops: a window that is pushed back as a whole would move the other one.
+    else if (part === "left") this.view.setRange(Math.max(low, Math.min(x0 + shift, x1 - MIN_WINDOW_NS)), x1)
+    else this.view.setRange(x0, Math.min(high, Math.max(x1 + shift, x0 + MIN_WINDOW_NS)))
   }
 
   up() { this.grip = null }

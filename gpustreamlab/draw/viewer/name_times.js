@@ -43,10 +43,11 @@ class NameTimes {
 
   add(times, sign) { addTimes(this.names, times, sign) }
 
-  /** Codes of the names that there are, those that take most time first. */
-  order() {
-    const { names } = this
-    return [...names.keys()].sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)
+  /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
+  order(known = []) {
+    const { names } = this, kept = known.filter(code => names.has(code)), isKept = new Set(kept)
+    const fresh = [...names.keys()].filter(code => !isKept.has(code))
+    return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)]
   }
 }
 

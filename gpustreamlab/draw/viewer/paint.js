@@ -150,6 +150,7 @@ class Painter {
   paintOverlay(ctx, ratio) {
     this.ratio = ratio
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+    paintOwnEdges(ctx, this)
     paintSelection(ctx, this)
     paintOutlines(ctx, this)
     paintRuler(ctx, this)

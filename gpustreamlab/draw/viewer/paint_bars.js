@@ -3,7 +3,7 @@ const WIDE_PX = 4 // From here on a bar has an edge and a hatch.
 const LABEL_MIN_PX = 26
 const LONELY_PX = 3
 const MOMENT_PX = 5 // Half the height of the sign of a span that took no time.
-const LEAST_DENSITY = 0.3, LEAST_SINGLE = 0.6 // A few narrow spans shall still be seen.
+const LEAST_DENSITY = 0.3 // A few narrow spans shall still be seen.
 
 // Find what is in view, remember it for the pointer, and paint it.
 function paintBars(ctx, painter) {
@@ -65,11 +65,10 @@ function widenLonely({x, w}, from, to, ratio) {
   }
 }
 
-// How strong the colour of an item is, of SHADES.
-function shadeOf(items, i, nsPerPx) {
-  const room = Math.max(items.right[i] - items.left[i], nsPerPx)
-  const share = items.busy[i] / room, least = items.first[i] === items.last[i] ? LEAST_SINGLE : LEAST_DENSITY
-  return Math.round(SHADES * Math.min(1, Math.max(least, share)))
+// How strong the colour of an item is, of SHADES: by the share of its px in which something ran.
+function shadeOf(items, i, paintedNs) {
+  const share = items.busy[i] / Math.max(items.right[i] - items.left[i], paintedNs)
+  return Math.round(SHADES * Math.min(1, Math.max(LEAST_DENSITY, share)))
 }
 
 function isItemMatch(painter, columns, row, i) {
@@ -79,15 +78,16 @@ function isItemMatch(painter, columns, row, i) {
 }
 
 function fillBoxes(ctx, painter, segments, {x, w}) {
-  const {view, items, looks, ratio} = painter, {nsPerPx} = view
-  const wide = WIDE_PX * ratio, lonely = Math.round(LONELY_PX * ratio), edge = Math.max(1, Math.round(ratio))
+  const {view, items, looks, ratio} = painter, pixelNs = view.nsPerPx / ratio, narrowNs = LONELY_PX * view.nsPerPx
+  const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio))
   let set = null
   for (const segment of segments) {
     const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
     for (let i = segment.from; i < segment.to; i++) {
       const pick = items.pick[i], code = looks.fill(columns.name[pick], columns.kind[pick]), isWide = w[i] >= wide
-      const isFull = w[i] >= lonely && (items.first[i] === items.last[i] || !isWide)
-      let shade = isFull ? SHADES : shadeOf(items, i, nsPerPx)
+      // A short span is no busier than those that are merged beside it, and looks so.
+      const isFull = items.first[i] === items.last[i] && items.right[i] - items.left[i] >= narrowNs
+      let shade = isFull ? SHADES : shadeOf(items, i, w[i] * pixelNs)
       if (view.matches && !isItemMatch(painter, columns, segment.row, i)) shade = DIM_SHADE
       const fill = looks.shades[code][shade]
       if (fill !== set) ctx.fillStyle = set = fill

@@ -1,44 +1,102 @@
-// Waits as arrows: from the end of what was waited for to the start of what waited.
+// Waits as arrows: from the end of what was waited for to the start of what waited. All are faint, so that the bars stay in
+// sight; those of the span that is pinned or under the pointer are full, on the layer that follows the pointer.
 const MAX_EDGES = 2000
 const ARROW_PX = 6
+const FAINT = 0.35
+const UNKNOWN = 0, SHOWN = 1, HIDDEN = 2 // Whether the filter leaves both ends of an arrow.
 
 function paintEdges(ctx, painter) {
   const {view, theme} = painter, {edges} = view.store
   painter.hiddenEdges = 0
-  if (!edges || !edges.length) return
+  if (!view.showsWaits || !edges || !edges.length) return
   const found = edgesInView(view, edges)
   painter.hiddenEdges = found.total - found.places.length
-  clipLanes(ctx, view, view.frame.left, () => {
-    ctx.strokeStyle = ctx.fillStyle = theme.soft
-    ctx.lineWidth = 1
-    const lines = new Path2D(), heads = new Path2D()
-    for (const place of found.places) addArrow(lines, heads, view, edges, place)
-    ctx.stroke(lines)
-    ctx.fill(heads)
-  })
+  paintArrows(ctx, view, found.places, {colour: theme.soft, alpha: FAINT, width: 1})
 }
 
+// Full arrows of what is pinned or under the pointer, as far as they pass the window.
+function paintOwnEdges(ctx, {view, theme}) {
+  const {edges} = view.store, hits = [view.pinned, view.hovered].filter(Boolean)
+  if (!view.showsWaits || !edges || !edges.length || !hits.length) return
+  const ends = hits.map(hit => endsOf(view, hit)).filter(Boolean), places = []
+  for (let i = 0; i < edges.length && places.length < MAX_EDGES; i++) {
+    if (ends.some(end => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isEdgeShown(view.store, edges, i)) places.push(i)
+  }
+  paintArrows(ctx, view, places, {colour: theme.ink, alpha: 1, width: 1.5})
+}
+
+// When the spans of a hit start and end. What stands for several spans has arrows anywhere within.
+function endsOf({store}, {row, index, first = index, last = index}) {
+  const {start, end, length} = store.row(row)
+  if (!(last < length)) return null
+  const isOne = first === last && store.countSum(row, first, last) === 1
+  return {row, startFrom: start[first], startTo: isOne ? start[first] : end[last], endFrom: isOne ? end[first] : start[first], endTo: end[last]}
+}
+
+const isOwnEdge = ({row0, row1, x0, x1}, i, {row, startFrom, startTo, endFrom, endTo}) =>
+  row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo
+
+// Whether anything of an arrow may be in view.
+function passesWindow(view, {x0, x1, row0, row1}, i) {
+  if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false
+  const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]], [top, bottom] = lanesWindow(view)
+  return Boolean(source && target) && Math.max(source.bottom, target.bottom) > top && Math.min(source.top, target.top) < bottom
+}
+
+// What is in view of the lanes, in px from their top.
+const lanesWindow = view => [view.scrollPx + view.parts.headPx, view.scrollPx + view.lanesPx]
+
+// Arrows of which at least one end is in view. What only passes by would bury the bars.
 function edgesInView(view, edges) {
-  const {rows} = view.tables, top = view.scrollPx, bottom = view.scrollPx + view.lanesPx, places = []
+  const {rows} = view.tables, [top, bottom] = lanesWindow(view), {x0, x1, row0, row1} = edges, places = []
+  const isSeen = new Uint8Array(rows.length)
+  for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = rows[row].bottom > top && rows[row].top < bottom
   let total = 0
   for (let i = 0; i < edges.length; i++) {
-    const from = Math.min(edges.x0[i], edges.x1[i]), to = Math.max(edges.x0[i], edges.x1[i])
-    if (to < view.x0 || from > view.x1) continue
-    const source = rows[edges.row0[i]], target = rows[edges.row1[i]]
-    if (!source || !target || Math.max(source.bottom, target.bottom) < top || Math.min(source.top, target.top) > bottom) continue
+    const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1
+    if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue
+    if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || !isEdgeShown(view.store, edges, i)) continue
     total++
     if (places.length < MAX_EDGES) places.push(i)
   }
   return {places, total}
 }
 
+// Whether the spans at both ends are shown; looked up once for each state of the store.
+function isEdgeShown(store, edges, i) {
+  if (!store.filter) return true
+  if (edges.shownVersion !== store.version) {
+    edges.shown = new Uint8Array(edges.length)
+    edges.shownVersion = store.version
+  }
+  if (edges.shown[i] === UNKNOWN)
+    edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN
+  return edges.shown[i] === SHOWN
+}
+
+function areEndsShown(store, {row0, row1, x0, x1}, i) {
+  return spanEndingAt(store.row(row0[i]), x0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i]) >= 0
+}
+
+function paintArrows(ctx, view, places, {colour, alpha, width}) {
+  if (!places.length) return
+  clipLanes(ctx, view, view.frame.left, () => {
+    ctx.strokeStyle = ctx.fillStyle = colour
+    ctx.globalAlpha = alpha
+    ctx.lineWidth = width
+    const lines = new Path2D(), heads = new Path2D()
+    for (const place of places) addArrow(lines, heads, view, view.store.edges, place)
+    ctx.stroke(lines)
+    ctx.fill(heads)
+  })
+}
+
 function addArrow(lines, heads, view, edges, place) {
   const source = view.tables.rows[edges.row0[place]], target = view.tables.rows[edges.row1[place]]
-  const isDown = source.top <= target.top, way = isDown ? 1 : -1
-  // Far outside, coordinates would be too large for a canvas.
-  const x0 = Math.max(-5000, view.pxAt(edges.x0[place])), x1 = Math.min(view.frame.right + 5000, view.pxAt(edges.x1[place]))
-  const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom)
   if (edges.row0[place] === edges.row1[place]) return
+  const isDown = source.top <= target.top, way = isDown ? 1 : -1
+  const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom)
+  const [x0, x1] = [edges.x0[place], edges.x1[place]].map(time => nearPx(view, view.pxAt(time)))
   lines.moveTo(x0, y0)
   lines.lineTo(x1, y1 - way * ARROW_PX * 0.6)
   heads.moveTo(x1, y1)
@@ -46,3 +104,6 @@ function addArrow(lines, heads, view, edges, place) {
   heads.lineTo(x1 + ARROW_PX / 2, y1 - way * ARROW_PX)
   heads.closePath()
 }
+
+// Far outside, coordinates would be too large for a canvas.
+const nearPx = (view, px) => Math.max(-5000, Math.min(view.frame.right + 5000, px))

@@ -1,29 +1,29 @@
-// Moments: changes of the layout, cells, marks of the user. A line through all, and a label where there is room.
-const MARK_DASHES = {layout: [5, 3], cell: [1, 3], mark: []}
+// Moments: changes of the layout, marks of the user, cells. A line through all, and a label where there is room.
+const MARK_DASHES = {layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3]}
+// Where moments are too near to each other, what was asked for comes before what happens anyway.
+const MARK_RANKS = {layout: 0, mark: 1, cell: 2}
+const MARK_HIT_PX = 4
+const LINE_GAP_PX = 2
 
 const markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft
+const markRank = ({kind}) => MARK_RANKS[kind] ?? 3
 
 function paintMarks(ctx, painter) {
-  const {view, theme} = painter, {marks} = view.tables
-  const first = firstMark(marks, view.x0), labels = []
-  let last = -Infinity
-  ctx.save()
-  ctx.lineWidth = 1.5
-  for (let i = first; i < marks.length && marks[i].time <= view.x1; i++) {
-    const x = Math.round(view.pxAt(marks[i].time)) + 0.5
-    if (x - last < 2) continue
-    last = x
-    ctx.strokeStyle = markColour(marks[i].kind, theme)
-    ctx.setLineDash(MARK_DASHES[marks[i].kind] || [])
-    ctx.beginPath()
-    ctx.moveTo(x, view.frame.top)
-    ctx.lineTo(x, view.frame.top + view.parts.innerPx)
-    ctx.stroke()
-    labels.push([marks[i], x])
-  }
-  ctx.restore()
-  const free = view.tables.mark_rows.map(() => view.frame.left)
-  for (const [mark, x] of labels) labelMark(ctx, painter, mark, x, free)
+  const {view} = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time)
+  paintMarkLines(ctx, painter, marks)
+  const taken = view.tables.mark_rows.map(() => [])
+  if (!taken.length) return
+  setFont(ctx, 11, "bold")
+  ctx.textBaseline = "middle"
+  for (const mark of marks) labelMark(ctx, painter, mark, taken)
+}
+
+// The marks of a window, by time.
+function marksBetween(marks, from, to) {
+  const first = firstMark(marks, from)
+  let last = first
+  while (last < marks.length && marks[last].time <= to) last++
+  return marks.slice(first, last)
 }
 
 // The first mark at or after a time.
@@ -33,18 +33,46 @@ function firstMark(marks, time) {
   return low
 }
 
+const markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5
+
+function paintMarkLines(ctx, {view, theme}, marks) {
+  const drawn = new Set()
+  ctx.save()
+  ctx.lineWidth = 1.5
+  for (const mark of marks) {
+    const x = markPx(view, mark)
+    if (drawn.has(x)) continue
+    for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off)
+    ctx.strokeStyle = markColour(mark.kind, theme)
+    ctx.setLineDash(MARK_DASHES[mark.kind] || [])
+    ctx.beginPath()
+    ctx.moveTo(x, view.frame.top)
+    ctx.lineTo(x, view.frame.top + view.parts.innerPx)
+    ctx.stroke()
+  }
+  ctx.restore()
+}
+
 // On the first line that has room, to the right of the moment or, at the right end, to its left; lines of others pass behind.
-function labelMark(ctx, {view, theme, texts}, {text, kind}, x, free) {
-  setFont(ctx, 11, "bold")
-  const width = texts.width(ctx, text) + 8, isRight = x + width <= view.frame.right, begin = isRight ? x : x - width
-  const row = free.findIndex(limit => begin >= limit)
+function labelMark(ctx, {view, theme, texts}, mark, taken) {
+  const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8
+  const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width
+  if (begin < view.frame.left - 1) return
+  const row = taken.findIndex(labels => labels.every(([from, to]) => end <= from || begin >= to))
   if (row < 0) return
-  free[row] = begin + width
+  taken[row].push([begin, end])
   const middle = view.frame.top + view.tables.mark_rows[row]
   ctx.fillStyle = theme.paper
   ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16)
   ctx.textAlign = isRight ? "left" : "right"
-  ctx.textBaseline = "middle"
-  ctx.fillStyle = markColour(kind, theme)
-  ctx.fillText(text, isRight ? x + 4 : x - 4, middle)
+  ctx.fillStyle = markColour(mark.kind, theme)
+  ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle)
+}
+
+// The marks whose lines are at most MARK_HIT_PX from a place of the figure, those first that are labelled first.
+function marksAt(view, px, py) {
+  const {frame, nsPerPx} = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx
+  if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return []
+  const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1))
+  return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at))
 }

@@ -22,7 +22,7 @@ function boxOf(view, hit) {
   const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last
   if (!(last < columns.length)) return null
   const left = Math.max(view.frame.left - 20, Math.round(view.pxAt(columns.start[first])))
-  const right = Math.min(view.frame.right + 20, Math.round(view.pxAt(columns.end[last])))
+  const right = Math.min(view.frame.right + 20, Math.round(view.pxAt(endOfHit(columns, first, last))))
   if (right < view.frame.left || left > view.frame.right) return null
   return {left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top)}
 }

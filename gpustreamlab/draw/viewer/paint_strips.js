@@ -1,6 +1,7 @@
 // Strips below the lanes: SMs in use by partition, stacked, and how many lanes are busy. Each px column shows its exact mean.
 const RUN_GAP_PX = 2
 const PEAK_SLACK = 0.02
+const PEAK_STEPS = 100_000, LIVE_PEAK_STEPS = 4_000, MAX_PEAK_STEPS = 2_000_000 // So many are looked through for the peak.
 const STEP_SLACK = 1e-3
 const SMS_LABEL_PX = 38, SMS_LABEL_HIGH_PX = 13 // An area of that size is labelled with its SMs.
 
@@ -27,7 +28,7 @@ function paintSms(ctx, painter, box) {
       low.set(high)
     })
   })
-  paintScale(ctx, painter, box, `${formatCount(tables.sm_count)} SMs`, "in use")
+  paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"])
 }
 
 // Write a number of SMs where it begins to be another one than written before, if it stays for long enough.
@@ -69,22 +70,41 @@ function hatchShape(ctx, pattern, shape, ratio) {
 function paintBusy(ctx, painter, box) {
   const {view, theme} = painter
   const {lanes} = busyShares(view.store, view.tables, view.x0, view.x1, box.columns)
-  const most = busyPeak(view, lanes)
+  const {most, isExact} = busyPeak(view, lanes)
   clipStrip(ctx, view, box, () => {
     ctx.fillStyle = theme.busy
     ctx.fill(stepShape(new Float64Array(box.columns), lanes, box, most || 1))
   })
-  // Where columns hold several changes, their means are no numbers of streams that ever were busy at once.
-  const isMean = lanes.reduce((sum, count) => sum + (Math.abs(count - Math.round(count)) > 1e-3), 0) > lanes.length / 4
-  paintScale(ctx, painter, box, most ? `${formatCount(most)} busy` : "busy", most ? isMean ? "on average" : "streams" : "")
+  const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`]
+  paintScale(ctx, painter, box, most ? words : ["busy"], most ? ["streams busy", "busy"] : [])
 }
 
-// The most lanes that were busy at once in what was drawn so far: the scale only ever grows, until the lanes change.
+// The top of the scale: the most lanes that were busy at once. Where there are too many changes to know it, it is the highest
+// mean of a px column that was drawn so far, and only grows, until lanes or the filter change.
 function busyPeak(view, lanes) {
-  if (view.peakOf !== view.tables.lanes.length) { view.peak = 0; view.peakOf = view.tables.lanes.length }
-  // Far from 0, times of less than a ns are not exact.
-  for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.ceil(count - PEAK_SLACK)
-  return view.peak
+  const {store, tables} = view
+  if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0
+  if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
+    view.exactPeak = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS)
+    Object.assign(view, {peakFilter: store.filter, peakLanes: tables.lanes.length, peakVersion: store.version})
+  }
+  if (view.exactPeak !== null) return {most: view.peak = view.exactPeak, isExact: true}
+  for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.min(tables.lanes.length, Math.ceil(count - PEAK_SLACK))
+  return {most: view.peak, isExact: false}
+}
+
+// The most lanes that were busy at once in the whole session, or null where finding it would cost too much.
+function mostBusy(store, tables, limit) {
+  const unions = unionsOf(store, tables)
+  let steps = unions.laneSteps()
+  if (!steps) {
+    const lanes = unions.lanes()
+    if (lanes.reduce((sum, {length}) => sum + length, 0) > limit) return null
+    steps = new LaneSteps().update(-Infinity, lanes)
+  } else if (steps.length > MAX_PEAK_STEPS) return null
+  let most = 0
+  for (let i = 0; i < steps.length; i++) if (steps.level[i] > most) most = steps.level[i]
+  return most
 }
 
 function clipStrip(ctx, view, {left, top, bottom}, paint) {
@@ -130,7 +150,7 @@ function stepWithin(values, column) {
   return (mean - after) / (before - after)
 }
 
-// The most and 0 beside a strip, and what is counted.
+// The most and 0 beside a strip, and what is counted, in the first words for which there is room.
 function paintScale(ctx, {view, theme, texts}, {left, top, bottom}, most, what) {
   ctx.fillStyle = theme.grid
   ctx.fillRect(left, bottom, view.frame.right - left, 1)
@@ -141,10 +161,14 @@ function paintScale(ctx, {view, theme, texts}, {left, top, bottom}, most, what) 
   ctx.textBaseline = "middle"
   const x = left - LABEL_GAP_PX, room = x - 2
   ctx.fillStyle = theme.ink
-  ctx.fillText(texts.fit(ctx, most, room), x, top + 5)
+  ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5)
   ctx.fillText("0", x, bottom - 3)
   if (bottom - top < 40) return
   setFont(ctx, 11)
   ctx.fillStyle = theme.soft
-  ctx.fillText(texts.fit(ctx, what, room), x, top + 19)
+  ctx.fillText(firstFit(ctx, texts, what, room), x, top + 19)
+}
+
+function firstFit(ctx, texts, words, room) {
+  return words.find(text => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room)
 }

@@ -2,7 +2,8 @@
 // what else was asked for (stream:, kind:, partition:, thread:, > and <) is a function in its property `also`.
 
 const UNIT_NS = { ns: 1, us: 1e3, "µs": 1e3, "μs": 1e3, ms: 1e6, s: 1e9, min: 60e9 }
-const FIELD = /^(stream|lane|kind|partition|thread|name):(.+)$/is
+const FIELD = /^(stream|lane|kind|partition|thread|name):(.*)$/is
+const SOME_FIELD = /^([a-z]+):(?!:)/i // What looks like a field; "at::mm" is a name.
 const LIMIT = /^([<>])=?(\d+(?:\.\d+)?|\.\d+)(ns|us|µs|μs|ms|s|min)$/i
 
 /** Turn the text of the search box into a search, or null where it asks for nothing. */
@@ -35,23 +36,37 @@ function alsoAsked(rows, columns, { minNs, maxNs }) {
   }
 }
 
-/** Split a search into what it asks of the name and of the rest; quotes hold words together. */
+/** What is wrong with a search, for people, or "": a word that looks like a field or a duration, is none, and is in no name. */
+function searchProblem(text, { names }) {
+  const isInName = word => names.some(name => name.toLowerCase().includes(word.toLowerCase()))
+  const odd = searchWords(text).find(word => !FIELD.test(word) && !LIMIT.test(word) && (SOME_FIELD.test(word) || /^[<>]=?[^<>=]/.test(word)) && !isInName(word))
+  if (!odd) return ""
+  const field = odd.match(SOME_FIELD)
+  return field ? `no field ${field[1]}: name, stream, kind, partition, thread` : `${odd} is not a duration: >1ms, <5us`
+}
+
+/** The words of a search; quotes hold words together, and "> 1 ms" is written with spaces as often as without. */
+function searchWords(text) {
+  return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[^\s"]|"[^"]*"?)+/g) ?? []
+}
+
+/** Split a search into what it asks of the name and of the rest; null where that is nothing, as in "kind:" before its value. */
 function parseSearch(text) {
   const asked = { names: [], lanes: [], kinds: [], partitions: [], threads: [], minNs: -Infinity, maxNs: Infinity }
   const places = { stream: "lanes", lane: "lanes", kind: "kinds", partition: "partitions", thread: "threads", name: "names" }
   const plain = []
-  // "> 1 ms" is written with spaces as often as without.
-  const words = text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[^\s"]|"[^"]*"?)+/g) ?? []
-  for (const word of words) {
+  for (const word of searchWords(text)) {
     const field = word.match(FIELD), limit = word.match(LIMIT)
-    if (field) asked[places[field[1].toLowerCase()]].push(field[2].replaceAll('"', "").toLowerCase())
+    const value = field?.[2].replaceAll('"', "").toLowerCase()
+    if (field && value) asked[places[field[1].toLowerCase()]].push(value)
+    else if (field || /^([<>]=?|"*)$/.test(word)) continue // Its value is still to be written.
     else if (limit && limit[1] === ">") asked.minNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()]
     else if (limit) asked.maxNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()]
     else plain.push(word)
   }
   if (plain.length) asked.names.push(plain.join(" ").replace(/^"(.*?)"?$/s, "$1").toLowerCase())
-  const isEmpty = !words.length
-  return isEmpty ? null : asked
+  const isAnything = Object.values(asked).some(value => value.length || Number.isFinite(value))
+  return isAnything ? asked : null
 }
 
 /** Whether names or rows came since the search was compiled. */

@@ -258,6 +258,13 @@ class Row extends Intervals {
   }
 }
 
+/** Latest end of the spans first to last of a row: the last one's, unless they overlap. */
+function endOfHit(row, first, last) {
+  let latest = row.end[last]
+  if (row.overlaps) for (let index = first; index < last; index++) if (row.end[index] > latest) latest = row.end[index]
+  return latest
+}
+
 /** Order of two spans: by start, then by end, then by place. */
 function compareSpans(spans, index, others, other) {
   return spans.start[index] - others.start[other] || spans.end[index] - others.end[other] || spans.place[index] - others.place[other]

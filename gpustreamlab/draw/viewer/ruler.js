@@ -72,8 +72,9 @@ function addRuler(viewer) {
 }
 
 function pinnedEdges(view) {
-  const row = view.store.row(view.pinned.row)
-  return isSpan(view.pinned) ? [row.start[view.pinned.index], row.end[view.pinned.index]] : [row.start[view.pinned.first], row.end[view.pinned.last]]
+  const { pinned } = view, row = view.store.row(pinned.row)
+  const [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last]
+  return [row.start[first], endOfHit(row, first, last)]
 }
 
 function rulerText(ruler, { isOn, start }) {

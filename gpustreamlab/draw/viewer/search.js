@@ -15,10 +15,13 @@ function addSearch(viewer) {
   const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)]
   const form = makeNode("div", { class: "gsl-search", role: "search" }, box, ...steps, says)
   partOf(viewer, "bar").append(form)
-  const state = { matches: null, total: 0 }
+  const state = { matches: null, total: 0, problem: "" }
 
   function run() {
-    state.matches = compileSearch(box.value, view.tables)
+    state.problem = searchProblem(box.value, view.tables)
+    // What cannot be understood dims nothing.
+    state.matches = state.problem ? null : compileSearch(box.value, view.tables)
+    box.setAttribute("aria-invalid", String(Boolean(state.problem)))
     view.set("matches", state.matches)
     steps.forEach(button => { button.hidden = !state.matches })
     recount()
@@ -28,12 +31,13 @@ function addSearch(viewer) {
     tell()
   }
   function tell() {
-    if (!state.matches) says.textContent = ""
+    says.classList.toggle("gsl-problem", Boolean(state.problem))
+    if (!state.matches) says.textContent = state.problem
     else if (!state.total) says.textContent = "none found"
     else says.textContent = matchPlace(view, state)
   }
   function go(direction) {
-    if (state.matches && searchIsStale(state.matches, view.tables)) run()
+    if (isStale()) run()
     if (!state.total) return
     const hit = nextMatch(view.store, matchOrigin(view, direction), direction) ?? nextMatch(view.store, null, direction)
     if (!hit) return
@@ -47,7 +51,8 @@ function addSearch(viewer) {
   let timer = 0
   const typed = () => { clearTimeout(timer); timer = setTimeout(run, SEARCH_AFTER_MS) }
   const now = () => { clearTimeout(timer); run() }
-  const again = throttled(() => { if (state.matches) searchIsStale(state.matches, view.tables) ? run() : recount() }, RECOUNT_EVERY_MS)
+  const isStale = () => (state.matches ? searchIsStale(state.matches, view.tables) : Boolean(state.problem))
+  const again = throttled(() => (isStale() ? run() : state.matches && recount()), RECOUNT_EVERY_MS)
   const keyed = event => {
     if (event.isComposing) return
     if (event.key === "Enter") {
@@ -67,7 +72,8 @@ function addSearch(viewer) {
   ]
   const commands = commandsOf(viewer)
   commands.search = () => { box.focus({ preventScroll: true }); box.select() }
-  commands.clearSearch = () => (state.matches ? (clear(), true) : false)
+  commands.searchFor = text => { box.value = text; now(); commands.search() }
+  commands.clearSearch = () => (box.value ? (clear(), true) : false)
   return () => {
     offs.forEach(off => off())
     clearTimeout(timer)

@@ -3,6 +3,12 @@
 const SELECT_MIN_PX = 3
 const TABLE_ROWS = 200 // More are counted, not shown: nobody reads them, and the browser would wait for them.
 const TOTALS_EVERY_MS = 1000
+// Heads of the columns, with what is meant: a share without its whole says nothing.
+const OF_WINDOW = ["of window", "Share of the window's length"]
+const STREAM_HEADS = [["Stream"], ["Busy", "Time in which anything ran on the stream: what overlaps counts once"], OF_WINDOW, ["Spans"]]
+const SUM_ABOUT = "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%"
+const NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["Spans"]]
+const PAIR_HEADS = [["Streams"], ["Both busy", "Time in which both were busy"], ["of the shorter", "Share of the busy time of the one that was busy less"]]
 
 /** Select with Shift and drag, or with Bokeh's box tool; totals stand in a panel. */
 function addSelect(viewer) {
@@ -63,7 +69,7 @@ function dragSelect(viewer, state, done) {
   const offs = [
     listen(figure, "pointerdown", event => {
       const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
-      if (!event.shiftKey || event.button || !isInLanes(view, point)) return
+      if (!event.shiftKey || event.button || !isInParts(view, point)) return
       take(event)
       rootOf(viewer).focus({ preventScroll: true })
       commandsOf(viewer).hideTip?.()
@@ -90,16 +96,27 @@ function toolSelect(viewer) {
   return () => {}
 }
 
-/** The window and lanes between two corners; the lanes that lie below the fold of the corners' box are not in it. */
+/** Whether a place in the figure is over the lanes or over the strips below them. */
+function isInParts({ frame: { left, right, top, bottom } }, point) {
+  return point.x >= left && point.x <= right && point.y >= top && point.y < bottom
+}
+
+/** The window and lanes between two corners, of which the first is where the drag began. */
 function selectionBetween(view, a, b) {
   const within = x => Math.max(view.frame.left, Math.min(view.frame.right, x))
   const [start, end] = [a.x, b.x].map(x => view.timeAt(within(x))).sort((p, q) => p - q)
+  return { start, end, lanes: lanesBetween(view, a, b) }
+}
+
+/** The lanes between two corners, without those below the fold; all of them for a drag over a strip, or beside all lanes. */
+function lanesBetween(view, a, b) {
+  if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys())
   const [top, bottom] = [a.y, b.y].map(y => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q)
   const lanes = new Set()
   view.tables.lanes.forEach((lane, code) => {
     if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code)
   })
-  return { start, end, lanes }
+  return lanes.size ? lanes : new Set(view.tables.lanes.keys())
 }
 
 /** Up to when the totals in the panel are known. */
@@ -137,24 +154,29 @@ function selectionHead(viewer, panel) {
 
 function totalTables(view, selection, found) {
   const { tables } = view, window = selection.end - selection.start
-  const spanNs = found.names.reduce((sum, { busy }) => sum + busy, 0)
   const lane = code => laneText(tables.lanes[code])
   const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) =>
     [[lane(code)], formatNs(busy), formatShare(busy / window), formatCount(count)])
   const names = found.names.filter(({ count }) => count).map(({ name, busy, count }) =>
-    [[nameOf(view, name), tables.name_styles[name]], formatNs(busy), formatShare(busy / spanNs), formatCount(count)])
+    [[nameOf(view, name), tables.name_styles[name]], formatNs(busy), formatShare(busy / window), formatCount(count)])
   const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) =>
     [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)])
   return [
-    totalTable("Streams", ["Stream", "Busy", "Share", "Spans"], lanes, "Busy time of the stream, and its share of the window"),
-    totalTable("Names", ["Name", "Time", "Share", "Spans"], names, "Time of the name's spans within the window, and its share of all names' time"),
-    totalTable("Overlap", ["Streams", "Both busy", "Share"], pairs, "Time in which both were busy, and its share of the shorter busy time"),
+    totalTable("Streams", STREAM_HEADS, lanes, "Busy time of the stream, and its share of the window"),
+    totalTable("Names", NAME_HEADS, names, "Time of the name's spans within the window, added up, and how that compares with the window"),
+    totalTable("Overlap", PAIR_HEADS, pairs, pairsAbout(selection, tables)),
   ]
+}
+
+/** What the pairs are of: those who select one stream ask what ran beside it. */
+function pairsAbout({ lanes }, tables) {
+  const beside = lanes.size < tables.lanes.length ? ", each selected stream with every stream" : ""
+  return `Time in which both were busy${beside}, and its share of the shorter busy time`
 }
 
 function totalTable(caption, heads, rows, about) {
   const table = makeNode("table", { title: about }, makeNode("caption", { text: caption }))
-  table.append(makeNode("thead", {}, makeNode("tr", {}, ...heads.map(text => makeNode("th", { scope: "col", text })))))
+  table.append(makeNode("thead", {}, makeNode("tr", {}, ...heads.map(([text, title]) => makeNode("th", { scope: "col", text, title })))))
   const body = makeNode("tbody")
   for (const [[text, style], ...cells] of rows.slice(0, TABLE_ROWS)) {
     const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style ? makeSwatch(style[0], style[1]) : null, text)

@@ -41,19 +41,26 @@ class StepSeries {
   /** Add the integral of each band over each of the equal columns of [x0, x1]. */
   addIntegrals(x0, x1, bands) {
     this.sumUp()
-    const n = bands[0].length
+    const n = bands[0].length, width = x1 - x0
     let at = this.indexAt(x0)
     for (let column = 0; column < n; column++) {
-      const from = columnEdge(column, x0, x1, n), to = columnEdge(column + 1, x0, x1, n)
-      const last = gallop(this.time, to, Math.max(0, at), this.length) - 1
+      const from = columnEdge(column, width, n), to = columnEdge(column + 1, width, n), last = this.lastBefore(x0, to, at)
       if (last <= at) this.addStep(at, to - from, column, bands)
       else {
-        this.addStep(at, this.time[at + 1] - from, column, bands)
+        this.addStep(at, this.time[at + 1] - x0 - from, column, bands)
         this.addWhole(at + 1, last, column, bands)
-        this.addStep(last, to - this.time[last], column, bands)
+        this.addStep(last, to - (this.time[last] - x0), column, bands)
         at = last
       }
     }
+  }
+
+  /** Last step before a time after x0, from an earlier step on. The sum of the two may be rounded past a step, their difference is not. */
+  lastBefore(x0, after, from) {
+    let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1
+    while (last > from && this.time[last] - x0 >= after) last--
+    while (last + 1 < this.length && this.time[last + 1] - x0 < after) last++
+    return last
   }
 
   addStep(index, width, column, bands) {

@@ -1,6 +1,8 @@
-// What is under the pointer, beside it.
+// What is under the pointer, beside it: a span, or else the marks whose line is near.
 
 const TIP_GAP_PX = 12
+const TIP_MARKS = 5
+const MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" }
 
 /** Show the facts of the span under the pointer, without covering it. */
 function addTips(viewer) {
@@ -18,10 +20,12 @@ function addTips(viewer) {
   const refresh = () => {
     state.frame = 0
     const hit = state.pointer && hitUnder(viewer, state.pointer)
-    if (!hit) return hide()
-    fillTip(view, tip, hit, state)
+    const marks = hit || !state.pointer ? [] : marksUnder(viewer, state.pointer)
+    if (hit) fillTip(view, tip, hit, state)
+    else if (marks.length) fillMarkTip(view, tip, marks, state)
+    else return hide()
     openAbove(tip)
-    placeTip(viewer, tip, hit, state.pointer)
+    placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer)
   }
   const later = () => { state.frame ||= requestAnimationFrame(refresh) }
   const offs = [
@@ -57,6 +61,12 @@ function hitUnder(viewer, place) {
   return viewer.view.hitAt(point.x, point.y)
 }
 
+/** The marks whose line is near a place of the window. */
+function marksUnder(viewer, place) {
+  const point = figurePoint(viewer, place)
+  return marksAt(viewer.view, point.x, point.y)
+}
+
 function hitKey(hit) {
   return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`
 }
@@ -72,13 +82,28 @@ function fillTip(view, tip, hit, state) {
   view.set("hovered", hit)
 }
 
-/** Put the tip below the row that is hovered, or above it, or beside the pointer; always within the window. */
-function placeTip(viewer, tip, hit, pointer) {
-  const { view } = viewer
-  const box = partOf(viewer, "figure").getBoundingClientRect()
-  const place = view.tables.rows[hit.row]
-  const lift = box.top + view.frame.top - view.scrollPx
-  const top = Math.min(place.top + lift, pointer.y), bottom = Math.max(place.bottom + lift, pointer.y)
+/** The text and time of each mark; there are several where their lines are as near as that. */
+function fillMarkTip(view, tip, marks, state) {
+  if (view.hovered) view.set("hovered", null)
+  const key = `marks ${marks.map(({ time, text }) => `${time} ${text}`).join("\n")}`
+  if (key === state.key) return
+  state.key = key
+  const entries = marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => [
+    makeNode("strong", { text, dir: "auto" }), factList([["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]]),
+  ])
+  const more = marks.length - TIP_MARKS
+  tip.replaceChildren(...entries, ...(more > 0 ? [makeNode("p", { text: `${formatCount(more)} more here: zoom in` })] : []))
+}
+
+/** What the tip must not cover, from top to bottom: the row that is hovered, and the pointer. */
+function tipRoom({ view, figureElement }, hit, { y }) {
+  if (!hit) return [y, y]
+  const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row]
+  return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)]
+}
+
+/** Put the tip below what it tells of, or above it, or beside the pointer; always within the window. */
+function placeTip(tip, [top, bottom], pointer) {
   const wide = tip.offsetWidth, high = tip.offsetHeight
   const limit = document.documentElement
   let x = Math.min(pointer.x + TIP_GAP_PX, limit.clientWidth - wide - 4)

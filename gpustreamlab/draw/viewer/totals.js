@@ -1,23 +1,26 @@
 // What a window holds: totals of lanes and names, and the overlap of lanes.
 
 const PAIRED_LANES = 16 // Lanes whose overlap is computed, at most: the busiest. A sum is kept for each set of them.
+const OTHER_LANES = 48 // Lanes outside a selection that are paired with those in it, at most: the busiest.
 
 /**
  * Totals of the spans in the window {start, end, lanes}; `lanes` is a set of lane codes, null for all.
  *
  * Times are clipped to the window. A lane's busy time is the union of its counted spans, a name's the sum of its spans of any
- * kind. `wall_ns` is from the first to the last counted span. What a filter hides is part of all that.
+ * kind. `wall_ns` is from the first to the last counted span. Pairs are of a lane in the set with any lane that was busy in the
+ * window: who selects one lane asks what ran beside it. What a filter hides is part of all that.
  */
 function totals(store, tables, { start, end, lanes = null }) {
   const sums = new WindowSums(tables, start, end)
   for (const row of store.rows) if (row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane))) sums.addRow(row)
   const unions = unionsOf(store, tables)
-  const clips = [...sums.lanes].map(([lane, count]) => ({ lane, count, ...clipUnion(unions.lane(lane), start, end) }))
-  clips.sort((one, other) => one.lane - other.lane)
+  const clip = (lane, count) => ({ lane, count, ...clipUnion(unions.lane(lane), start, end) })
+  const clips = [...sums.lanes].map(([lane, count]) => clip(lane, count)).sort((one, other) => one.lane - other.lane)
+  const others = tables.rows.map(row => row.lane).filter(lane => lanes && lane >= 0 && !lanes.has(lane))
   return {
     lanes: clips.map(({ lane, count, busy }) => ({ lane, count, busy })),
     names: sums.listNames(),
-    pairs: pairsOf(clips, start, end),
+    pairs: pairsOf(clips, [...new Set(others)].map(lane => clip(lane, 0)), start, end),
     wall_ns: Math.max(0, sums.last - sums.first),
   }
 }
@@ -78,18 +81,37 @@ function clipUnion(union, start, end) {
   return { union, first, last, busy: coverage(union, first, last, start, end) }
 }
 
-/** Overlap of the lanes, two by two, the longest first; `share` is the part of the shorter busy time. */
-function pairsOf(clips, start, end) {
-  const busiest = clips.filter(({ busy }) => busy > 0).sort((one, other) => other.busy - one.busy).slice(0, PAIRED_LANES)
-  busiest.sort((one, other) => one.lane - other.lane)
-  const bySet = setDurations(busiest, start, end), pairs = []
-  busiest.forEach((one, place) => {
-    for (let next = place + 1; next < busiest.length; next++) {
-      const other = busiest[next], both = sumOfSets(bySet, (1 << place) | (1 << next))
+/** Overlap of the lanes, with each other and with others, the longest first; `share` is the part of the shorter busy time. */
+function pairsOf(clips, others, start, end) {
+  const own = busiestOf(clips, PAIRED_LANES), beside = busiestOf(others, OTHER_LANES)
+  const pairs = pairsAmong(own, start, end, () => true)
+  for (let from = 0; from < own.length; from += PAIRED_LANES / 2) {
+    const some = own.slice(from, from + PAIRED_LANES / 2)
+    for (let at = 0; at < beside.length; at += PAIRED_LANES / 2) {
+      const all = [...some, ...beside.slice(at, at + PAIRED_LANES / 2)]
+      pairs.push(...pairsAmong(all, start, end, (place, next) => place < some.length && next >= some.length))
+    }
+  }
+  return pairs.sort((one, other) => other.both_ns - one.both_ns || one.a - other.a || one.b - other.b)
+}
+
+/** The lanes that were busy longest, in the order of their codes. */
+function busiestOf(clips, count) {
+  const busiest = clips.filter(({ busy }) => busy > 0).sort((one, other) => other.busy - one.busy).slice(0, count)
+  return busiest.sort((one, other) => one.lane - other.lane)
+}
+
+/** Overlap of those lanes, two by two, of which both places are wanted together; PAIRED_LANES of them at most. */
+function pairsAmong(clips, start, end, isWanted) {
+  const bySet = setDurations(clips, start, end), pairs = []
+  clips.forEach((one, place) => {
+    for (let next = place + 1; next < clips.length; next++) {
+      if (!isWanted(place, next)) continue
+      const other = clips[next], both = sumOfSets(bySet, (1 << place) | (1 << next))
       pairs.push({ a: one.lane, b: other.lane, both_ns: both, share: both / Math.min(one.busy, other.busy) })
     }
   })
-  return pairs.sort((one, other) => other.both_ns - one.both_ns || one.a - other.a || one.b - other.b)
+  return pairs
 }
 
 /** How long exactly each set of lanes was busy in the window: one sweep, in which bit i says that lane i is. */

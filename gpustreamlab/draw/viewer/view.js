@@ -33,6 +33,7 @@ class View {
     this.hiddenKinds = new Set()
     this.hiddenPartitions = new Set()
     this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
+    this.showsWaits = true // Arrows between spans.
     this.isLive = this.isFollowing = this.isPaused = false
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
     this.painted = null // The items of the last paint.
@@ -76,10 +77,15 @@ class View {
     return {start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start)}
   }
 
+  // How far a window may reach.
+  bounds() {
+    const {start, end} = this.extent(), full = end - start || EMPTY_WINDOW_NS
+    return {low: start - 0.1 * full, high: start + 1.1 * full}
+  }
+
   // A window that is neither too narrow nor outside what there is.
   clampRange(x0, x1) {
-    const {start, end} = this.extent()
-    const full = end - start || EMPTY_WINDOW_NS, low = start - 0.1 * full, high = start + 1.1 * full
+    const {low, high} = this.bounds()
     const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0))
     const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2))
     return [begin, begin + width]
@@ -136,26 +142,6 @@ class View {
     const first = low
     while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++
     return this.laneOrder.slice(first, low)
-  }
-
-  laneAt(py) {
-    if (py < this.lanesTop() || py >= this.lanesBottom()) return -1
-    const at = py - this.frame.top + this.scrollPx
-    const found = this.visibleLanes().find(code => this.tables.lanes[code].top <= at && at < this.tables.lanes[code].bottom)
-    return found === undefined ? -1 : found
-  }
-
-  // The nearest row: lower ones lie over those that they belong to, so the lowest bar that is hit wins.
-  rowAt(py) {
-    const lane = this.laneAt(py), at = py - this.frame.top + this.scrollPx
-    if (lane < 0) return -1
-    let best = -1, bestPx = Infinity
-    for (const code of this.laneRows[lane]) {
-      const {top, bottom} = this.tables.rows[code]
-      const off = at < top ? top - at : at > bottom ? at - bottom : (bottom - top) * 1e-3
-      if (off < bestPx) { best = code; bestPx = off }
-    }
-    return best
   }
 
   hitAt(px, py) {

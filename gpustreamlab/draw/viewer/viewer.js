@@ -1,17 +1,19 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
 const AXIS_PX = 48 // Ticks and title below the frame.
 const TOOLBAR_PX = 32
+const TABLES_FORMAT = 1 // FORMAT of draw/_tables.py
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
 // The controls that this page has, in their order.
 const controls = () => [
   typeof addTips === "function" && addTips, typeof addDetails === "function" && addDetails,
   typeof addSearch === "function" && addSearch, typeof addKeys === "function" && addKeys,
   typeof addSelect === "function" && addSelect, typeof addRuler === "function" && addRuler,
-  typeof addLegend === "function" && addLegend, typeof addFollow === "function" && addFollow,
+  typeof addWaitsButton === "function" && addWaitsButton, typeof addLegend === "function" && addLegend, typeof addFollow === "function" && addFollow,
 ].filter(Boolean)
 
 class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false}) {
+    checkFormat("This timeline has", tables.format, TABLES_FORMAT)
     this.Bokeh = Bokeh
     this.item = item
     this.element = makeFrame()
@@ -48,6 +50,7 @@ class Viewer {
     const {plot, view} = this
     plot.renderers = [] // What is there only stops a warning in Python.
     plot.below[0].formatter = tickFormatter(this.Bokeh, view)
+    leaveViewport(plot)
     this.layers = addLayers(this.Bokeh, plot, view, this.painter)
     this.sizePlot()
     this.boundRange()
@@ -69,8 +72,8 @@ class Viewer {
   }
 
   boundRange() {
-    const {start, end} = this.view.extent(), width = end - start || EMPTY_WINDOW_NS
-    this.plot.x_range.setv({bounds: [start - 0.1 * width, start + 1.1 * width]})
+    const {low, high} = this.view.bounds()
+    this.plot.x_range.setv({bounds: [low, high]})
   }
 
   connect() {
@@ -152,6 +155,7 @@ class Viewer {
     if (this.plotView) this.dropPlot()
     this.paintListeners.clear()
     this.element.remove()
+    this.view.store = new SpanStore() // Whoever keeps a viewer that is gone keeps no spans.
   }
 }
 

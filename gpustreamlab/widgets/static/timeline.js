@@ -3,7 +3,7 @@
 
 const BOKEH_PROMISES = "__gslBokehPromises"
 const GONE_TEXT = "The kernel is gone. This is what had been recorded by then."
-const STATE_WORDS = { live: "live", failing: "waiting", closed: "closed", gone: "kernel gone" }
+const STATE_WORDS = { live: "live", paused: "paused", failing: "waiting", closed: "closed", gone: "kernel gone" }
 const feeds = new Map()
 
 // ---- BokehJS: once a page and version, however many timelines there are
@@ -34,6 +34,7 @@ class Feed {
     this.store = new gsl.SpanStore({ capacity: model.get("capacity") })
     this.tables = null
     this.number = -1 // Of the last update taken.
+    this.clearCount = -1 // Goes up where the session forgets its spans.
     this.isAsking = false // A snapshot is awaited: an update was lost.
     this.isGone = false
     this.merged = 0
@@ -72,9 +73,10 @@ class Feed {
     if (facts.number <= this.number && !this.isAsking) return
     this.isAsking = false
     this.number = facts.number
-    this.store.clear()
-    this.setTables(facts.tables)
-    this.store.append(batch)
+    this.renew(facts, () => {
+      this.setTables(facts.tables)
+      this.store.append(batch)
+    })
     this.note(facts)
     this.takeWaiting()
   }
@@ -93,12 +95,31 @@ class Feed {
     if (facts.number <= this.number || this.isAsking) return
     if (facts.number !== this.number + 1) return this.askAgain()
     this.number = facts.number
-    if (facts.is_cleared) this.store.clear()
+    if (facts.is_cleared) this.renew(facts, () => this.add(facts, blob))
+    else this.add(facts, blob)
+    this.note(facts)
+  }
+
+  add(facts, blob) {
     if (facts.names) this.addNames(facts.names)
     if (facts.header && this.tables) Object.assign(this.tables.header, facts.header)
     if (facts.tables) this.setTables({ ...facts.tables, names: this.tables.names, name_styles: this.tables.name_styles })
     if (facts.manifest.n) this.store.append(gsl.unpackColumns(facts.manifest, bytesOf(blob)))
-    this.note(facts)
+  }
+
+  // Take all spans anew. Where an earlier start has come, zero is there now, and what the reader looks at moves along.
+  renew(facts, fill) {
+    const before = facts.clear_count === this.clearCount ? this.tables.zero_ns : null
+    const anchors = before === null ? [] : [...this.views].map(view => view.anchor())
+    this.clearCount = facts.clear_count
+    this.merged = 0
+    if (before === null) this.missed = 0
+    this.store.clear()
+    fill()
+    const movedNs = before === null ? 0 : Number(BigInt(before) - BigInt(this.tables.zero_ns))
+    if (!movedNs) return
+    if (this.look) this.look.range = this.look.range.map(at => at + movedNs)
+    for (const moveBy of anchors) moveBy(movedNs)
   }
 
   // An update was lost. The kernel answers when it is not busy; until then the picture stays as it is.
@@ -178,9 +199,10 @@ class LiveView {
     restoreLook(this.viewer.view, feed.look)
     const { view } = this.viewer
     this.offs = ["range", "state", "look"].map(event => view.on(event, () => { feed.look = lookOf(view) }))
+    this.offs.push(view.on("state", () => this.showHead()))
     feed.views.add(this)
     this.observer.observe(this.root)
-    this.head.show(feed)
+    this.showHead()
     this.appended()
     this.showState()
     this.isStarted = true
@@ -188,7 +210,7 @@ class LiveView {
 
   setTables(tables) {
     this.viewer.view.setTables(tables)
-    this.head.show(this.feed)
+    this.showHead()
   }
 
   // Who does not see the picture need not draw it.
@@ -198,7 +220,30 @@ class LiveView {
     this.isDue = false
     this.viewer.view.nowNs = this.feed.nowNs
     this.viewer.view.appended()
-    this.head.show(this.feed)
+    this.showHead()
+  }
+
+  showHead() {
+    this.head.show(this.feed, this.viewer.view.isPaused)
+  }
+
+  // What the reader looks at, as a function that finds it again where all times have grown.
+  anchor() {
+    const { view } = this.viewer
+    const { x0, x1, isFollowing, selection, ruler } = view
+    const full = view.fullRange()
+    const isWhole = x0 <= full.start && x1 >= full.end
+    const pin = pinOf(view)
+    return movedNs => {
+      const later = ({ start, end, ...rest }) => ({ start: start + movedNs, end: end + movedNs, ...rest })
+      view.nowNs += movedNs
+      if (selection) view.set("selection", later(selection))
+      if (ruler) view.set("ruler", later(ruler))
+      const index = pin ? view.store.indexOf(pin.row, pin.start + movedNs, pin.place) : -1
+      if (index >= 0) view.set("pinned", { row: pin.row, index })
+      if (isWhole) view.fit()
+      else if (!isFollowing) view.setRange(x0 + movedNs, x1 + movedNs)
+    }
   }
 
   seen(isSeen) {
@@ -207,10 +252,11 @@ class LiveView {
   }
 
   showState() {
-    this.head.show(this.feed)
+    this.showHead()
     const { view } = this.viewer
     const isLive = this.feed.state.state === "live" || this.feed.state.state === "failing"
-    if (!isLive && view.isFollowing) view.set("isFollowing", false)
+    // Nothing comes any more: there is nothing to follow, and nothing to pause.
+    if (!isLive) for (const key of ["isFollowing", "isPaused", "isLive"]) if (view[key]) view.set(key, false)
   }
 
   remove() {
@@ -222,12 +268,19 @@ class LiveView {
   }
 }
 
-const LOOK_KEYS = ["hiddenNames", "hiddenKinds", "hiddenPartitions", "isFollowing", "isPaused"]
+const LOOK_KEYS = ["hiddenNames", "hiddenKinds", "hiddenPartitions", "showsWaits", "isFollowing", "isPaused"]
 
 function lookOf(view) {
   const look = { range: [view.x0, view.x1], scrollPx: view.scrollPx }
   for (const key of LOOK_KEYS) look[key] = view[key]
   return look
+}
+
+// The pinned span by what stays the same when others come before it; null where several are pinned as one.
+function pinOf({ pinned, store }) {
+  if (pinned?.index === undefined) return null
+  const row = store.row(pinned.row)
+  return { row: pinned.row, start: row.start[pinned.index], place: row.place[pinned.index] }
 }
 
 function restoreLook(view, look) {
@@ -248,22 +301,26 @@ class Head {
     const line = node("h3", "")
     line.append(this.title, this.badge, this.state)
     this.facts = node("p", "")
+    this.finding = node("p", "gsl-live-finding")
     this.source = node("p", "gsl-live-source")
     this.missing = node("div", "")
     this.banner = node("p", "gsl-live-banner")
-    this.root.append(line, this.facts, this.source, this.missing, this.banner)
+    this.root.append(line, this.facts, this.finding, this.source, this.missing, this.banner)
     parent.append(this.root)
   }
 
-  show(feed) {
+  show(feed, isPaused) {
     const { header, notes, simulated } = feed.tables
-    const { state, text } = feed.state
+    const { state: now, text } = feed.state
+    const state = now === "live" && isPaused ? "paused" : now
     put(this.title, header.title)
     put(this.badge, header.badge)
     this.badge.classList.toggle("gsl-live-sim", Boolean(simulated))
     put(this.state, STATE_WORDS[state])
     this.state.dataset.state = state
     put(this.facts, [header.facts, ...runningFacts(feed)].join(" · "))
+    put(this.finding, header.finding)
+    this.finding.hidden = !header.finding
     put(this.source, header.source)
     put(this.banner, text)
     this.banner.hidden = !text

@@ -183,10 +183,48 @@ class TestUpdates:
 
         assert timeline.refresh()
 
+    def test_an_earlier_start_that_comes_late_sends_everything_again(self, lab, quiet):
+        timeline = lab.timeline()
+        comm = with_comm(timeline)
+        run_long_and_short(lab, timeline)
+        (first, _), (second, _) = comm.updates
+
+        assert (first["facts"]["is_cleared"], first["facts"]["manifest"]["n"]) == (False, 1)
+        assert (second["facts"]["is_cleared"], second["facts"]["manifest"]["n"]) == (True, 2)
+        assert int(second["facts"]["tables"]["zero_ns"]) < int(first["facts"]["tables"]["zero_ns"])
+        assert timeline.page.get_state("snapshot")["snapshot"]["facts"]["clear_count"] == first["facts"]["clear_count"]
+
+    def test_the_thread_finds_how_much_ran_at_once(self, lab):
+        timeline = lab.timeline(refresh_hz=20)
+        comm = with_comm(timeline)
+        run_long_and_short(lab, timeline)
+        end_s = time.monotonic() + 5
+        found = []
+        while not found and time.monotonic() < end_s:
+            time.sleep(0.02)
+            headers = [update["facts"].get("header", {}) for update, _ in comm.updates]
+            found = [header["finding"] for header in headers if "finding" in header]
+
+        assert "2 or more streams" in found[0]
+
     def test_all_cells_share_one_widget(self, lab, quiet):
         assert lab.timeline() is lab.timeline()
         assert lab.timeline(refresh_hz=5) is not lab.timeline()
         assert lab.timeline(capacity=10) is not lab.timeline()
+
+
+def run_long_and_short(lab, timeline):
+    """Let work on one stream end before that on another, which started earlier; update the page in between."""
+    from gpustreamlab.workloads import spin
+
+    with lab.on("compute", "long"):
+        spin(lab, 10_000_000)
+    with lab.on("copy", "short"):
+        spin(lab, 100_000)
+    lab.streams["copy"].synchronize()
+    timeline.refresh()
+    lab.synchronize()
+    timeline.refresh()
 
 
 class TestTrouble:
@@ -266,6 +304,17 @@ class TestLife:
         assert timeline.page.get_state("snapshot")["snapshot"]["facts"]["manifest"]["n"] == 2
         assert not timeline.is_live
         assert len(timeline.trace) == 2
+
+    def test_what_stays_says_how_much_ran_at_once_in_the_end(self, lab, quiet):
+        timeline = lab.timeline()
+        comm = with_comm(timeline)
+        run_long_and_short(lab, timeline)
+        lab.close()
+        (last, _) = comm.updates[-1]
+
+        assert "2 or more streams" in last["facts"]["header"]["finding"]
+        snapshot = timeline.page.get_state("snapshot")["snapshot"]
+        assert snapshot["facts"]["tables"]["header"]["finding"] == last["facts"]["header"]["finding"]
 
     def test_no_thread_is_left_after_closing(self, lab):
         timeline = lab.timeline()
@@ -398,6 +447,23 @@ class TestOutputs:
 
         assert len(shell.published) == 3
 
+    def test_without_a_page_an_earlier_start_that_comes_late_forgets_no_picture(self, lab, shell, quiet):
+        from gpustreamlab.workloads import spin
+
+        shell.metadata = {}
+        lab.timeline()._ipython_display_()
+        with lab.on("compute", "long"):
+            spin(lab, 10_000_000)
+        with lab.on("copy", "short"):
+            spin(lab, 100_000)
+        lab.streams["copy"].synchronize()
+        shell.end_cell()
+        lab.synchronize()
+        shell.end_cell()
+
+        assert [is_update for _, _, is_update in shell.published] == [False, True, True]
+        assert "2 spans" in shell.published[-1][0]["text/plain"]
+
     def test_a_picture_that_cannot_be_drawn_anew_does_not_disturb_the_cell(self, lab, shell, quiet, monkeypatch, caplog):
         shell.metadata = {}
         timeline = lab.timeline()
@@ -414,6 +480,39 @@ class TestOutputs:
         assert type(lab.timeline(trace)) is Timeline
         assert type(lab.timeline(live=False)) is Timeline
         assert isinstance(lab.timeline(), LiveTimeline)
+
+    @pytest.mark.parametrize("live", ["yes", 1, None])
+    def test_live_is_yes_or_no(self, lab, live):
+        with pytest.raises(OptionError, match=r"live is .*; it is True or False. Use lab.timeline\(live=False\)"):
+            lab.timeline(live=live)
+
+    def test_a_timeline_is_drawn_of_a_trace_alone(self, lab, tmp_path):
+        for wrong in (lab, lab.timeline()):
+            with pytest.raises(OptionError, match=r"not of a \w+. Use lab.timeline\(\) or gpustreamlab.Timeline\(lab.trace\)"):
+                Timeline(wrong)
+        for wrong in ("run.parquet", tmp_path / "run.parquet"):
+            with pytest.raises(OptionError, match=r"Use gpustreamlab.Timeline\(gpustreamlab.load_trace\('run.parquet'\)\)"):
+                Timeline(wrong)
+        with pytest.raises(OptionError, match=r"not of a NoneType. Use lab.timeline\(\) for what ran so far"):
+            Timeline(None)
+
+    @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
+    def test_it_can_be_printed_where_the_output_knows_no_blocks(self, lab, quiet, monkeypatch, encoding):
+        import io
+        import sys
+
+        with lab.on("copy", "Straße → 漢字"):
+            pass
+        record(lab)
+        terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal)
+            print(lab.timeline(), flush=True)
+        printed = terminal.buffer.getvalue().decode("ascii")
+
+        assert "Stra?e ? ????" in printed
+        assert max(map(len, printed.splitlines())) <= 80
+        assert "│" in str(lab.timeline())
 
     def test_in_a_script_it_is_a_picture_of_now(self):
         with Session("sim") as lab:

@@ -1,0 +1,80 @@
+// What a span waited for, and what waited for it: arrows know places, which are looked up as spans here.
+
+const SHOWN_WAITS = 20
+const WAIT_ENDS = {
+  for: { row: "row1", time: "x1", otherRow: "row0", otherTime: "x0" },
+  by: { row: "row0", time: "x0", otherRow: "row1", otherTime: "x1" },
+}
+
+/**
+ * The waits of a span: what it waited "for", or what waits for it ("by"), as {row, index, gapNs}.
+ *
+ * `gapNs` is from the end of the one to the start of the other. `index` is -1 where the span is hidden, or gone.
+ */
+function waitsOf(view, { row: code, index }, side) {
+  const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code)
+  const own = side === "for" ? row.start[index] : row.end[index]
+  const found = []
+  for (let i = 0; i < edges.length; i += 1) {
+    if (edges[ends.row][i] !== code || edges[ends.time][i] !== own) continue
+    const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i]
+    const at = side === "for" ? spanEndingAt(store.row(other), time) : spanStartingAt(store.row(other), time)
+    if (!found.some(wait => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] })
+  }
+  // What held it longest comes first: of what it waited for, that which ended last; of what waits, that which went on first.
+  return found.sort((a, b) => a.gapNs - b.gapNs)
+}
+
+function spanEndingAt(row, time) {
+  if (!row.length) return -1
+  const last = row.indexAt(time)
+  for (let index = row.firstEndingFrom(time); index <= last; index += 1) if (row.end[index] === time) return index
+  return -1
+}
+
+function spanStartingAt(row, time) {
+  const index = row.length ? row.firstFrom(time) : 0
+  return index < row.length && row.start[index] === time ? index : -1
+}
+
+/** A wait in words: "filter on compute, 200 µs before this starts". */
+function waitText(view, { row: code, index, gapNs }, side) {
+  const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index])
+  return `${name} on ${laneText(laneOf(view, code))} · ${gapText(gapNs, side)}`
+}
+
+function gapText(gapNs, side) {
+  if (gapNs === 0) return side === "for" ? "ended as this started" : "started as this ended"
+  const place = (gapNs > 0) === (side === "for") ? "before" : "after"
+  return side === "for" ? `ended ${formatNs(Math.abs(gapNs))} ${place} this started` : `started ${formatNs(Math.abs(gapNs))} ${place} this ended`
+}
+
+/** The waits of a hit as pairs of label and texts, to be copied with its facts. */
+function waitFacts(view, hit) {
+  if (!isSpan(hit)) return []
+  return ["for", "by"].flatMap(side => waitsOf(view, hit, side).map(wait => [`waited ${side}`, waitText(view, wait, side)]))
+}
+
+/** The waits of a hit as lists of links, each of which pins the other span. */
+function waitNodes(view, hit) {
+  if (!isSpan(hit)) return []
+  return ["for", "by"].flatMap(side => {
+    const waits = waitsOf(view, hit, side)
+    if (!waits.length) return []
+    const items = waits.slice(0, SHOWN_WAITS).map(wait => makeNode("li", {}, waitNode(view, wait, side)))
+    if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }))
+    return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)]
+  })
+}
+
+function waitNode(view, wait, side) {
+  const text = waitText(view, wait, side)
+  if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" })
+  // Its index moves when late spans come before it.
+  const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index]
+  const go = () => {
+    const index = view.store.indexOf(wait.row, starts, place)
+    if (index >= 0) view.show(wait.row, index)
+  }
+  return makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go })
+}

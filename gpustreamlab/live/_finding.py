@@ -1,0 +1,63 @@
+"""The sentence above a live picture: how much ran at once so far."""
+
+from __future__ import annotations
+
+import time
+
+from gpustreamlab.analysis import busy_edges, concurrency, counted_kinds, finding_text
+from gpustreamlab.model import Trace
+from gpustreamlab.recorder import Recorder
+
+EVERY_S = 1.0
+"""How often it is found anew, at most."""
+REST = 20.0
+"""After a look, none follows for this many times as long as it took: of long sessions it is found less often."""
+
+
+class FindingWatch:
+    """Finds how much of a recorder's work ran at once, now and then.
+
+    Parameters
+    ----------
+    recorder
+        Whose spans.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._seen_count = 0
+        self._next_s = 0.0
+        self._clears = 0
+        self.text = ""
+        """What was found last; empty where fewer than two streams were busy."""
+
+    def look(self, span_count: int, *, is_last: bool = False) -> None:
+        """Find it anew where that is due and there are other spans than the last time.
+
+        Parameters
+        ----------
+        span_count
+            How many spans there are by now.
+        is_last
+            Whether it is due in any case.
+        """
+        began_s, clears = time.monotonic(), self._clears
+        if span_count == self._seen_count or (began_s < self._next_s and not is_last):
+            return
+        text = _finding(self._recorder.trace())
+        ended_s = time.monotonic()
+        self._next_s = max(began_s + EVERY_S, ended_s + REST * (ended_s - began_s))
+        if clears == self._clears:
+            self._seen_count, self.text = span_count, text
+
+    def forget(self) -> None:
+        """Take back what was found, as its spans are forgotten."""
+        self._clears += 1
+        self._seen_count, self.text = 0, ""
+
+
+def _finding(trace: Trace) -> str:
+    edges_ns = busy_edges(trace)
+    if sum(map(bool, map(len, edges_ns))) < 2:
+        return ""
+    return finding_text(concurrency(trace, edges_ns), lane_count=len(trace.lanes), counted=counted_kinds(trace))
