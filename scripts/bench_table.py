@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-ORDER = ("range_cost", "gpu_time", "clock", "overlap", "export", "import_time", "simulator")
+ORDER = ("timeline", "live", "live_cost", "range_cost", "gpu_time", "clock", "overlap", "import_time", "simulator")
 """What stands first; other benchmarks follow by name."""
 SHOWN_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cuda-core", "numpy", "bokeh")
 """Versions that are shown; the files hold more."""
