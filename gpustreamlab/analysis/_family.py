@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from gpustreamlab.analysis._distinct import distinct
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS, climb
 from gpustreamlab.typing import Int64Array
 
 REMEMBERED_SPANS = 1 << 16
@@ -58,7 +58,7 @@ class Family:
             above = _rows_of(number, above_number)
         self._remember(spans)
         above = _same_lane(above, lane)
-        depth, root = _climb(above)
+        depth, root = climb(above)
         return depth[: len(spans.number)], number[root[: len(spans.number)]]
 
     def _remember(self, spans: Spans) -> None:
@@ -104,18 +104,3 @@ def _same_lane(above: Int64Array, lane: Int64Array) -> Int64Array:
             break
         above[away] = parents[above[away]]
     return above
-
-
-def _climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return how many steps up there are, and where they end."""
-    depth, root = np.zeros(len(above), np.int64), np.arange(len(above))
-    climbing = np.flatnonzero(above >= 0)
-    position = above[climbing]
-    for _ in range(4 * MAX_LANE_ROWS):
-        if not climbing.size:
-            break
-        depth[climbing] += 1
-        root[climbing] = position
-        further = above[position] >= 0
-        climbing, position = climbing[further], above[position[further]]
-    return depth, root

@@ -84,18 +84,27 @@ def _flat_shelves(trace: Trace, tolerance_ns: int) -> Int64Array:
 
 
 def _nested_shelves(trace: Trace, tolerance_ns: int) -> Int64Array:
-    depth, root = _depths(trace)
+    depth, root = climb(enclosing_in_lane(trace))
     track = np.zeros(len(trace), np.int64)
     outermost = np.flatnonzero(depth == 0)
     track[outermost] = place_in_slots(trace.lane[outermost], trace.start_ns[outermost], trace.end_ns[outermost], tolerance_ns)
     return _shelves(trace, track[root], depth, tolerance_ns)
 
 
-def _depths(trace: Trace) -> tuple[Int64Array, Int64Array]:
-    """Return how many spans of its lane enclose each span, and the outermost of them (itself where there is none)."""
-    above = enclosing_in_lane(trace)
-    depth = np.zeros(len(trace), np.int64)
-    root = np.arange(len(trace))
+def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return how many spans enclose each one, and the outermost of them, or itself where there is none.
+
+    Parameters
+    ----------
+    above : ndarray of int64, shape (n,)
+        Row of the nearest enclosing span, or -1.
+
+    Returns
+    -------
+    tuple of two ndarrays of int64, shape (n,)
+        How many; row of the outermost.
+    """
+    depth, root = np.zeros(len(above), np.int64), np.arange(len(above))
     climbing = np.flatnonzero(above >= 0)
     position = above[climbing]
     # One round per level of nesting. Parents that point in a circle end at the depth at which rows are folded anyway.

@@ -92,6 +92,8 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
     share, gain, best = format_share(result.together_share), three_digits(result.speedup), three_digits(result.ideal_speedup)
     if SpanKind.RANGE not in counted:
         return f"{share} of the time 2 or more streams worked at once; gain {gain}× of at best {best}×"
+    # The least bound that is a plain number.
+    share = {"<1%": "1%", ">99%": "100%"}.get(share, share)
     bound = f"At most {share} of the time 2 or more streams worked at once; gain at most {gain}× of {best}×"
     return f"{bound}: ranges also contain the wait for SMs"
 
