@@ -1,6 +1,5 @@
 """Pictures of traces: the viewer for page and notebook, a static picture, text. Bokeh is imported when a figure is drawn."""
 
-from gpustreamlab.analysis import finding_text
 from gpustreamlab.draw._colours import PartitionStyle, name_styles, partition_style
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare_html import comparison_page, comparison_tables_html
@@ -33,7 +32,6 @@ __all__ = [
     "comparison_tables_html",
     "comparison_text",
     "draw_figure",
-    "finding_text",
     "inline_html",
     "name_styles",
     "pack_columns",

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from html import escape
-from typing import Any
 
 from gpustreamlab.analysis import TextTable, TraceComparison, comparison_line, comparison_tables
-from gpustreamlab.draw._base85 import to_base85
 from gpustreamlab.draw._colours import name_styles
-from gpustreamlab.draw._columns import pack_columns
-from gpustreamlab.draw._figure import draw_figure
 from gpustreamlab.draw._header import header_html
-from gpustreamlab.draw._html import LEVEL, bokeh_text, pack_text, viewer_packed
+from gpustreamlab.draw._html import bokeh_text, page_data, page_letters, viewer_packed
 from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.draw._viewer import fill_template, viewer_style, viewer_text
@@ -70,21 +65,13 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
     packed = []
     for side, table in zip(sides, tables, strict=True):
         common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": [looks[name] for name in side.trace.names]}
-        packed.append(_pack(side, table | common))
+        packed.append(page_letters(*page_data(side, table | common)))
     return packed[0], packed[1]
 
 
 def _common_looks(sides: tuple[Picture, Picture]) -> dict[str, list[str]]:
     names = tuple(dict.fromkeys(name for side in sides for name in side.trace.names))
     return {name: [style.fill, style.hatch, style.text] for name, style in zip(names, name_styles(names), strict=True)}
-
-
-def _pack(side: Picture, tables: dict[str, Any]) -> tuple[str, str]:
-    from bokeh.embed import json_item
-
-    manifest, spans = pack_columns(side.columns, level=LEVEL)
-    data = {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}
-    return pack_text(json.dumps(data, separators=(",", ":"))), to_base85(spans)
 
 
 def _table(table: TextTable) -> str:

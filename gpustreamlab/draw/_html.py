@@ -63,7 +63,7 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     What is compressed is written in letters that can end no script, attribute or comment.
     """
     picture = plan_picture(trace) if picture is None else picture
-    data, spans = page_data(picture)
+    data, spans = page_letters(*page_data(picture))
     return fill_template(
         "page.html",
         title=f"{escape(picture.header.title)} ({picture.header.badge.lower()})",
@@ -72,19 +72,32 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         static=_noscript(timeline_svg(trace, picture=picture)) if with_static else "",
         bokeh=bokeh_text(),
         viewer=viewer_packed(),
-        data=pack_text(json.dumps(data, separators=(",", ":"))),
-        spans=to_base85(spans),
+        data=data,
+        spans=spans,
         boot=viewer_text("page.js"),
     )
 
 
-def page_data(picture: Picture) -> tuple[dict[str, Any], bytes]:
-    """Return what a viewer draws a picture from: a JSON object with the figure, the tables and the manifest; and the spans."""
+def page_data(picture: Picture, tables: dict[str, Any] | None = None) -> tuple[dict[str, Any], bytes]:
+    """Return what a viewer draws a picture from: a JSON object with the figure, the tables and the manifest; and the spans.
+
+    Parameters
+    ----------
+    picture
+        The picture.
+    tables
+        Its tables, where they are not its own alone: two timelines on one page share some.
+    """
     from bokeh.embed import json_item
 
-    tables = scene_tables(picture.trace, picture.scene, picture.header, picture.counted)
+    tables = scene_tables(picture.trace, picture.scene, picture.header, picture.counted) if tables is None else tables
     manifest, spans = pack_columns(picture.columns, level=LEVEL)
     return {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}, spans
+
+
+def page_letters(data: dict[str, Any], spans: bytes) -> tuple[str, str]:
+    """Return both parts of `page_data` as letters for a page."""
+    return pack_text(json.dumps(data, separators=(",", ":"))), to_base85(spans)
 
 
 def pack_text(text: str, level: int = 6) -> str:
