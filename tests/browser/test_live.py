@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
-from tests.helpers.jupyter import NotebookPage, running_jupyter
+from tests.helpers.jupyter import running_jupyter
+from tests.helpers.live_notebook import LiveNotebook
 
 pytestmark = pytest.mark.browser
 
@@ -36,60 +34,13 @@ def work(steps, pause_s=0.0):
 SHOW = "lab.timeline()"
 SPANS_A_STEP = 6
 
-VIEW = "document.querySelectorAll('.gsl-live')[{view}].gslView"
 
-
-class Lab(NotebookPage):
-    """A notebook that shows a live timeline."""
+class Lab(LiveNotebook):
+    """A notebook whose first cell shows a live timeline."""
 
     def open(self, url):
         super().open(url)
         self.wait_for_views(1)
-
-    def wait_for_views(self, count):
-        started = "[...document.querySelectorAll('.gsl-live')].filter(e => e.gslView?.isStarted)"
-        self.wait(f"count => {started}.length === count", count)
-
-    def ask(self, expression, view=0):
-        """Evaluate an expression of a view `live`."""
-        return self.page.evaluate(f"() => {{ const live = {VIEW.format(view=view)}; return {expression} }}")
-
-    def wait_until(self, expression, view=0):
-        self.wait(f"() => {{ const live = {VIEW.format(view=view)}; return {expression} }}")
-
-    def spans(self, view=0):
-        return self.ask("live.feed.store.spanCount", view)
-
-    def recorded(self):
-        return int(self.kernel("print(len(lab.trace))"))
-
-    def keep(self, name):
-        """Keep a screenshot where the environment says, to be looked at."""
-        folder = os.environ.get("GPUSTREAMLAB_SCREENSHOTS")
-        if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            (Path(folder) / f"live-{name}.png").write_bytes(self.page.screenshot())
-
-    def ink(self, view=0):
-        """Tell how many pixels of the figure are of a span's colour."""
-        return self.page.evaluate(INK, view)
-
-
-INK = """view => {
-  const canvases = root => [...root.querySelectorAll("*")].flatMap(
-    e => e.tagName === "CANVAS" ? [e] : e.shadowRoot ? canvases(e.shadowRoot) : [])
-  const figure = document.querySelectorAll(".gsl-live")[view].querySelector(".gsl-figure")
-  let count = 0
-  for (const canvas of canvases(figure)) {
-    if (canvas.width < 100) continue
-    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
-    for (let at = 0; at < data.length; at += 4) {
-      const [red, green, blue, alpha] = data.subarray(at, at + 4)
-      if (alpha === 255 && Math.max(red, green, blue) - Math.min(red, green, blue) > 60) count++
-    }
-  }
-  return count
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +82,7 @@ def test_spans_appear_while_a_cell_runs(lab):
         assert lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status") == "busy"
         seen.append(lab.spans())
 
-    lab.keep("while-a-cell-runs")
+    lab.keep("live-while-a-cell-runs")
     assert seen == sorted(set(seen))
     assert seen[0] > 0
     assert lab.ink() > 1_000
@@ -145,7 +96,7 @@ def test_everything_recorded_is_shown_in_the_end(lab):
     assert lab.ask("live.feed.tables.lanes.map(lane => lane.name)") == ["prefill", "decode"]
     assert lab.page.locator(".gsl-live-head h3").inner_text().startswith("<img src=x onerror=alert(1)>")
     assert lab.page.locator("img[src='x']").count() == 0
-    lab.keep("all")
+    lab.keep("live-all")
 
 
 def test_spans_from_before_the_view_are_there(open_lab):
@@ -196,7 +147,7 @@ def test_an_earlier_start_that_comes_late_moves_zero_and_what_is_looked_at_along
     assert lab.ask("live.feed.store.firstNs") == 0
     assert lab.ask("live.feed.look.range") == pytest.approx(after[:2])
     assert "2 or more streams" in lab.ask("live.head.finding.textContent")
-    lab.keep("earlier-start")
+    lab.keep("live-earlier-start")
 
 
 def test_who_follows_sees_an_earlier_start_too(lab):
@@ -247,7 +198,7 @@ def test_a_kernel_restart_leaves_a_readable_picture(lab):
 
     assert lab.page.locator(".gsl-live-banner").inner_text().startswith("The kernel is gone.")
     assert lab.ink() > 1_000
-    lab.keep("restart")
+    lab.keep("live-restart")
 
 
 def test_an_interrupt_stops_the_cell_and_not_the_view(lab):
@@ -268,7 +219,7 @@ def test_the_theme_is_followed(lab):
     lab.wait("light => getComputedStyle(document.querySelector('.gsl-live-head')).color !== light", light)
     lab.page.wait_for_timeout(1_200)
     assert lab.ink() > 1_000
-    lab.keep("dark")
+    lab.keep("live-dark")
     lab.change_theme("JupyterLab Light")
 
 
@@ -288,7 +239,7 @@ def test_closing_the_session_leaves_a_picture_that_stays_in_the_file(lab, server
     lab.kernel("lab.close()")
     lab.page.wait_for_selector(".jp-OutputArea iframe[title=Timeline]")
     lab.page.wait_for_timeout(1_500)
-    lab.keep("closed")
+    lab.keep("live-closed")
     lab.command("docmanager:save")
     lab.page.wait_for_timeout(500)
     book = next(server.folder.glob("test_closing*.ipynb")).read_text()

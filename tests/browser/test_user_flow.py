@@ -129,7 +129,7 @@ def test_a_kernel_that_dies_in_an_update_leaves_a_picture_and_a_notebook_that_wo
     lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
     assert lab.spans() > 0
     lab.wait_for_ink()
-    lab.keep("died")
+    lab.keep("flow-died")
     lab.reload()
     lab.command("notebook:run-all-cells")
     lab.wait_for_views(1)
@@ -161,7 +161,7 @@ def wheel_and_keys_zoom_and_pan(lab):
         lab.wait("width => gslViewer.view.x1 - gslViewer.view.x0 < width", widths[-1])
         widths.append(_width(reader))
         reader.click("batch", 4) if len(widths) == 2 else None  # keys are the timeline's once it was clicked
-    lab.keep("zoomed")
+    lab.keep("flow-zoomed")
     before = reader.window()
     reader.press("d")
     assert reader.window()[0] > before[0]
@@ -178,7 +178,7 @@ def a_search_dims_and_steps(lab):
     lab.page.keyboard.press("Enter")
     lab.page.keyboard.press("Enter")
     lab.wait("() => document.querySelector('.gsl-found').textContent === '2 of 8'")
-    lab.keep("search")
+    lab.keep("flow-search")
     assert reader.pinned()[0] == "download"
     lab.page.keyboard.press("Escape")
     lab.wait("() => gslViewer.view.matches === null")
@@ -190,7 +190,7 @@ def a_dragged_window_has_totals(lab):
     left, top, right, bottom = reader.frame()
     reader.drag((left + 3, top + 15), (right - 3, bottom - 15), shift=True)
     lab.page.locator(".gsl-selection").wait_for()
-    lab.keep("totals")
+    lab.keep("flow-totals")
     text = reader.text("selection")
     names = lab.page.locator(".gsl-selection table").nth(1).locator("tbody tr")
 
@@ -208,7 +208,7 @@ def a_click_pins(lab):
     reader.click("upload", 2)
     lab.page.locator(".gsl-details").wait_for()
     text = reader.text("details")
-    lab.keep("pinned")
+    lab.keep("flow-pinned")
 
     assert reader.pinned()[0] == "upload"
     assert text.startswith("upload")
@@ -234,7 +234,7 @@ def a_view_beside_the_notebook_grows_too(lab):
     lab.kernel("with lab.on('compute', 'after the second view'): lab.xp.ones(10)\nlab.synchronize()")
     for view in (0, 1):
         lab.wait_until(f"live.feed.store.spanCount === {before + 1}", view)
-        lab.keep(f"beside-{view}")
+        lab.keep(f"flow-beside-{view}")
         assert lab.ink(view) > 500
     lab.close_view_beside()
     lab.wait_for_views(1)
@@ -248,7 +248,7 @@ def an_interrupt_ends_the_cell_only(lab):
         counts.append(lab.wait_for_more(counts[-1]))
     assert lab.is_busy()
     lab.show_view()
-    lab.keep("long-cell")
+    lab.keep("flow-long-cell")
     lab.command("kernelmenu:interrupt")
     lab.wait("() => [...document.querySelectorAll('.jp-OutputArea')].some(e => e.textContent.includes('KeyboardInterrupt'))")
     lab.wait_until_idle()
@@ -270,7 +270,7 @@ def themes_are_followed(lab):
         contrast[theme] = lab.contrast()
         for width_px in (700, 1200):
             lab.resize(width_px)
-            lab.keep(f"{theme.lower().replace(' ', '-')}-{width_px}")
+            lab.keep(f"flow-{theme.lower().replace(' ', '-')}-{width_px}")
 
     assert min(contrast.values()) > 7
 
@@ -280,7 +280,7 @@ def a_saved_page_has_the_same_spans(lab, server, chromium):
     shown, recorded = lab.spans(), lab.recorded()
     context = chromium.new_context(viewport={"width": 1200, "height": 900}, offline=True)
     page = Opened(context.new_page()).load(server.folder / "run.html")
-    lab.keep("saved", page.page)
+    lab.keep("flow-saved", page.page)
 
     assert page.view("s.spanCount") == shown == recorded
     assert page.errors == []
@@ -298,9 +298,9 @@ def partitions_of_the_widget_are_drawn(lab):
     lab.wait_until("live.feed.tables.marks.filter(mark => mark.kind === 'layout').length === 2")
     lab.wait_until(f"live.feed.store.spanCount === {lab.recorded()}")
     lab.show_view()
-    lab.keep("partitions")
+    lab.keep("flow-partitions")
     lab.resize(700)
-    lab.keep("partitions-700")
+    lab.keep("flow-partitions-700")
     lab.resize(1200)
 
     labels = lab.ask("live.feed.tables.groups.map(group => group.label)")
@@ -312,7 +312,7 @@ def a_restart_leaves_a_picture_and_says_so(lab):
     lab.restart()
     lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
     lab.show_view()
-    lab.keep("restarted")
+    lab.keep("flow-restarted")
 
     assert lab.page.locator(".gsl-live-banner").inner_text().startswith("The kernel is gone.")
     assert not lab.page.locator(".gsl-follow").is_visible()
@@ -332,7 +332,7 @@ def the_saved_notebook_holds_the_picture(lab, server):
     lab.wait("() => document.querySelectorAll('.jp-OutputArea iframe[title=Timeline]').length >= 3")
     lab.wait("() => !document.querySelector('.gsl-live')")
     lab.show_view(".jp-OutputArea iframe[title=Timeline]")
-    lab.keep("closed")
+    lab.keep("flow-closed")
     lab.command("docmanager:save")
     path = server.folder / "01-quickstart.ipynb"
     outputs = [output for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]

@@ -214,4 +214,4 @@ class LiveNotebook(NotebookPage):
         folder = os.environ.get("GPUSTREAMLAB_SCREENSHOTS")
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            (Path(folder) / f"flow-{name}.png").write_bytes((page or self.page).screenshot())
+            (Path(folder) / f"{name}.png").write_bytes((page or self.page).screenshot())
