@@ -6,6 +6,7 @@
     ├── BackendError
     │   ├── BackendNotFoundError      (ValueError)    no backend of that name
     │   ├── BackendUnavailableError   (RuntimeError)  the backend exists, this machine cannot run it
+    │   ├── CaptureUnavailableError   (RuntimeError)  kernels cannot be captured here, or not now
     │   ├── MissingExtraError         (ImportError)   an optional package is not installed
     │   └── NotSimulatedError         (NotImplementedError)  the simulated device does not model this
     ├── DeviceError                   (RuntimeError)  the driver refused or failed
@@ -44,6 +45,8 @@ __all__ = [
     "BackendError",
     "BackendNotFoundError",
     "BackendUnavailableError",
+    "CaptureUnavailableError",
+    "CaptureWarning",
     "CloseError",
     "DeviceError",
     "DeviceMemoryError",
@@ -64,6 +67,7 @@ __all__ = [
     "SelectionError",
     "SessionClosedError",
     "SessionError",
+    "SpoolWarning",
     "StickyDeviceError",
     "StreamClosedError",
     "StreamExistsError",
@@ -94,6 +98,10 @@ class BackendUnavailableError(BackendError, RuntimeError):
         super().__init__(message)
         self.reason = reason
         """Machine-readable reason, a value of `gpustreamlab.typing.Unavailable`."""
+
+
+class CaptureUnavailableError(BackendError, RuntimeError):
+    """Kernels cannot be captured here, or not now; the message says why, and what works instead."""
 
 
 class MissingExtraError(BackendError, ImportError):
@@ -209,6 +217,14 @@ class PartitionNotFoundError(GPUStreamLabError, KeyError):
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which would hide the line breaks of a message.
         return str(self.args[0])
+
+
+class CaptureWarning(UserWarning):
+    """Something that was asked for is not captured, or not any more; work goes on without it."""
+
+
+class SpoolWarning(UserWarning):
+    """The file that a session is spooled to cannot be written any more; recording goes on in memory."""
 
 
 class PartitionWarning(UserWarning):

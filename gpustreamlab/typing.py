@@ -17,10 +17,12 @@ __all__ = [
     "Int8Array",
     "Int32Array",
     "Int64Array",
+    "LaneKind",
     "MarkerKind",
     "Rounding",
     "SessionState",
     "SpanKind",
+    "SpoolState",
     "SupportsCudaStream",
     "Unavailable",
 ]
@@ -49,6 +51,8 @@ class SpanKind(StrEnum):
     """Work on the host."""
     MARKER = "marker"
     """An instant; start and end are equal."""
+    ANNOTATION = "annotation"
+    """A range that others named (NVTX), on the host: it covers what was launched in it."""
 
 
 class EdgeKind(StrEnum):
@@ -58,6 +62,15 @@ class EdgeKind(StrEnum):
     """The target's stream waited for an event recorded after the source."""
     LAUNCH = "launch"
     """The source, on the host, launched the target."""
+
+
+class LaneKind(StrEnum):
+    """What a row of the timeline stands for."""
+
+    STREAM = "stream"
+    """A stream of a device."""
+    HOST = "host"
+    """A thread of the host."""
 
 
 class MarkerKind(StrEnum):
@@ -113,6 +126,21 @@ class SessionState(StrEnum):
     """`close` is running; new work is refused."""
     CLOSED = "closed"
     """Everything the session made is gone; its trace can still be read."""
+
+
+class SpoolState(StrEnum):
+    """How a spool stands."""
+
+    WRITING = "writing"
+    """What is new is appended, some times a second."""
+    FAILING = "failing"
+    """The last write failed; it is tried again."""
+    FULL = "full"
+    """Its limit is reached; nothing more is written."""
+    REMOVED = "removed"
+    """The file was removed; nothing more is written."""
+    CLOSED = "closed"
+    """The session is closed."""
 
 
 class Unavailable(StrEnum):

@@ -1,5 +1,16 @@
 """What a device has to be able to do, and the two that ship: the simulated one and CUDA."""
 
+from gpustreamlab.backends._activity import (
+    Activities,
+    ActivitySource,
+    AnnotationBatch,
+    CallBatch,
+    CallClass,
+    DependencyBatch,
+    MemoryBatch,
+    StreamFacts,
+    WorkBatch,
+)
 from gpustreamlab.backends._features import green_capabilities
 from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import (
@@ -15,14 +26,23 @@ from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend
 
 __all__ = [
     "BACKEND_NAMES",
+    "Activities",
+    "ActivitySource",
+    "AnnotationBatch",
     "Backend",
     "BackendContext",
     "BackendStream",
+    "CallBatch",
+    "CallClass",
     "Choice",
     "ClockInfo",
     "ContextSpec",
+    "DependencyBatch",
+    "MemoryBatch",
     "RangeTimes",
     "SplitGroup",
+    "StreamFacts",
+    "WorkBatch",
     "choose_backend",
     "green_capabilities",
     "lent_handle",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.model import Capabilities, Device, WorkqueueOptions
 from gpustreamlab.typing import Int64Array
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends._activity import ActivitySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +255,18 @@ class Backend(Protocol):
 
     def pop_range(self) -> object:
         """Close what `push_range` opened last in this thread."""
+        ...
+
+    def activity_source(self) -> ActivitySource:
+        """Return what tells of every kernel, copy and call; it does not collect yet.
+
+        Raises
+        ------
+        MissingExtraError
+            If a package is missing.
+        CaptureUnavailableError
+            If kernels cannot be captured on this machine.
+        """
         ...
 
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from gpustreamlab.model._capability import Capabilities, Capability
 from gpustreamlab.model._counters import Counters
+from gpustreamlab.model._detail import WorkDetail
 from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import EDGE_KINDS, Edges
 from gpustreamlab.model._lane import Lane
@@ -36,6 +37,7 @@ __all__ = [
     "Verification",
     "VerifiedLane",
     "VerifiedPartition",
+    "WorkDetail",
     "WorkqueueOptions",
     "check_name",
     "show_text",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpustreamlab.typing import LaneKind
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
@@ -26,6 +28,13 @@ class Lane:
     """How many SMs its kernels may run on: those granted to the partition, or all of the card; 0 where unknown."""
     priority: int = 0
     """CUDA priority: lower numbers run first, 0 is the lowest priority."""
+    kind: LaneKind = LaneKind.STREAM
+    """A stream, or a thread of the host."""
+    outside: bool = False
+    """True for a stream that the session neither made nor took: others work in it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", LaneKind(self.kind))
 
     @property
     def key(self) -> tuple[int, int, int]:

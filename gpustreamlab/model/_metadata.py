@@ -8,8 +8,20 @@ from gpustreamlab.errors import TraceError, nearest_hint
 from gpustreamlab.model._device import Device
 from gpustreamlab.typing import CaptureTier
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of the columns and metadata that this package writes; it reads this one and every older one."""
+
+
+_COUNTS = (
+    "clock_error_ns",
+    "range_error_ns",
+    "host_error_ns",
+    "kernel_error_ns",
+    "dropped_spans",
+    "dropped_records",
+    "pending_spans",
+    "dropped_markers",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +43,19 @@ class TraceMetadata:
     host_error_ns: int = 0
     """Bound on the error of host times (`Trace.queued_ns`) on the device's clock, in ns."""
     tier: CaptureTier = CaptureTier.RANGES
-    """How much of the device's work was captured."""
+    """How much of the device's work was captured: kernels if they were at any time, see `capture_windows`."""
+    capture_windows: tuple[tuple[int, int], ...] = ()
+    """From when to when kernels were captured, in ns on the device's clock, in order of time."""
+    capture_source: str = ""
+    """What told of the kernels, in words, for example ``"CUPTI 13.0"``."""
+    capture_note: str = ""
+    """Why kernels are missing although they were asked for; empty where none are."""
+    kernel_error_ns: int = 0
+    """Bound on the error of a kernel's start or end on the device's clock, in ns."""
     dropped_spans: int = 0
     """Spans that are missing because a buffer was full."""
+    dropped_records: int = 0
+    """Records of kernels, copies and calls that are missing because a buffer was full; part of `dropped_spans`."""
     pending_spans: int = 0
     """Spans whose work had not ended when the trace was taken."""
     dropped_markers: int = 0
@@ -46,9 +68,11 @@ class TraceMetadata:
     """Version of the columns and metadata."""
 
     def __post_init__(self) -> None:
-        for name in ("clock_error_ns", "range_error_ns", "host_error_ns", "dropped_spans", "pending_spans", "dropped_markers"):
+        for name in _COUNTS:
             if getattr(self, name) < 0:
                 raise TraceError(f"TraceMetadata.{name} is {getattr(self, name)}; it cannot be negative.")
+        windows = tuple((int(start_ns), int(end_ns)) for start_ns, end_ns in self.capture_windows)
+        object.__setattr__(self, "capture_windows", windows)
         try:
             object.__setattr__(self, "tier", CaptureTier(self.tier))
         except ValueError as error:

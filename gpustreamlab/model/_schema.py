@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model._counters import Counters
+from gpustreamlab.model._detail import WorkDetail
 from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import Edges
 from gpustreamlab.model._lane import Lane
@@ -87,6 +88,7 @@ def table_to_trace(table: pa.Table) -> Trace:
             for change in facts.get("layouts", ())
         ),
         markers=tuple(_build(Marker, marker) for marker in facts.get("markers", ())),
+        details=tuple(_build(WorkDetail, detail) for detail in facts.get("details", ())),
     )
 
 
@@ -103,6 +105,7 @@ def _schema_metadata(trace: Trace) -> dict[bytes, bytes]:
         "layout": None if trace.layout is None else dataclasses.asdict(trace.layout),
         "layouts": [dataclasses.asdict(change) for change in trace.layouts],
         "markers": [dataclasses.asdict(marker) for marker in trace.markers],
+        "details": [dataclasses.asdict(detail) for detail in trace.details],
     }
     return {
         METADATA_KEY: json.dumps(facts).encode(),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model._columns import freeze_column, require_codes, require_equal_lengths, require_text
 from gpustreamlab.model._counters import Counters
+from gpustreamlab.model._detail import WorkDetail
 from gpustreamlab.model._edges import Edges
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._marker import Marker
@@ -92,7 +93,10 @@ class Trace:
     threads: tuple[str, ...] = ()
     """Names of the host threads."""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Optional numeric columns, for example ``grid_blocks`` or ``size_bytes``; shape (n_spans,) each."""
+    """Optional numeric columns, for example ``grid_blocks`` or ``size_bytes``; shape (n_spans,) each. ``detail`` is an index
+    into `details`, or -1."""
+    details: tuple[WorkDetail, ...] = ()
+    """How kernels were launched, and what copies went between."""
     edges: Edges = field(default_factory=Edges)
     """Which span waited for which."""
     counters: Counters = field(default_factory=Counters)
@@ -179,7 +183,7 @@ class Trace:
             object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
         extra = {name: freeze_column(name, values, _extra_dtype(name, values)) for name, values in self.extra.items()}
         object.__setattr__(self, "extra", MappingProxyType(extra))
-        for name in ("names", "lanes", "threads", "partitions", "layouts", "markers"):
+        for name in ("names", "lanes", "threads", "partitions", "layouts", "markers", "details"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "markers", tuple(sorted(self.markers, key=lambda marker: marker.time_ns)))
 
@@ -206,6 +210,8 @@ class Trace:
         require_codes("kind", self.kind, len(SPAN_KINDS))
         require_codes("thread", self.thread + 1, len(self.threads) + 1)
         require_codes("partition", self.partition + 1, len(self.partitions) + 1)
+        if "detail" in self.extra:
+            require_codes("detail", self.extra["detail"] + 1, len(self.details) + 1)
         backwards = np.flatnonzero(self.end_ns < self.start_ns)
         if backwards.size:
             row = int(backwards[0])

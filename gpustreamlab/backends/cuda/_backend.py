@@ -14,13 +14,16 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.backends._events import EventPool
 from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
-from gpustreamlab.backends.cuda._calibrate import PAIR_COUNT, calibrate
-from gpustreamlab.backends.cuda._clock import EventClock
+from gpustreamlab.backends.cuda._calibrate import KERNEL_TAIL_NS, KERNEL_TAIL_SPREAD_NS, PAIR_COUNT, PairCosts, calibrate
+from gpustreamlab.backends.cuda._clock import Calibration, EventClock
+from gpustreamlab.backends.cuda._cupti import Cupti, load_cupti
+from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, anchor_launcher
+from gpustreamlab.backends.cuda._cupti_source import CuptiSource
 from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy
 from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
-from gpustreamlab.backends.cuda._nvtx import open_domain
+from gpustreamlab.backends.cuda._nvtx import NvtxInjection, open_domain
 from gpustreamlab.backends.cuda._probe import why_unavailable
 from gpustreamlab.backends.cuda._probe_sms import probe_sms
 from gpustreamlab.backends.cuda._selection import CupySelection
@@ -68,6 +71,7 @@ class CudaBackend:
         self.select: Callable[[BackendStream], object] = self._selection.select
         self.restore: Callable[[object], None] = self._selection.restore
         self._is_closed = False
+        self._source: CuptiSource | None = None
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
             self._green = self._find_green_contexts()
             self.capabilities = self._green.capabilities
@@ -76,6 +80,7 @@ class CudaBackend:
             self._clock_stream = self._core.Device(ordinal).create_stream()
             self._clock_lane = SimpleNamespace(cupy=self.xp.cuda.Stream.from_external(self._clock_stream))
             self._clock = self._start_clock()
+        self._injection = NvtxInjection()
         domain = open_domain()
         self._attributes = domain.get_event_attributes
         self.push_range = domain.push_range
@@ -148,18 +153,32 @@ class CudaBackend:
         """Put a host time on the event clock."""
         return self._clock.place_host(host_ns)
 
+    @property
+    def _tail_ns(self) -> int:
+        """How much later a kernel ends than its last instruction."""
+        measured = None if self._source is None else self._source.tail_ns
+        return KERNEL_TAIL_NS if measured is None else measured
+
+    def _calibrate_again(self) -> None:
+        """Measure what a pair of events costs from now on: kernels that are recorded start a little later."""
+        with mapped_errors("Measuring the cost of events"), self._device_scope():
+            self._pair_costs.note(self.host_time_ns(), self._calibrate().pair_ns)
+
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again."""
         with mapped_errors("Recording a clock anchor"):
             return self._clock.tick(now_ns)
 
     def resolve(self, starts: Sequence[Any], ends: Sequence[Any], queued_host_ns: Int64Array) -> RangeTimes:
-        """Turn finished event pairs into times, with half of the pair's own cost taken off at either end."""
+        """Turn finished event pairs into times, corrected for the pair's own cost.
+
+        On this clock an event behind a kernel stands where the kernel's last instruction did (see `Calibration`), so all that a
+        pair costs lies before the first kernel. A kernel ends a little after its last instruction.
+        """
         with mapped_errors("Reading the times of finished ranges"):
             times = self._clock.place(starts, ends, queued_host_ns)
-        pair_ns = self._clock.calibration.pair_ns
-        start_ns = times.start_ns + pair_ns // 2
-        end_ns = times.end_ns - (pair_ns - pair_ns // 2)
+        start_ns = times.start_ns + self._pair_costs.at(queued_host_ns)
+        end_ns = times.end_ns + self._tail_ns
         # A range that holds no device work is shorter than the events' own cost: it becomes an instant.
         middle_ns = (times.start_ns + times.end_ns) // 2
         empty = end_ns < start_ns
@@ -172,14 +191,22 @@ class CudaBackend:
             description=f"CUDA events, {calibration.tick_ns} ns ticks, anchored at least every 0.25 s of recording",
             epoch_unix_ns=self._epoch_unix_ns,
             clock_error_ns=self._clock.error_ns,
-            range_error_ns=(calibration.pair_ns + 1) // 2 + calibration.pair_spread_ns,
-            range_correction_ns=calibration.pair_ns,
+            range_error_ns=calibration.pair_spread_ns + KERNEL_TAIL_SPREAD_NS,
+            range_correction_ns=self._pair_costs.last_ns - self._tail_ns,
             host_error_ns=self._clock.host_error_ns,
         )
 
     def annotation(self, name: str) -> Any:
         """Prepare the NVTX attributes of a range."""
         return self._attributes(message=name)
+
+    def activity_source(self) -> CuptiSource:
+        """Return what tells of every kernel, copy and call; it does not collect yet."""
+        self._require_open()
+        if self._source is None:
+            with self._device_scope():
+                self._source = self._make_source(load_cupti())
+        return self._source
 
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array."""
@@ -204,7 +231,10 @@ class CudaBackend:
         if self._is_closed:
             return
         self._is_closed = True
+        self._injection.restore()
         with mapped_errors(f"Closing CUDA device {self._ordinal}"), self._device_scope():
+            if self._source is not None:
+                self._source.close()
             self._clock_stream.sync()
             self._clock.close()
             for event in self._events.clear():
@@ -289,13 +319,8 @@ class CudaBackend:
         return int(stream.resources.sm.sm_count)
 
     def _start_clock(self) -> EventClock:
-        times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
-        calibration = calibrate(
-            self._clock_stream,
-            create_event=self._create_event,
-            spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
-            times=times,
-        )
+        calibration = self._calibrate()
+        self._pair_costs = PairCosts(calibration.pair_ns)
         clock = EventClock(
             record=self._record_anchor,
             record_burst=self._record_burst,
@@ -304,6 +329,32 @@ class CudaBackend:
         )
         self._epoch_unix_ns = time.time_ns() - time.perf_counter_ns() + clock.origin_host_ns
         return clock
+
+    def _calibrate(self) -> Calibration:
+        times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
+        return calibrate(
+            self._clock_stream,
+            create_event=self._create_event,
+            spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
+            times=times,
+        )
+
+    def _make_source(self, cupti: Cupti) -> CuptiSource:
+        clock = CuptiClock(
+            launch=anchor_launcher(self._spin_timed, self.pinned_empty),
+            origin_timer_ns=self._clock.origin_timer_ns,
+            host_time_ns=self.host_time_ns,
+        )
+        return CuptiSource(
+            cupti,
+            ordinal=self._ordinal,
+            sm_count=self.device.sm_count,
+            clock=clock,
+            clock_handle=int(self._clock_stream.handle),
+            host_time_ns=self.host_time_ns,
+            watch=self._selection.watch,
+            on_change=self._calibrate_again,
+        )
 
     def _record_anchor(self) -> Any:
         return self._clock_stream.record(self._events.acquire())
@@ -316,10 +367,11 @@ class CudaBackend:
             events.append(self._record_anchor())
         return events, timers
 
-    def _spin_timed(self, duration_ns: int, began_ended: NDArray[Any]) -> None:
+    def _spin_timed(self, duration_ns: int, began_ended: NDArray[Any], shared_bytes: int = 0) -> None:
         """Launch a one-block kernel on the clock's stream that stores when it began and ended, by ``%globaltimer``."""
         token = self._selection.select(self._clock_lane)
         try:
-            spin_kernel(self._ordinal)((1,), (1,), (np.int64(duration_ns), np.uint64(began_ended.ctypes.data)))
+            arguments = (np.int64(duration_ns), np.uint64(began_ended.ctypes.data))
+            spin_kernel(self._ordinal)((1,), (1,), arguments, shared_mem=shared_bytes)
         finally:
             self._selection.restore(token)

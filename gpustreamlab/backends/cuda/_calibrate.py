@@ -9,12 +9,54 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.backends.cuda._clock import Calibration, find_tick_ns
+from gpustreamlab.typing import Int64Array
 
 PAIR_COUNT = 100
 SPIN_NS = 5_000
 GATE_NS = 3_000_000
 """The kernel in front of the pairs runs this long, so that the pairs are all enqueued before the first one starts."""
 LATENCY_TRIES = 20
+
+KERNEL_TAIL_NS = 700
+"""How much later a kernel ends than its last instruction, where that has not been measured: the median on an H200."""
+KERNEL_TAIL_SPREAD_NS = 300
+"""How far that varies with the kernel's size: 576 to 992 ns on an H200."""
+
+
+class PairCosts:
+    """What a pair of events cost at which time: kernels that are recorded start a little later than others.
+
+    Parameters
+    ----------
+    first_ns
+        The cost at the beginning, in ns.
+
+    Examples
+    --------
+    >>> costs = PairCosts(3_500)
+    >>> costs.note(1_000, 4_000)
+    >>> costs.at(np.array([999, 1_000, 2_000])).tolist()
+    [3500, 4000, 4000]
+    """
+
+    def __init__(self, first_ns: int) -> None:
+        self._since_ns = np.array([-(2**62)], np.int64)
+        self._cost_ns = np.array([first_ns], np.int64)
+
+    @property
+    def last_ns(self) -> int:
+        """The cost now, in ns."""
+        return int(self._cost_ns[-1])
+
+    def note(self, host_ns: int, cost_ns: int) -> None:
+        """Note the cost of pairs that are opened from a host time on."""
+        self._since_ns = np.append(self._since_ns, host_ns)
+        self._cost_ns = np.append(self._cost_ns, cost_ns)
+
+    def at(self, host_ns: Int64Array) -> Int64Array:
+        """Return the cost of pairs that were opened at these host times; shape (n,), int64, in ns."""
+        found: Int64Array = self._cost_ns[np.searchsorted(self._since_ns, host_ns, side="right") - 1]
+        return found
 
 
 def calibrate(

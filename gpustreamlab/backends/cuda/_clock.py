@@ -120,6 +120,11 @@ class EventClock:
         window_ns = 2 * HOST_WINDOW * ANCHOR_INTERVAL_NS
         return self.calibration.latency_ns + window_ns * HOST_DRIFT_PPM // 1_000_000
 
+    @property
+    def origin_timer_ns(self) -> int:
+        """``%globaltimer`` at the clock's zero."""
+        return self._origin_timer_ns
+
     def tick(self, now_ns: int) -> int:
         """Record an anchor; return the host time at which the next one is due."""
         with self._lock:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, TypeAlias
+
+from gpustreamlab.backends.cuda._pool_watch import PoolWatch
 
 SelectionToken: TypeAlias = tuple[int, Any, int]
 """What was current before a selection: device, CuPy stream, and how many selections were entered in this thread."""
@@ -18,6 +21,8 @@ class CupySelection:
     """
 
     def __init__(self, cupy: Any, ordinal: int) -> None:
+        self.watch = PoolWatch(cupy, ordinal, time.perf_counter_ns)
+        """Follows what CuPy's pool holds for each stream, in threads that select one while kernels are captured."""
         self._device = cupy.cuda.Device
         self._get_ordinal = cupy.cuda.runtime.getDevice
         self._get_stream = cupy.cuda.get_current_stream
@@ -37,6 +42,8 @@ class CupySelection:
         cupy_stream = stream.cupy
         cupy_stream.__enter__()
         entered.append(cupy_stream)
+        if self.watch.is_on:
+            self.watch.enter()
         return token
 
     def restore(self, token: Any) -> None:

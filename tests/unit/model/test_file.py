@@ -175,7 +175,7 @@ def set_raw(key, value):
 
 
 WRONG_CONTENTS = {
-    "newer schema": (set_fact("schema_version", SCHEMA_VERSION + 1), r"schema version 3.*pip install --upgrade gpustreamlab"),
+    "newer schema": (set_fact("schema_version", SCHEMA_VERSION + 1), r"schema version 4.*pip install --upgrade gpustreamlab"),
     "no metadata of ours": (drop_key(METADATA_KEY), r"holds no gpustreamlab metadata"),
     "a column is missing": (drop_column("queued_ns"), r"lacks the columns \['queued_ns'\]"),
     "an extra column is missing": (drop_column("size_bytes"), r"size_bytes"),

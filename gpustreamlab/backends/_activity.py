@@ -1,0 +1,221 @@
+"""What a device did, as a backend tells it: kernels, copies, calls of the host, ranges of others. One form for all backends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from gpustreamlab.backends._protocol import BackendStream
+from gpustreamlab.model import WorkDetail
+from gpustreamlab.typing import FloatArray, Int64Array
+
+
+class CallClass(IntEnum):
+    """What a call of the host was for."""
+
+    LAUNCH = 0
+    """It enqueued a kernel, a graph, a copy or a fill."""
+    SYNCHRONIZE = 1
+    """It waited for the device."""
+    MEMORY = 2
+    """It allocated or freed memory."""
+    EVENT = 3
+    """It recorded an event, or made a stream wait for one."""
+
+
+def _nothing() -> Int64Array:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkBatch:
+    """Kernels, copies and fills that have ended, as columns of equal length, int64 each."""
+
+    kind: Int64Array = field(default_factory=_nothing)
+    """Code of the `SpanKind`: kernel, copy or fill."""
+    start_ns: Int64Array = field(default_factory=_nothing)
+    """On the backend's clock."""
+    end_ns: Int64Array = field(default_factory=_nothing)
+    """On the backend's clock, never before the start."""
+    context: Int64Array = field(default_factory=_nothing)
+    """The context as `ActivitySource.key_of` numbers it."""
+    stream: Int64Array = field(default_factory=_nothing)
+    """The stream as `ActivitySource.key_of` numbers it."""
+    name: Int64Array = field(default_factory=_nothing)
+    """Index into `Activities.names`: the short name."""
+    detail: Int64Array = field(default_factory=_nothing)
+    """Index into `Activities.details`, or -1."""
+    correlation: Int64Array = field(default_factory=_nothing)
+    """Number of the call that enqueued it; calls are numbered in the order in which they were made; 0 where unknown."""
+    size_bytes: Int64Array = field(default_factory=_nothing)
+    """Bytes that were copied or filled; 0 for a kernel."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CallBatch:
+    """Calls of the host that have returned, as columns of equal length, int64 each."""
+
+    start_ns: Int64Array = field(default_factory=_nothing)
+    """On the backend's clock."""
+    end_ns: Int64Array = field(default_factory=_nothing)
+    """On the backend's clock."""
+    start_host_ns: Int64Array = field(default_factory=_nothing)
+    """The start by `Backend.host_time_ns`."""
+    thread: Int64Array = field(default_factory=_nothing)
+    """The thread: ``threading.get_ident() & 0xFFFF_FFFF`` of the caller."""
+    name: Int64Array = field(default_factory=_nothing)
+    """Index into `Activities.names`: the function."""
+    call_class: Int64Array = field(default_factory=_nothing)
+    """Code of the `CallClass`."""
+    correlation: Int64Array = field(default_factory=_nothing)
+    """Number of the call."""
+    size_bytes: Int64Array = field(default_factory=_nothing)
+    """Bytes that were allocated or freed; 0 otherwise."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AnnotationBatch:
+    """Ranges that others named (NVTX) and that have ended, as columns of equal length, int64 each."""
+
+    start_ns: Int64Array = field(default_factory=_nothing)
+    """On the backend's clock."""
+    end_ns: Int64Array = field(default_factory=_nothing)
+    """On the backend's clock."""
+    thread: Int64Array = field(default_factory=_nothing)
+    """As in `CallBatch.thread`."""
+    name: Int64Array = field(default_factory=_nothing)
+    """Index into `Activities.names`: the range's text, with its domain in front: ``"cudf: join"``."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DependencyBatch:
+    """Streams that were told to wait for an event, as columns of equal length, int64 each."""
+
+    source_context: Int64Array = field(default_factory=_nothing)
+    """Of the stream in which the event was recorded."""
+    source_stream: Int64Array = field(default_factory=_nothing)
+    """That stream."""
+    record: Int64Array = field(default_factory=_nothing)
+    """Correlation of the call that recorded the event: what was enqueued in that stream before it is waited for."""
+    target_context: Int64Array = field(default_factory=_nothing)
+    """Of the stream that waits."""
+    target_stream: Int64Array = field(default_factory=_nothing)
+    """The stream that waits."""
+    wait: Int64Array = field(default_factory=_nothing)
+    """Correlation of the call that made it wait: what is enqueued in it afterwards waits."""
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryBatch:
+    """How much memory streams hold, as columns of equal length."""
+
+    time_ns: Int64Array = field(default_factory=_nothing)
+    """On the backend's clock; int64."""
+    context: Int64Array = field(default_factory=_nothing)
+    """As in `WorkBatch`; int64."""
+    stream: Int64Array = field(default_factory=_nothing)
+    """As in `WorkBatch`; int64."""
+    name: Int64Array = field(default_factory=_nothing)
+    """Index into `Activities.names`: ``pool_used_bytes``, ``pool_reserved_bytes``, ``async_used_bytes``,
+    ``async_reserved_bytes``; int64."""
+    value: FloatArray = field(default_factory=lambda: np.empty(0, np.float64))
+    """The bytes; float64."""
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Activities:
+    """What was told of since the last time."""
+
+    work: WorkBatch = field(default_factory=WorkBatch)
+    calls: CallBatch = field(default_factory=CallBatch)
+    annotations: AnnotationBatch = field(default_factory=AnnotationBatch)
+    dependencies: DependencyBatch = field(default_factory=DependencyBatch)
+    memory: MemoryBatch = field(default_factory=MemoryBatch)
+    names: tuple[str, ...] = ()
+    """Texts of this batch."""
+    details: tuple[WorkDetail, ...] = ()
+    """Details of this batch."""
+
+
+class StreamFacts(NamedTuple):
+    """What a backend knows of a stream that no session made."""
+
+    name: str
+    """How to call it, for example ``"default stream"`` or ``"stream 13"``."""
+    sm_count: int
+    """How many SMs its context has."""
+    device: int
+    """CUDA device ordinal."""
+
+
+class ActivitySource(Protocol):
+    """Collects what a device does. Every method may be called from any thread; none waits for the device."""
+
+    description: str
+    """Where the records come from, for example ``"CUPTI 13.0"``."""
+
+    def start(self) -> None:
+        """Begin to collect; may be called again after `stop`.
+
+        Raises
+        ------
+        CaptureUnavailableError
+            If another client is collecting, or the tool refuses.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
+        ...
+
+    def drain(self, *, is_last: bool = False) -> Activities:
+        """Return what is complete by now; with `is_last` also what would otherwise be waited for.
+
+        Each record is returned once.
+        """
+        ...
+
+    @property
+    def lost_reason(self) -> str:
+        """Why nothing comes any more although nobody stopped it, for example that another tool took over; empty if not so."""
+        ...
+
+    @property
+    def dropped_count(self) -> int:
+        """Records that are missing so far."""
+        ...
+
+    @property
+    def error_ns(self) -> int:
+        """Bound on the error of a start or end of device work on the backend's clock."""
+        ...
+
+    def key_of(self, stream: BackendStream) -> tuple[int, int]:
+        """Return the context and the stream as the records number them."""
+        ...
+
+    def describe_stream(self, context: int, stream: int) -> StreamFacts:
+        """Tell of a stream that is in the records and of no session."""
+        ...
+
+    def close(self) -> None:
+        """Stop, and release everything. Idempotent."""
+        ...

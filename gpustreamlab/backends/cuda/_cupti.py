@@ -1,0 +1,232 @@
+"""The CUPTI library, called through ctypes: loading, versions, and which calls of the host are recorded.
+
+cupti-python hands over one Python object a record, 15 us each (FACTS.md); here the raw buffers are taken instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpustreamlab.backends._activity import CallClass
+from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, RecordKind
+from gpustreamlab.backends.cuda._cupti_layouts import Layouts, find_layouts
+from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
+
+EXTRA_LINE = "pip install 'gpustreamlab[cupti]'"
+"""What to type where CUPTI is missing."""
+
+MULTIPLE_SUBSCRIBERS = 39
+"""What subscribing gives where another client holds the one place. Source: ``cupti_result.h``."""
+NOT_COMPATIBLE = 14
+"""What CUPTI gives where it does not go with the driver."""
+INSUFFICIENT_PRIVILEGES = 35
+"""What CUPTI gives where only administrators may profile."""
+
+_LAST_CALLBACK = 2_000
+"""No CUDA function has a higher callback id; about 900 are in use."""
+
+_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+_CLASSES = (
+    (CallClass.LAUNCH, re.compile(r"(Launch(Cooperative)?(Kernel|KernelEx|KernelExC)|GraphLaunch)")),
+    (CallClass.LAUNCH, re.compile(r"(Memcpy|Memset)\w*")),
+    (CallClass.SYNCHRONIZE, re.compile(r"(Stream|Device|Ctx|Event|Thread)Synchronize")),
+    (CallClass.MEMORY, re.compile(r"(Malloc|MemAlloc|Free|MemFree)(Async|Managed|Pitch|Host|FromPoolAsync)?")),
+    (CallClass.EVENT, re.compile(r"StreamWaitEvent")),
+)
+"""What calls are recorded, by their names without ``cu`` and ``cuda``. Recorded events are in records of their own kind."""
+
+_SUBSCRIBE_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+
+_loading = threading.Lock()
+_loaded: dict[str, Cupti] = {}
+
+
+class Cupti:
+    """A loaded libcupti.
+
+    Parameters
+    ----------
+    library
+        The ctypes library.
+    path
+        Where it was loaded from.
+
+    Raises
+    ------
+    CaptureUnavailableError
+        If this version's records are not known.
+    """
+
+    def __init__(self, library: Any, path: str) -> None:
+        self.library = library
+        self.path = path
+        number = ctypes.c_uint32()
+        self.call("cuptiGetVersion", ctypes.byref(number))
+        self.version: int = number.value
+        """CUPTI's API version, for example 130001."""
+        layouts = find_layouts(self.version)
+        if layouts is None:
+            raise CaptureUnavailableError(
+                f"The records of this CUPTI (API version {self.version}, {path}) are not known to this gpustreamlab; "
+                "ranges are timed without it. Update with: pip install --upgrade gpustreamlab"
+            )
+        self.layouts: Layouts = layouts
+        """How its records are laid out."""
+
+    @property
+    def title(self) -> str:
+        """Name and version as people write it, for example ``"CUPTI 13.0"``."""
+        major, minor = (self.version // 10_000, self.version // 100 % 100) if self.version > 10_000 else (12, 0)
+        return f"CUPTI {major}.{minor}" if self.version > 10_000 else f"CUPTI 12 (API {self.version})"
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a function and return its result code, 0 for success; -1 where this version has no such function."""
+        function = getattr(self.library, name, None)
+        return -1 if function is None else int(function(*arguments))
+
+    def require(self, name: str, *arguments: Any) -> None:
+        """Call a function, and raise `CaptureUnavailableError` unless it succeeds."""
+        code = self.call(name, *arguments)
+        if code:
+            raise CaptureUnavailableError(f"{self.title} refused {name}: {self.explain(code)}")
+
+    def explain(self, code: int) -> str:
+        """Return what a result code means, and what to do about it."""
+        text = ctypes.c_char_p()
+        known = self.call("cuptiGetResultString", code, ctypes.byref(text)) == 0 and text.value is not None
+        name = text.value.decode() if known and text.value is not None else f"code {code}"
+        if code == INSUFFICIENT_PRIVILEGES:
+            return f"{name}. Allow it for users: https://developer.nvidia.com/ERR_NVGPUCTRPERM"
+        if code == NOT_COMPATIBLE:
+            return f"{name}. Install the CUPTI of the driver's CUDA version: {EXTRA_LINE}"
+        return name
+
+    def is_held_by_another(self) -> bool:
+        """Tell whether another client has subscribed; nothing of it is changed."""
+        callback = _SUBSCRIBE_CALLBACK(lambda *_: None)
+        handle = ctypes.c_void_p()
+        code = self.call("cuptiSubscribe", ctypes.byref(handle), callback, None)
+        if code == 0:
+            # Who holds the place keeps torch.profiler from working for good, so it is given back at once.
+            self.call("cuptiUnsubscribe", handle)
+        return code == MULTIPLE_SUBSCRIBERS
+
+    def enable(self, kinds: Iterable[RecordKind]) -> None:
+        """Record these kinds from now on."""
+        for kind in kinds:
+            self.require("cuptiActivityEnable", int(kind))
+
+    def disable(self, kinds: Iterable[RecordKind]) -> None:
+        """Record these kinds no more."""
+        for kind in kinds:
+            self.call("cuptiActivityDisable", int(kind))
+
+    def enable_calls(self) -> None:
+        """Record the calls that launch, wait or allocate, and no others where this version can tell them apart."""
+        self.enable((RecordKind.DRIVER, RecordKind.RUNTIME))
+        # Enabling single functions alone is accepted by 13.0 and records nothing; leaving all others out works.
+        for domain, setter in _SETTERS.items():
+            for number in self._callbacks[domain] - self.call_classes[domain].keys():
+                if self.call(setter, ctypes.c_uint32(number), ctypes.c_uint8(0)) == -1:
+                    return
+
+    def disable_calls(self) -> None:
+        """Record no calls."""
+        self.disable((RecordKind.DRIVER, RecordKind.RUNTIME))
+
+    def call_name(self, domain: CallbackDomain, number: int) -> str:
+        """Return a function's name as it is called in programs, for example ``"cudaLaunchKernel"``."""
+        text = ctypes.c_char_p()
+        code = self.call("cuptiGetCallbackName", int(domain), ctypes.c_uint32(number), ctypes.byref(text))
+        return _SUFFIX.sub("", text.value.decode()).lstrip("_") if code == 0 and text.value else ""
+
+    @cached_property
+    def call_classes(self) -> dict[CallbackDomain, dict[int, CallClass]]:
+        """For the driver's and the runtime's functions that are recorded: by callback id what they are for."""
+        found: dict[CallbackDomain, dict[int, CallClass]] = {}
+        for domain, numbers in self._callbacks.items():
+            classes = {number: classify_call(self.call_name(domain, number)) for number in numbers}
+            found[domain] = {number: kind for number, kind in classes.items() if kind is not None}
+        return found
+
+    @cached_property
+    def _callbacks(self) -> dict[CallbackDomain, set[int]]:
+        """Every callback id in use."""
+        return {domain: {n for n in range(1, _LAST_CALLBACK) if self.call_name(domain, n)} for domain in _SETTERS}
+
+
+_SETTERS = {
+    CallbackDomain.DRIVER_API: "cuptiActivityEnableDriverApi",
+    CallbackDomain.RUNTIME_API: "cuptiActivityEnableRuntimeApi",
+}
+
+
+def classify_call(name: str) -> CallClass | None:
+    """Return what a CUDA function is for, or None where it is none of what is recorded.
+
+    Examples
+    --------
+    >>> classify_call("cudaStreamSynchronize").name, classify_call("cuLaunchKernelEx").name, classify_call("cuCtxGetCurrent")
+    ('SYNCHRONIZE', 'LAUNCH', None)
+    """
+    bare = name.removeprefix("cuda") if name.startswith("cuda") else name.removeprefix("cu")
+    if bare == name:
+        return None
+    return next((kind for kind, pattern in _CLASSES if pattern.fullmatch(bare)), None)
+
+
+def load_cupti() -> Cupti:
+    """Load libcupti once: the one that is in this process already, else the installed one.
+
+    Raises
+    ------
+    MissingExtraError
+        If there is none.
+    CaptureUnavailableError
+        If its version is not known.
+    """
+    with _loading:
+        if not _loaded:
+            path = find_loaded() or find_installed()
+            try:
+                library = ctypes.CDLL(path)
+            except OSError as error:
+                raise MissingExtraError(
+                    f"CUPTI cannot be loaded ({error}). Install it with: {EXTRA_LINE}", name="cupti"
+                ) from error
+            _loaded["cupti"] = Cupti(library, path)
+        return _loaded["cupti"]
+
+
+def find_loaded() -> str | None:
+    """Return the path of the libcupti that is in this process: a second one of another version would fight with it."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.split(maxsplit=5)[-1] for line in lines if "/libcupti.so" in line), None)
+
+
+def find_installed() -> str:
+    """Return the path of the installed libcupti.
+
+    Raises
+    ------
+    MissingExtraError
+        If there is none.
+    """
+    try:
+        from cuda import pathfinder
+
+        found = pathfinder.load_nvidia_dynamic_lib("cupti").abs_path
+    except Exception as error:
+        raise MissingExtraError(
+            f"CUPTI, which tells of every kernel, is not installed. Install it with: {EXTRA_LINE}", name="cupti"
+        ) from error
+    return str(found)

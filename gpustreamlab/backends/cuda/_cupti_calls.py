@@ -1,0 +1,195 @@
+"""CUPTI's records of the host: calls, event waits, and NVTX ranges of any library, as neutral columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpustreamlab.analysis import distinct
+from gpustreamlab.backends._activity import AnnotationBatch, CallBatch, DependencyBatch
+from gpustreamlab.backends.cuda._cupti import Cupti
+from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind, SynchronizationKind
+from gpustreamlab.backends.cuda._cupti_records import Columns, Records
+from gpustreamlab.backends.cuda._cupti_work import Texts
+from gpustreamlab.typing import Int64Array
+
+OPEN_MARKERS = 65_536
+"""NVTX ranges that may be open at once; the oldest are forgotten."""
+KNOWN_EVENTS = 1_048_576
+"""Events whose last record is known, by their number."""
+
+_DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
+
+
+class CallReader:
+    """Turns records of calls into columns.
+
+    Parameters
+    ----------
+    cupti
+        Knows the functions' names.
+    """
+
+    def __init__(self, cupti: Cupti) -> None:
+        self._cupti = cupti
+
+    def read(self, records: Records, texts: Texts, unwanted: Int64Array) -> CallBatch:
+        """Return the calls, without those of unwanted correlations; times stay CUPTI's."""
+        parts = [
+            self._part(records.columns[kind], domain, texts, unwanted)
+            for kind, domain in _DOMAINS.items()
+            if kind in records.columns
+        ]
+        if not parts:
+            return CallBatch()
+        sizes = _sizes_by_correlation(records)
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        joined["size_bytes"] = sizes(joined["correlation"])
+        return CallBatch(**joined)
+
+    def _part(self, columns: Columns, domain: CallbackDomain, texts: Texts, unwanted: Int64Array) -> dict[str, Int64Array]:
+        numbers, place = distinct(columns["cbid"].astype(np.int64))
+        classes = self._cupti.call_classes[domain]
+        kind = np.array([classes.get(number, -1) for number in numbers.tolist()], np.int64)[place]
+        correlation = columns["correlationId"].astype(np.int64)
+        kept = (kind >= 0) & (columns["end"] > 0)
+        if len(unwanted):
+            kept &= ~np.isin(correlation, unwanted)
+        named = [texts.name(self._cupti.call_name(domain, n)) if n in classes else -1 for n in numbers.tolist()]
+        start_ns = columns["start"][kept].astype(np.int64)
+        return {
+            "start_ns": start_ns,
+            "end_ns": np.maximum(columns["end"][kept].astype(np.int64), start_ns),
+            "start_host_ns": start_ns,
+            "thread": columns["threadId"][kept].astype(np.int64) & 0xFFFF_FFFF,
+            "name": np.array(named, np.int64)[place][kept],
+            "call_class": kind[kept],
+            "correlation": correlation[kept],
+        }
+
+
+def _sizes_by_correlation(records: Records) -> Callable[[Int64Array], Int64Array]:
+    """Return a function of the bytes that a call allocated or freed, 0 where it did not."""
+    columns = records.columns.get(RecordKind.MEMORY2)
+    if columns is None:
+        return np.zeros_like
+    number = columns["correlationId"].astype(np.int64)
+    order = np.argsort(number, kind="stable")
+    number, size = number[order], columns["bytes"].astype(np.int64)[order]
+
+    def sizes(correlation: Int64Array) -> Int64Array:
+        at = np.minimum(np.searchsorted(number, correlation), len(number) - 1)
+        found: Int64Array = np.where(number[at] == correlation, size[at], 0)
+        return found
+
+    return sizes
+
+
+class DependencyReader:
+    """Finds which stream was told to wait for what, from recorded events and waits."""
+
+    def __init__(self) -> None:
+        # By the event's number: correlation of its last record, and where that was.
+        self._last = np.zeros((3, 64), np.int64)
+
+    def read(self, records: Records) -> DependencyBatch:
+        """Return the waits of these records."""
+        recorded = _event_rows(records)
+        waits = records.columns.get(RecordKind.SYNCHRONIZATION)
+        found = DependencyBatch() if waits is None else self._match(waits, recorded)
+        self._remember(recorded)
+        return found
+
+    def _match(self, waits: Columns, recorded: Int64Array) -> DependencyBatch:
+        rows = np.flatnonzero((waits["type"] == SynchronizationKind.STREAM_WAIT_EVENT) & (waits["cudaEventId"] < KNOWN_EVENTS))
+        event = waits["cudaEventId"][rows].astype(np.int64)
+        wait = waits["correlationId"][rows].astype(np.int64)
+        source = self._known(event)
+        if recorded.shape[1]:
+            # The last record of the same event before the wait: both are sorted by event, then by number of the call.
+            key = (recorded[0] << 40) + recorded[1]
+            at = np.searchsorted(key, (event << 40) + wait) - 1
+            is_here = (at >= 0) & (recorded[0, at] == event)
+            source = np.where(is_here, recorded[1:, at], source)
+        is_known = (source[0] > 0) & (source[0] < wait)
+        return DependencyBatch(
+            record=source[0][is_known],
+            source_context=source[1][is_known],
+            source_stream=source[2][is_known],
+            target_context=waits["contextId"][rows][is_known].astype(np.int64),
+            target_stream=waits["streamId"][rows][is_known].astype(np.int64),
+            wait=wait[is_known],
+        )
+
+    def _known(self, event: Int64Array) -> Int64Array:
+        inside = event < self._last.shape[1]
+        found: Int64Array = np.where(inside, self._last[:, np.where(inside, event, 0)], 0)
+        return found
+
+    def _remember(self, recorded: Int64Array) -> None:
+        if not recorded.shape[1]:
+            return
+        most = int(recorded[0].max()) + 1
+        if most > self._last.shape[1]:
+            grown = np.zeros((3, min(KNOWN_EVENTS, 2 * most)), np.int64)
+            grown[:, : self._last.shape[1]] = self._last
+            self._last = grown
+        # Sorted by number of the call within each event: of several values for one place the last one stays.
+        self._last[:, recorded[0]] = recorded[1:]
+
+
+def _event_rows(records: Records) -> Int64Array:
+    """Return recorded events as rows event, correlation, context, stream, sorted by the first two; shape (4, n)."""
+    columns = records.columns.get(RecordKind.CUDA_EVENT)
+    if columns is None:
+        return np.empty((4, 0), np.int64)
+    rows = np.stack([columns[name].astype(np.int64) for name in ("eventId", "correlationId", "contextId", "streamId")])
+    rows = rows[:, rows[0] < KNOWN_EVENTS]
+    return rows[:, np.lexsort((rows[1], rows[0]))]
+
+
+class MarkerReader:
+    """Pairs the begin and the end of NVTX ranges.
+
+    Parameters
+    ----------
+    own_domain
+        Ranges of this domain are ours and left out.
+    """
+
+    def __init__(self, own_domain: str) -> None:
+        self._own_domain = own_domain
+        self._open: dict[int, tuple[int, int, str]] = {}
+        self.sees_own = False
+        """Whether ranges of our own came: NVTX then tells CUPTI of everything."""
+
+    def read(self, records: Records, texts: Texts, read_text: Callable[[int], str | None]) -> AnnotationBatch:
+        """Return the ranges that have ended; times stay CUPTI's."""
+        columns = records.columns.get(RecordKind.MARKER)
+        if columns is None:
+            return AnnotationBatch()
+        rows: list[tuple[int, int, int, int]] = []
+        for flags, at_ns, thread, number, name, domain in zip(*self._others(columns, read_text), strict=True):
+            if flags & MarkerFlag.START:
+                self._begin(number, at_ns, thread, read_text(domain) or "", read_text(name) or "(no text)")
+            elif flags & MarkerFlag.END and (begun := self._open.pop(number, None)) is not None:
+                rows.append((begun[0], max(begun[0], at_ns), begun[1], texts.name(begun[2])))
+        start_ns, end_ns, thread_of, name_of = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+        return AnnotationBatch(start_ns=start_ns, end_ns=end_ns, thread=thread_of, name=name_of)
+
+    def _others(self, columns: Columns, read_text: Callable[[int], str | None]) -> list[list[int]]:
+        """Return the fields of other domains' markers in order of time: ours may be most of them."""
+        domains, place = distinct(columns["domain"].astype(np.int64))
+        is_own = np.array([read_text(domain) == self._own_domain for domain in domains.tolist()], bool)
+        self.sees_own = self.sees_own or bool(is_own.any())
+        rows = np.flatnonzero(~is_own[place])
+        rows = rows[np.argsort(columns["timestamp"][rows], kind="stable")]
+        thread = columns["threadId"].astype(np.int64) & 0xFFFF_FFFF
+        fields = (columns["flags"], columns["timestamp"], thread, columns["id"], columns["name"], columns["domain"])
+        return [values[rows].tolist() for values in fields]
+
+    def _begin(self, number: int, at_ns: int, thread: int, domain: str, text: str) -> None:
+        while len(self._open) >= OPEN_MARKERS:
+            del self._open[next(iter(self._open))]
+        self._open[number] = (at_ns, thread, f"{domain}: {text}" if domain else text)

@@ -1,0 +1,45 @@
+"""Other tools that use CUPTI in this process. Before CUPTI 13.3 there is room for one: it must not be taken from them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpustreamlab.backends.cuda._cupti import Cupti
+
+_NSYS = (
+    "NSYS_PROFILING_SESSION_ID",
+    "NSYS_TARGET_STD_REDIRECT_ACTIVE",
+    "NV_COMPUTE_PROFILER_PERFWORKS_DIR",
+    "CUDA_INJECTION64_PATH",
+)
+"""What Nsight Systems, Nsight Compute and other injected tools leave in a process's environment."""
+
+
+def active_client(cupti: Cupti) -> str:
+    """Name the tool that collects in this process now, and what to do about it; empty where none does.
+
+    Notes
+    -----
+    torch.profiler keeps CUPTI's one place for a subscriber after its first use for as long as the process lives, and does not
+    mind others while it is not running.
+    """
+    if is_torch_profiling():
+        return "torch.profiler is running; leave its `with` block first"
+    injected = next((name for name in _NSYS if os.environ.get(name)), "")
+    if injected:
+        return f"an injected profiler is active ({injected} is set); run without it"
+    if "cupti" in sys.modules:
+        return "cupti-python is imported in this process and may be collecting; restart without it"
+    if cupti.is_held_by_another() and "torch" not in sys.modules:
+        return "another profiler has subscribed to CUPTI in this process"
+    return ""
+
+
+def is_torch_profiling() -> bool:
+    """Tell whether torch.profiler is running in this process. torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    try:
+        return torch is not None and bool(torch.autograd._profiler_enabled())  # noqa: SLF001 - torch has no public question for it
+    except AttributeError:
+        return False

@@ -1,0 +1,331 @@
+"""Every kernel, copy and call of one device, told by CUPTI."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from gpustreamlab.backends._activity import Activities, StreamFacts
+from gpustreamlab.backends._protocol import BackendStream
+from gpustreamlab.backends.cuda._cupti import Cupti
+from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
+from gpustreamlab.backends.cuda._cupti_calls import CallReader, DependencyReader, MarkerReader
+from gpustreamlab.backends.cuda._cupti_clients import active_client, is_torch_profiling
+from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, wall_minus_host_ns
+from gpustreamlab.backends.cuda._cupti_constants import RecordKind
+from gpustreamlab.backends.cuda._cupti_memory import MemoryReader
+from gpustreamlab.backends.cuda._cupti_records import Columns, Records, concat_records, parse_buffer
+from gpustreamlab.backends.cuda._cupti_streams import StreamBook
+from gpustreamlab.backends.cuda._cupti_strings import StringReader
+from gpustreamlab.backends.cuda._cupti_work import Texts, kernel_rows, work_batch
+from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
+from gpustreamlab.backends.cuda._pool_watch import PoolWatch
+from gpustreamlab.errors import CaptureUnavailableError, DeviceError
+from gpustreamlab.typing import BoolArray, Int64Array
+
+_log = logging.getLogger(__name__)
+
+NEEDED_KINDS = (RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET)
+"""Without these there is nothing to show."""
+WISHED_KINDS = (
+    RecordKind.MEMCPY2,
+    RecordKind.SYNCHRONIZATION,
+    RecordKind.CUDA_EVENT,
+    RecordKind.MARKER,
+    RecordKind.MEMORY2,
+    RecordKind.CONTEXT,
+    RecordKind.GREEN_CONTEXT,
+)
+"""What a version lacks of these is left out. Not `KERNEL`: that makes kernels run one after the other."""
+
+ANCHOR_EVERY_NS = 1_000_000_000
+"""Host time between two anchors of the clock."""
+FIRST_ANCHORS = 8
+"""Anchors that are sent at once or with each drain, until the drift is known."""
+ANCHOR_WAIT_NS = 300_000
+"""How long a drain waits at most for an anchor that it has sent."""
+LOST_AFTER_NS = 3_000_000_000
+"""An anchor that has run and is missing in the records for so long tells that they go elsewhere."""
+
+_FLUSH_FORCED = 1
+
+_owner_lock = threading.Lock()
+_owner: list[CuptiSource] = []
+"""The source that collects; CUPTI has room for one."""
+_buffers: list[ActivityBuffers] = []
+"""The buffers of the process, once they are there."""
+
+
+class CuptiSource:
+    """An `ActivitySource` of one CUDA device.
+
+    Parameters
+    ----------
+    cupti
+        The library.
+    ordinal
+        The CUDA device.
+    sm_count
+        Its SMs.
+    clock
+        Places CUPTI's times.
+    clock_handle
+        The ``cudaStream_t`` on which its anchors run; what runs there is not shown.
+    host_time_ns
+        The host's clock of the backend.
+    watch
+        Follows CuPy's memory pool.
+    on_change
+        Called when collecting has begun or ended: events then cost another time.
+    """
+
+    def __init__(
+        self,
+        cupti: Cupti,
+        *,
+        ordinal: int,
+        sm_count: int,
+        clock: CuptiClock,
+        clock_handle: int,
+        host_time_ns: Callable[[], int],
+        watch: PoolWatch,
+        on_change: Callable[[], object],
+    ) -> None:
+        self.description = cupti.title
+        """Name and version of CUPTI."""
+        self._cupti = cupti
+        self._ordinal = ordinal
+        self._clock = clock
+        self._host_time_ns = host_time_ns
+        self._streams = StreamBook(cupti, ordinal=ordinal, sm_count=sm_count)
+        self._clock_key = self._streams.key_of(clock_handle)
+        self._calls = CallReader(cupti)
+        self._watch = watch
+        self._on_change = on_change
+        self._memory = MemoryReader(watch, self._streams.key_of)
+        self._dependencies = DependencyReader()
+        self._markers = MarkerReader(DOMAIN_NAME)
+        self._lock = threading.RLock()
+        self._is_on = False
+        self._lost_reason = ""
+        self._dropped_count = 0
+        self._refused_before = 0
+        self._next_anchor_ns = 0
+        self._own_calls: Int64Array = np.empty(0, np.int64)
+
+    @property
+    def lost_reason(self) -> str:
+        """Why nothing comes any more although nobody stopped it; empty if not so."""
+        return self._lost_reason
+
+    @property
+    def dropped_count(self) -> int:
+        """Records that are missing so far: CUPTI found no room for them, or they made no sense."""
+        return self._dropped_count
+
+    @property
+    def error_ns(self) -> int:
+        """Bound on the error of a start or end of device work on the backend's clock."""
+        return self._clock.error_ns
+
+    @property
+    def tail_ns(self) -> int | None:
+        """How much later a kernel ends than its last instruction (median of the anchors); None where not measured yet."""
+        return self._clock.tail_ns
+
+    @property
+    def sees_annotations(self) -> bool:
+        """Whether NVTX ranges arrive, of any library that used NVTX first after the session was started."""
+        return self._markers.sees_own
+
+    def start(self) -> None:
+        """Begin to collect.
+
+        Raises
+        ------
+        CaptureUnavailableError
+            If another client, or another session, is collecting, or CUPTI refuses.
+        """
+        with self._lock, _owner_lock:
+            if self._is_on:
+                return
+            if _owner and _owner[0] is not self:
+                raise CaptureUnavailableError(
+                    "Another session of this process captures kernels; CUPTI tells only one. Close that session, or let it go "
+                    'back with: other.capture("ranges")'
+                )
+            client = active_client(self._cupti)
+            if client:
+                raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are timed as ever.")
+            self._begin()
+            _owner[:] = [self]
+        self._on_change()
+
+    def stop(self) -> None:
+        """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
+        with self._lock:
+            if not self._is_on:
+                return
+            self._is_on = False
+            self._watch.stop()
+            with _owner_lock:
+                _owner.clear()
+            if self._lost_reason or is_torch_profiling():
+                return  # what is on now belongs to another client
+            self._send_anchor(is_waited_for=True)
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
+            self._cupti.disable_calls()
+        try:
+            self._on_change()
+        except DeviceError as error:
+            _log.debug("The cost of events could not be measured: %s", error)
+
+    def drain(self, *, is_last: bool = False) -> Activities:
+        """Return what is complete by now; with `is_last` also what CUPTI holds back as something near it still runs."""
+        with self._lock:
+            if not _buffers or self._lost_reason or (_owner and _owner[0] is not self):
+                return Activities()  # what comes now is another's
+            if self._is_on:
+                self._keep_anchored()
+            self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_last else 0)
+            records = self._take_records()
+            if self._is_on:
+                self._count_dropped()
+                self._look_for_loss()
+            return self._read(records)
+
+    def key_of(self, stream: BackendStream) -> tuple[int, int]:
+        """Return the context and the stream as CUPTI numbers them."""
+        return self._streams.key_of(stream.handle)
+
+    def describe_stream(self, context: int, stream: int) -> StreamFacts:
+        """Tell of a stream that no session made."""
+        return self._streams.describe(context, stream)
+
+    def close(self) -> None:
+        """Stop, and forget what has not been drained. Idempotent."""
+        self.stop()
+        self._clock.forget_sent()
+
+    def _begin(self) -> None:
+        if not _buffers:
+            _buffers.append(ActivityBuffers())
+        buffers = _buffers[0]
+        self._lost_reason = ""
+        buffers.register(self._cupti)
+        for ticket, _ in buffers.take():  # of an earlier capture that nobody drained
+            buffers.give_back(ticket)
+        self._refused_before = buffers.refused_count
+        try:
+            self._cupti.enable(NEEDED_KINDS)
+            for kind in WISHED_KINDS:
+                self._streams.enable(kind)
+            self._cupti.enable_calls()
+        except BaseException:
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
+            self._cupti.disable_calls()
+            raise
+        self._clock.forget_sent()
+        self._is_on = True
+        self._watch.start()
+        self._send_anchor(is_waited_for=True)
+
+    # Anchors
+
+    def _keep_anchored(self) -> None:
+        is_young = self._clock.anchor_count < FIRST_ANCHORS
+        if is_young or self._host_time_ns() >= self._next_anchor_ns:
+            self._send_anchor(is_waited_for=is_young)
+
+    def _send_anchor(self, *, is_waited_for: bool) -> None:
+        try:
+            sent = self._clock.send()
+        except Exception as error:  # noqa: BLE001 - a device that has failed tells so elsewhere
+            _log.debug("No anchor could be sent: %s", error)
+            return
+        now_ns = self._host_time_ns()
+        self._next_anchor_ns = now_ns + ANCHOR_EVERY_NS
+        while is_waited_for and not sent.timers[1] and self._host_time_ns() - now_ns < ANCHOR_WAIT_NS:
+            time.sleep(0)
+
+    # Records
+
+    def _take_records(self) -> Records:
+        buffers = _buffers[0]
+        parts = []
+        for ticket, data in buffers.take():
+            try:
+                parts.append(parse_buffer(data, self._cupti.layouts))
+            finally:
+                buffers.give_back(ticket)
+        records = concat_records(parts)
+        if records.skipped_bytes:
+            self._dropped_count += 1
+            _log.warning(
+                "%s wrote %d bytes that cannot be read: %s", self.description, records.skipped_bytes, records.unknown_kinds
+            )
+        return records
+
+    def _read(self, records: Records) -> Activities:
+        self._note_anchors(records)
+        self._streams.note(records)
+        texts = Texts()
+        with StringReader() as reader:
+            work = work_batch(records, texts, reader.read, self._is_wanted)
+            calls = self._calls.read(records, texts, self._own_calls)
+            annotations = self._markers.read(records, texts, reader.read)
+        self._streams.note_names(work, tuple(texts.details))
+        wall_ns = wall_minus_host_ns(time.time_ns, self._host_time_ns)
+        place = self._clock.place
+        memory = self._memory.read(records, texts, place=place, wall_ns=wall_ns)
+        return Activities(
+            work=replace(work, start_ns=place(work.start_ns), end_ns=place(work.end_ns)),
+            calls=replace(
+                calls, start_ns=place(calls.start_ns), end_ns=place(calls.end_ns), start_host_ns=calls.start_ns - wall_ns
+            ),
+            annotations=replace(annotations, start_ns=place(annotations.start_ns), end_ns=place(annotations.end_ns)),
+            dependencies=self._dependencies.read(records),
+            memory=memory,
+            names=tuple(texts.names),
+            details=tuple(texts.details),
+        )
+
+    def _is_wanted(self, columns: Columns) -> BoolArray:
+        """Tell which rows are of this device, complete, and not the clock's own."""
+        context, stream = self._clock_key
+        is_clock = (columns["contextId"] == context) & (columns["streamId"] == stream)
+        is_complete = (columns["start"] > 0) & (columns["end"] >= columns["start"])
+        self._dropped_count += int((~is_complete & ~is_clock).sum())
+        wanted: BoolArray = is_complete & ~is_clock & (columns["deviceId"] == self._ordinal)
+        return wanted
+
+    def _note_anchors(self, records: Records) -> None:
+        columns = kernel_rows(records)
+        if columns is None:
+            return
+        context, stream = self._clock_key
+        rows = np.flatnonzero((columns["contextId"] == context) & (columns["streamId"] == stream))
+        self._own_calls = columns["correlationId"][rows].astype(np.int64)
+        complete = rows[columns["start"][rows] > 0]
+        self._clock.note(*(columns[name][complete].astype(np.int64) for name in ("start", "end", "dynamicSharedMemory")))
+
+    # What is missing
+
+    def _count_dropped(self) -> None:
+        dropped = ctypes.c_size_t()
+        if self._cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)) == 0:
+            self._dropped_count += dropped.value
+
+    def _look_for_loss(self) -> None:
+        oldest_ns = self._clock.oldest_waiting_host_ns
+        if oldest_ns is None or self._host_time_ns() - oldest_ns < (0 if is_torch_profiling() else LOST_AFTER_NS):
+            return
+        who = "torch.profiler" if is_torch_profiling() or "torch" in sys.modules else "another profiler"
+        self._lost_reason = f"{who} took CUPTI over at {time.strftime('%H:%M:%S')}; kernels are not captured any more"

@@ -1,0 +1,265 @@
+"""Write the tables of gpustreamlab/backends/cuda/_cupti_layouts.py from CUPTI's own headers.
+
+For each version a small C program prints the size of the newest struct of each record kind and the place of each field that is
+read. Usage: ``python -m scripts.cupti_layouts --cuda CUDA_INCLUDE HEADERS...``, where each of HEADERS is a folder (at any depth
+below it one ``cupti_activity.h``), for example an unpacked ``nvidia-cuda-cupti`` wheel. Give all versions at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from gpustreamlab.backends.cuda import _cupti_constants as constants
+
+TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/_cupti_layouts.py"
+
+_KERNEL = (
+    "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
+    "registersPerThread correlationId name graphNodeId graphId"
+)
+_COPY = "copyKind srcKind dstKind bytes start end deviceId contextId streamId correlationId graphNodeId graphId"
+_API = "cbid start end threadId correlationId returnValue"
+FIELDS = {
+    1: _COPY,
+    2: "bytes start end deviceId contextId streamId correlationId graphNodeId graphId value",
+    3: _KERNEL,
+    4: _API,
+    5: _API,
+    9: "contextId deviceId nullStreamId isGreenContext numMultiprocessors parentContextId",
+    10: _KERNEL,
+    12: "flags timestamp id objectKind objectId.pt.processId objectId.pt.threadId name domain",
+    17: "overheadKind start end",
+    22: _COPY + " srcDeviceId dstDeviceId",
+    36: "correlationId contextId streamId eventId deviceTimestamp",
+    37: "contextId streamId priority flag",
+    38: "type start end correlationId contextId streamId cudaEventId",
+    39: "externalKind externalId correlationId",
+    48: _API,
+    49: "memoryOperationType memoryKind correlationId address bytes timestamp processId deviceId contextId streamId isAsync",
+    50: "memoryPoolOperationType memoryPoolType timestamp size utilizedSize address",
+    51: "graphId start end deviceId contextId streamId correlationId",
+    56: "start end deviceId contextId streamId correlationId threadId graphId graphNodeId",
+    58: "start end deviceId contextId streamId correlationId threadId",
+    59: "contextId parentContextId deviceId numTpcs numMultiprocessors logicalTpcMaskSize logicalTpcMask",
+}
+"""The fields to read of each record kind. A dotted path takes the last part as its name."""
+
+FAMILIES = {45: "Memory=", 55: "ConfidentialComputeRotation"}
+"""Structs that the enumeration's comments do not name. A ``=`` at the end stands for the struct without a number."""
+
+PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {
+    "CUPTI_ACTIVITY_KIND_": constants.RecordKind,
+    "CUPTI_ACTIVITY_MEMCPY_KIND_": constants.CopyKind,
+    "CUPTI_ACTIVITY_MEMORY_KIND_": constants.MemoryKind,
+    "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_": constants.SynchronizationKind,
+    "CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_": constants.MemoryOperation,
+    "CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_": constants.MemoryPoolOperation,
+    "CUPTI_ACTIVITY_MEMORY_POOL_TYPE_": constants.MemoryPoolType,
+    "CUPTI_ACTIVITY_FLAG_MARKER_": constants.MarkerFlag,
+    "CUPTI_ACTIVITY_OBJECT_": constants.ObjectKind,
+    "CUPTI_ACTIVITY_STREAM_CREATE_FLAG_": constants.StreamFlag,
+    "CUPTI_ACTIVITY_OVERHEAD_": constants.OverheadKind,
+    "CUPTI_EXTERNAL_CORRELATION_KIND_": constants.ExternalKind,
+    "CUPTI_CB_DOMAIN_": constants.CallbackDomain,
+}
+"""What the headers put before the names of each enumeration, to compare the constants with every version."""
+
+SIGNED = {"start", "end", "timestamp", "deviceTimestamp", "bytes", "size", "utilizedSize"}
+"""Times in ns and sizes in bytes, read as int64: the house's type, with differences that cannot wrap."""
+
+BEGIN, END = "# --- generated: begin ---\n", "# --- generated: end ---\n"
+
+
+@dataclass(frozen=True)
+class Headers:
+    """One version's headers."""
+
+    folder: Path
+    text: str
+
+    def struct_of(self, kind: int, comment: str) -> str | None:
+        """Name the newest struct of a kind, without its prefix."""
+        family = FAMILIES.get(kind)
+        if family is None:
+            named = re.findall(r"CUpti_Activity(\w+?)\d*\b", comment)
+            if not named:
+                return None
+            family = named[-1]
+        if family.endswith("="):
+            return family[:-1]
+        numbers = re.findall(rf"^}} CUpti_Activity{family}(\d*);", self.text, re.MULTILINE)
+        return f"{family}{max(numbers, key=lambda number: int(number or 1))}" if numbers else None
+
+    def structs(self) -> dict[int, str]:
+        """Name the struct of each kind that has one."""
+        body = re.search(r"typedef enum \{((?:(?!typedef enum).)*?)\} CUpti_ActivityKind;", self.text, re.DOTALL)
+        if body is None:
+            raise ValueError(f"{self.folder}/cupti_activity.h has no CUpti_ActivityKind: give a folder of CUPTI's headers")
+        found, kind = {}, -1
+        for comment, name, number in re.findall(
+            r"/\*\*(.*?)\*/\s*CUPTI_ACTIVITY_KIND_(\w+)\s*(?:=\s*(\w+))?", body[1], re.DOTALL
+        ):
+            if name in {"COUNT", "FORCE_INT"}:
+                break
+            kind = int(number) if number else kind + 1
+            struct = self.struct_of(kind, comment)
+            if struct is not None:
+                found[kind] = struct
+        return found
+
+    def has(self, struct: str, path: str) -> bool:
+        """Tell whether a struct has a field, by its text."""
+        end = self.text.index(f"}} CUpti_Activity{struct};")
+        body = self.text[self.text.rindex("\ntypedef struct", 0, end) : end]
+        body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
+        return re.search(rf"\b{path.split('.')[0]}(\[\d+\])?;", body) is not None
+
+    def assertions(self) -> list[str]:
+        """Write what fails to compile where a constant differs from this version's header."""
+        text = self.text + (self.folder / "cupti_callbacks.h").read_text(encoding="utf-8", errors="replace")
+        known = set(re.findall(r"\bCUPTI_\w+", re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)))
+        names = [(f"{prefix}{member.name}", member.value) for prefix, members in PREFIXES.items() for member in members]
+        return [f'_Static_assert({name} == {value}, "{name}");' for name, value in names if name in known]
+
+    def program(self, structs: dict[int, str]) -> str:
+        """Write the C program."""
+        lines = [*self.assertions(), 'printf("version 0 %d\\n", (int)CUPTI_API_VERSION);']
+        for kind, struct in structs.items():
+            name = f"CUpti_Activity{struct}"
+            lines.append(f'printf("{struct} {kind} %zu\\n", sizeof({name}));')
+            lines += [
+                f'printf("  {path.split(".")[-1]} %zu %zu %s\\n", offsetof({name}, {path}), sizeof((({name} *)0)->{path}), '
+                f"FORMAT((({name} *)0)->{path}));"
+                for path in FIELDS.get(kind, "").split()
+                if self.has(struct, path)
+            ]
+        return _C_HEAD + "int main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+
+
+_C_HEAD = """
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cupti_version.h>
+#include <cupti_activity.h>
+#include <cupti_callbacks.h>
+#define FORMAT(x) _Generic((x), uint8_t: "u", uint16_t: "u", uint32_t: "u", uint64_t: "u", int32_t: "i", int64_t: "i", \\
+    uint32_t *: "a", const char *: "u", default: "?")
+"""
+
+Struct = tuple[int, str]
+"""Size, and the fields as text."""
+
+
+def measure(headers: Headers, cuda: Path) -> tuple[int, dict[int, str], dict[str, Struct]]:
+    """Compile and run the program; return the version, the struct of each kind, and each struct."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "layouts.c"), Path(folder, "layouts")
+        kinds = headers.structs()
+        source.write_text(headers.program(kinds), encoding="utf-8")
+        subprocess.run(["gcc", f"-I{headers.folder}", f"-I{cuda}", "-w", str(source), "-o", str(program)], check=True)
+        lines = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
+    version, structs, current = 0, {}, ""
+    for line in lines:
+        if not line.startswith(" "):
+            current, _, size = line.split()
+            version = int(size) if current == "version" else version
+            structs[current] = (int(size), "")
+        else:
+            structs[current] = (structs[current][0], f"{structs[current][1]} {_field(*line.split())}".strip())
+    del structs["version"]
+    return version, kinds, structs
+
+
+def _field(name: str, offset: str, size: str, sign: str) -> str:
+    if sign == "?":
+        raise ValueError(f"field {name} has a type that is not known: add it to FORMAT")
+    if name in SIGNED:
+        sign = "i"
+    return f"{name}:{int(size) // 4}u4@{offset}" if sign == "a" else f"{name}:{sign}{size}@{offset}"
+
+
+def render(measured: Iterable[tuple[int, dict[int, str], dict[str, Struct]]]) -> str:
+    """Write the generated part of the module, from the results of `measure`."""
+    structs: dict[str, Struct] = {}
+    kinds: dict[int, list[tuple[int, str]]] = {}
+    versions: dict[int, dict[int, str]] = {}
+    for version, by_kind, own in sorted(measured, key=lambda item: item[0]):
+        if versions.setdefault(version, by_kind) != by_kind:
+            raise ValueError(f"two folders of headers say version {version} and name other structs")
+        for name, struct in own.items():
+            if structs.setdefault(name, struct) != struct:
+                raise ValueError(f"struct {name} of version {version} differs from an older one of the same name")
+        for kind, name in by_kind.items():
+            history = kinds.setdefault(kind, [])
+            if not history or history[-1][1] != name:
+                history.append((version, name))
+    return "\n".join([*_version_lines(versions), *_history_lines(kinds), *_struct_lines(structs), ""])
+
+
+def _version_lines(versions: Iterable[int]) -> list[str]:
+    return [
+        f"VERSIONS = ({', '.join(map(str, versions))})",
+        '"""The versions whose headers were read: 18 is CUDA 12.0 and 12.1, 28 is 12.9 update 1, 130001 is 13.0 update 1."""',
+        "",
+    ]
+
+
+def _history_lines(kinds: dict[int, list[tuple[int, str]]]) -> list[str]:
+    lines = ["_HISTORY: dict[int, str] = {"]
+    for kind, history in sorted(kinds.items()):
+        lines.append(f'    {kind}: "{" ".join(f"{since}:{struct}" for since, struct in history)}",')
+    return [*lines, "}", '"""The structs of each record kind, as ``first version:name``, without ``CUpti_Activity``."""', ""]
+
+
+def _struct_lines(structs: dict[str, Struct]) -> list[str]:
+    lines = ["_STRUCTS: dict[str, tuple[int, str]] = {"]
+    for name, (size, fields) in sorted(structs.items()):
+        lines += (
+            [f'    "{name}": (', f"        {size},", *_wrapped(fields), "    ),"]
+            if fields
+            else [f'    "{name}": ({size}, ""),']
+        )
+    return [*lines, "}", '"""Size in bytes, and fields as ``name:format@offset``, of each struct."""']
+
+
+def _wrapped(text: str, width: int = 110) -> list[str]:
+    lines, line = [], ""
+    for word in text.split():
+        if len(line) + len(word) > width:
+            lines.append(line)
+            line = ""
+        line += f"{word} "
+    return [f'        "{part}"' for part in [*lines, line.rstrip()]]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure every folder and write the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("headers", nargs="+", type=Path, help="folders with one cupti_activity.h below each")
+    parser.add_argument("--cuda", type=Path, required=True, help="the folder with cuda.h; any version will do")
+    parser.add_argument("--target", type=Path, default=TARGET)
+    args = parser.parse_args(argv)
+    measured = []
+    for folder in args.headers:
+        path = next(folder.rglob("cupti_activity.h"), None)
+        if path is None:
+            parser.error(f"{folder} has no cupti_activity.h below it: unpack a nvidia-cuda-cupti wheel there")
+        measured.append(measure(Headers(path.parent, path.read_text(encoding="utf-8", errors="replace")), args.cuda))
+    before, _, rest = args.target.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    args.target.write_text("".join([before, BEGIN, render(measured), END, after]), encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(args.target)], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
