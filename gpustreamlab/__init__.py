@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
     from gpustreamlab.model import Layout, Trace, WorkqueueOptions
     from gpustreamlab.session import Session
+    from gpustreamlab.spool import load_trace
     from gpustreamlab.streams import Event, Stream
-    from gpustreamlab.timeline import Timeline, load_trace
+    from gpustreamlab.timeline import Timeline
 
 __all__ = [
     "Comparison",
@@ -56,7 +57,7 @@ _HOMES = {
     "WorkqueueOptions": "model",
     "compare": "comparison",
     "load_ipython_extension": "magics",
-    "load_trace": "timeline",
+    "load_trace": "spool",
     "plan_partitions": "analysis",
     "unload_ipython_extension": "magics",
 }

@@ -12,6 +12,7 @@ from gpustreamlab.analysis import TraceComparison, compare_traces, comparison_li
 from gpustreamlab.draw import ComparisonText, comparison_page, comparison_tables_html, comparison_text
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.model import Trace, write_file_whole
+from gpustreamlab.spool import load_trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,7 +171,7 @@ def _trace_of(source: object, which: str) -> Trace:
     if isinstance(source, Trace):
         return source
     if isinstance(source, (str, PathLike)):
-        return Trace.load(source)
+        return load_trace(source)
     if isinstance(source, SupportsTrace):
         return source.trace
     raise OptionError(

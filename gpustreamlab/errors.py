@@ -136,6 +136,12 @@ class InvalidHandleError(DeviceError, ValueError):
 class StickyDeviceError(DeviceError):
     """The device context is lost (illegal address, launch failure); only a new process helps."""
 
+    where: str = ""
+    """The ranges and streams that had not ended when it was noticed; part of the message."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} {self.where}".rstrip()
+
 
 class SessionError(GPUStreamLabError, RuntimeError):
     """A session, stream or event was used in a state that does not allow it."""

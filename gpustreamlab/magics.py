@@ -1,4 +1,4 @@
-"""IPython magics: `%gpulab`, `%gpupartition`, `%%gpustream` and `%gputimeline`. Each does what the Python API also does."""
+"""IPython magics: `%gpulab`, `%gpupartition`, `%%gpustream`, `%gpucapture` and `%gputimeline`. Python does the same."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from gpustreamlab.backends import BACKEND_NAMES
+from gpustreamlab.capture import Capture
 from gpustreamlab.cells import CellMarks, cell_number, compile_cell, magic_transformer
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
-from gpustreamlab.model import Layout
+from gpustreamlab.model import Counters, Layout
 from gpustreamlab.selections import Selection
 from gpustreamlab.session import Session, open_sessions
 from gpustreamlab.streams import Stream
 from gpustreamlab.timeline import Timeline
-from gpustreamlab.typing import Rounding
+from gpustreamlab.typing import CaptureTier, Rounding
 
 __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extension"]
 
@@ -101,7 +102,25 @@ def gpustream_parser() -> MagicParser:
     parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
     parser.add_argument("--label", help="name of the range (default: the cell's number)")
     parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
-    parser.add_argument("--show", action="store_true", help="--sync, then show the ranges of this cell below it")
+    parser.add_argument("--kernels", action="store_true", help="--sync, and capture every kernel while the cell runs")
+    parser.add_argument("--show", action="store_true", help="--sync, then show what ran in this cell below it")
+    return parser
+
+
+def gpucapture_parser() -> MagicParser:
+    """Return the parser of `%gpucapture`."""
+    parser = MagicParser(
+        prog="%gpucapture",
+        description="Choose how much is captured: named ranges always, every kernel where asked for. Alone it tells.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "tier",
+        nargs="?",
+        choices=(*(tier.value for tier in CaptureTier), "auto"),
+        help="auto: kernels where that works, else ranges",
+    )
+    parser.add_argument("--no-host", action="store_true", help="leave out the calls of the host that enqueued the kernels")
     return parser
 
 
@@ -180,10 +199,29 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             stream = session.stream(arguments.stream, priority=arguments.priority, partition=partition)
             for other in self._named_streams(session, arguments.after):
                 stream.wait(other)
-            around = _selected(session.on(stream, label), stream, synchronize=arguments.sync or arguments.show)
+            waits = arguments.sync or arguments.show or arguments.kernels
+            around = _selected(session.on(stream, label), stream, synchronize=waits)
+            if arguments.kernels:
+                around = _captured(session, around)
             if arguments.show:
                 around = _shown(session, stream, around, label)
         return code.run_async(self.shell.user_ns, around) if code.is_async else code.run(self.shell.user_ns, around)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def gpucapture(self, line: str) -> Capture | None:
+        """Choose how much is captured, or tell."""
+        arguments = gpucapture_parser().parse(line)
+        if arguments is None:
+            return None
+        session = self._find_session()
+        if arguments.tier is None:
+            if arguments.no_host:
+                raise UsageError("%gpucapture: --no-host needs a tier, for example kernels (see %gpucapture -h)")
+            print(f"Captured: {session.tier.value}")  # noqa: T201 - a magic's answer
+            return None
+        with _usage_errors():
+            return session.capture(arguments.tier, host=not arguments.no_host)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -289,6 +327,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
 
 
 _PARSERS: dict[str, Callable[[], MagicParser]] = {
+    "gpucapture": gpucapture_parser,
     "gpulab": gpulab_parser,
     "gpupartition": gpupartition_parser,
     "gpustream": gpustream_parser,
@@ -329,6 +368,15 @@ def _selected(selection: Selection, stream: Stream, *, synchronize: bool) -> Ite
 
 
 @contextmanager
+def _captured(session: Session, around: AbstractContextManager[None]) -> Iterator[None]:
+    """Capture kernels while a cell runs, then go back to what was captured before."""
+    with _usage_errors():
+        capture = session.capture("kernels")
+    with capture, around:
+        yield
+
+
+@contextmanager
 def _shown(session: Session, stream: Stream, around: AbstractContextManager[None], label: str) -> Iterator[None]:
     """Show the ranges of a cell below it, when it has run or failed."""
     checkpoint = session.checkpoint()
@@ -350,7 +398,9 @@ def _show_slice(session: Session, checkpoint: int, label: str) -> None:
     used = np.unique(trace.lane)
     lanes = tuple(trace.lanes[lane] for lane in used.tolist())
     titled = replace(trace.metadata, title=label)
-    display(Timeline(replace(trace, lane=np.searchsorted(used, trace.lane).astype(np.int32), lanes=lanes, metadata=titled)))
+    lane = np.searchsorted(used, trace.lane).astype(np.int32)
+    # What they held by then is no part of what ran in the cell.
+    display(Timeline(replace(trace, lane=lane, lanes=lanes, counters=Counters(), metadata=titled)))
 
 
 @contextmanager
@@ -371,7 +421,7 @@ def load_ipython_extension(shell: Any) -> None:
     transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
     shell.input_transformers_cleanup.append(transform)
     CellMarks(shell, open_sessions).register()
-    for name in ("%gpulab", "%gpupartition", "%%gpustream", "%gputimeline"):
+    for name in ("%gpulab", "%gpupartition", "%%gpustream", "%gpucapture", "%gputimeline"):
         shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=name)
 
 
@@ -380,5 +430,6 @@ def unload_ipython_extension(shell: Any) -> None:
     CellMarks.unregister(shell)
     transformers = shell.input_transformers_cleanup
     transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
-    for kind, name in (("line", "gpulab"), ("line", "gpupartition"), ("cell", "gpustream"), ("line", "gputimeline")):
+    for name in ("gpulab", "gpupartition", "gpustream", "gpucapture", "gputimeline"):
+        kind = "cell" if name == "gpustream" else "line"
         shell.magics_manager.magics[kind].pop(name, None)

@@ -2,57 +2,59 @@
 
 from __future__ import annotations
 
-import atexit
-import html
 import logging
-import os
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.analysis import Overlap, Share, Utilisation, check_layout, overlap, utilisation
+from gpustreamlab.analysis import Overlap, Share, Strays, Utilisation, check_layout, overlap, strays, utilisation
 from gpustreamlab.backends import Backend, choose_backend
+from gpustreamlab.capture import Capture, CaptureControl
 from gpustreamlab.errors import (
     CloseError,
+    DeviceError,
     InvalidNameError,
     OptionError,
-    PartitionError,
     SessionClosedError,
     SessionError,
 )
-from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap, fit_layout, plan_layout
+from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
 from gpustreamlab.live import (
     DEFAULT_CAPACITY,
     DEFAULT_REFRESH_HZ,
-    LiveFeed,
-    check_refresh_hz,
-    check_span_limit,
 )
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.notebook import running_kernel_shell
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
 from gpustreamlab.repartition import Partitions
 from gpustreamlab.selections import Selection, Selections
+from gpustreamlab.session_closing import CloseStep, Closing
+from gpustreamlab.session_facts import facts_table, session_facts
+from gpustreamlab.session_plans import read_plan, read_renamed
+from gpustreamlab.session_registry import known_sessions
+from gpustreamlab.session_views import LiveViews, check_timeline_options
+from gpustreamlab.spool import DEFAULT_LIMIT_BYTES, Spool, open_spool_file
 from gpustreamlab.stream_table import StreamTable
 from gpustreamlab.streams import Event, Stream, check_label, check_priority, check_stream_name
 from gpustreamlab.timeline import Timeline
-from gpustreamlab.typing import Rounding, SessionState, SupportsCudaStream
+from gpustreamlab.typing import CaptureTier, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
-    from gpustreamlab.widgets import LiveTimeline, Partitioner
+    from gpustreamlab.widgets import Partitioner
 
 __all__ = ["Session"]
 
 _log = logging.getLogger(__name__)
 _OPEN = SessionState.OPEN
-_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_open_sessions = known_sessions
 
 
 class Session:
@@ -66,7 +68,7 @@ class Session:
     device
         The CUDA device number.
     ring_size
-        How many finished ranges are kept, 80 bytes each; the oldest make room and are counted.
+        How many finished ranges are kept, 104 bytes each; the oldest make room and are counted.
     pending_limit
         How many closed ranges of one stream may wait for the device; later ones are dropped and counted.
     context_limit
@@ -74,6 +76,11 @@ class Session:
         moment, those of the new layout.
     title
         A name for traces and timelines.
+    spool
+        A file to which what is recorded is appended 5 times a second, so that a run that dies can be read with
+        `gpustreamlab.load_trace`; True chooses a name in the current folder. It must not exist yet, or be empty.
+    spool_limit_bytes
+        How large that file may become; a span takes about 15 bytes.
 
     Raises
     ------
@@ -85,6 +92,8 @@ class Session:
         If there is no device of that number.
     OptionError
         If a size is below 1.
+    TraceFileError
+        If the spool cannot be written, or holds something already.
 
     Examples
     --------
@@ -109,35 +118,40 @@ class Session:
         pending_limit: int = DEFAULT_PENDING_LIMIT,
         context_limit: int = DEFAULT_CONTEXT_LIMIT,
         title: str = "",
+        spool: str | PathLike[str] | bool | None = None,
+        spool_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     ) -> None:
         self._why_closed = "is closed"
         self._state = SessionState.CLOSED  # until everything below has worked, there is nothing to close
         if isinstance(device, bool) or not isinstance(device, int):
             raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
         self.title = title
-        choice = choose_backend(backend, device)
-        self._backend = choice.backend
-        self._owns_backend = choice.is_owned
-        if choice.fallback_reason:
-            _log.warning("This session runs on the simulated device. %s", choice.fallback_reason)
-        self.fallback_reason: str = choice.fallback_reason
-        """Why the simulated device stands in for a GPU; empty if it does not."""
-        try:
+        with ExitStack() as undoing:
+            spool_file = open_spool_file(spool, spool_limit_bytes)
+            if spool_file is not None:
+                undoing.callback(spool_file.discard)
+            choice = choose_backend(backend, device)
+            self._backend = choice.backend
+            self._owns_backend = choice.is_owned
+            if self._owns_backend:
+                undoing.callback(self._backend.close)
+            if choice.fallback_reason:
+                _log.warning("This session runs on the simulated device. %s", choice.fallback_reason)
+            self.fallback_reason: str = choice.fallback_reason
+            """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
             self._partitions = Partitions(self._backend, self._recorder, ContextCache(self._backend, context_limit))
-        except BaseException:
-            if self._owns_backend:
-                self._backend.close()
-            raise
+            self._spool = None if spool_file is None else Spool(spool_file, self._recorder, _title_of(self))
+            undoing.pop_all()
         self._lock = threading.RLock()
         self._table = StreamTable(self._backend, self._recorder, self._partitions, self._lock)
         self._streams = self._table.by_name  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
-        self._live_timelines: dict[tuple[float, int], LiveTimeline] = {}
-        self._closing: list[tuple[str, Callable[[], object]]] = []
-        self._failures: list[tuple[str, Exception]] = []
+        self._captures = CaptureControl(self._backend, self._recorder)
+        self._views = LiveViews(self._recorder)
+        self._closing = Closing()
         self._state = SessionState.OPEN
         _open_sessions.add(self)
 
@@ -165,13 +179,8 @@ class Session:
         return f"<Session: {', '.join(facts.values())}>"
 
     def _repr_html_(self) -> str:
-        left = "style='text-align:left'"
-        rows = "".join(
-            f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>"
-            for name, value in self._facts().items()
-        )
-        note = f"<p>The simulated device is used. {html.escape(self.fallback_reason)}</p>" if self.fallback_reason else ""
-        return f"<div><strong>gpustreamlab session</strong><table>{rows}</table>{note}</div>"
+        why = self.fallback_reason
+        return facts_table(self._facts(), f"The simulated device is used. {why}" if why else "")
 
     @property
     def title(self) -> str:
@@ -228,6 +237,11 @@ class Session:
     def capabilities(self) -> Capabilities:
         """What this device and its driver can do with SMs and work queues, what each needs, and what happens without it."""
         return self._backend.capabilities
+
+    @property
+    def spool(self) -> Spool | None:
+        """The file to which what is recorded is appended, and how it stands; None without one."""
+        return self._spool
 
     @property
     def layout(self) -> Layout | None:
@@ -347,8 +361,8 @@ class Session:
         True
         """
         with self._working("share out its SMs"):
-            layout = self._read_plan(plan, shares, round, strict=strict, workqueue=workqueue)
-            return self._partitions.switch(layout, self.streams.values(), _read_renamed(renamed))
+            layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
+            return self._partitions.switch(layout, self.streams.values(), read_renamed(renamed))
 
     def prepare(self, *plans: Mapping[str, Share] | Layout, round: Rounding | str = Rounding.UP) -> tuple[Layout, ...]:  # noqa: A002
         """Make the green contexts of layouts now, so that going over to them later waits for nothing but the streams that move.
@@ -382,7 +396,7 @@ class Session:
         100
         """
         with self._working("prepare layouts"):
-            layouts = [self._read_plan(plan, {}, round, strict=False, workqueue=None) for plan in plans]
+            layouts = [read_plan(self._backend, plan, {}, rounding=round) for plan in plans]
             streams = tuple(self.streams.values())
             return tuple(self._partitions.prepare(layout, streams) for layout in layouts if layout is not None)
 
@@ -403,7 +417,7 @@ class Session:
         """
         if layout is not None:
             check_layout(layout, self.device)
-        moves = self._partitions.plan_moves(layout, self.streams.values(), _read_renamed(renamed))
+        moves = self._partitions.plan_moves(layout, self.streams.values(), read_renamed(renamed))
         return tuple(stream.name for stream in moves)
 
     def watch_layout(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
@@ -422,6 +436,58 @@ class Session:
         """Return a drawing of the card, one cell for each SM, coloured by partition; measured first where that was not done."""
         with self._lock:
             return SMMap(self.device, self.layout if self.is_closed else self._partitions.locate())
+
+    @property
+    def tier(self) -> CaptureTier:
+        """How much of the device's work is captured now: named ranges, or ranges and every kernel."""
+        return self._captures.tier
+
+    def capture(self, tier: CaptureTier | str = "auto", *, host: bool = True) -> Capture:
+        """Capture every kernel, copy and fill from now on, with the calls of the host that enqueued them; or ranges only.
+
+        Ranges are always recorded. A `with` block goes back at its end to what was captured before.
+
+        Parameters
+        ----------
+        tier
+            ``"kernels"``; ``"ranges"``; or ``"auto"``, which is kernels where that works, and never fails.
+        host
+            Whether the trace has the calls of the host: launches, synchronisations, allocations.
+
+        Returns
+        -------
+        Capture
+            Has begun already; says what is captured, and why not where kernels are missing.
+
+        Raises
+        ------
+        MissingExtraError
+            If ``"kernels"`` needs a package that is not installed.
+        CaptureUnavailableError
+            If this machine cannot capture kernels. Where only another tool is in the way (torch.profiler, nsys), there is a
+            `CaptureWarning` instead, and ranges are captured.
+        OptionError
+            If an argument is out of range.
+        SessionClosedError
+            If the session is closed.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     lab.stream("compute")
+        ...     with lab.capture("kernels", host=False), lab.on("compute", "product"):
+        ...         b = lab.xp.ones((4, 4)) @ lab.xp.ones((4, 4))
+        ...     lab.synchronize()
+        ...     [lab.trace.names[code] for code in lab.trace.name]
+        <Stream 'compute', priority 0, handle 0x3>
+        ['product', 'ones', 'ones', 'matmul']
+        """
+        with self._working("capture"):
+            return self._captures.capture(tier, host=host)
+
+    def strays(self) -> Strays:
+        """Return the work that ran in another lane than its range says; see `gpustreamlab.analysis.strays`."""
+        return strays(self.trace)
 
     def utilisation(self) -> Utilisation:
         """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`."""
@@ -554,8 +620,9 @@ class Session:
     def synchronize(self) -> None:
         """Block the host until the whole device is idle; afterwards every closed range is in the trace."""
         self._require_open("synchronize")
-        self._backend.synchronize()
-        self._recorder.collect()
+        with self._recorder.blame:
+            self._backend.synchronize()
+            self._recorder.collect()
 
     def clear(self) -> None:
         """Forget what was recorded so far, for example a warm-up; ranges whose work still runs come into the trace later."""
@@ -611,17 +678,10 @@ class Session:
         OptionError
             If an argument is out of range, or no trace.
         """
-        if not isinstance(live, bool):
-            raise OptionError(f"live is {live!r}; it is True or False. Use lab.timeline(live=False) for a picture of now.")
-        check_refresh_hz(refresh_hz)
-        check_span_limit("capacity", capacity)
-        if trace is not None and not isinstance(trace, Trace):
-            raise OptionError(
-                f"A timeline is drawn of a trace, not of a {type(trace).__name__}. Use "
-                "lab.timeline(gpustreamlab.load_trace('run.parquet')), or lab.timeline() for what ran so far."
-            )
+        check_timeline_options(trace, live, refresh_hz, capacity)
         if trace is None and live and self._state is _OPEN and running_kernel_shell() is not None:
-            return self._live_timeline(refresh_hz, capacity)
+            with self._working("show a live timeline"):
+                return self._views.get(self, refresh_hz, capacity)
         return Timeline(self.trace if trace is None else trace)
 
     def close(self) -> None:
@@ -638,45 +698,25 @@ class Session:
         """
         with self._lock:
             if self._state is SessionState.OPEN:
-                self._closing = self._plan_close()
+                self._closing = Closing(self._plan_close())
                 self._state = SessionState.CLOSING
-            while self._closing:
-                what, step = self._closing[0]
-                failure = _failure_of(step)
-                del self._closing[:1]
-                if failure is not None:
-                    self._failures.append((what, failure))
+            self._closing.run()
             was_open = self._state is not SessionState.CLOSED
             self._state = SessionState.CLOSED
             _open_sessions.discard(self)
-            failures, self._failures = self._failures, []
+            failures, self._closing = self._recorder.blame.sift(self._closing.failures), Closing()
         if was_open:
             self._partitions.tell()
         if failures:
             raise CloseError(failures)
 
-    def _live_timeline(self, refresh_hz: float, capacity: int) -> Timeline:
-        """Return the session's live timeline: one for all cells that ask for the same."""
-        from gpustreamlab.widgets import LiveTimeline
-
-        with self._working("show a live timeline"):
-            known = self._live_timelines.get((refresh_hz, capacity))
-            if known is None:
-                feed = LiveFeed(self._recorder, title=_title_of(self), capacity=capacity)
-                known = LiveTimeline(self, feed, refresh_hz=refresh_hz)
-                self._live_timelines[refresh_hz, capacity] = known
-            return known
-
-    def _finish_live_timelines(self) -> None:
-        for timeline in tuple(self._live_timelines.values()):
-            timeline.finish()
-
-    def _plan_close(self) -> list[tuple[str, Callable[[], object]]]:
-        steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close)]
+    def _plan_close(self) -> list[CloseStep]:
+        steps: list[CloseStep] = [("selections", self._selections.close), ("capture", self._end_capture)]
         steps += [(f"stream {stream.name!r}", stream.close) for stream in self._streams.values()]
         steps += [
             ("trace", self._keep_trace),
-            ("live timelines", self._finish_live_timelines),
+            *([] if self._spool is None else [("spool", self._spool.close)]),
+            ("live timelines", self._views.finish),
             ("partitions", self._partitions.close),
             ("events", self._recorder.close),
         ]
@@ -688,13 +728,15 @@ class Session:
         """Give the session up without closing anything: in a forked child, what it holds is the parent's."""
         self._why_closed = "belongs to the process that this one was forked from"
         self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
-        self._closing = []
+        self._closing = Closing()
+        self._captures.disown()
+        self._recorder.leave_to_parent()
         self._state = SessionState.CLOSED
 
     @contextmanager
     def _working(self, doing: str) -> Iterator[None]:
         """Hold the session's lock, in a session that is open: another thread may have closed it while this one waited."""
-        with self._lock:
+        with self._lock, self._recorder.blame:
             self._require_open(doing)
             yield
 
@@ -705,26 +747,6 @@ class Session:
                 "Start another with gpustreamlab.Session()."
             )
 
-    def _read_plan(
-        self,
-        plan: Mapping[str, Share] | Layout | EllipsisType | None,
-        shares: Mapping[str, Share],
-        round: Rounding | str,  # noqa: A002
-        *,
-        strict: bool,
-        workqueue: WorkqueueOptions | None,
-    ) -> Layout | None:
-        if plan is not ... and shares:
-            raise PartitionError(
-                f"Partitions are given either as one mapping or layout, or as keywords; both were given ({', '.join(shares)})."
-            )
-        if plan is None:
-            return None
-        if isinstance(plan, Layout):
-            return fit_layout(self._backend, plan, round=round, strict=strict)
-        asked = shares if plan is ... else plan
-        return plan_layout(self._backend, asked, round=round, strict=strict, workqueue=workqueue)
-
     def _find(self, stream: object) -> Stream:
         found = self._table.find(stream)
         if found is None:
@@ -732,32 +754,30 @@ class Session:
                 found = self._table.take(stream)
         return found
 
-    def _partition_fact(self, layout: Layout) -> str:
-        cache = self._partitions.cache
-        listed = ", ".join(f"{part.name} {part.granted_sms} SMs" for part in layout)
-        alive = f"{len(cache)} of at most {cache.limit} green contexts alive, {cache.created_count} made"
-        return f"{listed} ({alive if layout.is_enforced else 'not enforced'})"
+    def _end_capture(self) -> None:
+        """Wait for what was captured, where there is any, and capture no more: kernels that still run would be missing."""
+        if self._recorder.is_capturing:
+            for stream in self._table.open_streams.values():
+                with suppress(DeviceError):  # closing the stream tells of a device that has failed
+                    stream.synchronize()
+        self._captures.close()
 
     def _keep_trace(self) -> None:
         self._last_trace = self._recorder.trace(title=self.title)
 
     def _facts(self) -> dict[str, str]:
         """Return what the representations say; never touches the device."""
-        trace = self._last_trace
-        span_count = len(trace) if trace is not None else self._recorder.span_count
-        dropped_count = trace.metadata.dropped_spans if trace is not None else self._recorder.dropped_count
-        names = list(self._streams) if self.is_closed else list(self.streams)
-        listed = f" ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})" if names else ""
-        partitions = {} if self.layout is None else {"partitions": self._partition_fact(self.layout)}
-        return {
-            "device": f"{self.device.label}, {self.device.sm_count} SMs",
-            "numbers": "simulated, no hardware behind them" if self.is_simulated else "real, measured",
-            **partitions,
-            "streams": f"{_counted(len(names), 'stream')}{listed}",
-            "spans": _counted(span_count, "span"),
-            "dropped": f"{dropped_count:,} dropped",
-            "state": self._state.value,
-        }
+        return session_facts(
+            self._backend,
+            self._recorder,
+            self._partitions.cache,
+            layout=self.layout,
+            trace=self._last_trace,
+            streams=list(self._streams) if self.is_closed else list(self.streams),
+            capture=self._captures.text,
+            spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",
+            state=self._state,
+        )
 
 
 def _title_of(session: Session) -> Callable[[], str]:
@@ -773,44 +793,4 @@ def _title_of(session: Session) -> Callable[[], str]:
 
 def open_sessions() -> list[Session]:
     """Return every open session of this process."""
-    return [session for session in list(_open_sessions) if not session.is_closed]
-
-
-def _read_renamed(renamed: Mapping[str, str] | None) -> dict[str, str]:
-    if renamed is not None and not isinstance(renamed, Mapping):
-        raise PartitionError(
-            f"renamed is a {type(renamed).__name__}; it has new names by old ones. Use renamed={{'old': 'new'}}."
-        )
-    return dict(renamed or {})
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _failure_of(step: Callable[[], object]) -> Exception | None:
-    try:
-        step()
-    except Exception as error:  # noqa: BLE001 - every failure of a close is reported, none stops the others
-        return error
-    return None
-
-
-def _leave_to_the_parent() -> None:
-    """Give up the sessions of the parent in a forked child: a CUDA context does not survive a fork."""
-    for session in list(_open_sessions):
-        session._disown()  # noqa: SLF001 - a session of this module
-    _open_sessions.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
-
-
-@atexit.register
-def _close_open_sessions() -> None:
-    """Close what is still open before the interpreter takes its modules apart."""
-    for session in list(_open_sessions):
-        failure = _failure_of(session.close)
-        if failure is not None:
-            _log.debug("A session could not be closed at exit: %s", failure)
+    return [session for session in list(_open_sessions) if isinstance(session, Session) and not session.is_closed]

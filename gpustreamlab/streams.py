@@ -16,7 +16,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Lane, Partition, check_name
-from gpustreamlab.recorder import RecordedLane, Recorder
+from gpustreamlab.recorder import Blame, RecordedLane, Recorder
 
 __all__ = ["Event", "Home", "Stream", "check_label", "check_priority", "check_stream_name"]
 
@@ -157,12 +157,14 @@ class Stream:
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended, without waiting for it."""
         self.require_open()
-        return self.backend_stream.query()
+        with self._recorder.blame:
+            return self.backend_stream.query()
 
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
         self.require_open()
-        self.backend_stream.synchronize()
+        with self._recorder.blame:
+            self.backend_stream.synchronize()
 
     def close(self) -> None:
         """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent."""
@@ -227,6 +229,11 @@ class Stream:
         """Note for the timeline that the stream's next range waits for an earlier range of another stream."""
         self._recorder.add_edge(range_number, self.recorded)
 
+    @property
+    def blame(self) -> Blame:
+        """Names the ranges where the device's context is lost."""
+        return self._recorder.blame
+
     def require_open(self) -> None:
         """Raise `StreamClosedError` if the stream is closed."""
         if self.is_closed:
@@ -271,7 +278,8 @@ class Event:
         _require_stream(stream, "An event is recorded on")
         stream.require_open()
         self._require_reach(stream)
-        stream.backend_stream.record(event)
+        with stream.blame:
+            stream.backend_stream.record(event)
         self._stream = stream
         self._range_number = stream.recorded.last_number
 
@@ -283,20 +291,25 @@ class Event:
         self._require_reach(stream)
         if self._stream is None:
             return
-        stream.backend_stream.wait(event)
+        with stream.blame:
+            stream.backend_stream.wait(event)
         if stream is not self._stream:
             stream.note_edge(self._range_number)
 
     def query(self) -> bool:
         """Tell whether the work in front of the event has ended; True if it was never recorded, as in CUDA."""
         event = self._require_open()
-        return self._stream is None or self._backend.is_event_done(event)
+        if self._stream is None:
+            return True
+        with self._stream.blame:
+            return self._backend.is_event_done(event)
 
     def synchronize(self) -> None:
         """Block the host until the work in front of the event has ended."""
         event = self._require_open()
         if self._stream is not None:
-            self._backend.synchronize_event(event)
+            with self._stream.blame:
+                self._backend.synchronize_event(event)
 
     def elapsed_ns(self, end: Event) -> int:
         """Return the device time from this event to a later one, in ns, waiting for both.

@@ -24,7 +24,7 @@ from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace, write_file_whole
 from gpustreamlab.notebook import running_kernel_shell
 
-__all__ = ["Timeline", "load_trace"]
+__all__ = ["Timeline"]
 
 
 class Timeline:
@@ -131,17 +131,6 @@ class Timeline:
             if "text/html" in wanted:
                 forms["text/html"] = inline_html(trace, words=words, picture=picture, svg=svg)
         return {mime: forms[mime] for mime in _MIME_TYPES if mime in wanted}
-
-
-def load_trace(path: str | PathLike[str]) -> Trace:
-    """Read a trace that `Trace.save` wrote.
-
-    Raises
-    ------
-    TraceFileError
-        If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
-    """
-    return Trace.load(path)
 
 
 def _what_to_type(given: object) -> str:

@@ -1,11 +1,14 @@
 """Pure functions of traces: rows, overlap, summaries, units."""
 
-from gpustreamlab.analysis._busy import busy_edges, counted_kinds
+from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows, sm_kinds, stream_count
 from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._distinct import distinct
 from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, partition_warnings
+from gpustreamlab.analysis._host_waits import HostWaits, WaitGroup, host_waits
+from gpustreamlab.analysis._kernel_text import capture_facts
+from gpustreamlab.analysis._layers import Layer
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._lod import Merged, bin_width_ns, merge_narrow
 from gpustreamlab.analysis._overlap import Overlap, overlap
@@ -24,6 +27,7 @@ from gpustreamlab.analysis._sm_time import (
     sm_time_steps,
     stack_sms,
 )
+from gpustreamlab.analysis._strays import StrayGroup, Strays, strays
 from gpustreamlab.analysis._summary import device_text, finding_text, headline, missing_facts, source_facts, summary_text
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.analysis._ticks import axis_unit, time_ticks
@@ -38,6 +42,8 @@ __all__ = [
     "ComparedFigures",
     "ComparedItems",
     "Concurrency",
+    "HostWaits",
+    "Layer",
     "LiveRows",
     "Merged",
     "OpenSpans",
@@ -48,13 +54,17 @@ __all__ = [
     "Rows",
     "SMSteps",
     "Share",
+    "StrayGroup",
+    "Strays",
     "TextTable",
     "TraceComparison",
     "Utilisation",
+    "WaitGroup",
     "assign_rows",
     "axis_unit",
     "bin_width_ns",
     "busy_edges",
+    "capture_facts",
     "card_sized_grids",
     "change_text",
     "check_layout",
@@ -66,6 +76,7 @@ __all__ = [
     "concurrency",
     "count_steps",
     "counted_kinds",
+    "counted_rows",
     "device_text",
     "display_name",
     "distinct",
@@ -74,6 +85,7 @@ __all__ = [
     "format_ns",
     "format_share",
     "headline",
+    "host_waits",
     "layout_size",
     "layout_spells",
     "layout_warnings",
@@ -87,11 +99,14 @@ __all__ = [
     "proof_text",
     "require_mapping",
     "size_of",
+    "sm_kinds",
     "sm_time_steps",
     "sms_text",
     "source_facts",
     "span_rows",
     "stack_sms",
+    "strays",
+    "stream_count",
     "summary_text",
     "time_ticks",
     "unenforced_layout",

@@ -10,10 +10,12 @@ from typing import TypeVar
 import numpy as np
 
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
 
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
 """Kinds of spans that are work on the device, whatever the tier."""
+
+RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 
 THREADED_ROWS = 500_000
 """From how many rows on a second thread pays."""
@@ -25,24 +27,87 @@ _Result = TypeVar("_Result")
 def counted_kinds(trace: Trace) -> tuple[SpanKind, ...]:
     """Say which kinds of spans count as busy time in this trace.
 
-    Waits, host work and markers never do. Where the trace holds kernels, copies and fills, only those do: the ranges around
-    them also contain the queueing.
+    Waits, work of the host, ranges of others and markers never do. Kernels, copies and fills always do. A range counts where
+    kernels were not captured: one that starts in a capture window leaves it to its kernels, as it also contains their queueing.
 
     Returns
     -------
     tuple of SpanKind
-        In the order of `SpanKind`.
+        In the order of `SpanKind`. Ranges are among them if at least one counts, or could in a trace without spans.
     """
-    codes = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
-    if trace.metadata.tier is CaptureTier.KERNELS and np.isin(trace.kind, codes).any():
-        return DEVICE_WORK
-    return (SpanKind.RANGE, *DEVICE_WORK)
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        return (SpanKind.RANGE, *DEVICE_WORK)
+    if not trace.metadata.capture_windows:
+        # Of an older version, or made by hand: where nothing but ranges is there, they are all there is to count.
+        return DEVICE_WORK if not len(trace) or _of_kinds(trace, DEVICE_WORK).any() else (SpanKind.RANGE, *DEVICE_WORK)
+    return (SpanKind.RANGE, *DEVICE_WORK) if _uncaptured_ranges(trace).any() else DEVICE_WORK
 
 
-def counted_rows(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
-    """Tell which rows of the trace are of one of the kinds; shape (n_spans,), bool."""
+def sm_kinds(trace: Trace) -> tuple[SpanKind, ...]:
+    """Say which kinds of spans count as time in which SMs were in use.
+
+    Copies and fills use none. Where only ranges were captured nobody knows what is in them, so all counts.
+
+    Returns
+    -------
+    tuple of SpanKind
+        Some of `counted_kinds`, in the order of `SpanKind`.
+    """
+    kinds = counted_kinds(trace)
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        return kinds
+    return tuple(kind for kind in kinds if kind in {SpanKind.RANGE, SpanKind.KERNEL})
+
+
+def counted_rows(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> BoolArray:
+    """Tell which rows of the trace count as busy time.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    kinds
+        Kinds that count; None means `counted_kinds`. Where kernels are among them, ranges that start in a capture window do
+        not count beside their own kernels.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_spans,)
+        A new array.
+    """
+    kinds = counted_kinds(trace) if kinds is None else kinds
+    counted = _of_kinds(trace, kinds)
+    if SpanKind.RANGE in kinds and SpanKind.KERNEL in kinds and trace.metadata.capture_windows:
+        counted &= (trace.kind != RANGE_CODE) | _uncaptured_ranges(trace)
+    return counted
+
+
+def stream_count(trace: Trace) -> int:
+    """Return how many lanes of a trace are streams: the others are threads of the host."""
+    return sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
+
+
+def is_in_windows(time_ns: Int64Array, windows: Sequence[tuple[int, int]]) -> BoolArray:
+    """Tell which times lie in one of the windows, whose ends do not belong to them; same shape as `time_ns`."""
+    bounds_ns = np.array(windows, np.int64).reshape(-1, 2)
+    begun = np.searchsorted(np.sort(bounds_ns[:, 0]), time_ns, side="right")
+    ended = np.searchsorted(np.sort(bounds_ns[:, 1]), time_ns, side="right")
+    inside: BoolArray = begun > ended
+    return inside
+
+
+def _of_kinds(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
     table = np.array([kind in kinds for kind in SPAN_KINDS])
-    return table[trace.kind]
+    found: BoolArray = table[trace.kind]
+    return found
+
+
+def _uncaptured_ranges(trace: Trace) -> BoolArray:
+    """Tell which rows are ranges that start where kernels were not captured; shape (n_spans,), bool."""
+    uncaptured: BoolArray = trace.kind == RANGE_CODE
+    rows = np.flatnonzero(uncaptured)
+    uncaptured[rows] = ~is_in_windows(trace.start_ns[rows], trace.metadata.capture_windows)
+    return uncaptured
 
 
 def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[Int64Array]:
@@ -55,14 +120,14 @@ def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[In
     trace
         The spans.
     kinds
-        Kinds that count as busy; None means `counted_kinds`.
+        Kinds that count as busy, see `counted_rows`; None means `counted_kinds`.
 
     Returns
     -------
     list of ndarray of int64, shape (2 * n_intervals,)
-        One array a lane, strictly increasing, in ns: start, end, start, end and so on.
+        One array a lane, threads of the host among them, strictly increasing, in ns: start, end, start, end and so on.
     """
-    rows, offsets = _rows_by_lane(trace, counted_rows(trace, counted_kinds(trace) if kinds is None else kinds))
+    rows, offsets = _rows_by_lane(trace, counted_rows(trace, kinds))
 
     def edges_of(lane: int) -> Int64Array:
         part = slice(int(offsets[lane]), int(offsets[lane + 1]))

@@ -12,7 +12,7 @@ from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._summary import device_text, missing_facts
 from gpustreamlab.model import Trace, TraceMetadata
-from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +78,7 @@ class TraceComparison:
     """The figures of two traces beside each other. Differences are b - a, ratios b / a."""
 
     lanes: ComparedItems
-    """By lane: a's lanes in their order, then those that only b has."""
+    """By stream: a's streams in their order, then those that only b has."""
     names: ComparedItems
     """By name of the counted spans: first what changed most."""
     a: Concurrency
@@ -151,7 +151,7 @@ def compare_traces(a: Trace, b: Trace) -> TraceComparison:
     (('gemm', 'copy'), [-100, 0], [0.75, 1.0])
     """
     sides = (_Side(a), _Side(b))
-    lanes = tuple(dict.fromkeys(lane.name for trace in (a, b) for lane in trace.lanes))
+    lanes = tuple(dict.fromkeys(lane.name for trace in (a, b) for lane in trace.lanes if lane.kind is LaneKind.STREAM))
     names = tuple(dict.fromkeys(name for side in sides for name in side.used_names))
     by_lane = [side.lane_figures(lanes) for side in sides]
     by_name = [side.name_figures(names) for side in sides]
@@ -170,10 +170,10 @@ class _Side:
 
     def __init__(self, trace: Trace) -> None:
         self.kinds = counted_kinds(trace)
-        edges = busy_edges(trace, self.kinds)
+        edges = busy_edges(trace)
         self.concurrency = concurrency(trace, edges)
         self._busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in edges], np.int64)
-        rows = np.flatnonzero(counted_rows(trace, self.kinds))
+        rows = np.flatnonzero(counted_rows(trace))
         self._trace, self._lane, self._name = trace, trace.lane[rows], trace.name[rows]
         self._duration_ns = trace.duration_ns[rows]
         self._by_duration = np.argsort(self._duration_ns, kind="stable")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows
+from gpustreamlab.analysis._busy import busy_edges, counted_rows
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
@@ -80,7 +80,7 @@ def concurrency(
     lasting_ns = np.diff(times_ns)
     counts_then = counts[: len(lasting_ns)]
     lanes_ns = [int((lane[1::2] - lane[0::2]).sum()) for lane in edges]
-    rows = counted_rows(trace, counted_kinds(trace))
+    rows = counted_rows(trace)
     wall_ns = int(trace.end_ns[rows].max()) - int(trace.start_ns[rows].min()) if rows.any() else 0
     return Concurrency(
         wall_ns=wall_ns,

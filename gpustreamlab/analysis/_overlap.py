@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows
+from gpustreamlab.analysis._report import Report, Reported
 from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
-from gpustreamlab.model import Lane, Trace, TraceMetadata, show_text
-from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
+from gpustreamlab.model import Lane, Trace, TraceMetadata
+from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Overlap:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Overlap(Reported):
     """Busy time of lanes, alone and together. All times are exact integers of nanoseconds.
 
     A lane is busy while at least one of its counted spans runs: nested and repeated spans count once. See `counted` for which
-    spans count. Where those are ranges (tier ``ranges``) they also contain the queueing inside them, so the overlap is an upper
+    spans count. Where those are ranges they also contain the queueing inside them, so the overlap is an upper
     bound of what the hardware did at the same time.
     """
 
     lanes: tuple[Lane, ...]
-    """The lanes, in the order of the rows and columns."""
+    """The streams, in the order of the rows and columns. Threads of the host are not among them."""
     busy_ns: Int64Array
     """Busy time of each lane; shape (n_lanes,), int64, in ns."""
     common_ns: Int64Array
@@ -107,22 +108,15 @@ class Overlap:
             }
         )
 
-    def __repr__(self) -> str:
+    def _line(self) -> str:
         from gpustreamlab.analysis._overlap_text import overlap_line
 
-        return f"<Overlap: {overlap_line(self)}>"
+        return overlap_line(self)
 
-    def __str__(self) -> str:
-        from gpustreamlab.analysis._overlap_text import overlap_text
+    def _report(self) -> Report:
+        from gpustreamlab.analysis._overlap_text import overlap_report
 
-        return overlap_text(self)
-
-    _repr_pretty_ = show_text
-
-    def _repr_html_(self) -> str:
-        from gpustreamlab.analysis._overlap_text import overlap_html
-
-        return overlap_html(self)
+        return overlap_report(self)
 
 
 def overlap(trace: Trace) -> Overlap:
@@ -158,12 +152,14 @@ def overlap(trace: Trace) -> Overlap:
     ([[100, 50], [50, 200]], [0, 200, 50], 250, 1.2)
     """
     kinds = counted_kinds(trace)
-    edges = busy_edges(trace, kinds)
+    lanes = [place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.STREAM]
+    edges_of_all = busy_edges(trace, kinds)
+    edges = [edges_of_all[place] for place in lanes]
     first_ns, last_ns = _extent(trace, kinds)
     common_ns, concurrency_ns = _matrix(edges) if len(edges) <= MASK_LANES else _matrix_in_blocks(edges)
     concurrency_ns[0] = (last_ns - first_ns) - int(concurrency_ns[1:].sum())
     return Overlap(
-        lanes=trace.lanes,
+        lanes=tuple(trace.lanes[place] for place in lanes),
         busy_ns=np.diagonal(common_ns),
         common_ns=common_ns,
         concurrency_ns=concurrency_ns,

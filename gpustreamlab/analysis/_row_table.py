@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpustreamlab.analysis._distinct import distinct
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
+from gpustreamlab.analysis._rows import Rows, assign_rows
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
@@ -22,13 +22,20 @@ class RowTable:
     lane: Int64Array
     """Lane of each row; shape (n_rows,), int64."""
     shelf: Int64Array
-    """Which sub-row of its lane each is, from the top; several rows may share one; shape (n_rows,), int64."""
+    """Which sub-row of its lane each is, from the top, over all layers; several rows may share one; shape (n_rows,), int64."""
     share: FloatArray
     """Height of its bars as a share of the sub-row: less than 1 where a partition had fewer SMs; shape (n_rows,), float64."""
     overlaps: BoolArray
     """Whether its spans may cover each other. In all other rows starts and ends both are in order; shape (n_rows,), bool."""
+    layer: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """`Layer` of each row: 0 for ranges, 1 for the work, or the calls, below them; shape (n_rows,), int64; all 0 if left
+    out."""
     folded_spans: int = field(default=0)
     """Spans that were folded into a row where they may cover others."""
+
+    def __post_init__(self) -> None:
+        if not len(self.layer):
+            object.__setattr__(self, "layer", np.zeros(len(self.lane), np.int64))
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -69,9 +76,14 @@ def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
 def _plain_table(trace: Trace, rows: Rows) -> RowTable:
     lane = np.repeat(np.arange(len(trace.lanes)), rows.row_count)
     shelf = np.arange(rows.total) - np.repeat(rows.first_row, rows.row_count)
-    # Only the last row that a lane may have takes what fits nowhere.
-    overlaps = (shelf == MAX_LANE_ROWS - 1) & bool(rows.folded_spans)
-    return RowTable(lane=lane, shelf=shelf, share=np.ones(rows.total), overlaps=overlaps, folded_spans=rows.folded_spans)
+    return RowTable(
+        lane=lane,
+        shelf=shelf,
+        share=np.ones(rows.total),
+        layer=rows.layer,
+        overlaps=rows.is_folded,
+        folded_spans=rows.folded_spans,
+    )
 
 
 def _add_lower_rows(trace: Trace, table: RowTable, row: Int64Array) -> tuple[RowTable, Int64Array]:
@@ -94,6 +106,7 @@ def _add_lower_rows(trace: Trace, table: RowTable, row: Int64Array) -> tuple[Row
         lane=np.concatenate((table.lane, table.lane[base])),
         shelf=np.concatenate((table.shelf, table.shelf[base])),
         share=np.concatenate((table.share, share)),
+        layer=np.concatenate((table.layer, table.layer[base])),
         overlaps=np.concatenate((table.overlaps, table.overlaps[base])),
         folded_spans=table.folded_spans,
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gpustreamlab.analysis._distinct import distinct
+from gpustreamlab.analysis._layers import LAYER_OF_LEVEL, LEVEL_COUNT, LEVEL_OF_KIND, LEVEL_TOLERANCE_NS, Level
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, Int32Array, Int64Array
 
 MAX_LANE_ROWS = 64
-"""How many sub-rows a lane has at most; what would need more is folded into the last one, and counted."""
+"""How many sub-rows spans of one level have in a lane at most; what would need more is folded into the last, and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,8 +27,12 @@ class Rows:
     """First row of each lane; shape (n_lanes,), int64."""
     row_count: Int64Array
     """How many rows each lane has, at least 1; shape (n_lanes,), int64."""
+    layer: Int64Array
+    """`Layer` of each row; shape (n_rows,), int64."""
+    is_folded: BoolArray
+    """Rows into which spans were folded; shape (n_rows,), bool."""
     folded_spans: int
-    """Spans that were folded into the last row of their lane, where they may cover others."""
+    """Spans that were folded into the last row of their level and lane, where they may cover others."""
 
     @property
     def total(self) -> int:
@@ -34,61 +40,107 @@ class Rows:
         return int(self.row_count.sum())
 
 
+class _Spans(NamedTuple):
+    """Spans of one level, as columns."""
+
+    lane: Int64Array | Int32Array
+    start_ns: Int64Array
+    end_ns: Int64Array
+
+
 def assign_rows(trace: Trace, tolerance_ns: int | None = None) -> Rows:
     """Give each span a row within its lane.
 
-    A span that nothing encloses is drawn on the lane's first row, a span within it one row below, and so on. Where spans
-    overlap without one enclosing the other, as those of two threads that use one stream do, each gets its own block of rows.
+    On top are ranges: one that nothing encloses is drawn on the lane's first row, a range within it one row below, and so on.
+    Where ranges overlap without one enclosing the other, as those of two threads that use one stream do, each gets its own
+    block of rows. Kernels, copies and fills come below all ranges, in rows of their own. In a thread of the host, ranges of
+    others come first, then its calls; both nest by time.
 
     Parameters
     ----------
     trace
         The spans.
     tolerance_ns
-        Spans that overlap by no more than this count as following each other; None takes the trace's own stated error.
+        Ranges that overlap by no more than this count as following each other; None takes the trace's own stated error.
 
     Notes
     -----
-    Linear but for sorting, except that spans which overlap on one row are placed one by one.
+    Linear but for sorting, except that spans which overlap on one row without nesting are placed one by one.
     """
     meta = trace.metadata
     tolerance_ns = meta.clock_error_ns + meta.range_error_ns if tolerance_ns is None else tolerance_ns
-    shelf = _nested_shelves(trace, tolerance_ns) if (trace.parent >= 0).any() else _flat_shelves(trace, tolerance_ns)
-    folded = int((shelf >= MAX_LANE_ROWS).sum())
+    level = LEVEL_OF_KIND[trace.kind]
+    has_levels = bool(level.any())
+    shelf = _level_shelves(trace, level, tolerance_ns) if has_levels else _range_shelves(trace, tolerance_ns)
+    is_beyond = shelf >= MAX_LANE_ROWS
     shelf = np.minimum(shelf, MAX_LANE_ROWS - 1)
-    row_count = np.ones(len(trace.lanes), np.int64)
-    np.maximum.at(row_count, trace.lane, shelf + 1)
-    first_row = np.cumsum(row_count) - row_count
-    row = (first_row[trace.lane] + shelf).astype(np.int32)
-    for column in (row, first_row, row_count):
+    block = trace.lane * LEVEL_COUNT + level if has_levels else trace.lane.astype(np.int64) * LEVEL_COUNT
+    block_rows = np.zeros(len(trace.lanes) * LEVEL_COUNT, np.int64)
+    np.maximum.at(block_rows, block, shelf + 1)
+    row_count = block_rows.reshape(-1, LEVEL_COUNT).sum(axis=1)
+    block_rows[::LEVEL_COUNT] += row_count == 0
+    first_row = np.cumsum(block_rows) - block_rows
+    row = (first_row[block] + shelf).astype(np.int32)
+    is_folded = np.zeros(int(block_rows.sum()), bool)
+    is_folded[row[is_beyond]] = True
+    rows = Rows(
+        row=row,
+        first_row=first_row[::LEVEL_COUNT].copy(),
+        row_count=np.maximum(row_count, 1),
+        layer=np.repeat(np.tile(LAYER_OF_LEVEL, len(trace.lanes)), block_rows),
+        is_folded=is_folded,
+        folded_spans=int(is_beyond.sum()),
+    )
+    for column in (rows.row, rows.first_row, rows.row_count, rows.layer, rows.is_folded):
         column.flags.writeable = False
-    return Rows(row=row, first_row=first_row, row_count=row_count, folded_spans=folded)
+    return rows
 
 
-def enclosing_in_lane(trace: Trace) -> Int64Array:
-    """Return the nearest enclosing span on the same lane, or -1; shape (n_spans,), int64."""
-    above = trace.parent.copy()
-    for _ in range(len(trace)):
-        # Ranges may nest across lanes: climb on where the parent ran elsewhere.
-        away = np.flatnonzero((above >= 0) & (trace.lane[above] != trace.lane))
-        if not away.size:
-            break
-        climbed = trace.parent[above[away]]
-        above[away] = np.where(climbed == away, -1, climbed)
-    return above
+def _level_shelves(trace: Trace, level: Int64Array, tolerance_ns: int) -> Int64Array:
+    """Return the row of each span within its level and lane."""
+    shelf = np.zeros(len(trace), np.int64)
+    is_range = level == Level.RANGE
+    if is_range.any():
+        ranges = np.flatnonzero(is_range)
+        shelf[ranges] = _range_shelves(trace, tolerance_ns, ranges)
+    by_time = np.flatnonzero(~is_range)
+    group = trace.lane[by_time] * LEVEL_COUNT + level[by_time]
+    shelf[by_time] = place_in_slots(group, trace.start_ns[by_time], trace.end_ns[by_time], LEVEL_TOLERANCE_NS)
+    return shelf
 
 
-def _flat_shelves(trace: Trace, tolerance_ns: int) -> Int64Array:
-    """Return the row of each span within its lane, where no span encloses another."""
-    return place_in_slots(trace.lane, trace.start_ns, trace.end_ns, tolerance_ns)
-
-
-def _nested_shelves(trace: Trace, tolerance_ns: int) -> Int64Array:
-    depth, root = climb(enclosing_in_lane(trace))
-    track = np.zeros(len(trace), np.int64)
+def _range_shelves(trace: Trace, tolerance_ns: int, rows: Int64Array | None = None) -> Int64Array:
+    """Return the row of each range within its lane; None stands for all rows of the trace."""
+    if rows is None:
+        spans, parent = _Spans(trace.lane, trace.start_ns, trace.end_ns), trace.parent
+    else:
+        spans, parent = _Spans(trace.lane[rows], trace.start_ns[rows], trace.end_ns[rows]), trace.parent[rows]
+    if not (parent >= 0).any():
+        return place_in_slots(*spans, tolerance_ns)
+    depth, root = climb(_enclosing_in_lane(trace, parent, rows))
+    track = np.zeros(len(root), np.int64)
     outermost = np.flatnonzero(depth == 0)
-    track[outermost] = place_in_slots(trace.lane[outermost], trace.start_ns[outermost], trace.end_ns[outermost], tolerance_ns)
-    return _shelves(trace, track[root], depth, tolerance_ns)
+    outer = _Spans(spans.lane[outermost], spans.start_ns[outermost], spans.end_ns[outermost])
+    track[outermost] = place_in_slots(*outer, tolerance_ns)
+    return _shelves(spans, track[root], depth, tolerance_ns)
+
+
+def _enclosing_in_lane(trace: Trace, parent: Int64Array, rows: Int64Array | None) -> Int64Array:
+    """Return the nearest enclosing range on the same lane, by its place among `rows`, or -1; shape (n_rows,), int64."""
+    above, lane = parent.copy(), trace.lane if rows is None else trace.lane[rows]
+    place = np.arange(len(trace))
+    if rows is not None:
+        place = np.full(len(trace), -1, np.int64)
+        place[rows] = np.arange(len(rows))
+    for _ in range(4 * MAX_LANE_ROWS):
+        # Ranges may nest across lanes, and within ranges of others: climb on where the parent is elsewhere.
+        away = np.flatnonzero((above >= 0) & ((trace.lane[above] != lane) | (place[above] < 0)))
+        if not away.size:
+            return np.where(above >= 0, place[above], -1)
+        above[away] = trace.parent[above[away]]
+    # Parents that point in a circle through other lanes enclose nothing here.
+    above[away] = -1
+    return np.where(above >= 0, place[above], -1)
 
 
 def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -118,20 +170,18 @@ def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
     return depth, root
 
 
-def _shelves(trace: Trace, track: Int64Array, depth: Int64Array, tolerance_ns: int) -> Int64Array:
+def _shelves(spans: _Spans, track: Int64Array, depth: Int64Array, tolerance_ns: int) -> Int64Array:
     """Return the row of each span within its lane: by track, then by depth, then by what still overlaps."""
-    if not len(trace):
-        return np.empty(0, np.int64)
-    lane = trace.lane.astype(np.int64)
+    lane = spans.lane.astype(np.int64)
     key = (lane * (int(track.max()) + 1) + track) * (int(depth.max()) + 1) + depth
     groups, group = distinct(key)
-    slot = place_in_slots(group, trace.start_ns, trace.end_ns, tolerance_ns)
+    slot = place_in_slots(group, spans.start_ns, spans.end_ns, tolerance_ns)
     slot_count = np.zeros(len(groups), np.int64)
     np.maximum.at(slot_count, group, slot + 1)
     group_lane = np.zeros(len(groups), np.int64)
     group_lane[group] = lane
     offset = np.cumsum(slot_count) - slot_count
-    lane_offset = np.zeros(len(trace.lanes), np.int64)
+    lane_offset = np.zeros(int(lane.max()) + 1, np.int64)
     # Groups are sorted by lane first: written backwards, each lane keeps the offset of its first group.
     lane_offset[group_lane[::-1]] = offset[::-1]
     shelf: Int64Array = (offset - lane_offset[group_lane])[group] + slot
@@ -175,17 +225,21 @@ def place_in_slots(
     crowded = np.zeros(int(cluster[-1]) + 1, bool)
     crowded[cluster[conflicts]] = True
     rows = np.flatnonzero(crowded[cluster])
-    slots[order[rows]] = _first_fit(begins[rows], start_ns[rows], end_ns[rows], tolerance_ns)
+    crowd = begins[rows], start_ns[rows], end_ns[rows]
+    nested = _nested_slots(*crowd, tolerance_ns)
+    slots[order[rows]] = _first_fit(*crowd, tolerance_ns) if nested is None else nested
     return slots
 
 
 def _by_group_and_start(group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-    """Return the order of intervals by group, then start, the longest first."""
+    """Return the order of intervals by group, then start: first those of no length, then the longest."""
     # numpy sorts 16-bit keys by radix, in linear time; a trace is most often in order of time within each group already.
     order = np.argsort(group.astype(np.uint16) if int(group.max()) < 1 << 16 else group, kind="stable")
     code, start, end = group[order], start_ns[order], end_ns[order]
-    later = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1])) | (code[1:] != code[:-1])
-    return order if later.all() else np.lexsort((-end_ns, start_ns, group))
+    rest = np.flatnonzero((start[1:] <= start[:-1]) & (code[1:] == code[:-1]))
+    is_tie, before, after = start[rest + 1] == start[rest], end[rest], end[rest + 1]
+    is_ordered = is_tie & ((before == start[rest]) | ((after <= before) & (after > start[rest])))
+    return order if is_ordered.all() else np.lexsort((-end_ns, end_ns > start_ns, start_ns, group))
 
 
 def _reach_before(group: Int64Array | Int32Array, end_ns: Int64Array) -> Int64Array:
@@ -203,6 +257,30 @@ def _reach_before(group: Int64Array | Int32Array, end_ns: Int64Array) -> Int64Ar
     latest = np.maximum.accumulate(rank + number * len(end_ns)) - number * len(end_ns)
     reach_ns: Int64Array = end_ns[by_end[np.concatenate(([0], latest[:-1]))]]
     return reach_ns
+
+
+def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> Int64Array | None:
+    """Give each interval the slot below all that run when it starts; None where that makes some of a slot overlap.
+
+    Of intervals that nest, as calls that are made of others do, it never does. Intervals are sorted by start, the longest
+    first; where `begins`, none before reaches any further.
+    """
+    cluster = np.cumsum(begins) - 1
+    least_ns = int(start_ns.min())
+    width_ns = int(end_ns.max()) - least_ns + tolerance_ns + 1
+    if width_ns * (int(cluster[-1]) + 1) >= 1 << 62:
+        return None
+    shift_ns = cluster * width_ns - least_ns
+    ended = np.searchsorted(np.sort(end_ns + shift_ns), start_ns + shift_ns + tolerance_ns, side="right")
+    slots: Int64Array = np.arange(len(cluster)) - ended
+    if slots.min() < 0:
+        return None
+    key = cluster * (int(slots.max()) + 1) + slots
+    order = np.argsort(key, kind="stable")
+    follows = key[order][1:] == key[order][:-1]
+    start_ns, end_ns, before_ns = start_ns[order][1:], end_ns[order][1:], end_ns[order][:-1]
+    collides = (start_ns < before_ns) & ((start_ns < before_ns - tolerance_ns) | (end_ns <= before_ns))
+    return None if (collides & follows).any() else slots
 
 
 def _first_fit(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> list[int]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_kinds, counted_rows, union_edges
+from gpustreamlab.analysis._busy import counted_rows, sm_kinds, union_edges
 from gpustreamlab.model import Layout, Partition, Trace
 from gpustreamlab.typing import Int64Array
 
@@ -45,8 +45,8 @@ class SMSteps:
 def sm_time_steps(trace: Trace) -> tuple[SMSteps, ...]:
     """Return when each partition, as it was then, became busy and idle.
 
-    A partition is busy while at least one counted span of any of its lanes runs in it (see `counted_kinds`); where those are
-    ranges, they also contain queueing.
+    A partition is busy while at least one counted span of any of its lanes runs in it (see `sm_kinds`); where those are ranges,
+    they also contain queueing.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def sm_time_steps(trace: Trace) -> tuple[SMSteps, ...]:
     places = {size: place for place, size in enumerate((*sizes, whole))}
     # The last code, -1, is the whole card's.
     code_place = np.array([*(places[size_of(trace, part)] for part in trace.partitions), places[whole]])
-    rows = np.flatnonzero(counted_rows(trace, counted_kinds(trace)))
+    rows = np.flatnonzero(counted_rows(trace, sm_kinds(trace)))
     place = code_place[trace.partition[rows]]
     order = rows[np.argsort(place, kind="stable")]
     borders = np.concatenate(([0], np.cumsum(np.bincount(place, minlength=len(places)))))

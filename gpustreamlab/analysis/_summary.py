@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gpustreamlab.analysis._busy import busy_edges, counted_kinds
+from gpustreamlab.analysis._busy import busy_edges, counted_kinds, stream_count
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._grids import partition_warnings
+from gpustreamlab.analysis._kernel_text import capture_facts, kernel_lines
 from gpustreamlab.analysis._partition_text import sms_text
 from gpustreamlab.analysis._sm_time import interval_sum_ns
 from gpustreamlab.analysis._units import display_name, format_ns, format_share, three_digits
 from gpustreamlab.analysis._utilisation import utilisation
 from gpustreamlab.model import Trace, TraceMetadata
-from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
+from gpustreamlab.typing import CaptureTier, Int64Array, LaneKind, SpanKind
+
+NOTE_CHARACTERS = 300
+"""How many characters of a note are shown."""
 
 LISTED_LANES = 20
 """How many lanes a summary lists."""
@@ -45,10 +49,10 @@ def summary_text(trace: Trace) -> str:
     result = concurrency(trace, edges_ns)
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     if result.sum_ns:
-        finding = finding_text(result, lane_count=len(trace.lanes), counted=counted_kinds(trace))
+        finding = finding_text(result, lane_count=stream_count(trace), counted=counted_kinds(trace))
         lines += [_busy_line(trace, edges_ns, result), finding]
-    lines += partition_lines(trace)
-    lines.append(" · ".join(source_facts(trace.metadata)))
+    lines += [*kernel_lines(trace), *partition_lines(trace)]
+    lines.append(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]))
     missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
     return "\n".join([*lines, *([" · ".join(missing)] if missing else [])])
 
@@ -102,7 +106,10 @@ def headline(trace: Trace) -> str:
     """Say what a trace is in half a line: title, spans, streams, device, simulated or real."""
     meta = trace.metadata
     title = f"{display_name(meta.title)}: timeline" if meta.title else "Timeline"
-    return f"{title} of {_count(len(trace), 'span')} in {_count(len(trace.lanes), 'stream')} on {device_text(meta)}"
+    streams = stream_count(trace)
+    threads = len(trace.lanes) - streams
+    where = _count(streams, "stream") + (f" and {_count(threads, 'host thread')}" if threads else "")
+    return f"{title} of {_count(len(trace), 'span')} in {where} on {device_text(meta)}"
 
 
 def device_text(meta: TraceMetadata) -> str:
@@ -115,7 +122,8 @@ def source_facts(meta: TraceMetadata) -> list[str]:
     if meta.tier is CaptureTier.RANGES:
         tier = "Tier: ranges (event pairs; ranges contain queueing)"
     else:
-        tier = "Tier: kernels (every kernel, copy and fill)"
+        source = f" by {display_name(meta.capture_source)}, ±{format_ns(meta.kernel_error_ns)}" if meta.capture_source else ""
+        tier = f"Tier: kernels (every kernel, copy and fill{source})"
     correction = f"ranges ±{format_ns(meta.range_error_ns)} after a correction of {format_ns(meta.range_correction_ns)}"
     return [tier, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
 
@@ -123,21 +131,29 @@ def source_facts(meta: TraceMetadata) -> list[str]:
 def missing_facts(meta: TraceMetadata) -> list[str]:
     """Say what the trace does not hold; empty where nothing is missing."""
     facts = []
+    if meta.capture_note:
+        lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
+        facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")
     if meta.dropped_spans:
-        spans = f"{meta.dropped_spans:,} span{'' if meta.dropped_spans == 1 else 's'}"
-        facts.append(f"{spans} dropped (a full buffer, a closed stream, an error or an interrupt)")
+        records = f", {meta.dropped_records:,} of them kernels, copies and calls" if meta.dropped_records else ""
+        reasons = "a full buffer, a closed stream, an error or an interrupt"
+        facts.append(f"{_count(meta.dropped_spans, 'span')} dropped{records} ({reasons})")
     if meta.pending_spans:
-        spans = f"{meta.pending_spans:,} span{'' if meta.pending_spans == 1 else 's'}"
-        facts.append(f"{spans} pending (work that had not ended)")
+        facts.append(f"{_count(meta.pending_spans, 'span')} pending (work that had not ended)")
+    if meta.recovery_note:
+        facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
     return facts
 
 
 def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency) -> str:
     shown = []
-    for lane, lane_edges in zip(trace.lanes[:LISTED_LANES], edges_ns, strict=False):
+    streams = [
+        (lane, lane_edges) for lane, lane_edges in zip(trace.lanes, edges_ns, strict=True) if lane.kind is LaneKind.STREAM
+    ]
+    for lane, lane_edges in streams[:LISTED_LANES]:
         busy_ns = interval_sum_ns(lane_edges)
         shown.append(f"{display_name(lane.name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})")
-    more = len(trace.lanes) - len(shown)
+    more = len(streams) - len(shown)
     return f"Busy: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
 
 

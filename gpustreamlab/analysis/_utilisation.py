@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_kinds, counted_rows, union_edges
+from gpustreamlab.analysis._busy import counted_rows, sm_kinds, union_edges
+from gpustreamlab.analysis._report import Report, Reported
 from gpustreamlab.analysis._sm_time import PartitionSize, SMSteps, layout_size, layout_spells, sm_time_steps, stack_sms
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model import Trace, TraceMetadata, show_text
+from gpustreamlab.model import Trace, TraceMetadata
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Utilisation:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Utilisation(Reported):
     """Busy time and SMs of each partition, as it was: a name that had two sizes has two rows.
 
     A partition is busy as a whole while at least one counted span runs in it: its kernels may leave some of its SMs idle.
-    Where the counted spans are ranges (tier ``ranges``) they also contain the queueing inside them. So `sm_ns` is an upper
-    bound of the SM-time that the work used.
+    Where the counted spans are ranges they also contain the queueing inside them. So `sm_ns` is an upper bound of the SM-time
+    that the work used. Where kernels were captured, copies and fills do not count: they use no SMs.
     """
 
     names: tuple[str | None, ...]
@@ -36,17 +37,17 @@ class Utilisation:
     busy_ns: Int64Array
     """Time in which at least one counted span ran in the partition; shape (n_partitions,), int64, in ns."""
     window_ns: Int64Array
-    """How long the partition had this size between the first and the last counted span; shape (n_partitions,), int64, in ns.
+    """How long the partition had this size within `wall_ns`; shape (n_partitions,), int64, in ns.
     Spans that ran in it outside of that, by the error of the clock, widen it."""
     sm_count: int
     """How many SMs the card has."""
     wall_ns: int
-    """From the first start to the last end of the counted spans, in ns."""
+    """From the first start to the last end of all that counts as busy time, copies and fills too, in ns."""
     card_sm_ns: int
     """SM-time of all partitions together, in SM x ns. SMs that two of them share at one time, as the whole card does with
     every partition, count once: so it may be less than the sum of `sm_ns`."""
     counted: tuple[SpanKind, ...]
-    """Kinds of spans that count as busy time."""
+    """Kinds of spans that count as time in which SMs were in use."""
     metadata: TraceMetadata
     """Where the numbers come from."""
 
@@ -87,22 +88,15 @@ class Utilisation:
         columns = ("requested_sms", "granted_sms", "busy_ns", "window_ns", "sm_ns", "share")
         return pd.DataFrame({"partition": names} | {column: getattr(self, column) for column in columns})
 
-    def __repr__(self) -> str:
+    def _line(self) -> str:
         from gpustreamlab.analysis._utilisation_text import utilisation_line
 
-        return f"<Utilisation: {utilisation_line(self)}>"
+        return utilisation_line(self)
 
-    def __str__(self) -> str:
-        from gpustreamlab.analysis._utilisation_text import utilisation_text
+    def _report(self) -> Report:
+        from gpustreamlab.analysis._utilisation_text import utilisation_report
 
-        return utilisation_text(self)
-
-    _repr_pretty_ = show_text
-
-    def _repr_html_(self) -> str:
-        from gpustreamlab.analysis._utilisation_text import utilisation_html
-
-        return utilisation_html(self)
+        return utilisation_report(self)
 
 
 def utilisation(trace: Trace) -> Utilisation:
@@ -158,14 +152,14 @@ def utilisation(trace: Trace) -> Utilisation:
         sm_count=sm_count,
         wall_ns=last_ns - first_ns,
         card_sm_ns=sum(int((times[1:] - times[:-1]) @ sms[:-1]) for times, sms in stack_sms(steps, sm_count)),
-        counted=counted_kinds(trace),
+        counted=sm_kinds(trace),
         metadata=trace.metadata,
     )
 
 
 def counted_extent(trace: Trace) -> tuple[int, int]:
-    """Return the first start and the last end of the counted spans, in ns; zeros where there are none."""
-    rows = counted_rows(trace, counted_kinds(trace))
+    """Return the first start and the last end of all that counts as busy, in ns; zeros where there are none."""
+    rows = counted_rows(trace)
     if not rows.any():
         return 0, 0
     return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())

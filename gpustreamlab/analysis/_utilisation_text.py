@@ -1,11 +1,10 @@
-"""A utilisation as text and as an HTML table."""
+"""A utilisation in words and a table."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
-from gpustreamlab.analysis._overlap_text import aligned, html_table
+from gpustreamlab.analysis._report import Report, ReportTable
 from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
 from gpustreamlab.typing import SpanKind
 
@@ -38,6 +37,8 @@ def utilisation_notes(result: Utilisation) -> list[str]:
     notes = ["A partition is busy as a whole while anything runs in it: kernels may leave some of its SMs idle."]
     if SpanKind.RANGE in result.counted:
         notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
+    elif SpanKind.COPY not in result.counted:
+        notes.append("Kernels count; copies and fills use no SMs.")
     if None in result.names and len(result.names) > 1:
         notes.append("The whole card shares its SMs with every partition; the total counts them once.")
     if meta.simulated:
@@ -45,21 +46,11 @@ def utilisation_notes(result: Utilisation) -> list[str]:
     return notes
 
 
-def utilisation_text(result: Utilisation) -> str:
-    """Write the utilisation as plain text: one line a partition, the total, notes."""
-    rows = aligned(_rows(result)) if result.wall_ns else []
-    return "\n".join([f"Utilisation of {utilisation_line(result)}", "", *rows, "", *utilisation_notes(result)])
-
-
-def utilisation_html(result: Utilisation) -> str:
-    """Write the utilisation as HTML: the same content, escaped, readable on light and dark pages."""
-    notes = " ".join(escape(note) for note in utilisation_notes(result))
-    table = html_table(_rows(result), "SMs and busy time of each partition") if result.wall_ns else ""
-    return (
-        "<div class='gpustreamlab-utilisation' style='overflow-x:auto'>"
-        f"<p style='margin:0.4em 0'><b>Utilisation</b> of {escape(utilisation_line(result))}</p>{table}"
-        f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p></div>"
-    )
+def utilisation_report(result: Utilisation) -> Report:
+    """Say all of it: one row a partition, the total, what the figures mean."""
+    tables = (ReportTable(caption="SMs and busy time of each partition", rows=_rows(result)),) if result.wall_ns else ()
+    notes = tuple(utilisation_notes(result))
+    return Report(title="Utilisation of", line=utilisation_line(result), tables=tables, notes=notes)
 
 
 def _rows(result: Utilisation) -> list[list[str]]:

@@ -16,6 +16,7 @@ from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
 from gpustreamlab.draw._viewer import packed_bokeh, viewer_script, viewer_style
+from gpustreamlab.draw._work import detail_entries
 
 __all__ = [
     "MAX_FILE_BARS",
@@ -31,6 +32,7 @@ __all__ = [
     "comparison_page",
     "comparison_tables_html",
     "comparison_text",
+    "detail_entries",
     "draw_figure",
     "inline_html",
     "name_styles",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpustreamlab.typing import SpanKind
@@ -14,10 +15,10 @@ PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#F0E442", "#D
 NAME_HATCHES = (" ", "/", "-", "|")
 """The second sign of a name beside its colour, as Bokeh writes hatches; the first is none."""
 
-KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x", SpanKind.HOST: "+"}
-"""Hatches of spans that are no range and no kernel; they win over the name's."""
+KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x"}
+"""Hatches of spans that are no range, no kernel and no call; they win over the name's."""
 
-KIND_FILLS = {SpanKind.WAIT: "#b4bac0", SpanKind.HOST: "#b4bac0"}
+KIND_FILLS = {SpanKind.WAIT: "#b4bac0"}
 """Colours of spans in which the device does nothing; they win over the name's."""
 
 DARK_TEXT, LIGHT_TEXT = "#101418", "#ffffff"
@@ -84,11 +85,42 @@ class NameStyle:
     """Colour of text on the bar that is easy to read, ``#rrggbb``."""
 
 
+CALL_STYLES: Mapping[str, NameStyle] = {
+    "launch": NameStyle(fill="#8fa6bd", hatch=" ", text=DARK_TEXT),
+    "synchronise": NameStyle(fill="#b3123c", hatch="x", text=LIGHT_TEXT),
+    "memory": NameStyle(fill="#b08fd0", hatch=".", text=DARK_TEXT),
+    "event": NameStyle(fill="#c3c9d0", hatch="|", text=DARK_TEXT),
+}
+"""How calls of the host look, by what they are for: a synchronisation stands out, since the host only waits meanwhile."""
+
+_CALL = re.compile(r"(?:cu|cuda)[A-Z]\w*")
+_CALL_CLASSES = (
+    ("synchronise", re.compile(r"Synchronize")),
+    ("memory", re.compile(r"Malloc|Free|Mem(?:Host)?Alloc|HostAlloc|MemPool|MemMap|MemCreate")),
+    ("launch", re.compile(r"Launch|Memcpy|Memset|MemPrefetch")),
+    ("event", re.compile(r"Event")),
+)
+
+
+def call_class(name: str) -> str:
+    """Say what a call of the CUDA driver or runtime is for; an empty text for any other name.
+
+    Examples
+    --------
+    >>> call_class("cuLaunchKernel"), call_class("cudaStreamSynchronize"), call_class("cuStreamWaitEvent"), call_class("gemm")
+    ('launch', 'synchronise', 'event', '')
+    """
+    if not _CALL.fullmatch(name):
+        return ""
+    return next((label for label, sign in _CALL_CLASSES if sign.search(name)), "")
+
+
 def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
     """Choose how each name looks.
 
-    A name gets the colour that its own letters choose, and the next free one where an earlier name has that. So a name keeps
-    its look from run to run unless names before it claim it, and never changes when more names follow.
+    Calls of CUDA look as what they are for. Any other name gets the colour that its own letters choose, and the next free one
+    where an earlier name has that. So a name keeps its look from run to run unless names before it claim it, and never changes
+    when more names follow.
 
     Parameters
     ----------
@@ -104,6 +136,9 @@ def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
     taken: set[int] = set()
     styles = []
     for name in names:
+        if label := call_class(name):
+            styles.append(CALL_STYLES[label])
+            continue
         wanted = zlib.crc32(name.encode()) % len(PALETTE)
         if len(taken) == looks:
             styles.append(_style(zlib.crc32(name.encode()) % looks))

@@ -8,19 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.draw._deflate import deflate
+from gpustreamlab.draw._work import work_columns
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import BoolArray, Int64Array
+from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array
 
 _WIDTHS = (1, 2, 4)
 
+_LAUNCH = tuple(EdgeKind).index(EdgeKind.LAUNCH)
+
 MAX_RANKED_ROWS = 64
 """Up to how many rows the page finds the order of all starts itself: rows are merged two by two."""
+
+WORK_DEFAULTS: Mapping[str, int] = MappingProxyType(
+    {
+        "detail": -1,
+        "size_bytes": 0,
+        "owner_name": -1,
+        "owner_lane": -1,
+        "work_lead_ns": 0,
+        "work_tail_ns": 0,
+        "work_count": 0,
+    }
+)
+"""What a span has that tells nothing of device work. Where all spans have these values, they take no bytes."""
+
+_WORK_KEYS = {
+    "detail": "detail",
+    "size_bytes": "size",
+    "owner_name": "ownerName",
+    "owner_lane": "ownerLane",
+    "work_lead_ns": "workLead",
+    "work_tail_ns": "workTail",
+    "work_count": "workCount",
+}
 
 _FROM_INDEX, _FROM_PREVIOUS, _FROM_RANK = range(3)
 """What places are told from: the index of the span, the place of the one before it in its row, or its rank by start."""
@@ -60,10 +87,33 @@ class SpanColumns:
     """How many spans each stands for; shape (n,), int64; 1 if left out."""
     busy_ns: Int64Array = field(default_factory=_nothing)
     """Busy time of those; shape (n,), int64; the span's duration if left out."""
+    detail: Int64Array = field(default_factory=_nothing)
+    """Code of the detail of a kernel, copy or fill, -1 for none; shape (n,), int64; -1 if left out, as all that follow have
+    the values of `WORK_DEFAULTS`."""
+    size_bytes: Int64Array = field(default_factory=_nothing)
+    """Bytes copied, filled, allocated or freed; shape (n,), int64."""
+    owner_name: Int64Array = field(default_factory=_nothing)
+    """Of a kernel, copy or fill: code of the name of the range in which it was launched, -1 for none; shape (n,), int64."""
+    owner_lane: Int64Array = field(default_factory=_nothing)
+    """The lane which that range had selected, -1 for none. Work on another lane is a stray; shape (n,), int64."""
+    work_lead_ns: Int64Array = field(default_factory=_nothing)
+    """Of a range: from its start to the start of the first work in it; shape (n,), int64."""
+    work_tail_ns: Int64Array = field(default_factory=_nothing)
+    """From the end of the last work in it to its end; shape (n,), int64."""
+    work_count: Int64Array = field(default_factory=_nothing)
+    """How many kernels, copies and fills were launched in it; shape (n,), int64."""
     edges: Int64Array = field(default_factory=_no_edges)
-    """Arrows: end of the source in ns, its row, start of the target in ns, its row; shape (n_edges, 4), int64."""
+    """Arrows: a time of the source in ns, its row, start of the target in ns, its row; shape (n_edges, 4), int64. The time
+    is the end of what was waited for, and the start of a call that launched."""
+    edge_kind: Int64Array = field(default_factory=_nothing)
+    """Code of the `EdgeKind`; shape (n_edges,), int64; waits if left out."""
 
     def __post_init__(self) -> None:
+        for name, value in WORK_DEFAULTS.items():
+            if len(getattr(self, name)) != len(self.row):
+                object.__setattr__(self, name, np.full(len(self.row), value))
+        if len(self.edge_kind) != len(self.edges):
+            object.__setattr__(self, "edge_kind", np.zeros(len(self.edges), np.int64))
         if len(self.count) != len(self.row):
             object.__setattr__(self, "count", np.ones(len(self.row), np.int64))
         if len(self.busy_ns) != len(self.row):
@@ -94,6 +144,8 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         return sorted_column.astype(np.int64, copy=False)
 
     start_ns = taken(trace.start_ns)
+    edges, edge_kind = _edge_columns(trace, np.asarray(codes), zero_ns)
+    work = {name: taken(column) for name, column in work_columns(trace).items()}
     return SpanColumns(
         row=taken(np.asarray(codes)),
         start_ns=start_ns - zero_ns,
@@ -104,11 +156,13 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         partition=taken(trace.partition) + 1,
         queueing_ns=start_ns - taken(trace.queued_ns),
         place=np.arange(len(trace)) if order is None else order,
-        edges=_edge_columns(trace, np.asarray(codes), zero_ns),
+        edges=edges,
+        edge_kind=edge_kind,
+        **work,
     )
 
 
-FORMAT = 1
+FORMAT = 2
 """Version of the manifest and its bytes; a viewer refuses one that it does not know."""
 
 Spec: TypeAlias = int | dict[str, int] | None
@@ -138,7 +192,7 @@ def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, 
         "deflated": level is not None,
         "runs": _runs(columns.row, opens),
         "columns": _pack_spans(columns, opens, parts),
-        "edges": {"n": len(columns.edges), "columns": _pack_edges(columns.edges, parts)},
+        "edges": {"n": len(columns.edges), "columns": _pack_edges(columns, parts)},
     }
     blob = b"".join(parts.chunks) if level is None else deflate(parts.chunks, level)
     return manifest, blob
@@ -172,10 +226,12 @@ def _misplaced(codes: NDArray[Any], start_ns: Int64Array, end_ns: Int64Array) ->
     return np.flatnonzero(~(later | equal) & (codes[1:] == codes[:-1])) + 1
 
 
-def _edge_columns(trace: Trace, codes: NDArray[Any], zero_ns: int) -> Int64Array:
-    source, target = trace.edges.source, trace.edges.target
-    sides = (trace.end_ns[source] - zero_ns, codes[source], trace.start_ns[target] - zero_ns, codes[target])
-    return np.stack(sides, axis=1).astype(np.int64)
+def _edge_columns(trace: Trace, codes: NDArray[Any], zero_ns: int) -> tuple[Int64Array, Int64Array]:
+    source, target, kind = trace.edges.source, trace.edges.target, trace.edges.kind.astype(np.int64)
+    # A call is still running when what it launched starts: its start is what tells.
+    from_ns = np.where(kind == _LAUNCH, trace.start_ns[source], trace.end_ns[source])
+    sides = (from_ns - zero_ns, codes[source], trace.start_ns[target] - zero_ns, codes[target])
+    return np.stack(sides, axis=1).astype(np.int64), kind
 
 
 def _row_opens(row: Int64Array) -> BoolArray:
@@ -204,7 +260,15 @@ def _pack_spans(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> Mappin
         **_pack_places(columns, opens, parts),
         "count": 1 if is_plain else parts.store(columns.count),
         "busy": None if is_plain else parts.add(columns.busy_ns),
+        **_pack_work(columns, parts),
     }
+
+
+def _pack_work(columns: SpanColumns, parts: _Parts) -> dict[str, Spec]:
+    """Pack what is known of device work; nothing where nothing is."""
+    if all((getattr(columns, name) == value).all() for name, value in WORK_DEFAULTS.items()):
+        return {}
+    return {key: parts.add(getattr(columns, name)) for name, key in _WORK_KEYS.items()}
 
 
 def _pack_places(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> dict[str, Spec]:
@@ -238,9 +302,10 @@ def _ranks_by_start(start_ns: Int64Array, place: Int64Array) -> Int64Array | Non
     return ranks
 
 
-def _pack_edges(edges: Int64Array, parts: _Parts) -> Mapping[str, Spec]:
-    x0_ns, source, x1_ns, target = edges.T
+def _pack_edges(columns: SpanColumns, parts: _Parts) -> Mapping[str, Spec]:
+    x0_ns, source, x1_ns, target = columns.edges.T
     return {
+        "kind": parts.add(columns.edge_kind),
         "step": parts.add(np.diff(x0_ns, prepend=0)),
         "width": parts.add(x1_ns - x0_ns),
         "source": parts.add(source),

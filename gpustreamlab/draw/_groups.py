@@ -22,7 +22,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.draw._colours import WHOLE_CARD_STYLE, PartitionStyle, partition_style
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
 
 ROW_PX = 22
 """Height of a row of bars where there are no partitions."""
@@ -40,6 +40,11 @@ LISTED_SIZES = 4
 """How many sizes of one partition its label shows."""
 
 WHOLE_CARD = "whole card"
+
+HOST_STYLE = PartitionStyle(fill="#9aa5b1", hatch=" ", letter="")
+"""How the group of the host's lanes looks."""
+
+HOST_LABEL, HOST_DETAIL = "host", "threads of this process: what they called, and for how long; no work of the device"
 
 Extent = tuple[int, int]
 """From when to when spans ran, in ns on the trace's clock."""
@@ -61,6 +66,8 @@ class LaneGroup:
     """What was asked for, and whether it was proved."""
     granted_sms: int
     """How many SMs it has in the end."""
+    is_host: bool = False
+    """True for the threads of the host, which are no partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +107,27 @@ def plan_groups(trace: Trace, extent_ns: Extent | None = None) -> tuple[LaneGrou
     Returns
     -------
     tuple of LaneGroup
-        Each lane is in one. Empty where no lane has, or had, a partition.
+        Each stream is in one. Empty where no lane has, or had, a partition.
     """
     members: dict[str | None, list[int]] = {}
     for place, name in enumerate(lane_partitions(trace)):
-        members.setdefault(name, []).append(place)
+        if trace.lanes[place].kind is not LaneKind.HOST:
+            members.setdefault(name, []).append(place)
     if not members.keys() - {None}:
         return ()
     order = partition_order(trace)
     sizes = _size_history(trace, extent_ns)
     return tuple(_group(trace, name, order, members[name], sizes(name)) for name in (*order, None) if name in members)
+
+
+def host_group(trace: Trace) -> LaneGroup | None:
+    """Return the group of the host's threads; None where the trace has none."""
+    lanes = tuple(place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST)
+    if not lanes:
+        return None
+    return LaneGroup(
+        name=None, lanes=lanes, style=HOST_STYLE, label=HOST_LABEL, detail=HOST_DETAIL, granted_sms=0, is_host=True
+    )
 
 
 def lane_partitions(trace: Trace) -> list[str | None]:

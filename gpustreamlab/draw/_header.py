@@ -6,16 +6,23 @@ from dataclasses import dataclass
 from html import escape
 
 from gpustreamlab.analysis import (
+    capture_facts,
     display_name,
     format_ns,
     missing_facts,
     partition_warnings,
     source_facts,
+    stream_count,
 )
 from gpustreamlab.draw._groups import plan_bands
-from gpustreamlab.model import Trace
+from gpustreamlab.draw._work import stray_facts
+from gpustreamlab.model import Trace, TraceMetadata
+from gpustreamlab.typing import CaptureTier
 
-_SMS_FACT = "SMs in use: at most; a busy partition counts as a whole, and a copy as if it needed SMs"
+_SMS_FACTS = {
+    CaptureTier.RANGES: "SMs in use: at most; a busy partition counts as a whole, and a copy as if it needed SMs",
+    CaptureTier.KERNELS: "SMs in use: at most; a partition counts as a whole while one of its kernels runs",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,8 @@ class Header:
     """The trace's title, or a plain word."""
     badge: str
     """Whether the times are simulated or real."""
+    tier: str
+    """What was captured, by what, and how exactly."""
     facts: str
     """Device, spans, streams, length."""
     finding: str
@@ -52,22 +61,46 @@ def plan_header(trace: Trace, *, finding: str = "", span_count: int | None = Non
     if width_ns is None:
         width_ns = float(trace.end_ns.max() - trace.start_ns.min()) if len(trace) else 0.0
     span_count = len(trace) if span_count is None else span_count
-    counts = f"{_count(span_count, 'span')} in {_count(len(trace.lanes), 'stream')}"
+    streams = stream_count(trace)
+    threads = len(trace.lanes) - streams
+    counts = f"{_count(span_count, 'span')} in {_count(streams, 'stream')}"
+    counts += f" and {_count(threads, 'host thread')}" if threads else ""
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
         title=display_name(meta.title) if meta.title else "Timeline",
         badge="SIMULATED" if meta.simulated else "REAL HARDWARE",
+        tier=tier_text(meta),
         facts=f"{display_name(meta.device.name)} · {counts}{length}",
         finding=finding,
         source=" · ".join(
             [
                 *source_facts(meta),
+                *capture_facts(trace),
                 *([f"clock: {display_name(meta.clock, 200)}"] if meta.clock else []),
-                *([_SMS_FACT] if plan_bands(trace) else []),
+                *([_SMS_FACTS[meta.tier]] if plan_bands(trace) else []),
             ]
         ),
-        missing=(*missing_facts(meta), *partition_warnings(trace)),
+        missing=(*missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
     )
+
+
+def tier_text(meta: TraceMetadata) -> str:
+    """Say what was captured, by what, and how exactly, in a few words.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device
+    >>> device = Device(name="demo", sm_count=4)
+    >>> tier_text(TraceMetadata(backend="cuda", device=device))
+    'ranges only'
+    >>> kernels = {"tier": "kernels", "capture_source": "CUPTI 13.0", "kernel_error_ns": 200}
+    >>> tier_text(TraceMetadata(backend="cuda", device=device, **kernels))
+    'kernels + ranges by CUPTI 13.0, ±200 ns'
+    """
+    if meta.tier is CaptureTier.RANGES:
+        return "ranges only"
+    source = f" by {display_name(meta.capture_source)}, ±{format_ns(meta.kernel_error_ns)}" if meta.capture_source else ""
+    return f"kernels + ranges{source}"
 
 
 def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
@@ -76,7 +109,8 @@ def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
     missing = "".join(f'<p class="gsl-missing">&#9888; {escape(fact)}</p>' for fact in (*header.missing, *notes))
     finding = f'<p class="gsl-finding">{escape(header.finding)}</p>' if header.finding else ""
     return (
-        f'<header><h1>{escape(header.title)} <span class="gsl-badge gsl-{badge_kind}">{header.badge}</span></h1>'
+        f'<header><h1>{escape(header.title)} <span class="gsl-badge gsl-{badge_kind}">{header.badge}</span> '
+        f'<span class="gsl-badge gsl-tier">{escape(header.tier)}</span></h1>'
         f"<p>{escape(header.facts)}</p>{finding}"
         f'<p class="gsl-source">{escape(header.source)}</p>{missing}</header>'
     )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpustreamlab.analysis import display_name
-from gpustreamlab.draw._colours import DARK_TEXT, NameStyle, PartitionStyle
+from gpustreamlab.draw._colours import CALL_STYLES, DARK_TEXT, NameStyle, PartitionStyle, call_class
 from gpustreamlab.draw._scene import Scene
+from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import FloatArray, Int64Array
 
@@ -20,6 +21,12 @@ LEGEND_NAMES = 14
 
 PARTITION_LEAD = "SMs by partition:"
 """What stands before the partitions."""
+
+STRAY_COLOUR = "#c40d2e"
+"""The corner on work that left its stream."""
+
+STRAY_STYLE = NameStyle(fill=STRAY_COLOUR, hatch="stray", text=DARK_TEXT)
+"""How that is shown in the legend."""
 
 _KIND_FILL = "#d5d9dd"
 
@@ -47,7 +54,12 @@ def plan_legend(trace: Trace, scene: Scene, band_steps: list[tuple[FloatArray, I
         if len(times_ns) or band.name is not None
     ]
     return Legend(
-        names=(*((display_name(trace.names[code], 28), scene.styles[code]) for code in codes), *_kind_entries(trace, scene)),
+        names=(
+            *((display_name(trace.names[code], 28), scene.styles[code]) for code in codes),
+            *_kind_entries(trace, scene),
+            *_call_entries(trace),
+            *([("stray", STRAY_STYLE)] if stray_facts(trace) else []),
+        ),
         more_names=more,
         partitions=tuple(bands[:LEGEND_PARTITIONS]),
         more_partitions=max(0, len(bands) - LEGEND_PARTITIONS),
@@ -55,10 +67,10 @@ def plan_legend(trace: Trace, scene: Scene, band_steps: list[tuple[FloatArray, I
 
 
 def used_names(trace: Trace, limit: int) -> tuple[list[int], int]:
-    """Return the codes of the names that take most time, in their own order, and how many more there are."""
+    """Return the codes of the names that take most time, in their own order, and how many more there are; none of calls."""
     count = np.bincount(trace.name, minlength=len(trace.names))
     totals = np.bincount(trace.name, weights=trace.duration_ns, minlength=len(trace.names))
-    present = np.flatnonzero(count)
+    present = np.array([code for code in np.flatnonzero(count).tolist() if not call_class(trace.names[code])], np.int64)
     longest = present[np.argsort(-totals[present], kind="stable")][:limit]
     return sorted(longest.tolist()), len(present) - len(longest)
 
@@ -75,6 +87,8 @@ def partition_swatch_svg(style: PartitionStyle) -> str:
 
 def swatch_svg(style: NameStyle) -> str:
     """Draw a name's colour and hatch as SVG shapes, 16 by 12."""
+    if style.hatch == STRAY_STYLE.hatch:
+        return f'<path d="M5 0h11v11z" fill="{style.fill}"/>'
     lines = _SWATCH_PATHS.get(style.hatch)
     hatch = f'<path d="{lines}" stroke="#101418" stroke-opacity=".45" fill="none"/>' if lines else ""
     return f'<rect width="16" height="12" rx="2" fill="{style.fill}"/>{hatch}'
@@ -87,6 +101,11 @@ def _kind_entries(trace: Trace, scene: Scene) -> list[tuple[str, NameStyle]]:
         for kind in present
         if scene.kind_hatch[kind]
     ]
+
+
+def _call_entries(trace: Trace) -> list[tuple[str, NameStyle]]:
+    present = {call_class(trace.names[code]) for code in np.flatnonzero(np.bincount(trace.name)).tolist()}
+    return [(f"call: {label}", style) for label, style in CALL_STYLES.items() if label in present]
 
 
 _SWATCH_PATHS = {

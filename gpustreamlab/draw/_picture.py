@@ -5,7 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gpustreamlab.analysis import Concurrency, busy_edges, concurrency, count_steps, counted_kinds, finding_text, span_rows
+from gpustreamlab.analysis import (
+    Concurrency,
+    busy_edges,
+    concurrency,
+    count_steps,
+    counted_kinds,
+    finding_text,
+    span_rows,
+    stream_count,
+)
 from gpustreamlab.draw._columns import SpanColumns, columns_of
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._scene import Scene, plan_scene
@@ -40,7 +49,7 @@ def plan_picture(trace: Trace) -> Picture:
         scene = plan_scene(trace, rows)
         columns = columns_of(trace, codes, scene.zero_ns)
         counted, steps, result = counting.result()
-    finding = finding_text(result, lane_count=len(trace.lanes), counted=counted)
+    finding = finding_text(result, lane_count=stream_count(trace), counted=counted)
     return Picture(
         trace=trace,
         columns=columns,

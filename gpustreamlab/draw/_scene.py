@@ -16,6 +16,7 @@ from gpustreamlab.draw._groups import (
     LaneGroup,
     PartitionEntry,
     SMBand,
+    host_group,
     plan_bands,
     plan_groups,
     plan_partitions,
@@ -23,7 +24,7 @@ from gpustreamlab.draw._groups import (
 )
 from gpustreamlab.draw._marks import MARK_PX, Mark, mark_row_count, plan_marks
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, LaneKind
 
 GROUP_PX = 22
 """Height of the line above the lanes of a partition, with its name and SMs."""
@@ -34,6 +35,18 @@ LANE_GAP_PX = 10
 DETAIL_LANE_PX = 32
 """Height of a lane that has a second line beside it, at least."""
 
+RANGE_ROW_PX = 18
+"""Height of a row of ranges where rows of kernels lie below it."""
+
+HOST_ROW_PX = 15
+"""Height of a row of the host's calls, or of ranges that others named."""
+
+LAYER_GAP_PX = 3
+"""Free space between the ranges of a lane and its kernels."""
+
+MEMORY_PX = 30
+"""Height of the strip with the memory of a lane."""
+
 LABEL_CHARACTERS = 24
 """How many characters of a lane's name its label shows, at most."""
 
@@ -43,8 +56,23 @@ LABEL_PX = 190
 BAND_PX = 26
 """Width of the coloured band left of a partition's lanes, with its letter."""
 
+CAPTURE_SLACK = 0.02
+"""A capture that leaves out no more of the whole time than this, at its ends, has everything."""
+
 _LEAST_BORDER_PX = 56
 _LABEL_MARGIN_PX = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanePart:
+    """Rows of a lane that belong together, in px from the top of all lanes."""
+
+    label: str
+    """What they hold."""
+    top: float
+    """Upper border."""
+    bottom: float
+    """Lower border."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +89,10 @@ class LaneBox:
     """Its priority, or nothing where that is ordinary."""
     group: int
     """Place of its group, or -1 where there are no partitions."""
+    parts: tuple[LanePart, ...] = ()
+    """Its rows of ranges, of work and of memory, from the top; empty where all rows are of one sort."""
+    is_host: bool = False
+    """True for a thread of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +119,8 @@ class Scene:
     """Upper border of each row's bars, in px from the top; shape (n_rows,), float64."""
     row_bottom: FloatArray
     """Lower border of each row's bars, in px from the top; shape (n_rows,), float64."""
+    row_pale: BoolArray
+    """Whether a row holds ranges beside which kernels are drawn: they stand back; shape (n_rows,), bool."""
     lanes: tuple[LaneBox, ...]
     """Where each lane of the trace is, by its code; where there are partitions, they do not follow each other in this order."""
     groups: tuple[GroupBox, ...]
@@ -109,6 +143,10 @@ class Scene:
     """Hatch of each kind, or an empty text where the name's counts."""
     kind_fill: tuple[str, ...]
     """Colour of each kind, or an empty text where the name's counts."""
+    windows: tuple[tuple[float, float], ...]
+    """From when to when kernels were captured, in ns since zero."""
+    is_partly_captured: bool
+    """Whether they were for some of the time only."""
     zero_ns: int
     """The trace's time at which the axis has its 0."""
     width_ns: float
@@ -135,14 +173,17 @@ def plan_scene(
     zero_ns = first_start_ns(trace) if zero_ns is None else zero_ns
     width_ns = float(trace.end_ns.max() - zero_ns) if width_ns is None and len(trace) else width_ns or 0.0
     extent_ns = (zero_ns, zero_ns + int(width_ns))
-    groups, bands = plan_groups(trace, extent_ns), plan_bands(trace, extent_ns)
+    host = host_group(trace)
+    groups, bands = (*plan_groups(trace, extent_ns), *([host] if host else [])), plan_bands(trace, extent_ns)
     marks, mark_notes = plan_marks(trace, zero_ns, width_ns)
+    windows = tuple((float(begin - zero_ns), float(end - zero_ns)) for begin, end in trace.metadata.capture_windows)
     mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(mark_row_count(marks)))
     rooms = _plan_rooms(trace, rows, groups, marks_px=MARK_PX * len(mark_rows))
     return Scene(
         rows=rows,
         row_top=rooms.row_top,
         row_bottom=rooms.row_bottom,
+        row_pale=_pale_rows(trace, rows),
         lanes=rooms.lanes,
         groups=rooms.groups,
         marks=marks,
@@ -154,6 +195,8 @@ def plan_scene(
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
         kind_fill=tuple(KIND_FILLS.get(kind, "") for kind in SPAN_KINDS),
+        windows=windows,
+        is_partly_captured=_is_partly_captured(windows, width_ns),
         zero_ns=zero_ns,
         width_ns=width_ns,
         notes=(*_row_notes(rows), *mark_notes),
@@ -166,14 +209,15 @@ def first_start_ns(trace: Trace) -> int:
 
 
 def lane_detail(lane: Lane) -> str:
-    """Write a lane's priority, where it is not the ordinary one; its partition stands above it.
+    """Write what is not ordinary of a lane: its priority, that others made it; its partition stands above it.
 
     Examples
     --------
     >>> lane_detail(Lane(name="decode", priority=-1, partition="small"))
     'priority -1'
     """
-    return f"priority {lane.priority}" if lane.priority else ""
+    facts = [*(["not made here"] if lane.outside else []), *([f"priority {lane.priority}"] if lane.priority else [])]
+    return " · ".join(facts)
 
 
 def fit_label(text: str, characters: int = LABEL_CHARACTERS) -> str:
@@ -209,15 +253,40 @@ class _Rooms:
     height_px: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layers:
+    """The two layers of each lane: rows of ranges, and below them rows of work."""
+
+    first_shelf: Int64Array
+    """Sub-row with which each layer begins; shape (2, n_lanes)."""
+    shelves: Int64Array
+    """Sub-rows of each; shape (2, n_lanes)."""
+    row_px: FloatArray
+    """Height of each one's sub-rows; shape (2, n_lanes)."""
+    memory_px: FloatArray
+    """Height of the strip below them; shape (n_lanes,)."""
+
+    @property
+    def bars_px(self) -> FloatArray:
+        """Height of each layer; shape (2, n_lanes)."""
+        return self.shelves * self.row_px
+
+    @property
+    def gap_px(self) -> FloatArray:
+        """Free space between both; shape (n_lanes,)."""
+        heights: FloatArray = np.where((self.bars_px > 0).all(axis=0), float(LAYER_GAP_PX), 0.0)
+        return heights
+
+
 def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, marks_px: float) -> _Rooms:
     lane_count = len(trace.lanes)
-    order = np.array([lane for group in groups for lane in group.lanes] or range(lane_count), np.int64)
-    shelves = np.ones(lane_count, np.int64)
-    np.maximum.at(shelves, rows.lane, rows.shelf + 1)
-    row_px_of_lane = _row_heights(trace, shelves, groups)
+    grouped = [lane for group in groups for lane in group.lanes]
+    # Streams without a partition come first: then the only group is the host's.
+    order = np.array([*sorted(set(range(lane_count)) - set(grouped)), *grouped], np.int64)
+    layers = _plan_layers(trace, rows, groups)
     details = [lane_detail(lane) for lane in trace.lanes]
-    bars_px = shelves * row_px_of_lane
-    outer_px = np.maximum(bars_px, [DETAIL_LANE_PX if detail else ROW_PX for detail in details]) + LANE_GAP_PX
+    inner_px = layers.bars_px.sum(axis=0) + layers.gap_px
+    outer_px = np.maximum(inner_px, _least_px(trace, details)) + layers.memory_px + LANE_GAP_PX
     heads_px = np.zeros(lane_count)
     heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
     top, bottom = np.zeros(lane_count), np.zeros(lane_count)
@@ -226,32 +295,98 @@ def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, ma
     group_of = np.full(lane_count, -1)
     for place, group in enumerate(groups):
         group_of[list(group.lanes)] = place
+    bars_top = top + (outer_px - inner_px - layers.memory_px) / 2
     boxes = tuple(
-        LaneBox(top=begin, bottom=end, label=fit_label(lane.name), detail=detail, group=group)
-        for lane, detail, begin, end, group in zip(
-            trace.lanes, details, top.tolist(), bottom.tolist(), group_of.tolist(), strict=True
+        LaneBox(
+            top=float(top[place]),
+            bottom=float(bottom[place]),
+            label=fit_label(lane.name),
+            detail=details[place],
+            group=int(group_of[place]),
+            parts=_lane_parts(lane, layers, place, float(bars_top[place])),
+            is_host=lane.kind is LaneKind.HOST,
         )
+        for place, lane in enumerate(trace.lanes)
     )
-    row_top, row_bottom = _row_borders(rows, top + (outer_px - bars_px) / 2, row_px_of_lane)
+    row_top, row_bottom = _row_borders(rows, layers, bars_top)
     height_px = marks_px + float((outer_px + heads_px).sum())
     return _Rooms(lanes=boxes, groups=_group_boxes(groups, boxes), row_top=row_top, row_bottom=row_bottom, height_px=height_px)
 
 
+def _least_px(trace: Trace, details: Sequence[str]) -> FloatArray:
+    """Return how high each lane is at least, so that there is room for its label."""
+    heights = [
+        HOST_ROW_PX if lane.kind is LaneKind.HOST else DETAIL_LANE_PX if detail else ROW_PX
+        for lane, detail in zip(trace.lanes, details, strict=True)
+    ]
+    return np.array(heights, np.float64)
+
+
+def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _Layers:
+    lane_count, layer = len(trace.lanes), rows.layer
+    place = layer * lane_count + rows.lane
+    end, first = np.zeros(2 * lane_count, np.int64), np.full(2 * lane_count, np.iinfo(np.int64).max)
+    np.maximum.at(end, place, rows.shelf + 1)
+    np.minimum.at(first, place, rows.shelf)
+    shelves = np.where(end > 0, end - np.minimum(first, end), 0).reshape(2, lane_count)
+    has_memory = np.zeros(lane_count, bool)
+    has_memory[trace.counters.lane] = True
+    return _Layers(
+        first_shelf=first.reshape(2, lane_count),
+        shelves=shelves,
+        row_px=_row_heights(trace, shelves, groups),
+        memory_px=np.where(has_memory, float(MEMORY_PX), 0.0),
+    )
+
+
 def _row_heights(trace: Trace, shelves: Int64Array, groups: Sequence[LaneGroup]) -> FloatArray:
-    """Return how high the rows of each lane of the trace are, in px; shape (n_lanes,)."""
-    heights: FloatArray = np.full(len(trace.lanes), float(ROW_PX))
+    """Return how high the rows of each layer of each lane are, in px; shape (2, n_lanes)."""
+    heights: FloatArray = np.full(shelves.shape, float(ROW_PX))
+    both: BoolArray = np.all(shelves > 0, axis=0)
+    # Where kernels are drawn, it is their rows whose height tells of SMs.
+    counts = np.where(both, shelves[1], shelves.max(axis=0, initial=0))
     for group in groups:
         for lane in group.lanes:
-            heights[lane] = row_px(group.granted_sms, trace.metadata.device.sm_count, int(shelves[lane]))
+            of_sms = trace.metadata.device.sm_count
+            heights[:, lane] = HOST_ROW_PX if group.is_host else row_px(group.granted_sms, of_sms, int(counts[lane]))
+    is_stream = np.array([lane.kind is not LaneKind.HOST for lane in trace.lanes], bool)
+    heights[0, both & is_stream] = RANGE_ROW_PX
     return heights
 
 
-def _row_borders(rows: RowTable, bars_top: FloatArray, row_px_of_lane: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _lane_parts(lane: Lane, layers: _Layers, place: int, top: float) -> tuple[LanePart, ...]:
+    upper_px, lower_px = layers.bars_px[:, place].tolist()
+    middle = top + upper_px + float(layers.gap_px[place])
+    bottom, memory_px = middle + lower_px, float(layers.memory_px[place])
+    labels = ("NVTX", "calls") if lane.kind is LaneKind.HOST else ("ranges", "kernels")
+    memory = [LanePart(label="memory", top=bottom + LAYER_GAP_PX, bottom=bottom + memory_px)] if memory_px else []
+    if not (upper_px and lower_px):
+        return (LanePart(label="", top=top, bottom=bottom), *memory) if memory else ()
+    detail = lane_detail(lane)
+    return (
+        LanePart(label=labels[0], top=top, bottom=top + upper_px),
+        LanePart(label=f"{detail} · {labels[1]}" if detail else labels[1], top=middle, bottom=bottom),
+        *memory,
+    )
+
+
+def _row_borders(rows: RowTable, layers: _Layers, bars_top: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the borders of each row's bars: lower bars are in the middle of their sub-row."""
-    height_px = row_px_of_lane[rows.lane]
-    middle = bars_top[rows.lane] + (rows.shelf + 0.5) * height_px
+    layer, lane = rows.layer, rows.lane
+    height_px = layers.row_px[layer, lane]
+    begin = bars_top[lane] + np.where(layer > 0, layers.bars_px[0, lane] + layers.gap_px[lane], 0.0)
+    middle = begin + (rows.shelf - layers.first_shelf[layer, lane] + 0.5) * height_px
     half_px = (height_px - 2) / 2 * rows.share
     return middle - half_px, middle + half_px
+
+
+def _pale_rows(trace: Trace, rows: RowTable) -> BoolArray:
+    """Tell which rows hold ranges that stand back: all ranges where there are kernels, and those that others named."""
+    layer = rows.layer
+    is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)[rows.lane]
+    has_work = bool((layer[~is_host] > 0).any())
+    pale: BoolArray = (layer == 0) & (is_host | has_work)
+    return pale
 
 
 def _group_boxes(groups: Sequence[LaneGroup], boxes: Sequence[LaneBox]) -> tuple[GroupBox, ...]:
@@ -263,9 +398,17 @@ def _group_boxes(groups: Sequence[LaneGroup], boxes: Sequence[LaneBox]) -> tuple
 
 
 def _border_px(boxes: Sequence[LaneBox], *, has_groups: bool) -> int:
-    texts = (text for box in boxes for text in (box.label, box.detail))
+    texts = (text for box in boxes for text in (box.label, box.detail, *(part.label for part in box.parts)))
     widest_px = max((text_width_px(text) for text in texts), default=0.0)
     return int(max(_LEAST_BORDER_PX, widest_px) + _LABEL_MARGIN_PX) + (BAND_PX if has_groups else 0)
+
+
+def _is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float) -> bool:
+    """Tell whether kernels were captured for some of the time only; a little at both ends does not count."""
+    slack_ns = CAPTURE_SLACK * width_ns
+    if not windows or not width_ns:
+        return False
+    return len(windows) > 1 or windows[0][0] > slack_ns or windows[0][1] < width_ns - slack_ns
 
 
 def _row_notes(rows: RowTable) -> list[str]:

@@ -16,11 +16,14 @@ from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._hatches import hatch_fill, hatch_patterns
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import PARTITION_LEAD, Legend, partition_swatch_svg, plan_legend, swatch_svg
+from gpustreamlab.draw._memory import plan_memory
 from gpustreamlab.draw._partition_svg import group_shapes, mark_shapes, sm_strip_shapes, step_path
 from gpustreamlab.draw._picture import Picture, plan_picture
-from gpustreamlab.draw._scene import Scene, text_width_px
+from gpustreamlab.draw._scene import LaneBox, Scene, text_width_px
+from gpustreamlab.draw._svg_kernels import capture_shapes, memory_shapes, stray_shapes
 from gpustreamlab.draw._svg_plot import GRID, INK, PAPER, SOFT, STRIP_PX, WIDTH_PX, SVGPlot, svg_text
 from gpustreamlab.model import Trace
+from gpustreamlab.typing import Int64Array
 
 EMPTY_TEXT = "No spans yet: select a stream with lab.on(...)"
 """What stands where there are no spans."""
@@ -36,6 +39,12 @@ LEAST_ROW_PX = 0.6
 
 LEAST_LINED_PX = 4
 """Bars that are at least this wide have a border and a hatch."""
+
+LEAST_PART_PX = 9
+"""Rows of a lane that are at least this high have a label of their own."""
+
+PALE_ALPHA = 0.35
+"""How opaque ranges are beside kernels."""
 
 LEAST_SHADED_PX = 3
 """Every second lane is shaded where lanes are at least this high."""
@@ -71,8 +80,10 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
     plot = SVGPlot(scene, head_px)
     items = merged_items(picture.columns, plot.scale_x, max_bars)
     below = [*_lanes(scene, plot, is_empty=not len(trace)), *group_shapes(scene, plot), *_axis(plot)]
-    above = [*_waits(picture, plot), *sm_strip_shapes(scene, steps, plot), *_strip(picture, plot), *mark_shapes(scene, plot)]
-    parts = [*head, *below, *_bars(picture, items, plot), *above, *_notes(picture, items, plot)]
+    strips = [*sm_strip_shapes(scene, steps, plot), *_strip(picture, plot), *capture_shapes(scene, plot)]
+    above = [*stray_shapes(picture, items, plot), *_waits(picture, plot), *strips, *mark_shapes(scene, plot)]
+    memory = memory_shapes(plan_memory(trace, scene), plot)
+    parts = [*head, *below, *_bars(picture, items, plot), *memory, *above, *_notes(picture, items, plot)]
     height_px = round(plot.bottom_px + 40)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{height_px}" viewBox="0 0 {WIDTH_PX} {height_px}" '
@@ -91,6 +102,7 @@ def _head(header: Header, notes: Sequence[str], legend: Legend) -> tuple[list[st
     badge_px = text_width_px(header.badge, 11) + 14
     lines = [
         f'<text x="12" y="24" font-size="16" font-weight="600">{escape(cut_end(header.title, 80))}</text>',
+        svg_text(WIDTH_PX - 20 - badge_px, 23, header.tier, "end", SOFT, 11),
         f'<rect x="{WIDTH_PX - 12 - badge_px:.0f}" y="10" width="{badge_px:.0f}" height="18" rx="9" '
         f'fill="{"#e69f00" if header.badge == "SIMULATED" else "#56b4e9"}"/>',
         f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle">{header.badge}</text>',
@@ -141,11 +153,12 @@ def _lanes(scene: Scene, plot: SVGPlot, *, is_empty: bool) -> Iterator[str]:
         top, bottom = plot.y(box.top), plot.y(box.bottom)
         if index % 2 and bottom - top >= LEAST_SHADED_PX:
             yield f'<rect x="0" y="{top:.1f}" width="{WIDTH_PX}" height="{bottom - top:.1f}" fill="#808080" fill-opacity=".1"/>'
-        middle = (top + bottom) / 2
+        yield from _part_shapes(box, plot)
+        middle = (plot.y(box.parts[0].top) + plot.y(box.parts[0].bottom)) / 2 if box.parts else (top + bottom) / 2
         if middle - last_px < 11:
             continue
         last_px = middle
-        two = bool(box.detail) and bottom - top > 28
+        two = bool(box.detail) and bottom - top > 28 and len(box.parts) < 2
         yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), box.label, "end", INK)
         if two:
             yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
@@ -153,6 +166,15 @@ def _lanes(scene: Scene, plot: SVGPlot, *, is_empty: bool) -> Iterator[str]:
         yield svg_text(
             (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, EMPTY_TEXT, "middle", SOFT, 14
         )
+
+
+def _part_shapes(box: LaneBox, plot: SVGPlot) -> Iterator[str]:
+    """Write what the other rows of a lane hold, and draw a fine line above them."""
+    for part in box.parts[1:]:
+        top, bottom = plot.y(part.top), plot.y(part.bottom)
+        yield f'<path d="M{plot.left_px:.1f} {top - 1.5:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
+        if bottom - top >= LEAST_PART_PX:
+            yield svg_text(plot.left_px - 8, (top + bottom) / 2 + 4, part.label, "end", SOFT, 10)
 
 
 def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS) -> Merged:
@@ -177,6 +199,8 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     x0, x1 = plot.x(items.left_ns).tolist(), plot.x(items.right_ns).tolist()
     shapes: dict[tuple[str, str, str], list[str]] = {}
     labels: dict[str, list[str]] = {}
+    caps: dict[str, list[str]] = {}
+    is_pale = scene.row_pale.tolist()
     for row, name, kind, begin, end, count, alpha in zip(
         rows, names, kinds, x0, x1, items.count.tolist(), _alphas(items, plot), strict=True
     ):
@@ -186,16 +210,23 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
         fill, hatch = scene.kind_fill[kind] or style.fill, scene.kind_hatch[kind] or style.hatch
         width = max(1.0, end - begin)
         is_wide = width >= LEAST_LINED_PX and count == 1
-        shapes.setdefault((fill, hatch if is_wide else " ", alpha), []).append(
+        if is_pale[row]:
+            hatch, ink, look = " ", "", f"{PALE_ALPHA * float(alpha or 1):.2f}"
+            caps.setdefault(fill, []).append(f"M{begin:.1f} {top + 1:.1f}h{width:.1f}")
+        else:
+            ink, look = fill, alpha
+        shapes.setdefault((fill, hatch if is_wide else " ", look), []).append(
             f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
         )
         if count == 1 and height >= 11 and (label := _bar_label(picture.trace.names[name], width - 8)):
             place = f'x="{begin + 4:.1f}" y="{top + height / 2 + 4:.1f}"'
-            labels.setdefault(fill, []).append(f"<text {place}>{escape(label)}</text>")
+            labels.setdefault(ink, []).append(f"<text {place}>{escape(label)}</text>")
     yield from _bar_shapes(shapes)
+    for fill, lines in caps.items():
+        yield f'<path d="{"".join(lines)}" stroke="{fill}" stroke-width="2"/>'
     for fill, texts in labels.items():
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
-        look = f'fill="{text_colour(fill)}" stroke="{fill}" stroke-width="3" paint-order="stroke"'
+        look = f'fill="{text_colour(fill)}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
         yield f'<g font-size="11" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
 
 
@@ -231,7 +262,7 @@ def _bar_label(name: str, room_px: float) -> str:
 
 def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     scene = picture.scene
-    for source_ns, source_row, target_ns, target_row in picture.columns.edges[:MAX_SVG_WAITS].tolist():
+    for source_ns, source_row, target_ns, target_row in _wait_edges(picture)[:MAX_SVG_WAITS].tolist():
         down = scene.row_top[source_row] <= scene.row_top[target_row]
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + time_ns * plot.scale_x for time_ns in (source_ns, target_ns))
@@ -241,8 +272,14 @@ def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
         yield f'<path d="M{x1:.1f} {y1:.1f}l-3 {back}h6z" fill="{SOFT}"/>'
 
 
+def _wait_edges(picture: Picture) -> Int64Array:
+    """Return the arrows of waits: those of launches are as many as kernels."""
+    edges: Int64Array = picture.columns.edges[picture.columns.edge_kind == 0]
+    return edges
+
+
 def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
-    top, bottom = plot.strip_top_px, plot.bottom_px
+    top, bottom = plot.strip_top_px, plot.strip_bottom_px
     times_ns, counts = picture.steps
     most = max(1, int(counts.max(initial=0)))
     since_ns = (times_ns - picture.scene.zero_ns).astype(np.float64)
@@ -256,7 +293,7 @@ def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
 
 def _notes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     """Say below the picture which things share a shape, and which are left out."""
-    span_count, edge_count = len(picture.columns.row), len(picture.columns.edges)
+    span_count, edge_count = len(picture.columns.row), len(_wait_edges(picture))
     notes = []
     if len(items.first) < span_count:
         notes.append(f"Narrow neighbours share a bar here: {span_count:,} spans in {len(items.first):,} bars.")

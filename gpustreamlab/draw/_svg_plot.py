@@ -18,6 +18,9 @@ MAX_SVG_HEIGHT_PX = 2_400
 STRIP_PX = 44
 """Height of the strip of busy streams."""
 
+CAPTURE_PX = 14
+"""Height of the strip that tells when kernels were captured."""
+
 SMS_STRIP_PX = 56
 """Height of the strip of SM-time."""
 
@@ -41,7 +44,7 @@ class SVGPlot:
     """
 
     def __init__(self, scene: Scene, top_px: float) -> None:
-        texts = [text for box in scene.lanes for text in (box.label, box.detail)]
+        texts = [text for box in scene.lanes for text in (box.label, box.detail, *(part.label for part in box.parts))]
         band_px = BAND_PX if scene.groups else 0
         self.left_px = band_px + min(220.0, 24 + max([40.0, *(text_width_px(text, 11) for text in texts)]))
         self.right_px = WIDTH_PX - 24.0  # half of the last time on the axis stands beyond it
@@ -51,7 +54,8 @@ class SVGPlot:
         self.sms_top_px = self.lanes_bottom_px + _STRIP_GAP_PX
         self.sms_bottom_px = self.sms_top_px + SMS_STRIP_PX
         self.strip_top_px = (self.sms_bottom_px if scene.bands else self.lanes_bottom_px) + _STRIP_GAP_PX
-        self.bottom_px = self.strip_top_px + STRIP_PX
+        self.strip_bottom_px = self.strip_top_px + STRIP_PX
+        self.bottom_px = self.strip_bottom_px + (CAPTURE_PX if scene.is_partly_captured else 0)
         self.end_ns = scene.width_ns or 1e6
         self.scale_x = (self.right_px - self.left_px) / self.end_ns
 

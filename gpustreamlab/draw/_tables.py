@@ -7,12 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from gpustreamlab.analysis import RowTable, counted_kinds, display_name
+from gpustreamlab.draw._colours import CALL_STYLES
 from gpustreamlab.draw._header import Header
+from gpustreamlab.draw._memory import memory_entries
 from gpustreamlab.draw._scene import Scene, plan_scene
+from gpustreamlab.draw._work import detail_entries
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import FloatArray, SpanKind
+from gpustreamlab.typing import CaptureTier, FloatArray, SpanKind
 
-FORMAT = 1
+FORMAT = 2
 """Version of the object; a viewer refuses one that it does not know."""
 
 NAME_CHARACTERS = 200
@@ -66,10 +69,15 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "header": asdict(header) | {"missing": list(header.missing)},
         "names": [_shown(name) for name in trace.names],
         "name_styles": [[style.fill, style.hatch, style.text] for style in scene.styles],
+        "call_styles": [[label, style.fill, style.hatch] for label, style in CALL_STYLES.items()],
+        "details": detail_entries(trace.details),
+        "capture": {"windows": [list(window) for window in scene.windows], "shown": scene.is_partly_captured},
+        "memory": memory_entries(trace, scene),
         "threads": [_shown(thread) for thread in trace.threads],
         "kinds": [kind.value for kind in SPAN_KINDS],
         "kind_styles": [list(pair) for pair in zip(scene.kind_fill, scene.kind_hatch, strict=True)],
         "kind_counted": [kind in counted for kind in SPAN_KINDS],
+        "kind_on_sms": [kind in counted and _uses_sms(trace, kind) for kind in SPAN_KINDS],
         "lanes": _lane_entries(trace, scene),
         "groups": _group_entries(scene),
         "rows": _row_entries(scene),
@@ -96,6 +104,8 @@ def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
             "group": box.group,
             "top": _px(box.top),
             "bottom": _px(box.bottom),
+            "host": box.is_host,
+            "parts": [[part.label, _px(part.top), _px(part.bottom)] for part in box.parts],
         }
         for lane, box in zip(trace.lanes, scene.lanes, strict=True)
     ]
@@ -118,11 +128,17 @@ def _group_entries(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _row_entries(scene: Scene) -> list[dict[str, Any]]:
-    lane, overlaps = scene.rows.lane.tolist(), scene.rows.overlaps.tolist()
+    lane, overlaps, pale = scene.rows.lane.tolist(), scene.rows.overlaps.tolist(), scene.row_pale.tolist()
+    top, bottom = _px_list(scene.row_top), _px_list(scene.row_bottom)
     return [
-        {"lane": code, "top": top, "bottom": bottom, "overlaps": overlap}
-        for code, top, bottom, overlap in zip(lane, _px_list(scene.row_top), _px_list(scene.row_bottom), overlaps, strict=True)
+        {"lane": code, "top": above, "bottom": below, "overlaps": overlap} | ({"pale": True} if stands_back else {})
+        for code, above, below, overlap, stands_back in zip(lane, top, bottom, overlaps, pale, strict=True)
     ]
+
+
+def _uses_sms(trace: Trace, kind: SpanKind) -> bool:
+    """Tell whether work of a kind uses SMs: copies and fills do not, where they are told from kernels."""
+    return trace.metadata.tier is not CaptureTier.KERNELS or kind in {SpanKind.RANGE, SpanKind.KERNEL}
 
 
 def _shown(name: str) -> str:

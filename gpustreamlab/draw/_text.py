@@ -12,6 +12,7 @@ import numpy as np
 
 from gpustreamlab.analysis import (
     Concurrency,
+    capture_facts,
     concurrency,
     counted_kinds,
     display_name,
@@ -22,11 +23,13 @@ from gpustreamlab.analysis import (
     missing_facts,
     partition_warnings,
     source_facts,
+    stream_count,
     time_ticks,
 )
 from gpustreamlab.draw._ascii import can_write, write_ascii
 from gpustreamlab.draw._marks import plan_marks
 from gpustreamlab.draw._text_grid import choose_rows, plan_text_grid
+from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import Trace
 
 if TYPE_CHECKING:
@@ -146,8 +149,8 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
         lines += _wrapped(_finding(trace, picture.result), width)
     else:
         lines += _wrapped(headline(trace), width, "bold")
-    lines += _wrapped(" · ".join(source_facts(trace.metadata)), width, "dim")
-    for fact in [*missing_facts(trace.metadata), *partition_warnings(trace)]:
+    lines += _wrapped(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]), width, "dim")
+    for fact in [*missing_facts(trace.metadata), *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")
     return lines
 
@@ -209,7 +212,8 @@ class _Picture:
                 share = int(self._rows.busy_ns[row]) / self.result.wall_ns if self.result.wall_ns else float("nan")
                 lines.append(self._row(label, self._bar(row), format_share(share)))
             if group.hidden_lanes:
-                more = f"  … {group.hidden_lanes:,} more streams with less busy time are not shown"
+                what = "threads with less time in calls" if group.is_host else "streams with less busy time"
+                more = f"  … {group.hidden_lanes:,} more {what} are not shown"
                 lines += _wrapped(more, self._width, "yellow")
         return lines
 
@@ -303,7 +307,7 @@ def _at_most(count: int) -> str:
 
 
 def _finding(trace: Trace, result: Concurrency) -> str:
-    return finding_text(result, lane_count=len(trace.lanes), counted=counted_kinds(trace)) or "No stream was ever busy."
+    return finding_text(result, lane_count=stream_count(trace), counted=counted_kinds(trace)) or "No stream was ever busy."
 
 
 def _ordered(text: str) -> str:

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis import busy_edges, counted_kinds
-from gpustreamlab.draw._groups import LaneGroup, plan_groups
-from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
+from gpustreamlab.analysis import busy_edges, counted_rows
+from gpustreamlab.draw._groups import LaneGroup, host_group, plan_groups
+from gpustreamlab.model import Trace
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
 
 MAX_TEXT_LANES = 40
 """How many lanes a text timeline has at most: those with most busy time."""
+
+HOST_TITLE = "host · time in calls of CUDA, not busy time"
+"""What stands above the threads of the host."""
+
+MAX_HOST_LANES = 4
+"""How many threads of the host it has at most: those that called longest."""
 
 MAX_LETTERS = 10
 """How many names have a letter: those that take most time."""
@@ -41,6 +47,8 @@ class TextGroup:
     """Rows of the grid that are its lanes, in order."""
     hidden_lanes: int
     """How many of its lanes are not shown."""
+    is_host: bool = False
+    """True for the threads of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,9 +60,11 @@ class TextRows:
     groups: tuple[TextGroup, ...]
     """The rows by partition; one without a label where there are no partitions."""
     busy_ns: Int64Array
-    """Busy time of each row; shape (n_rows,), int64, in ns."""
+    """Busy time of each row, or of a thread the time of its calls; shape (n_rows,), int64, in ns."""
     edges: tuple[Int64Array, ...]
     """What `busy_edges` says of all lanes of the trace, also of those that are not shown."""
+    drawn: tuple[Int64Array, ...]
+    """The same of each row, but for threads of the host: when they were in a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,20 +92,36 @@ class TextGrid:
 
 def choose_rows(trace: Trace) -> TextRows:
     """Choose the lanes of a text timeline: at most `MAX_TEXT_LANES`, in the order in which they are drawn elsewhere too."""
-    edges = busy_edges(trace)
-    busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in edges], np.int64)
-    planned = plan_groups(trace)
-    members = [(_group_label(group), group.lanes) for group in planned] or [("", tuple(range(len(trace.lanes))))]
-    order = np.array([lane for _, lanes in members for lane in lanes], np.int64)
-    kept = set(order[np.argsort(-busy_ns[order], kind="stable")][:MAX_TEXT_LANES].tolist())
+    edges, host, planned = busy_edges(trace), host_group(trace), plan_groups(trace)
+    threads = () if host is None else host.lanes
+    streams = tuple(lane for lane in range(len(trace.lanes)) if lane not in threads)
+    members = [(_group_label(group), group.lanes) for group in planned] or [("", streams)]
+    drawn = list(edges)
+    if host is not None:
+        members.append((HOST_TITLE, threads))
+        calls = busy_edges(trace, (SpanKind.HOST,))
+        drawn = [calls[lane] if lane in threads else own for lane, own in enumerate(edges)]
+    busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in drawn], np.int64)
+    kept = {*_busiest(streams, busy_ns, MAX_TEXT_LANES), *_busiest(threads, busy_ns, MAX_HOST_LANES)}
     groups: list[TextGroup] = []
     shown: list[int] = []
     for label, lanes in members:
         own = [lane for lane in lanes if lane in kept]
         places = tuple(range(len(shown), len(shown) + len(own)))
         shown += own
-        groups.append(TextGroup(label=label, lanes=places, hidden_lanes=len(lanes) - len(own)))
-    return TextRows(lanes=tuple(shown), groups=tuple(groups), busy_ns=busy_ns[shown], edges=tuple(edges))
+        groups.append(TextGroup(label=label, lanes=places, hidden_lanes=len(lanes) - len(own), is_host=label == HOST_TITLE))
+    return TextRows(
+        lanes=tuple(shown),
+        groups=tuple(groups),
+        busy_ns=busy_ns[shown],
+        edges=tuple(edges),
+        drawn=tuple(drawn[lane] for lane in shown),
+    )
+
+
+def _busiest(lanes: Sequence[int], busy_ns: Int64Array, limit: int) -> list[int]:
+    order = np.array(lanes, np.int64)
+    return order[np.argsort(-busy_ns[order], kind="stable")][:limit].tolist()  # type: ignore[no-any-return]
 
 
 def plan_text_grid(trace: Trace, shown: TextRows, column_count: int) -> TextGrid:
@@ -121,7 +147,7 @@ def plan_text_grid(trace: Trace, shown: TextRows, column_count: int) -> TextGrid
     rows = np.full(len(trace.lanes), -1)
     rows[list(shown.lanes)] = np.arange(len(shown.lanes))
     names, codes = _most_time(trace)
-    shares = np.clip(columns.time_of_edges([shown.edges[lane] for lane in shown.lanes]), 0.0, 1.0)
+    shares = np.clip(columns.time_of_edges(shown.drawn), 0.0, 1.0)
     return TextGrid(
         zero_ns=zero_ns,
         width_ns=width_ns,
@@ -129,7 +155,7 @@ def plan_text_grid(trace: Trace, shown: TextRows, column_count: int) -> TextGrid
         touched=columns.touched(rows, len(shown.lanes)),
         letters=columns.letters(rows, codes, shares),
         names=names,
-        more_names=int(np.unique(trace.name[_counted(trace)]).size) - len(names),
+        more_names=int(np.unique(trace.name[counted_rows(trace)]).size) - len(names),
         busy_lanes=columns.time_of_edges([np.concatenate(shown.edges)])[0],
     )
 
@@ -172,7 +198,7 @@ class _Columns:
         trace, row_count, kinds_count = self._trace, len(shares), len(codes) + 1
         letter_of = np.full(len(trace.names) + 1, len(codes))
         letter_of[codes] = np.arange(len(codes))
-        counted = _counted(trace)
+        counted = counted_rows(trace)
         inner = counted & (trace.parent >= 0)
         inner[inner] = counted[trace.parent[inner]]
         own = self._spans(rows, counted)
@@ -220,14 +246,8 @@ class _Columns:
         return np.asarray(sums.reshape(place_count, self._count) + whole, np.float64)
 
 
-def _counted(trace: Trace) -> BoolArray:
-    kinds = counted_kinds(trace)
-    table = np.array([kind in kinds for kind in SPAN_KINDS])
-    return table[trace.kind]
-
-
 def _most_time(trace: Trace) -> tuple[tuple[LetteredName, ...], Int64Array]:
-    counted = _counted(trace)
+    counted = counted_rows(trace)
     name = trace.name[counted]
     count = np.bincount(name, minlength=len(trace.names))
     total_ns = np.zeros(len(trace.names), np.int64)

@@ -1,7 +1,7 @@
 """What a live view is sent: the spans that came since the last time, small and in bounded memory."""
 
+from gpustreamlab.background import DEFAULT_REFRESH_HZ, Updater, check_refresh_hz
 from gpustreamlab.live._feed import DEFAULT_CAPACITY, DEFAULT_MAX_RATE, LiveFeed, Update, check_span_limit
-from gpustreamlab.live._updater import DEFAULT_REFRESH_HZ, Updater, check_refresh_hz
 
 __all__ = [
     "DEFAULT_CAPACITY",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpustreamlab.analysis import busy_edges, concurrency, counted_kinds, finding_text
+from gpustreamlab.analysis import busy_edges, concurrency, counted_kinds, finding_text, stream_count
 from gpustreamlab.model import Trace
 from gpustreamlab.recorder import Recorder
 
@@ -60,4 +60,4 @@ def _finding(trace: Trace) -> str:
     edges_ns = busy_edges(trace)
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
-    return finding_text(concurrency(trace, edges_ns), lane_count=len(trace.lanes), counted=counted_kinds(trace))
+    return finding_text(concurrency(trace, edges_ns), lane_count=stream_count(trace), counted=counted_kinds(trace))

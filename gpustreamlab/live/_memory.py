@@ -66,6 +66,26 @@ class EdgeEnds:
         return _arrows(row[is_known], start_ns[is_known], end_ns[is_known])
 
 
+class Owners:
+    """Knows the stream and the name of the last ranges, by number, for the work that was launched in them."""
+
+    def __init__(self) -> None:
+        # By number, modulo the size: a newer range takes the place of an older one.
+        self._ranges = np.full((3, KNOWN_SPANS), -1, np.int64)
+
+    def remember(self, number: Int64Array, lane: Int64Array, name: Int64Array | None = None) -> None:
+        """Remember ranges; None for names that are not known yet."""
+        place = number % KNOWN_SPANS
+        self._ranges[0, place], self._ranges[1, place] = number, lane
+        self._ranges[2, place] = -1 if name is None else name
+
+    def of(self, parent: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the lane and the name of ranges, each -1 where it is not known; shape (n,) each."""
+        number, lane, name = self._ranges[:, parent % KNOWN_SPANS]
+        is_known = (number == parent) & (parent >= 0)
+        return np.where(is_known, lane, -1), np.where(is_known, name, -1)
+
+
 def find_edges(edges: Int64Array, number: Int64Array, row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
     """Return the arrows between these spans, as `SpanColumns.edges`; shape (n, 4)."""
     if not len(edges) or not len(number):

@@ -9,9 +9,13 @@ import numpy as np
 
 from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
 from gpustreamlab.draw import SpanColumns
-from gpustreamlab.live._memory import CodeRing, EdgeEnds, find_edges
+from gpustreamlab.live._memory import CodeRing, EdgeEnds, Owners, find_edges
+from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.recorder import Drained, Recorder, Relatives
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int64Array, SpanKind
+
+RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
+IS_WORK = np.array([kind in {SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL} for kind in SPAN_KINDS])
 
 MAX_SPANS = 10_000_000
 """Most spans that a page may hold: the memory of a browser's tab is finite."""
@@ -61,7 +65,7 @@ class SpanReader:
         self.span_count = 0
         """Spans since the recorder was cleared."""
         self._since = 0
-        self._codes, self._ends = CodeRing(capacity), EdgeEnds()
+        self._codes, self._ends, self._owners = CodeRing(capacity), EdgeEnds(), Owners()
         self._edge_cursor = 0
 
     def read_new(self, most: int = MAX_SPANS) -> NewSpans:
@@ -83,7 +87,7 @@ class SpanReader:
         self._codes.put(first, codes)
         self.cursor = drained.cursor
         is_moved = self._note_extent(drained.columns, relatives)
-        self._ends.remember(number, codes, drained.columns["start_ns"], drained.columns["end_ns"])
+        self._remember(drained.columns, codes, relatives)
         edges = self._ends.resolve(self._new_edges())
         columns = self.read_again(self.first) if is_moved else self._columns(drained, codes, edges, most)
         return NewSpans(columns, len(codes), missed, is_moved)
@@ -93,9 +97,16 @@ class SpanReader:
         drained = self._recorder.read(max(first, self.first), self.cursor)
         codes = self._codes.get(self.cursor - len(drained.columns["number"]), self.cursor)
         edges, _ = self._recorder.edges_from(0)
-        ends = (drained.columns[name] for name in ("start_ns", "end_ns"))
-        arrows = find_edges(_pairs(edges), drained.columns["number"], codes, *ends)
+        ranges = _ranges_of(drained.columns)
+        arrows = find_edges(_pairs(edges), *_ends_of(drained.columns, codes, ranges))
         return self._columns(drained, codes, arrows, MAX_SPANS)
+
+    def _remember(self, columns: Mapping[str, Int64Array], codes: Int64Array, relatives: Relatives) -> None:
+        """Remember ranges for arrows, and for the work that was launched in them."""
+        rows = _ranges_of(columns)
+        self._ends.remember(*_ends_of(columns, codes, rows))
+        self._owners.remember(relatives.number, relatives.lane)
+        self._owners.remember(columns["number"][rows], columns["lane"][rows], columns["name"][rows])
 
     def _forget_lost(self, awaited: Collection[int], number: Int64Array, relatives: Relatives) -> None:
         """Give up the places of awaited spans that have not come and are not on their way."""
@@ -113,7 +124,7 @@ class SpanReader:
         self.rows = LiveRows(meta.clock_error_ns + meta.range_error_ns)
         self.zero_ns, self.start_ns, self.end_ns, self.span_count = 0, 0, 0, 0
         self._since = first
-        self._codes, self._ends = CodeRing(self.capacity), EdgeEnds()
+        self._codes, self._ends, self._owners = CodeRing(self.capacity), EdgeEnds(), Owners()
         self._edge_cursor = 0
 
     def _arrived(self, columns: Mapping[str, Int64Array]) -> ArrivedSpans:
@@ -126,6 +137,7 @@ class SpanReader:
             start_ns=columns["start_ns"],
             end_ns=columns["end_ns"],
             sms=sms[columns["partition"]],
+            kind=columns["kind"],
         )
 
     def _note_extent(self, columns: Mapping[str, Int64Array], relatives: Relatives) -> bool:
@@ -173,13 +185,39 @@ class SpanReader:
             count=count,
             busy_ns=busy_ns,
             edges=edges - np.array([self.zero_ns, 0, self.zero_ns, 0]),
+            **self._work(columns, order),
         )
+
+    def _work(self, columns: Mapping[str, Int64Array], order: Int64Array) -> dict[str, Int64Array]:
+        """Return what is known of kernels, copies and fills; nothing where there are none."""
+        if (columns["kind"] == RANGE_CODE).all():
+            return {}
+        is_work = IS_WORK[columns["kind"][order]]
+        lane, name = self._owners.of(np.where(is_work, columns["parent"][order], -1))
+        return {
+            "detail": columns["detail"][order],
+            "size_bytes": columns["size_bytes"][order],
+            "owner_lane": lane,
+            "owner_name": name,
+        }
 
 
 def _bin_ns(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array, most: int) -> int:
     """Return a width of bins with which about so many items are left, or up to twice as many."""
     row_count = 1 + int(np.count_nonzero(np.diff(row)))
     return bin_width_ns(int(end_ns.max() - start_ns.min()) * row_count / most)
+
+
+def _ranges_of(columns: Mapping[str, Int64Array]) -> Int64Array:
+    """Return which spans are ranges: arrows are drawn between these, and work is launched in them."""
+    return np.flatnonzero(columns["kind"] == RANGE_CODE)
+
+
+def _ends_of(
+    columns: Mapping[str, Int64Array], codes: Int64Array, rows: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Return number, row, start and end of some spans."""
+    return columns["number"][rows], codes[rows], columns["start_ns"][rows], columns["end_ns"][rows]
 
 
 def _pairs(edges: object) -> Int64Array:

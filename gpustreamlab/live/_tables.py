@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from gpustreamlab.analysis import LiveRows, display_name
-from gpustreamlab.draw import Header, name_styles, plan_header, plan_tables
+from gpustreamlab.analysis import LiveRows, counted_kinds, display_name, format_share
+from gpustreamlab.draw import Header, detail_entries, name_styles, plan_header, plan_tables
 from gpustreamlab.live._spans import SpanReader
-from gpustreamlab.model import Trace
+from gpustreamlab.model import Counters, Trace
 from gpustreamlab.recorder import Recorder
-from gpustreamlab.typing import SpanKind
 
 FIRST_NAMES = 64
 """The looks of the first 28 names depend on each other; those of later ones are their own."""
@@ -22,8 +21,14 @@ NAME_CHARACTERS = 200
 COUNT_EVERY_S = 0.5
 """How often the number of spans above the picture is sent anew."""
 
-_COUNTED = (SpanKind.RANGE,)
-_NAMED = ("names", "name_styles")
+MEMORY_EVERY_S = 2.0
+"""How often the memory of the lanes is sent anew, with the tables."""
+WHOLE_SHARE = 0.95
+"""Share of the time from which on kernels count as captured throughout."""
+
+_ADDED = ("names", "name_styles", "details")
+"""Tables to which entries are only added: each is sent once."""
+_PARTLY = "Kernels were captured {share} of the time: busy times are theirs, and ranges of the rest do not count here"
 
 
 class TablePlanner:
@@ -43,6 +48,9 @@ class TablePlanner:
         self._counted = 0
         self._counted_s = 0.0
         self._name_count = 0
+        self._detail_count = 0
+        self._counters = Counters()
+        self._memory_s = -MEMORY_EVERY_S
         self.planned: dict[str, Any] = {}
         """The tables as they were sent last, without names."""
 
@@ -54,27 +62,41 @@ class TablePlanner:
         if (*version, reader.rows.version) == self._version and not is_stale:
             return {}
         self._counted, self._counted_s = reader.span_count, now_s
-        trace = self._recorder.tables(title=title)
+        trace = self._with_memory(self._recorder.tables(title=title), now_s)
         spans_ns = float(reader.end_ns - reader.start_ns)
         header = plan_header(trace, finding=finding, span_count=reader.span_count, width_ns=spans_ns)
-        changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header) | self._new_names()
+        changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header)
+        changed |= self._new_names() | self._new_details()
         self._version = (*version, reader.rows.version)  # lanes without spans were given rows
         return changed
 
     def whole(self) -> dict[str, Any]:
         """Return all tables as they were sent last, with all names sent so far."""
-        return self.planned | _name_tables(self._recorder.names_from(0)[: self._name_count])
+        details = self._recorder.details_from(0)[: self._detail_count]
+        return (
+            self.planned | _name_tables(self._recorder.names_from(0)[: self._name_count]) | {"details": detail_entries(details)}
+        )
+
+    def _with_memory(self, trace: Trace, now_s: float) -> Trace:
+        """Add the memory of the lanes, as it was when it was last asked for."""
+        if now_s - self._memory_s >= MEMORY_EVERY_S:
+            self._memory_s = now_s
+            self._counters, _ = self._recorder.counters_from(0)
+        is_known = len(self._counters) and int(self._counters.lane.max()) < len(trace.lanes)
+        return replace(trace, counters=self._counters) if is_known else trace
 
     def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
         reader.rows.reserve(len(trace.lanes))
-        source = (*_source_of(trace, reader.rows), reader.zero_ns, reader.clear_count)
+        counted, notes = counted_kinds(trace), _capture_notes(trace, reader)
+        source = (*_source_of(trace, reader.rows), reader.zero_ns, reader.clear_count, counted, notes)
         if source == self._source:
             return {}
         self._source = source
         width_ns = float(max(0, reader.end_ns - reader.zero_ns, now_ns - reader.zero_ns))
         rows = reader.rows.table(lane_count=len(trace.lanes))
-        self.planned = plan_tables(trace, rows, zero_ns=reader.zero_ns, width_ns=width_ns, header=header, counted=_COUNTED)
-        return {"tables": {name: entry for name, entry in self.planned.items() if name not in _NAMED}}
+        self.planned = plan_tables(trace, rows, zero_ns=reader.zero_ns, width_ns=width_ns, header=header, counted=counted)
+        self.planned["notes"] = [*self.planned["notes"], *notes]
+        return {"tables": {name: entry for name, entry in self.planned.items() if name not in _ADDED}}
 
     def _new_header(self, header: Header) -> dict[str, Any]:
         facts = asdict(header)
@@ -91,11 +113,31 @@ class TablePlanner:
         start, self._name_count = self._name_count, self._name_count + len(fresh)
         return {"names": {"from": start} | tables}
 
+    def _new_details(self) -> dict[str, Any]:
+        fresh = self._recorder.details_from(self._detail_count)
+        if not fresh:
+            return {}
+        start, self._detail_count = self._detail_count, self._detail_count + len(fresh)
+        return {"details": {"from": start, "entries": detail_entries(fresh)}}
+
+
+def _capture_notes(trace: Trace, reader: SpanReader) -> tuple[str, ...]:
+    """Say that ranges do not count any more where kernels were captured for a part of the time only.
+
+    A page counts spans by their kinds.
+    """
+    windows, wall_ns = trace.metadata.capture_windows, reader.end_ns - reader.start_ns
+    if not windows or wall_ns <= 0:
+        return ()
+    within_ns = sum(max(0, min(end_ns, reader.end_ns) - max(start_ns, reader.start_ns)) for start_ns, end_ns in windows)
+    share = within_ns / wall_ns
+    return (_PARTLY.format(share=format_share(share)),) if share < WHOLE_SHARE else ()
+
 
 def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:
     """Return what the tables depend on."""
     meta = trace.metadata
-    tables = (trace.lanes, trace.threads, trace.partitions, trace.layouts, trace.layout, trace.markers)
+    tables = (trace.lanes, trace.threads, trace.partitions, trace.layouts, trace.layout, trace.markers, len(trace.counters))
     return (*tables, meta.device, meta.epoch_unix_ns, *rows.version)
 
 

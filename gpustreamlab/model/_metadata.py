@@ -60,6 +60,8 @@ class TraceMetadata:
     """Spans whose work had not ended when the trace was taken."""
     dropped_markers: int = 0
     """Markers that are missing because there were too many; the newest are kept."""
+    recovery_note: str = ""
+    """What may be missing because the run was cut short and the trace was read from its spool; empty otherwise."""
     epoch_unix_ns: int = 0
     """Wall-clock time of the trace's zero, in ns since 1970 (UTC)."""
     title: str = ""

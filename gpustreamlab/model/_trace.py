@@ -176,6 +176,19 @@ class Trace:
 
         return read_trace(path)
 
+    @staticmethod
+    def from_arrow(table: pa.Table) -> Trace:
+        """Return the trace that a table of `to_arrow` stands for.
+
+        Raises
+        ------
+        TraceError
+            If the table is no trace, is from a newer version, or does not hold together.
+        """
+        from gpustreamlab.model._schema import table_to_trace
+
+        return table_to_trace(table)
+
     def _freeze(self) -> None:
         if not len(self.partition):
             object.__setattr__(self, "partition", np.full(len(self.start_ns), -1, np.int32))

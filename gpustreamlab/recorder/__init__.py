@@ -1,13 +1,22 @@
 """Named ranges, their bounded buffer, and the trace made from it."""
 
-from gpustreamlab.recorder._buffer import Drained, SpanBuffer
+from gpustreamlab.recorder._buffer import SPAN_COLUMNS, Drained, SpanBuffer
+from gpustreamlab.recorder._counters import SAMPLE_EVERY_NS
+from gpustreamlab.recorder._dependencies import DEPENDENCY_COLUMNS
 from gpustreamlab.recorder._family import Relatives
 from gpustreamlab.recorder._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.recorder._recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Recorder
+from gpustreamlab.recorder._snapshot import build_trace
+from gpustreamlab.recorder._trace_work import WorkTables
+from gpustreamlab.recorder._unfinished import Blame, Unfinished
 
 __all__ = [
     "DEFAULT_PENDING_LIMIT",
     "DEFAULT_RING_SIZE",
+    "DEPENDENCY_COLUMNS",
+    "SAMPLE_EVERY_NS",
+    "SPAN_COLUMNS",
+    "Blame",
     "Drained",
     "LaneWriter",
     "OpenRange",
@@ -17,4 +26,7 @@ __all__ = [
     "Relatives",
     "SpanBuffer",
     "ThreadState",
+    "Unfinished",
+    "WorkTables",
+    "build_trace",
 ]

@@ -10,11 +10,29 @@ import numpy as np
 from gpustreamlab.errors import OptionError
 from gpustreamlab.typing import Int64Array
 
-SPAN_COLUMNS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition", "number")
-"""What the ring holds for each span, int64 each. ``number`` counts ranges as they open; ``parent`` is such a number or -1."""
+SPAN_COLUMNS = (
+    "start_ns",
+    "end_ns",
+    "queued_ns",
+    "lane",
+    "name",
+    "kind",
+    "parent",
+    "thread",
+    "partition",
+    "number",
+    "detail",
+    "size_bytes",
+    "correlation",
+)
+"""What the ring holds for each span, int64 each. ``number`` counts ranges as they open, and everything else, from
+`FIRST_WORK_NUMBER` on, as it is told of; ``parent`` is the number of a range, or -1."""
+
+FIRST_WORK_NUMBER = 1 << 40
+"""Numbers of spans that are no ranges begin here: so they tell no one that ranges were opened."""
 
 MAX_RING_SIZE = 1_000_000_000
-"""Most spans that a ring may hold: 80 GB."""
+"""Most spans that a ring may hold: 104 GB."""
 
 _FIRST_ROWS = 4_096
 
@@ -35,7 +53,7 @@ class Drained(NamedTuple):
 class SpanBuffer:
     """The last `ring_size` spans.
 
-    Memory grows with use up to ``ring_size * 80`` bytes. When the ring is full, the oldest spans make room.
+    Memory grows with use up to ``ring_size * 104`` bytes. When the ring is full, the oldest spans make room.
 
     Parameters
     ----------

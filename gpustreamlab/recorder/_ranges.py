@@ -7,12 +7,13 @@ is made once for each name and used again; what is open stands in a list of the 
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpustreamlab.errors import SelectionError, StreamClosedError
+from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
 
 if TYPE_CHECKING:
     from gpustreamlab.backends import BackendStream
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int]
+FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int, int]
 """A closed range whose device work may still run: its pair of events, its name's code, when it was queued (host ns), its
-number, and its parent's number or -1. A plain tuple: a named one takes 0.3 us to make."""
+number, its parent's number or -1, and when it was closed (host ns). A plain tuple: a named one takes 0.3 us to make."""
 
 OpenEntry: TypeAlias = "tuple[tuple[Any, Any], int, int, Range | None]"
 """An open range: its pair of events, when it was queued (host ns), its number, and what closes it."""
@@ -121,11 +122,13 @@ class RecordedLane:
 class ThreadState:
     """What one thread has open and selected."""
 
-    __slots__ = ("__weakref__", "open_ranges", "selections", "thread", "writer", "writers")
+    __slots__ = ("__weakref__", "ident", "open_ranges", "selections", "thread", "writer", "writers")
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
         """Code of the thread's name."""
+        self.ident = threading.get_ident() & 0xFFFF_FFFF
+        """The thread as activities number it."""
         self.open_ranges: list[OpenEntry] = [NOTHING_OPEN]
         """`NOTHING_OPEN`, then the open ranges, innermost last."""
         self.writer: LaneWriter | None = None
@@ -144,14 +147,14 @@ class ThreadState:
 class LaneWriter:
     """One thread's way to one lane: since a thread closes its ranges in the stream's order, no lock is needed."""
 
-    __slots__ = ("collect_at", "finished", "lane", "open_ranges", "owner", "ranges", "record", "recorder", "thread")
+    __slots__ = ("collect_at", "finished", "ident", "lane", "open_ranges", "owner", "ranges", "record", "recorder", "thread")
 
     def __init__(self, recorder: Recorder, lane: RecordedLane, state: ThreadState, *, collect_at: int) -> None:
         self.recorder = recorder
         self.lane = lane
         self.record: Callable[[Any], object] = lane.refuse if lane.is_closed else lane.stream.record_raw
         self.open_ranges = state.open_ranges
-        self.thread = state.thread
+        self.thread, self.ident = state.thread, state.ident
         self.owner = weakref.ref(state)
         """The thread's state, which ends with the thread. Not the thread: Ctrl-C inside ``Thread.is_alive`` marks a running
         thread as stopped (seen with CPython 3.11)."""
@@ -232,13 +235,15 @@ class Range:
             writer.recorder.pop_range()
             writer.record(events[1])
             finished = writer.finished
-            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2]))
+            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2], writer.recorder.host_time_ns()))
             del open_ranges[-1]
             if len(finished) >= writer.collect_at:
                 writer.recorder.collect_in_passing(writer)
         except Exception as failure:  # noqa: BLE001 - raised again, unless the user's own error is on its way
-            self._settle(entry)
-            self._tell(failure, error)
+            try:
+                self._tell(failure, error)
+            finally:
+                self._settle(entry)
         except BaseException:
             self._settle(entry)
             raise
@@ -277,7 +282,10 @@ class Range:
         if error is None:
             raise mapped from failure
         # The user's own exception matters more than a range that could not be closed after it.
-        _log.warning("%s", mapped)
+        if not isinstance(mapped, StickyDeviceError):
+            _log.warning("%s", mapped)
+        elif not any(mapped.where in note for note in getattr(error, "__notes__", ())):
+            error.add_note(str(mapped))
 
 
 class OpenRange:
@@ -310,7 +318,7 @@ class OpenRange:
             self._recorder.count_failed(1)
             return
         self._record(events[1])
-        row = (events, self._code, self._queued_host_ns, self._number, self._parent)
+        row = (events, self._code, self._queued_host_ns, self._number, self._parent, self._recorder.host_time_ns())
         self._recorder.hand_over(self._lane, row, self._thread)
 
     def _record(self, event: Any) -> None:

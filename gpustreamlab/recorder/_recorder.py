@@ -5,21 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count, islice
 from typing import Any, cast
+from weakref import WeakSet
 
 import numpy as np
 
-from gpustreamlab.backends import Backend, BackendStream
-from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
-from gpustreamlab.model import Device, Lane, Layout, Partition, Trace, TraceMetadata
+from gpustreamlab.backends import ActivitySource, Backend, BackendStream
+from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError, StickyDeviceError
+from gpustreamlab.model import Counters, Device, Lane, Layout, Partition, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.recorder._buffer import SPAN_COLUMNS, Drained, SpanBuffer
+from gpustreamlab.recorder._checkpoints import Checkpoints
+from gpustreamlab.recorder._enclosing import find_enclosing_ranges
 from gpustreamlab.recorder._family import Relatives, find_relatives
+from gpustreamlab.recorder._kernel_tier import KernelTier
+from gpustreamlab.recorder._lanes import LaneTable
 from gpustreamlab.recorder._markers import Markers
 from gpustreamlab.recorder._names import NameTable
 from gpustreamlab.recorder._places import Places
+from gpustreamlab.recorder._range_rows import range_columns
 from gpustreamlab.recorder._ranges import (
     COLLECT_EVERY,
     FinishedRange,
@@ -30,7 +36,10 @@ from gpustreamlab.recorder._ranges import (
     RecordedLane,
     ThreadState,
 )
-from gpustreamlab.recorder._snapshot import RANGE_CODE, build_trace
+from gpustreamlab.recorder._snapshot import build_trace
+from gpustreamlab.recorder._texts import MAX_LABEL_LENGTH, cut_text, plain_text
+from gpustreamlab.recorder._trace_work import NO_WORK, WorkTables
+from gpustreamlab.recorder._unfinished import Blame, Unfinished, find_unfinished
 from gpustreamlab.typing import CaptureTier, Int64Array, MarkerKind
 
 _log = logging.getLogger(__name__)
@@ -45,8 +54,6 @@ IDLE_PAIRS = 65_536
 """Pairs of events kept for later ranges; more go back to the backend's pool."""
 KEPT_RANGES = 4_096
 """Names of one thread and lane whose ranges are kept for the next use."""
-MAX_LABEL_LENGTH = 1_000
-"""Longest name of a range, in characters; a longer one is cut and ends in "…"."""
 NAME_LIMIT = 65_536
 """Different range names told apart in one session."""
 THREAD_LIMIT = 4_096
@@ -54,7 +61,7 @@ THREAD_LIMIT = 4_096
 
 
 class Recorder:
-    """The range tier: a pair of events and an NVTX range for each named range.
+    """The range tier, always: a pair of events and an NVTX range for each named range. The kernel tier, where it is started.
 
     Parameters
     ----------
@@ -83,14 +90,17 @@ class Recorder:
         self._names = NameTable(NAME_LIMIT)
         self._threads = NameTable(THREAD_LIMIT)
         self._places = Places()
-        self._lanes: list[Lane] = []
+        self._lanes = LaneTable()
+        self._states: WeakSet[ThreadState] = WeakSet()
+        self._checkpoints = Checkpoints()
         self._recorded: list[RecordedLane] = []
         self._edges: deque[tuple[int, int]] = deque(maxlen=ring_size)
         self._edge_count = 0
-        self._lane_edits = 0
         self._overflowed_count = 0
         self._failed_count = 0
         self._idle_pairs: list[tuple[Any, Any]] = []
+        self.blame = Blame(self.unfinished)
+        """Names the ranges where the device's context is lost."""
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
         self.numbers = count()
@@ -100,11 +110,20 @@ class Recorder:
         self.pop_range = backend.pop_range
         self.pop_pair = self._idle_pairs.pop
         self._markers = Markers(self.numbers.__next__, self._look_at_clock())
+        self._kernels = KernelTier(
+            backend,
+            self.observing,
+            names=self._names,
+            threads=self._threads,
+            lanes=self._lanes,
+            find_ranges=self._find_ranges,
+            store=self._store,
+        )
 
     @property
     def dropped_count(self) -> int:
-        """Ranges that are missing: overwritten, beyond the pending limit, or failed to record."""
-        return self._buffer.dropped_count + self._overflowed_count + self._failed_count
+        """Spans that are missing: overwritten, beyond the pending limit, failed to record, or lost by the source of kernels."""
+        return self._buffer.dropped_count + self._overflowed_count + self._failed_count + self._kernels.dropped_count
 
     @property
     def pending_count(self) -> int:
@@ -120,12 +139,8 @@ class Recorder:
     def add_lane(self, lane: Lane, stream: BackendStream, partition: Partition | None = None) -> RecordedLane:
         """Start recording a stream; one made anew, or moved, under a name goes on in that name's lane."""
         with self._lock:
-            names = [known.name for known in self._lanes]
-            index = names.index(lane.name) if lane.name in names else len(names)
+            index = self._lanes.add(lane)
             recorded = RecordedLane(index, lane, stream, self._places.code(partition))
-            if index == len(names):
-                self._lanes.append(lane)
-                self._lane_edits += 1
             self._recorded[:] = [known for known in self._recorded if known.index != index or not known.is_spent]
             self._recorded.append(recorded)
         return recorded
@@ -135,9 +150,9 @@ class Recorder:
         return any(known.is_selected for known in tuple(self._recorded) if known.index == recorded.index)
 
     def show_lane(self, recorded: RecordedLane) -> None:
-        """Let the trace show a stream as it is in this place."""
-        self._lanes[recorded.index] = recorded.lane
-        self._lane_edits += 1
+        """Let the trace show a stream as it is in this place, and its kernels be known."""
+        self._lanes.show(recorded.index, recorded.lane)
+        self._kernels.note_stream(recorded)
 
     def note_layout(self, layout: Layout | None) -> None:
         """Note that the SMs are shared out like this from now on."""
@@ -161,7 +176,10 @@ class Recorder:
 
     def checkpoint(self) -> int:
         """Return a number that is lower than those of all ranges to come."""
-        return next(self.numbers)
+        number = next(self.numbers)
+        with self._lock:
+            self._checkpoints.note(number, self._look_at_clock())
+        return number
 
     def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
         """Open a range that any thread may end."""
@@ -172,7 +190,9 @@ class Recorder:
         try:
             state: ThreadState = self.local.state
         except AttributeError:
-            state = self.local.state = ThreadState(self._threads.code(_utf8(threading.current_thread().name)))
+            state = self.local.state = ThreadState(self._threads.code(plain_text(threading.current_thread().name)))
+            with self._lock:
+                self._states.add(state)
         return state
 
     def writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
@@ -210,8 +230,12 @@ class Recorder:
     def explain(self, error: Exception, name: str, lane: RecordedLane) -> Exception:
         """Return the error to raise for a range that could not be recorded."""
         if isinstance(error, GPUStreamLabError):
-            return error
-        return self._backend.map_error(error, f"Recording range {name[:60]!r} on stream {lane.name!r}")
+            mapped: Exception = error
+        else:
+            mapped = self._backend.map_error(error, f"Recording range {name[:60]!r} on stream {lane.name!r}")
+        if isinstance(mapped, StickyDeviceError):
+            self.blame.tell(mapped)
+        return mapped
 
     def drop_open(self, open_ranges: list[OpenEntry], depth: int) -> int:
         """Forget the open ranges of a thread above a depth, innermost first; return how many."""
@@ -271,8 +295,23 @@ class Recorder:
     def drain(self, cursor: int) -> Drained:
         """Collect, then return the spans appended since the cursor; start with 0."""
         self.collect()
+        self._kernels.take(is_complete=False)
         with self._lock:
             return self._buffer.drain(cursor)
+
+    def drain_collected(self, cursor: int) -> Drained:
+        """Do what `drain` does, but collect nothing: for a device that has failed."""
+        with self._lock:
+            return self._buffer.drain(cursor)
+
+    @property
+    def lost_count(self) -> int:
+        """Spans that never came into the buffer; part of `dropped_count`."""
+        return self.dropped_count - self._buffer.dropped_count
+
+    def unfinished(self) -> Unfinished:
+        """Return the ranges that are open, or closed while their work has not ended."""
+        return find_unfinished(tuple(self._recorded), self._names.texts, self._backend.is_event_done)
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -296,8 +335,10 @@ class Recorder:
         awaited
             Numbers of ranges that are asked for too: one that is not among the answers will never come.
         """
+        self._kernels.take(is_complete=False)  # not while the lock is held
         with self._lock:
-            drained = self.drain(cursor)
+            self.collect()
+            drained = self._buffer.drain(cursor)
             # What is drained or waits for the device stays where it is while the lock is held.
             return drained, find_relatives(drained.columns, self._recorded, awaited)
 
@@ -308,12 +349,26 @@ class Recorder:
 
     def tables(self, *, title: str = "") -> Trace:
         """Return the trace without its spans, their names and edges, and the count of pending ones: all that stays small."""
+        self._kernels.take(is_complete=False)
         columns = {name: np.empty(0, np.int64) for name in SPAN_COLUMNS}
-        return self._build(columns, names=(), edges=(), metadata=self._metadata(title, pending_count=0))
+        return self._build(columns, names=(), edges=(), metadata=self._metadata(title, pending_count=0), work=NO_WORK)
 
     def names_from(self, code: int) -> tuple[str, ...]:
         """Return the names of ranges from this code on."""
         return self._names.texts_from(code)
+
+    def details_from(self, code: int) -> tuple[WorkDetail, ...]:
+        """Return how work was launched, from this code of the column ``detail`` on."""
+        return self._kernels.details_from(code)
+
+    def dependencies_from(self, cursor: int) -> tuple[Mapping[str, Int64Array], int]:
+        """Return which stream was told to wait for which since a cursor, see `DEPENDENCY_COLUMNS`, and the next cursor."""
+        return self._kernels.dependencies_from(cursor)
+
+    def counters_from(self, cursor: int) -> tuple[Counters, int]:
+        """Return samples of lanes' quantities since a cursor, and the next cursor; the newest of each come again."""
+        count = self._kernels.sample_count
+        return self._kernels.counters_from(cursor), count
 
     def edges_from(self, cursor: int) -> tuple[Sequence[tuple[int, int]], int]:
         """Return pairs of range numbers, of which the second waited for the first, since a cursor; and the next cursor."""
@@ -329,7 +384,8 @@ class Recorder:
         """Return what changes whenever `tables` or the names do, but for the clock's stated error; cheap to ask for."""
         self._markers.settle_cell()
         counts = self._names.count, self._threads.count, self._places.edit_count, self._markers.edit_count
-        return (*counts, self._lane_edits, self.dropped_count, self._buffer.clear_count)
+        edits = self._lanes.edit_count, self._kernels.edit_count
+        return (*counts, *edits, self.dropped_count, self._buffer.clear_count)
 
     def now_ns(self) -> int:
         """Return the present time on the backend's clock."""
@@ -341,8 +397,10 @@ class Recorder:
         return cast(AbstractContextManager[None], made)
 
     def clear(self) -> None:
-        """Forget the ranges that have ended, and the counts of dropped ones."""
+        """Forget the ranges and the work that have ended, samples, and the counts of dropped ones."""
         self.collect()
+        self._kernels.take()
+        self._kernels.clear()
         with self._lock:
             self._buffer.clear()
             self._edges.clear()
@@ -361,21 +419,21 @@ class Recorder:
         title
             A name for the trace.
         since
-            Leave out ranges that were opened before this `checkpoint`.
+            Leave out ranges that were opened before this `checkpoint`, and what was launched before it.
         """
         try:
             self.collect()
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
+        self._kernels.take()
         with self._lock:
             columns = self._buffer.drain(0).columns
             edges = tuple(self._edges)
         if since >= 0:
-            is_later = columns["number"] > since
+            is_later = self._checkpoints.find_later(columns, since, self.to_clock_ns)
             columns = {name: values[is_later] for name, values in columns.items()}
-        return self._build(
-            columns, names=self._names.texts, edges=edges, metadata=self._metadata(title, pending_count=self.pending_count)
-        )
+        metadata = self._metadata(title, pending_count=self.pending_count)
+        return self._build(columns, names=self._names.texts, edges=edges, metadata=metadata, work=self._kernels.tables())
 
     def close(self) -> None:
         """Give the events that no range holds back to the backend's pool."""
@@ -384,6 +442,74 @@ class Recorder:
             self._idle_pairs.clear()
         for events in pairs:
             self._backend.release_events(events)
+
+    def start_capture(
+        self, source: ActivitySource, *, keeps_calls: bool = True, tell_loss: Callable[[str], object] = bool
+    ) -> None:
+        """Capture kernels from now on, in addition to ranges.
+
+        Parameters
+        ----------
+        source
+            What tells of them; it stays its owner's.
+        keeps_calls
+            Whether calls of the host get rows.
+        tell_loss
+            Called once, from whatever thread finds it out, with the reason why nothing comes any more.
+
+        Raises
+        ------
+        CaptureUnavailableError
+            If the source refuses; nothing has changed then.
+        """
+        self._kernels.start(source, lambda: tuple(self._recorded), keeps_calls=keeps_calls, tell_loss=tell_loss)
+
+    def stop_capture(self) -> None:
+        """Capture no more kernels. Those that still run may come into the trace later, or be missing. Idempotent."""
+        self._kernels.stop()
+
+    def end_capture(self) -> None:
+        """Stop, take what is left, and forget the source: it can then be closed."""
+        self._kernels.end()
+
+    @property
+    def is_capturing(self) -> bool:
+        """True while kernels are captured."""
+        return self._kernels.is_on
+
+    @property
+    def capture_note(self) -> str:
+        """Why kernels are missing although they were asked for; empty where none are."""
+        return self._kernels.note
+
+    def note_capture(self, text: str) -> None:
+        """Note why kernels are missing although they were asked for."""
+        self._kernels.note = text
+        self._kernels.edit_count += 1
+
+    def collect_work(self) -> None:
+        """Take what is told of kernels by now, into the buffer. Never waits for the device."""
+        self._kernels.take(is_complete=False)
+
+    def leave_to_parent(self) -> None:
+        """Touch nothing any more that is of the process that this one was forked from."""
+        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._is_collecting = False
+        self._kernels.abandon()
+
+    def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
+        with self._lock:
+            states = tuple(self._states)
+            self._kernels.look_at_threads(states)
+            return find_enclosing_ranges(self._kernels.closed, states, self._recorded, thread, at_host_ns)
+
+    def _store(self, blocks: Sequence[Mapping[str, Int64Array]]) -> None:
+        with self._lock:
+            for block in blocks:
+                self._buffer.append(block)
+
+    def _observed_now_ns(self) -> int:
+        return self.to_clock_ns(self._look_at_clock())
 
     def _look_at_clock(self) -> int:
         with self.observing():
@@ -396,17 +522,19 @@ class Recorder:
         names: Sequence[str],
         edges: Sequence[tuple[int, int]],
         metadata: TraceMetadata,
+        work: WorkTables,
     ) -> Trace:
         return build_trace(
             columns,
             names=names,
-            lanes=tuple(self._lanes),
+            lanes=self._lanes.all,
             threads=self._threads.texts,
             edges=edges,
             partitions=self._places.partitions,
             layouts=self._places.changes(self._backend.host_to_clock_ns),
             markers=self._markers.changes(self._backend.host_to_clock_ns),
             metadata=metadata,
+            work=work,
         )
 
     def _add_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
@@ -424,6 +552,8 @@ class Recorder:
             ended = self._count_ended(writer.finished)
             if ended:
                 rows = writer.finished[:ended]
+                if self._kernels.is_on:
+                    self._kernels.closed.append(rows, writer.ident)  # twice is as good as once
                 self._append_rows(lane, rows, [writer.thread] * ended)
                 # Between these two lines no interrupt can come: a row is either waiting or in the buffer.
                 del writer.finished[:ended]
@@ -445,22 +575,7 @@ class Recorder:
             self._release(rows)
 
     def _append_rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> None:
-        pairs, names, queued, numbers, parents = zip(*rows, strict=True)
-        starts, ends = zip(*pairs, strict=True)
-        times = self._backend.resolve(starts, ends, np.array(queued, np.int64))
-        columns = {
-            "start_ns": times.start_ns,
-            "end_ns": times.end_ns,
-            "queued_ns": times.queued_ns,
-            "lane": np.full(len(rows), lane.index, np.int64),
-            "name": np.array(names, np.int64),
-            "kind": np.full(len(rows), RANGE_CODE, np.int64),
-            "parent": np.array(parents, np.int64),
-            "thread": np.array(threads, np.int64),
-            "partition": np.full(len(rows), lane.partition, np.int64),
-            "number": np.array(numbers, np.int64),
-        }
-        self._buffer.append(columns)
+        self._buffer.append(range_columns(self._backend, lane, rows, threads))
 
     def _release(self, rows: Sequence[FinishedRange]) -> None:
         """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""
@@ -484,7 +599,7 @@ class Recorder:
         return low
 
     def _metadata(self, title: str, *, pending_count: int) -> TraceMetadata:
-        clock = self._backend.clock_info()
+        clock, kernels = self._backend.clock_info(), self._kernels
         return TraceMetadata(
             backend=self._backend.name,
             device=self._backend.device,
@@ -493,8 +608,13 @@ class Recorder:
             range_error_ns=clock.range_error_ns,
             range_correction_ns=clock.range_correction_ns,
             host_error_ns=clock.host_error_ns,
-            tier=CaptureTier.RANGES,
+            tier=CaptureTier.KERNELS if kernels.windows.were_any else CaptureTier.RANGES,
+            capture_windows=kernels.windows.until(self._observed_now_ns),
+            capture_source=kernels.description if kernels.windows.were_any else "",
+            capture_note=kernels.note,
+            kernel_error_ns=kernels.error_ns if kernels.windows.were_any else 0,
             dropped_spans=self.dropped_count,
+            dropped_records=kernels.dropped_count,
             dropped_markers=self._markers.dropped_count,
             pending_spans=pending_count,
             epoch_unix_ns=clock.epoch_unix_ns,
@@ -505,13 +625,3 @@ class Recorder:
 def _is_spent(writer: LaneWriter) -> bool:
     """Tell whether nothing more can come from a writer: its thread has ended and its ranges are collected."""
     return not writer.finished and writer.owner() is None
-
-
-def cut_text(text: str) -> str:
-    """Return a text that is not too long to keep and that UTF-8 can write."""
-    return _utf8(text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…")
-
-
-def _utf8(text: str) -> str:
-    """Replace what UTF-8 cannot write, so that every name can be stored."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Edges, Lane, LayoutChange, Marker, Partition, Trace, TraceMetadata
-from gpustreamlab.typing import EdgeKind, Int64Array, SpanKind
-
-RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
-_WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
+from gpustreamlab.model import Edges, Lane, LayoutChange, Marker, Partition, Trace, TraceMetadata
+from gpustreamlab.recorder._ancestry import RANGE_CODE, NumberPlaces, adopt_by_annotations
+from gpustreamlab.recorder._trace_work import NO_WORK, WAIT_CODE, WorkTables, extra_columns, work_edges
+from gpustreamlab.typing import Int64Array
 
 
 def build_trace(
@@ -24,6 +23,7 @@ def build_trace(
     layouts: Sequence[LayoutChange],
     markers: Sequence[Marker] = (),
     metadata: TraceMetadata,
+    work: WorkTables = NO_WORK,
 ) -> Trace:
     """Return rows as a trace in the order of their starts.
 
@@ -39,19 +39,21 @@ def build_trace(
         When the SMs were shared out anew, in order of time.
     markers
         Moments that were marked, in order of time.
+    work
+        What is known of kernels, copies and calls beside their rows.
     """
     order = np.lexsort((columns["number"], columns["start_ns"]))
     rows = {name: values[order] for name, values in columns.items()}
-    place = _NumberPlaces(rows["number"])
+    place = NumberPlaces(rows["number"])
     parent = place.rows_of(rows["parent"])
-    start_ns, end_ns = _clip_to_parents(rows["start_ns"], rows["end_ns"], rows["lane"], parent)
-    pairs = np.array(edges, np.int64).reshape(-1, 2)
-    source, target = place.rows_of(pairs[:, 0]), place.rows_of(pairs[:, 1])
-    known = (source >= 0) & (target >= 0)
+    rows["start_ns"], rows["end_ns"] = _clip_to_parents(rows, parent)
+    rows["queued_ns"] = np.minimum(rows["queued_ns"], rows["start_ns"])
+    if work.were_captured:
+        parent = adopt_by_annotations(rows, parent)
     return Trace(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        queued_ns=np.minimum(rows["queued_ns"], start_ns),
+        start_ns=rows["start_ns"],
+        end_ns=rows["end_ns"],
+        queued_ns=rows["queued_ns"],
         lane=rows["lane"].astype(np.int32),
         name=rows["name"].astype(np.int32),
         kind=rows["kind"].astype(np.int8),
@@ -65,32 +67,29 @@ def build_trace(
         layout=layouts[-1].layout if layouts else None,
         layouts=tuple(layouts),
         markers=tuple(markers),
-        edges=Edges(source=source[known], target=target[known], kind=np.full(int(known.sum()), _WAIT_CODE, np.int8)),
+        edges=_edges(rows, place, edges, work),
         metadata=metadata,
+        extra=extra_columns(rows, parent, work.details) if work.were_captured else {},
+        details=work.details,
+        counters=work.counters,
     )
 
 
-class _NumberPlaces:
-    """Finds the row of a range by its number."""
-
-    def __init__(self, numbers: Int64Array) -> None:
-        self._order = np.argsort(numbers)
-        self._sorted = numbers[self._order]
-
-    def rows_of(self, numbers: Int64Array) -> Int64Array:
-        """Return the row of each number, or -1 where there is none."""
-        if not self._sorted.size:
-            return np.full(len(numbers), -1, np.int64)
-        at = np.clip(np.searchsorted(self._sorted, numbers), 0, len(self._sorted) - 1)
-        return np.where(self._sorted[at] == numbers, self._order[at], -1).astype(np.int64)
+def _edges(rows: Mapping[str, Int64Array], place: NumberPlaces, edges: Sequence[tuple[int, int]], work: WorkTables) -> Edges:
+    pairs = np.array(edges, np.int64).reshape(-1, 2)
+    source, target = place.rows_of(pairs[:, 0]), place.rows_of(pairs[:, 1])
+    known = (source >= 0) & (target >= 0)
+    found = [(source[known], target[known], np.full(int(known.sum()), WAIT_CODE))]
+    if work.were_captured:
+        found.append(work_edges(rows, work.dependencies))
+    source, target, kind = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return Edges(source=source, target=target, kind=kind.astype(np.int8))
 
 
-def _clip_to_parents(
-    start_ns: Int64Array, end_ns: Int64Array, lane: Int64Array, parent: Int64Array
-) -> tuple[Int64Array, Int64Array]:
+def _clip_to_parents(rows: Mapping[str, Int64Array], parent: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Keep each range inside its parent on the same lane: correcting for the events' cost may move them apart by that cost."""
-    start_ns, end_ns = start_ns.copy(), end_ns.copy()
-    children = np.flatnonzero((parent >= 0) & (lane[parent] == lane))
+    start_ns, end_ns, lane = rows["start_ns"].copy(), rows["end_ns"].copy(), rows["lane"]
+    children = np.flatnonzero((rows["kind"] == RANGE_CODE) & (parent >= 0) & (lane[parent] == lane))
     for _ in range(len(start_ns)):
         outside = children[
             (start_ns[children] < start_ns[parent[children]])

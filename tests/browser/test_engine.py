@@ -199,10 +199,10 @@ def test_a_batch_of_another_version_is_refused_with_a_way_out(engine):
     assert engine.evaluate("E.COLUMNS_FORMAT") == FORMAT
     manifest, text = pack(random_columns(6, 20))
     said = engine.evaluate(
-        "async packed => await make([packed]).then(() => null, error => error.message)", [manifest | {"format": 2}, text]
+        "async packed => await make([packed]).then(() => null, error => error.message)", [manifest | {"format": 3}, text]
     )
-    assert "format 2" in said
-    assert "reads format 1" in said
+    assert "format 3" in said
+    assert "reads format 2" in said
     assert "save or show it again" in said
 
 

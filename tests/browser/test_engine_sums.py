@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import busy_edges, count_steps, counted_kinds, overlap, sm_time_steps, stack_sms
+from gpustreamlab.analysis import busy_edges, count_steps, counted_kinds, overlap, sm_kinds, sm_time_steps, stack_sms
 from gpustreamlab.analysis._busy import union_edges
 from gpustreamlab.draw._columns import columns_of
 from gpustreamlab.model import SPAN_KINDS
 from tests.helpers.engine import engine_page, make_columns, pack, take
+from tests.helpers.kernel_traces import MS, kernel_trace
 from tests.helpers.traces import make_trace, nested_trace, partition_trace, random_trace, repartition_trace
 
 pytestmark = pytest.mark.browser
@@ -22,7 +23,7 @@ def engine(chromium):
 
 
 def tables_of(trace, codes_lane, *, zero_ns=0):
-    counted = counted_kinds(trace)
+    counted, on_sms = counted_kinds(trace), sm_kinds(trace)
     steps = sm_time_steps(trace)
     sizes = [step.size for step in steps]
     whole = sizes[-1] if sizes[-1].name is None else None
@@ -32,8 +33,12 @@ def tables_of(trace, codes_lane, *, zero_ns=0):
         partitions.append({"text": f"{part.name} {part.granted_sms}", "sms": part.granted_sms, "band": band})
     return {
         "names": list(trace.names),
+        "lanes": [{"host": lane.kind == "host"} for lane in trace.lanes],
         "rows": [{"lane": int(lane), "overlaps": False} for lane in codes_lane],
+        "kinds": [kind.value for kind in SPAN_KINDS],
         "kind_counted": [kind in counted for kind in SPAN_KINDS],
+        "kind_on_sms": [kind in on_sms for kind in SPAN_KINDS],
+        "capture": {"windows": [[start - zero_ns, end - zero_ns] for start, end in trace.metadata.capture_windows]},
         "partitions": partitions,
         "bands": [{} for _ in sizes],
         "sm_count": 132,
@@ -108,6 +113,9 @@ BUSY_TRACES = {
     "nested": nested_trace,
     "deep": deep_trace,
     "deep kernels": lambda: deep_trace(1, tier="kernels"),
+    "kernels": kernel_trace,
+    "kernels at times": lambda: kernel_trace(windows=((0, 2 * MS), (5 * MS, 6 * MS))),
+    "deep, kernels at times": lambda: deep_trace(2, tier="kernels", capture_windows=((3_000, 9_000), (20_000, 21_500))),
     "partitions": partition_trace,
     "repartition": repartition_trace,
     "waits between": lambda: deep_trace(6, inner=()),
@@ -157,7 +165,9 @@ def test_busy_lanes_and_sms_are_those_of_python(engine, name):
 
 
 @pytest.mark.parametrize("between", [False, True])
-@pytest.mark.parametrize("name", ["deep", "deep kernels", "repartition", "flat", "100 lanes"])
+@pytest.mark.parametrize(
+    "name", ["deep", "deep kernels", "deep, kernels at times", "kernels at times", "repartition", "flat", "100 lanes"]
+)
 def test_busy_lanes_and_sms_grow_with_what_is_appended(engine, name, between):
     check_busy(engine, BUSY_TRACES[name](), chunk=37, evaluate_between=between)
 
@@ -285,7 +295,7 @@ def test_totals_of_the_whole_are_those_of_overlap(engine, name):
     expected = overlap(trace)
     assert found["wall_ns"] == expected.wall_ns
     assert [lane["busy"] for lane in found["lanes"]] == expected.busy_ns.tolist()
-    assert [lane["count"] for lane in found["lanes"]] == np.bincount(trace.lane).tolist()
+    assert [lane["count"] for lane in found["lanes"]] == np.bincount(trace.lane)[: len(expected.busy_ns)].tolist()
     for pair in found["pairs"]:
         assert pair["both_ns"] == expected.common_ns[pair["a"], pair["b"]]
         assert pair["share"] == expected.common_share[pair["a"], pair["b"]]

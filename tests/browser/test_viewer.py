@@ -477,11 +477,11 @@ def test_tables_of_another_version_are_refused_with_a_way_out(show):
     assert shown.value("gpustreamlab.TABLES_FORMAT") == FORMAT
     said = shown.value("""(() => {
       const element = document.body.appendChild(document.createElement("div"))
-      const options = {element, Bokeh, item: gslViewer.item, store: view.store, tables: {...view.tables, format: 2}}
+      const options = {element, Bokeh, item: gslViewer.item, store: view.store, tables: {...view.tables, format: 3}}
       try { new gpustreamlab.Viewer(options) } catch (error) { return [error.message, element.children.length] }
     })()""")
     assert said == [
-        "This timeline has format 2, and the viewer here reads format 1: they are of two versions of gpustreamlab. "
+        "This timeline has format 3, and the viewer here reads format 2: they are of two versions of gpustreamlab. "
         "Restart the kernel, reload the page, and save or show it again with one version.",
         0,
     ]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from gpustreamlab.draw._columns import SpanColumns, pack_columns
+from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, pack_columns
 from gpustreamlab.draw._viewer import scope, viewer_text
 
 FILES = (
@@ -19,6 +19,8 @@ HELPERS = r"""
 const bytesOf = text => Uint8Array.from(atob(text), sign => sign.charCodeAt(0))
 const ITEM_COLUMNS = ["first", "last", "left", "right", "count", "busy", "pick"]
 const ROW_FIELDS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place", "count", "busy"]
+const workOf = row => Object.fromEntries(E.WORK_COLUMNS.map(
+  name => [name, Array.from({length: row.length}, (_, index) => row.work(name, index))]))
 const list = (values, length) => Array.from({length}, (_, index) => values[index])
 const rowOf = row => Object.fromEntries(ROW_FIELDS.map(name => [name, list(row[name], row.length)]))
 const edgesOf = edges => Object.fromEntries(["x0", "row0", "x1", "row1"].map(name => [name, list(edges[name], edges.length)]))
@@ -37,7 +39,7 @@ window.make = async (packed, rows, options = {}) => {
   for (const [manifest, text] of packed) store.append(await E.readBatch(manifest, bytesOf(text)))
   return store
 }
-Object.assign(window, {bytesOf, stateOf, itemsOf, rowOf})
+Object.assign(window, {bytesOf, stateOf, itemsOf, rowOf, workOf})
 """
 
 
@@ -61,7 +63,9 @@ def make_columns(row, start_ns, end_ns, **more):
     columns |= {"row": row, "start_ns": start_ns, "end_ns": end_ns} | {
         name: np.asarray(column) for name, column in more.items()
     }
-    return SpanColumns(**{name: column[order] if name != "edges" else column for name, column in columns.items()})
+    return SpanColumns(
+        **{name: column if name in {"edges", "edge_kind"} else column[order] for name, column in columns.items()}
+    )
 
 
 def pack(columns, level=None):
@@ -71,7 +75,7 @@ def pack(columns, level=None):
 
 def take(columns, rows):
     fields = ("row", "start_ns", "end_ns", "name", "kind", "thread", "partition", "queueing_ns", "place", "count", "busy_ns")
-    return make_columns(**{name: getattr(columns, name)[rows] for name in fields})
+    return make_columns(**{name: getattr(columns, name)[rows] for name in (*fields, *WORK_DEFAULTS)})
 
 
 def random_columns(seed, count=400, *, rows=4, overlaps=False, lateness=0, merged=False):

@@ -24,6 +24,7 @@ import gpustreamlab
 from gpustreamlab import Session, magics
 from gpustreamlab.analysis import Overlap
 from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
+from gpustreamlab.spool import Spool
 from gpustreamlab.typing import Unavailable
 from scripts import bench_table
 
@@ -196,6 +197,7 @@ CLASSES = {
     "Timeline": gpustreamlab.Timeline,
     "Overlap": Overlap,
     "TraceMetadata": TraceMetadata,
+    "Spool": Spool,
 }
 
 

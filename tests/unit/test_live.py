@@ -642,7 +642,7 @@ class TestUpdater:
 
     def test_what_it_does_besides_does_not_make_its_steps_rarer(self, monkeypatch):
         clock, pauses = [0.0], []
-        monkeypatch.setattr("gpustreamlab.live._updater.time.perf_counter", lambda: clock[0])
+        monkeypatch.setattr("gpustreamlab.background.time.perf_counter", lambda: clock[0])
 
         def spend(seconds):
             clock[0] += seconds
@@ -670,7 +670,7 @@ class TestUpdater:
 
 def test_a_feed_does_not_keep_a_session_alive():
     lab = Session("sim")
-    from gpustreamlab.session import _title_of
+    from gpustreamlab.session_views import _title_of
 
     feed = LiveFeed(lab._recorder, title=_title_of(lab))
     gone = weakref.ref(lab)

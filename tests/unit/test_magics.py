@@ -3,6 +3,7 @@
 import re
 import signal
 
+import numpy as np
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
@@ -11,6 +12,7 @@ from traitlets.config import Config
 
 import gpustreamlab
 from gpustreamlab import Session
+from gpustreamlab.errors import CaptureUnavailableError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
 
@@ -554,3 +556,82 @@ def test_partitions_are_completed(shell, lab, line, expected, unexpected):
         found = {completion.text.strip() for completion in shell.Completer.completions(line, len(line))}
     assert expected <= found
     assert not unexpected & found
+
+
+# Kernels
+
+
+def kernels(lab):
+    lab.synchronize()
+    trace = lab.trace
+    return [trace.names[code] for code in trace.name[np.isin(trace.kind, (1, 2, 3))]]
+
+
+def test_kernels_are_captured_while_a_cell_runs(shell, lab):
+    run(shell, "%%gpustream copy\na = lab.xp.ones(8)")
+    result, _ = run(shell, "%%gpustream copy --kernels\nb = lab.xp.zeros(8)\n7")
+    run(shell, "%%gpustream copy\nc = lab.xp.ones(8)")
+
+    assert result.result == 7
+    assert lab.tier == "ranges"
+    assert kernels(lab) == ["memset"]
+
+
+def test_a_failing_cell_goes_back_to_what_was_captured_before(shell, lab):
+    result, _ = run(shell, "%%gpustream copy --kernels\n1 / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert lab.tier == "ranges"
+
+
+def test_a_cell_that_awaits_captures_kernels_too(shell, lab):
+    run(shell, "import asyncio")
+    run(shell, "%%gpustream copy --kernels\nawait asyncio.sleep(0)\nb = lab.xp.zeros(8)")
+    assert kernels(lab) == ["memset"]
+
+
+def test_the_kernels_of_a_cell_are_shown_below_it(shell, lab):
+    lab.capture("kernels")
+    run(shell, "%%gpustream other\na = lab.xp.ones(8)")
+    result, printed = run(shell, "%%gpustream copy --kernels --show --label step\nb = lab.xp.zeros(8)")
+
+    assert result.success
+    assert "memset" in printed
+    assert "ones" not in printed
+    assert lab.tier == "kernels"
+
+
+def test_where_kernels_cannot_be_captured_the_cell_does_not_run(shell, lab, monkeypatch):
+    def refuse():
+        raise CaptureUnavailableError("no CUPTI here")
+
+    monkeypatch.setattr(lab.backend, "activity_source", refuse)
+    result, printed = run(shell, "%%gpustream copy --kernels\nran = True")
+
+    assert "UsageError" in printed
+    assert "no CUPTI here" in printed
+    assert "ran" not in shell.user_ns
+    assert not result.success
+
+
+def test_what_is_captured_is_chosen_and_told(shell, lab):
+    assert "Captured: ranges" in run(shell, "%gpucapture")[1]
+    result, _ = run(shell, "%gpucapture kernels --no-host")
+    assert repr(result.result) == "<Capture: kernels (simulated device)>"
+    run(shell, "%%gpustream copy\na = lab.xp.ones(8)")
+    assert kernels(lab) == ["ones"]
+    assert not any(lane.name.startswith("host") for lane in lab.trace.lanes)
+    assert "kernels (simulated device)" in run(shell, "%gpulab")[1]
+    run(shell, "%gpucapture ranges")
+    assert "Captured: ranges" in run(shell, "%gpucapture")[1]
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    ("kernel", "invalid choice: 'kernel'"),
+    ("--no-host", "--no-host needs a tier"),
+    ("kernels --host", "there is no option or argument '--host'"),
+])  # fmt: skip
+def test_misuse_of_capture_is_one_line(shell, lab, line, told):
+    _, printed = run(shell, f"%gpucapture {line}")
+    assert "UsageError" in printed
+    assert told in printed
+    assert "Traceback" not in printed

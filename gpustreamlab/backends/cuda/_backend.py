@@ -14,7 +14,16 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.backends._events import EventPool
 from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
-from gpustreamlab.backends.cuda._calibrate import KERNEL_TAIL_NS, KERNEL_TAIL_SPREAD_NS, PAIR_COUNT, PairCosts, calibrate
+from gpustreamlab.backends.cuda._calibrate import (
+    KERNEL_TAIL_NS,
+    KERNEL_TAIL_SPREAD_NS,
+    PAIR_COUNT,
+    PairCost,
+    PairCosts,
+    calibrate,
+    locate_pairs,
+    run_pairs,
+)
 from gpustreamlab.backends.cuda._clock import Calibration, EventClock
 from gpustreamlab.backends.cuda._cupti import Cupti, load_cupti
 from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, anchor_launcher
@@ -70,6 +79,7 @@ class CudaBackend:
         # On the hot path of ranges, so nothing stands between: CuPy's current stream of this thread follows.
         self.select: Callable[[BackendStream], object] = self._selection.select
         self.restore: Callable[[object], None] = self._selection.restore
+        self.host_time_ns = time.perf_counter_ns
         self._is_closed = False
         self._source: CuptiSource | None = None
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
@@ -80,6 +90,7 @@ class CudaBackend:
             self._clock_stream = self._core.Device(ordinal).create_stream()
             self._clock_lane = SimpleNamespace(cupy=self.xp.cuda.Stream.from_external(self._clock_stream))
             self._clock = self._start_clock()
+            self._pair_costs = PairCosts(self._locate_pairs())
         self._injection = NvtxInjection()
         domain = open_domain()
         self._attributes = domain.get_event_attributes
@@ -88,7 +99,6 @@ class CudaBackend:
         self.acquire_event = self._events.acquire
         self.release_events = self._events.release
         self.map_error = map_error
-        self.host_time_ns = time.perf_counter_ns
 
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
@@ -162,7 +172,7 @@ class CudaBackend:
     def _calibrate_again(self) -> None:
         """Measure what a pair of events costs from now on: kernels that are recorded start a little later."""
         with mapped_errors("Measuring the cost of events"), self._device_scope():
-            self._pair_costs.note(self.host_time_ns(), self._calibrate().pair_ns)
+            self._pair_costs.note(self.host_time_ns(), self._locate_pairs())
 
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again."""
@@ -172,13 +182,12 @@ class CudaBackend:
     def resolve(self, starts: Sequence[Any], ends: Sequence[Any], queued_host_ns: Int64Array) -> RangeTimes:
         """Turn finished event pairs into times, corrected for the pair's own cost.
 
-        On this clock an event behind a kernel stands where the kernel's last instruction did (see `Calibration`), so all that a
-        pair costs lies before the first kernel. A kernel ends a little after its last instruction.
+        Where two events stand around a kernel was measured; a kernel ends a little after its last instruction.
         """
         with mapped_errors("Reading the times of finished ranges"):
             times = self._clock.place(starts, ends, queued_host_ns)
-        start_ns = times.start_ns + self._pair_costs.at(queued_host_ns)
-        end_ns = times.end_ns + self._tail_ns
+        start_ns = times.start_ns + self._pair_costs.before_ns(queued_host_ns)
+        end_ns = times.end_ns - self._pair_costs.after_ns(queued_host_ns) + self._tail_ns
         # A range that holds no device work is shorter than the events' own cost: it becomes an instant.
         middle_ns = (times.start_ns + times.end_ns) // 2
         empty = end_ns < start_ns
@@ -192,7 +201,7 @@ class CudaBackend:
             epoch_unix_ns=self._epoch_unix_ns,
             clock_error_ns=self._clock.error_ns,
             range_error_ns=calibration.pair_spread_ns + KERNEL_TAIL_SPREAD_NS,
-            range_correction_ns=self._pair_costs.last_ns - self._tail_ns,
+            range_correction_ns=sum(self._pair_costs.last) - self._tail_ns,
             host_error_ns=self._clock.host_error_ns,
         )
 
@@ -320,7 +329,6 @@ class CudaBackend:
 
     def _start_clock(self) -> EventClock:
         calibration = self._calibrate()
-        self._pair_costs = PairCosts(calibration.pair_ns)
         clock = EventClock(
             record=self._record_anchor,
             record_burst=self._record_burst,
@@ -338,6 +346,25 @@ class CudaBackend:
             spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
             times=times,
         )
+
+    def _locate_pairs(self) -> PairCost:
+        times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
+
+        def run() -> tuple[list[Any], list[Any]]:
+            return run_pairs(
+                self._clock_stream,
+                create_event=self._events.acquire,
+                spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
+            )
+
+        for events in run():  # CUPTI, just switched on, and a cold card hold up the first work by 200 us
+            self._events.release(events)
+        self._clock.tick(self.host_time_ns())
+        starts, ends = run()
+        queued_ns = np.full(len(starts), self.host_time_ns(), np.int64)
+        cost = locate_pairs(self._clock.place(starts, ends, queued_ns), times.astype(np.int64) - self._clock.origin_timer_ns)
+        self._events.release((*starts, *ends))
+        return cost
 
     def _make_source(self, cupti: Cupti) -> CuptiSource:
         clock = CuptiClock(

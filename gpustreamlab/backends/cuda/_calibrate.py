@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpustreamlab.backends._protocol import RangeTimes
 from gpustreamlab.backends.cuda._clock import Calibration, find_tick_ns
 from gpustreamlab.typing import Int64Array
 
@@ -23,39 +24,55 @@ KERNEL_TAIL_SPREAD_NS = 300
 """How far that varies with the kernel's size: 576 to 992 ns on an H200."""
 
 
+class PairCost(NamedTuple):
+    """Where two events stand that are recorded around a kernel, on the session's clock."""
+
+    before_ns: int
+    """How long before the kernel's first instruction the first one stands."""
+    after_ns: int
+    """How long after its last instruction the second one stands."""
+
+
 class PairCosts:
-    """What a pair of events cost at which time: kernels that are recorded start a little later than others.
+    """What a pair of events cost at which time: it is more while kernels are recorded.
 
     Parameters
     ----------
-    first_ns
-        The cost at the beginning, in ns.
+    first
+        The cost at the beginning.
 
     Examples
     --------
-    >>> costs = PairCosts(3_500)
-    >>> costs.note(1_000, 4_000)
-    >>> costs.at(np.array([999, 1_000, 2_000])).tolist()
-    [3500, 4000, 4000]
+    >>> costs = PairCosts(PairCost(3_500, 0))
+    >>> costs.note(1_000, PairCost(3_600, 500))
+    >>> costs.before_ns(np.array([999, 1_000, 2_000])).tolist(), costs.last.after_ns
+    ([3500, 3600, 3600], 500)
     """
 
-    def __init__(self, first_ns: int) -> None:
+    def __init__(self, first: PairCost) -> None:
         self._since_ns = np.array([-(2**62)], np.int64)
-        self._cost_ns = np.array([first_ns], np.int64)
+        self._costs_ns = np.array([first], np.int64)
 
     @property
-    def last_ns(self) -> int:
-        """The cost now, in ns."""
-        return int(self._cost_ns[-1])
+    def last(self) -> PairCost:
+        """The cost now."""
+        return PairCost(*self._costs_ns[-1].tolist())
 
-    def note(self, host_ns: int, cost_ns: int) -> None:
+    def note(self, host_ns: int, cost: PairCost) -> None:
         """Note the cost of pairs that are opened from a host time on."""
         self._since_ns = np.append(self._since_ns, host_ns)
-        self._cost_ns = np.append(self._cost_ns, cost_ns)
+        self._costs_ns = np.append(self._costs_ns, np.array([cost], np.int64), axis=0)
 
-    def at(self, host_ns: Int64Array) -> Int64Array:
-        """Return the cost of pairs that were opened at these host times; shape (n,), int64, in ns."""
-        found: Int64Array = self._cost_ns[np.searchsorted(self._since_ns, host_ns, side="right") - 1]
+    def before_ns(self, host_ns: Int64Array) -> Int64Array:
+        """Return `PairCost.before_ns` of pairs that were opened at these host times; shape (n,), int64."""
+        return self._at(host_ns, 0)
+
+    def after_ns(self, host_ns: Int64Array) -> Int64Array:
+        """Return `PairCost.after_ns` of pairs that were opened at these host times; shape (n,), int64."""
+        return self._at(host_ns, 1)
+
+    def _at(self, host_ns: Int64Array, part: int) -> Int64Array:
+        found: Int64Array = self._costs_ns[np.searchsorted(self._since_ns, host_ns, side="right") - 1, part]
         return found
 
 
@@ -85,15 +102,7 @@ def calibrate(
     The pairs are queued behind a longer kernel, so what is measured is the events' cost on a busy stream, not the host's
     speed. Kernels time themselves with ``%globaltimer``, which ticks as the event clock does (checked by the GPU tests).
     """
-    starts = [create_event() for _ in range(PAIR_COUNT)]
-    ends = [create_event() for _ in range(PAIR_COUNT)]
-    for _ in range(2):  # the first round loads the kernel
-        spin(GATE_NS, 0)
-        for row in range(PAIR_COUNT):
-            stream.record(starts[row])
-            spin(SPIN_NS, row)
-            stream.record(ends[row])
-        stream.sync()
+    starts, ends = run_pairs(stream, create_event=create_event, spin=spin)
     began_ns, ended_ns = times.astype(np.int64).T
     pair_ns = _distances_ns(ends, starts) - (ended_ns - began_ns)
     behind_ns = _distances_ns(ends, [ends[0]] * PAIR_COUNT) - (ended_ns - ended_ns[0])
@@ -107,6 +116,35 @@ def calibrate(
     for event in (*starts, *ends):
         event.close()
     return calibration
+
+
+def run_pairs(stream: Any, *, create_event: Callable[[], Any], spin: Callable[[int, int], None]) -> tuple[list[Any], list[Any]]:
+    """Run kernels that time themselves between pairs of events, in a full queue, and return the events."""
+    starts = [create_event() for _ in range(PAIR_COUNT)]
+    ends = [create_event() for _ in range(PAIR_COUNT)]
+    for _ in range(2):  # the first round loads the kernel
+        spin(GATE_NS, 0)
+        for row in range(PAIR_COUNT):
+            stream.record(starts[row])
+            spin(SPIN_NS, row)
+            stream.record(ends[row])
+        stream.sync()
+    return starts, ends
+
+
+def locate_pairs(places: RangeTimes, timers_ns: Int64Array) -> PairCost:
+    """Return where pairs of events stand around their kernels (medians).
+
+    Parameters
+    ----------
+    places
+        The events' own times on the session's clock.
+    timers_ns : ndarray of int64, shape (n, 2)
+        When each kernel ran its first and last instruction, on the same clock.
+    """
+    before_ns = np.median(timers_ns[:, 0] - places.start_ns)
+    after_ns = np.median(places.end_ns - timers_ns[:, 1])
+    return PairCost(round(before_ns), round(after_ns))
 
 
 def _distances_ns(events: list[Any], origins: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:

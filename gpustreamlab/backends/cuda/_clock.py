@@ -9,6 +9,7 @@ longer pause the anchor is placed by the card's own ``%globaltimer`` instead, re
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -29,6 +30,8 @@ KEPT_ANCHORS = 4_096
 """Anchors kept for ranges that end late: 17 minutes of uninterrupted recording."""
 HOST_DRIFT_PPM = 20
 """Assumed bound on how fast host and card clocks drift apart; 6 ppm were seen on an H200."""
+PROMPT_NS = 900
+"""How far the delays of events behind small kernels are apart where nothing holds them up."""
 HOST_WINDOW = 4
 """Anchors on either side whose smallest latency places host times."""
 
@@ -47,7 +50,7 @@ class Burst:
     """Several events, each behind a kernel that stored ``%globaltimer``: the way across a pause.
 
     A card that has been idle is slow to fetch commands: now and then an event comes 10 us after the kernel in front of it
-    (seen on an H200). Of several, the one with the median delay is an anchor.
+    (seen on an H200). Of several, the one with the median delay among those that are not late is an anchor.
     """
 
     events: list[Any]
@@ -155,7 +158,8 @@ class EventClock:
     def place_host(self, asked_host_ns: int) -> int:
         """Put a host time on this clock, within `host_error_ns`."""
         with self._lock:
-            self._settle()
+            with contextlib.suppress(Exception):  # a device that has failed tells nothing new; what is known still places it
+                self._settle()
             host_ns = np.array([anchor.host_ns for anchor in self._anchors], np.int64)
             device_ns = np.array([anchor.device_ns for anchor in self._anchors], np.int64)
         asked = np.array([asked_host_ns], np.int64)
@@ -215,7 +219,7 @@ class EventClock:
         first = burst.events[0]
         event_ns = self._snap(np.array([event - first for event in burst.events]))
         began_ns, ended_ns = burst.timers.astype(np.int64).T
-        row = row_of_median(event_ns - (ended_ns - ended_ns[0]))
+        row = row_of_prompt_median(event_ns - (ended_ns - ended_ns[0]))
         self._release(burst.events[:row] + burst.events[row + 1 :])
         return Anchor(burst.events[row], burst.host_ns + int(ended_ns[row] - began_ns[0])), int(ended_ns[row])
 
@@ -250,15 +254,19 @@ def snap_to_ticks(elapsed_ms: np.ndarray[Any, np.dtype[np.float64]], tick_ns: in
     return np.rint(elapsed_ms * (1e6 / tick_ns)).astype(np.int64) * tick_ns
 
 
-def row_of_median(values: Int64Array) -> int:
-    """Return the row whose value is the median, the lower one of two.
+def row_of_prompt_median(late_ns: Int64Array) -> int:
+    """Return the row whose value is the median of those that are not late, the lower one of two.
+
+    In a full queue an event stands 0 to 900 ns behind its kernel (H200). On a cold card, or where CUPTI is just being set up,
+    most of a burst may come 20 to 200 us late, and nothing is early: what is more than `PROMPT_NS` behind the first is left out.
 
     Examples
     --------
-    >>> row_of_median(np.array([5, 900, 3, 4]))
+    >>> row_of_prompt_median(np.array([5, 203_000, 3, 4, 203_100, 203_050]))
     3
     """
-    return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
+    prompt = np.flatnonzero(late_ns <= late_ns.min() + PROMPT_NS)
+    return int(prompt[np.argsort(late_ns[prompt], kind="stable")[(len(prompt) - 1) // 2]])
 
 
 def rounding_ns(step_ns: int, tick_ns: int) -> int:

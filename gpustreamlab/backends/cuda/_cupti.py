@@ -16,10 +16,8 @@ from typing import Any
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, RecordKind
 from gpustreamlab.backends.cuda._cupti_layouts import Layouts, find_layouts
+from gpustreamlab.backends.cuda._import import cupti_line, exact_cupti_line
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
-
-EXTRA_LINE = "pip install 'gpustreamlab[cupti]'"
-"""What to type where CUPTI is missing."""
 
 MULTIPLE_SUBSCRIBERS = 39
 """What subscribing gives where another client holds the one place. Source: ``cupti_result.h``."""
@@ -28,16 +26,22 @@ NOT_COMPATIBLE = 14
 INSUFFICIENT_PRIVILEGES = 35
 """What CUPTI gives where only administrators may profile."""
 
+_FIRST_WITH_NUMBER = 130_000
+"""From CUDA 13.0 on CUPTI's API version holds the CUDA version."""
 _LAST_CALLBACK = 2_000
 """No CUDA function has a higher callback id; about 900 are in use."""
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 _CLASSES = (
-    (CallClass.LAUNCH, re.compile(r"(Launch(Cooperative)?(Kernel|KernelEx|KernelExC)|GraphLaunch)")),
+    (CallClass.LAUNCH, re.compile(r"Launch(Grid(Async)?|(Cooperative)?Kernel(Ex|ExC|MultiDevice)?)?|GraphLaunch")),
     (CallClass.LAUNCH, re.compile(r"(Memcpy|Memset)\w*")),
     (CallClass.SYNCHRONIZE, re.compile(r"(Stream|Device|Ctx|Event|Thread)Synchronize")),
-    (CallClass.MEMORY, re.compile(r"(Malloc|MemAlloc|Free|MemFree)(Async|Managed|Pitch|Host|FromPoolAsync)?")),
-    (CallClass.EVENT, re.compile(r"StreamWaitEvent")),
+    (
+        CallClass.MEMORY,
+        re.compile(r"(Malloc|MemAlloc|Free|MemFree)(Async|Managed|Pitch|Host|FromPoolAsync|3D|Array|MipmappedArray)?"),
+    ),
+    (CallClass.MEMORY, re.compile(r"(Mem)?HostAlloc")),
+    (CallClass.EVENT, re.compile(r"(Stream|Ctx|GreenCtx)WaitEvent")),
 )
 """What calls are recorded, by their names without ``cu`` and ``cuda``. Recorded events are in records of their own kind."""
 
@@ -82,8 +86,9 @@ class Cupti:
     @property
     def title(self) -> str:
         """Name and version as people write it, for example ``"CUPTI 13.0"``."""
-        major, minor = (self.version // 10_000, self.version // 100 % 100) if self.version > 10_000 else (12, 0)
-        return f"CUPTI {major}.{minor}" if self.version > 10_000 else f"CUPTI 12 (API {self.version})"
+        if self.version < _FIRST_WITH_NUMBER:
+            return f"CUPTI 12 (API {self.version})"
+        return f"CUPTI {self.version // 10_000}.{self.version // 100 % 100}"
 
     def call(self, name: str, *arguments: Any) -> int:
         """Call a function and return its result code, 0 for success; -1 where this version has no such function."""
@@ -104,7 +109,7 @@ class Cupti:
         if code == INSUFFICIENT_PRIVILEGES:
             return f"{name}. Allow it for users: https://developer.nvidia.com/ERR_NVGPUCTRPERM"
         if code == NOT_COMPATIBLE:
-            return f"{name}. Install the CUPTI of the driver's CUDA version: {EXTRA_LINE}"
+            return f"{name}. Install the CUPTI of the driver's CUDA version: {exact_cupti_line()}"
         return name
 
     def is_held_by_another(self) -> bool:
@@ -131,14 +136,23 @@ class Cupti:
         """Record the calls that launch, wait or allocate, and no others where this version can tell them apart."""
         self.enable((RecordKind.DRIVER, RecordKind.RUNTIME))
         # Enabling single functions alone is accepted by 13.0 and records nothing; leaving all others out works.
-        for domain, setter in _SETTERS.items():
-            for number in self._callbacks[domain] - self.call_classes[domain].keys():
-                if self.call(setter, ctypes.c_uint32(number), ctypes.c_uint8(0)) == -1:
-                    return
+        self._set_other_calls(is_on=0)
 
     def disable_calls(self) -> None:
         """Record no calls."""
+        self.include_other_calls()
         self.disable((RecordKind.DRIVER, RecordKind.RUNTIME))
+
+    def include_other_calls(self) -> None:
+        """Leave no calls out any more: who records them next, for example torch.profiler, must find all of them."""
+        self._set_other_calls(is_on=1)
+
+    def _set_other_calls(self, *, is_on: int) -> None:
+        """Let the functions that we do not record be left out of the calls, or be among them again."""
+        for domain, setter in _SETTERS.items():
+            for number in self._callbacks[domain] - self.call_classes[domain].keys():
+                if self.call(setter, ctypes.c_uint32(number), ctypes.c_uint8(is_on)) == -1:
+                    return
 
     def call_name(self, domain: CallbackDomain, number: int) -> str:
         """Return a function's name as it is called in programs, for example ``"cudaLaunchKernel"``."""
@@ -198,7 +212,7 @@ def load_cupti() -> Cupti:
                 library = ctypes.CDLL(path)
             except OSError as error:
                 raise MissingExtraError(
-                    f"CUPTI cannot be loaded ({error}). Install it with: {EXTRA_LINE}", name="cupti"
+                    f"CUPTI cannot be loaded ({error}). Install it with: {cupti_line()}", name="cupti"
                 ) from error
             _loaded["cupti"] = Cupti(library, path)
         return _loaded["cupti"]
@@ -227,6 +241,6 @@ def find_installed() -> str:
         found = pathfinder.load_nvidia_dynamic_lib("cupti").abs_path
     except Exception as error:
         raise MissingExtraError(
-            f"CUPTI, which tells of every kernel, is not installed. Install it with: {EXTRA_LINE}", name="cupti"
+            f"CUPTI, which tells of every kernel, is not installed. Install it with: {cupti_line()}", name="cupti"
         ) from error
     return str(found)

@@ -12,6 +12,8 @@ from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind, SynchronizationKind
 from gpustreamlab.backends.cuda._cupti_records import Columns, Records
 from gpustreamlab.backends.cuda._cupti_work import Texts
+from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
+from gpustreamlab.backends.cuda._own_calls import OwnCalls
 from gpustreamlab.typing import Int64Array
 
 OPEN_MARKERS = 65_536
@@ -34,10 +36,22 @@ class CallReader:
     def __init__(self, cupti: Cupti) -> None:
         self._cupti = cupti
 
-    def read(self, records: Records, texts: Texts, unwanted: Int64Array) -> CallBatch:
-        """Return the calls, without those of unwanted correlations; times stay CUPTI's."""
+    def read(self, records: Records, texts: Texts, own: OwnCalls, *, wall_ns: int) -> CallBatch:
+        """Return the calls but own ones; `start_ns` and `end_ns` stay CUPTI's.
+
+        Parameters
+        ----------
+        records
+            What was parsed.
+        texts
+            Takes the functions' names.
+        own
+            Tells own calls.
+        wall_ns
+            The wall clock minus the host's clock.
+        """
         parts = [
-            self._part(records.columns[kind], domain, texts, unwanted)
+            self._part(records.columns[kind], domain, texts, own, wall_ns)
             for kind, domain in _DOMAINS.items()
             if kind in records.columns
         ]
@@ -48,21 +62,23 @@ class CallReader:
         joined["size_bytes"] = sizes(joined["correlation"])
         return CallBatch(**joined)
 
-    def _part(self, columns: Columns, domain: CallbackDomain, texts: Texts, unwanted: Int64Array) -> dict[str, Int64Array]:
+    def _part(
+        self, columns: Columns, domain: CallbackDomain, texts: Texts, own: OwnCalls, wall_ns: int
+    ) -> dict[str, Int64Array]:
         numbers, place = distinct(columns["cbid"].astype(np.int64))
         classes = self._cupti.call_classes[domain]
         kind = np.array([classes.get(number, -1) for number in numbers.tolist()], np.int64)[place]
         correlation = columns["correlationId"].astype(np.int64)
-        kept = (kind >= 0) & (columns["end"] > 0)
-        if len(unwanted):
-            kept &= ~np.isin(correlation, unwanted)
+        thread = columns["threadId"].astype(np.int64) & 0xFFFF_FFFF
+        kept = (kind >= 0) & (columns["start"] > 0) & (columns["end"] > 0)
+        kept &= ~own.are_own(thread=thread, start_host_ns=columns["start"] - wall_ns, correlation=correlation)
         named = [texts.name(self._cupti.call_name(domain, n)) if n in classes else -1 for n in numbers.tolist()]
         start_ns = columns["start"][kept].astype(np.int64)
         return {
             "start_ns": start_ns,
             "end_ns": np.maximum(columns["end"][kept].astype(np.int64), start_ns),
-            "start_host_ns": start_ns,
-            "thread": columns["threadId"][kept].astype(np.int64) & 0xFFFF_FFFF,
+            "start_host_ns": start_ns - wall_ns,
+            "thread": thread[kept],
             "name": np.array(named, np.int64)[place][kept],
             "call_class": kind[kept],
             "correlation": correlation[kept],
@@ -192,4 +208,4 @@ class MarkerReader:
     def _begin(self, number: int, at_ns: int, thread: int, domain: str, text: str) -> None:
         while len(self._open) >= OPEN_MARKERS:
             del self._open[next(iter(self._open))]
-        self._open[number] = (at_ns, thread, f"{domain}: {text}" if domain else text)
+        self._open[number] = (at_ns, thread, f"{domain}: {text}" if domain not in {"", DEFAULT_DOMAIN} else text)

@@ -29,7 +29,7 @@ def active_client(cupti: Cupti) -> str:
     injected = next((name for name in _NSYS if os.environ.get(name)), "")
     if injected:
         return f"an injected profiler is active ({injected} is set); run without it"
-    if "cupti" in sys.modules:
+    if sys.modules.get("cupti") is not None:
         return "cupti-python is imported in this process and may be collecting; restart without it"
     if cupti.is_held_by_another() and "torch" not in sys.modules:
         return "another profiler has subscribed to CUPTI in this process"

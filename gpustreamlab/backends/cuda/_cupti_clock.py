@@ -27,6 +27,12 @@ SLOPE_SPAN_NS = 2_000_000_000
 """Beyond the last anchor the drift goes on as it was over this time before it."""
 LEAST_SPAN_NS = 20_000_000
 """No drift is told from anchors nearer to each other."""
+UNKNOWN_DRIFT_PPM = 10
+"""How fast CUPTI's times may drift away where that has not been measured; 1 to 3 were seen on an H200."""
+CLOSE_ANCHORS_NS = 10_000_000_000
+"""Between anchors this near to each other the drift changes little; farther ones lie on either side of a pause."""
+CURVE_SHARE = 4
+"""Where the drift changes, what lies between two anchors is off by less than this part of what lies a step beyond."""
 GRAIN_NS = 64
 """Two steps of the card's timer: CUPTI's start of a kernel and the kernel's own reading differ by up to one each."""
 
@@ -71,6 +77,8 @@ class CuptiClock:
         self._behind_ns: Int64Array = np.empty(0, np.int64)
         """By how much CUPTI's time is ahead of the session's clock at each anchor."""
         self._worst_ns = 0
+        self._farthest_ns = 0
+        """How far beyond the last anchor times were placed."""
         self._tails_ns: deque[int] = deque(maxlen=64)
         self.last_seen_host_ns = 0
         """When the newest anchor that has come back was launched, by the host's clock."""
@@ -82,8 +90,10 @@ class CuptiClock:
 
     @property
     def error_ns(self) -> int:
-        """Bound on the error of a placed time, in ns: the timer's grain, and how far off the last anchors were."""
-        return GRAIN_NS + self._worst_ns
+        """Bound on the error of every time placed so far, in ns: the timer's grain, and how far off the anchors were."""
+        with self._lock:
+            # How far off what lies beyond the last anchor is, will be known with the next one.
+            return GRAIN_NS + max(self._worst_ns, int(self._farthest_ns * self._slope_error(last=True)))
 
     @property
     def oldest_waiting_host_ns(self) -> int | None:
@@ -115,7 +125,7 @@ class CuptiClock:
             waiting = {sent.tag: sent for sent in self._sent}
             for start, end, number in zip(start_ns.tolist(), end_ns.tolist(), tag.tolist(), strict=True):
                 sent = waiting.pop(number, None)
-                if sent is not None:
+                if sent is not None and sent.timers[0]:
                     began, ended = sent.timers.tolist()
                     self._add(start, began - self._origin_timer_ns)
                     self._tails_ns.append(end - start - (ended - began))
@@ -125,14 +135,23 @@ class CuptiClock:
     def place(self, cupti_ns: Int64Array) -> Int64Array:
         """Put CUPTI's times on the session's clock; shape (n,), int64."""
         with self._lock:
+            if len(cupti_ns) and len(self._cupti_ns):
+                self._farthest_ns = max(self._farthest_ns, int(cupti_ns.max() - self._cupti_ns[-1]))
+                before_ns = int(self._cupti_ns[0] - cupti_ns.min())
+                self._worst_ns = max(self._worst_ns, int(before_ns * self._slope_error(last=False)))
             return cupti_ns - self._ahead_at(cupti_ns)
 
     def _add(self, cupti_ns: int, clock_ns: int) -> None:
         ahead_ns = cupti_ns - clock_ns
-        if len(self._cupti_ns) >= 2 and self._cupti_ns[-1] - self._cupti_ns[0] >= LEAST_SPAN_NS:
-            expected = int(self._ahead_at(np.array([cupti_ns], np.int64))[0])
-            # What interpolating between this and the last one may be off is less than what extrapolating was.
-            self._worst_ns = max(abs(ahead_ns - expected), self._worst_ns * 63 // 64)
+        step_ns = cupti_ns - int(self._cupti_ns[-1]) if len(self._cupti_ns) else 0
+        if step_ns > 0:
+            off_ns = abs(ahead_ns - int(self._ahead_at(np.array([cupti_ns], np.int64))[0]))
+            # What was placed beyond the last anchor was off in proportion to how far beyond it was.
+            beyond_ns = off_ns * min(step_ns, self._farthest_ns) // step_ns
+            beyond_ns += int(max(0, self._farthest_ns - step_ns) * self._slope_error(last=True))
+            is_curve = len(self._cupti_ns) > 1 and step_ns < CLOSE_ANCHORS_NS
+            self._worst_ns = max(self._worst_ns, beyond_ns, off_ns // CURVE_SHARE if is_curve else 0)
+            self._farthest_ns = 0
         at = int(np.searchsorted(self._cupti_ns, cupti_ns))
         self._cupti_ns = np.insert(self._cupti_ns, at, cupti_ns)[-KEPT_ANCHORS:]
         self._behind_ns = np.insert(self._behind_ns, at, ahead_ns)[-KEPT_ANCHORS:]
@@ -140,31 +159,42 @@ class CuptiClock:
     def _ahead_at(self, cupti_ns: Int64Array) -> Int64Array:
         """Return by how much CUPTI's time is ahead of the clock at these times."""
         known = self._cupti_ns
-        if not len(known):
+        if not len(known) or not len(cupti_ns):
             return np.zeros(len(cupti_ns), np.int64)
-        base = int(known[0])
-        # Differences from the first anchor are small enough for float64 to be exact to the nanosecond.
-        ahead = np.interp(
-            (cupti_ns - base).astype(np.float64),
-            (known - base).astype(np.float64),
-            (self._behind_ns - self._behind_ns[0]).astype(np.float64),
+        low = max(0, int(np.searchsorted(known, cupti_ns.min())) - 1)
+        near, ahead = known[low : int(np.searchsorted(known, cupti_ns.max())) + 1], self._behind_ns[low:]
+        # Differences from an anchor nearby are small enough for float64 to be exact to the nanosecond.
+        drift = np.interp(
+            (cupti_ns - near[0]).astype(np.float64),
+            (near - near[0]).astype(np.float64),
+            (ahead[: len(near)] - ahead[0]).astype(np.float64),
         )
-        after, before = np.maximum(0, cupti_ns - int(known[-1])), np.maximum(0, base - cupti_ns)
-        ahead += after * self._slope(last=True) - before * self._slope(last=False)
-        placed: Int64Array = np.rint(ahead).astype(np.int64) + int(self._behind_ns[0])
+        after, before = np.maximum(0, cupti_ns - known[-1]), np.maximum(0, known[0] - cupti_ns)
+        drift += after * self._slope(last=True) - before * self._slope(last=False)
+        placed: Int64Array = np.rint(drift).astype(np.int64) + ahead[0]
         return placed
 
     def _slope(self, *, last: bool) -> float:
         """Return how fast the two drift apart at the last or first anchors, in ns a ns; 0 where that is not known yet."""
-        known = self._cupti_ns
-        if last:
-            near = int(np.searchsorted(known, known[-1] - SLOPE_SPAN_NS))
-            first, second = min(near, len(known) - 1), len(known) - 1
-        else:
-            far = int(np.searchsorted(known, known[0] + SLOPE_SPAN_NS))
-            first, second = 0, min(far, len(known) - 1)
-        span = int(known[second] - known[first])
+        first, second = self._slope_anchors(last=last)
+        span = int(self._cupti_ns[second] - self._cupti_ns[first])
         return int(self._behind_ns[second] - self._behind_ns[first]) / span if span >= LEAST_SPAN_NS else 0.0
+
+    def _slope_anchors(self, *, last: bool) -> tuple[int, int]:
+        """Return which two anchors tell the drift: about `SLOPE_SPAN_NS` apart, never the same one where there are two."""
+        known, end = self._cupti_ns, len(self._cupti_ns) - 1
+        if last:
+            return max(0, min(int(np.searchsorted(known, known[-1] - SLOPE_SPAN_NS)), end - 1)), end
+        return 0, min(int(np.searchsorted(known, known[0] + SLOPE_SPAN_NS)), end)
+
+    def _slope_error(self, *, last: bool) -> float:
+        """Return how far off the drift at the last or first anchors may be, in ns a ns."""
+        unknown = UNKNOWN_DRIFT_PPM * 1e-6
+        if not len(self._cupti_ns):
+            return unknown
+        first, second = self._slope_anchors(last=last)
+        span = int(self._cupti_ns[second] - self._cupti_ns[first])
+        return min(unknown, 2 * GRAIN_NS / span) if span >= LEAST_SPAN_NS else unknown
 
 
 def wall_minus_host_ns(wall_time_ns: Callable[[], int], host_time_ns: Callable[[], int]) -> int:

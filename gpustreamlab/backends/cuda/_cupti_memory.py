@@ -11,7 +11,6 @@ from gpustreamlab.backends.cuda._cupti_constants import MemoryOperation, RecordK
 from gpustreamlab.backends.cuda._cupti_records import Records
 from gpustreamlab.backends.cuda._cupti_work import Texts
 from gpustreamlab.backends.cuda._pool_watch import RESERVED, PoolWatch
-from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.typing import Int64Array
 
 ASYNC_USED = "async_used_bytes"
@@ -27,14 +26,13 @@ class MemoryReader:
     ----------
     watch
         Follows CuPy's pool.
-    key_of
-        Returns context and stream of a ``cudaStream_t``.
+    ordinal
+        The CUDA device.
     """
 
-    def __init__(self, watch: PoolWatch, key_of: Callable[[int], tuple[int, int]]) -> None:
+    def __init__(self, watch: PoolWatch, *, ordinal: int) -> None:
         self._watch = watch
-        self._key_of = key_of
-        self._keys: dict[int, tuple[int, int] | None] = {}
+        self._ordinal = ordinal
         self._blocks: dict[int, tuple[int, int, int]] = {}
         self._used: dict[tuple[int, int], int] = {}
 
@@ -52,39 +50,30 @@ class MemoryReader:
         wall_ns
             The wall clock minus the host's clock.
         """
-        rows = self._async_rows(records, texts)
+        rows = self._async_rows(records, texts, wall_ns)
         rows += self._pool_rows(texts, wall_ns)
         time_ns, context, stream, name, value = np.array(rows, np.int64).reshape(-1, 5).T.copy()
         return MemoryBatch(time_ns=place(time_ns), context=context, stream=stream, name=name, value=value.astype(np.float64))
 
     def _pool_rows(self, texts: Texts, wall_ns: int) -> list[tuple[int, int, int, int, int]]:
-        rows = []
-        for sample in self._watch.take():
-            key = self._known_key(sample.handle)
-            if key is not None:
-                rows.append((sample.host_ns + wall_ns, *key, texts.name(sample.name), sample.value_bytes))
-        return rows
+        return [
+            (sample.host_ns + wall_ns, *sample.key, texts.name(sample.name), sample.value_bytes)
+            for sample in self._watch.take()
+        ]
 
-    def _known_key(self, handle: int) -> tuple[int, int] | None:
-        if handle not in self._keys:
-            try:
-                self._keys[handle] = self._key_of(handle)
-            except GPUStreamLabError:
-                self._keys[handle] = None  # the stream is gone
-        return self._keys[handle]
-
-    def _async_rows(self, records: Records, texts: Texts) -> list[tuple[int, int, int, int, int]]:
+    def _async_rows(self, records: Records, texts: Texts, wall_ns: int) -> list[tuple[int, int, int, int, int]]:
         columns = records.columns.get(RecordKind.MEMORY2)
         if columns is None:
             return []
         order = np.argsort(columns["timestamp"], kind="stable")
+        order = order[columns["deviceId"][order] == self._ordinal]
         fields = ("timestamp", "memoryOperationType", "isAsync", "address", "bytes", "contextId", "streamId")
         rows = []
         for at_ns, operation, is_async, address, size, context, stream in zip(
             *(columns[name][order].tolist() for name in fields), strict=True
         ):
             if operation == MemoryOperation.RELEASE:
-                self._watch.note_gone(RESERVED, address)
+                self._watch.note_gone(RESERVED, address, at_host_ns=at_ns - wall_ns)
             held = self._follow(operation, is_async=bool(is_async), address=address, block=(context, stream, size))
             if held is not None:
                 rows.append((at_ns, held[0], held[1], texts.name(ASYNC_USED), self._used[held]))
@@ -92,13 +81,19 @@ class MemoryReader:
 
     def _follow(self, operation: int, *, is_async: bool, address: int, block: tuple[int, int, int]) -> tuple[int, int] | None:
         """Take an allocation or release in stream order; return the stream whose sum has changed."""
-        if operation == MemoryOperation.ALLOCATION and is_async and len(self._blocks) < FOLLOWED_BLOCKS:
+        if operation == MemoryOperation.ALLOCATION and is_async:
+            self._take_out(address)  # its release was not told of
+            if len(self._blocks) >= FOLLOWED_BLOCKS:
+                return None
             self._blocks[address] = block
-            key, change = block[:2], block[2]
-        elif operation == MemoryOperation.RELEASE and address in self._blocks:
-            context, stream, size = self._blocks.pop(address)
-            key, change = (context, stream), -size
-        else:
+            self._used[block[:2]] = self._used.get(block[:2], 0) + block[2]
+            return block[:2]
+        return self._take_out(address) if operation == MemoryOperation.RELEASE else None
+
+    def _take_out(self, address: int) -> tuple[int, int] | None:
+        """Forget an allocation; return the stream that holds less now."""
+        if address not in self._blocks:
             return None
-        self._used[key] = max(0, self._used.get(key, 0) + change)
-        return key
+        context, stream, size = self._blocks.pop(address)
+        self._used[context, stream] -= size
+        return context, stream

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from gpustreamlab.backends._activity import Activities, StreamFacts
+from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBatch, StreamFacts, WorkBatch
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
@@ -26,9 +29,10 @@ from gpustreamlab.backends.cuda._cupti_streams import StreamBook
 from gpustreamlab.backends.cuda._cupti_strings import StringReader
 from gpustreamlab.backends.cuda._cupti_work import Texts, kernel_rows, work_batch
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
+from gpustreamlab.backends.cuda._own_calls import OwnCalls
 from gpustreamlab.backends.cuda._pool_watch import PoolWatch
-from gpustreamlab.errors import CaptureUnavailableError, DeviceError
-from gpustreamlab.typing import BoolArray, Int64Array
+from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
+from gpustreamlab.typing import BoolArray
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +49,9 @@ WISHED_KINDS = (
 )
 """What a version lacks of these is left out. Not `KERNEL`: that makes kernels run one after the other."""
 
+UNSHARED_KINDS = (RecordKind.MARKER, RecordKind.MEMORY2, RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT)
+"""What torch.profiler does not ask for: what of it is on is ours, also while it runs."""
+
 ANCHOR_EVERY_NS = 1_000_000_000
 """Host time between two anchors of the clock."""
 FIRST_ANCHORS = 8
@@ -53,12 +60,16 @@ ANCHOR_WAIT_NS = 300_000
 """How long a drain waits at most for an anchor that it has sent."""
 LOST_AFTER_NS = 3_000_000_000
 """An anchor that has run and is missing in the records for so long tells that they go elsewhere."""
+LOST_TO_TORCH_NS = 500_000_000
+"""The same while torch.profiler runs; one that watches the host alone takes nothing."""
 
 _FLUSH_FORCED = 1
 
+_Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
+
 _owner_lock = threading.Lock()
 _owner: list[CuptiSource] = []
-"""The source that collects; CUPTI has room for one."""
+"""The source that collects, or was the last to: what is in the buffers is its own. CUPTI has room for one."""
 _buffers: list[ActivityBuffers] = []
 """The buffers of the process, once they are there."""
 
@@ -109,16 +120,20 @@ class CuptiSource:
         self._calls = CallReader(cupti)
         self._watch = watch
         self._on_change = on_change
-        self._memory = MemoryReader(watch, self._streams.key_of)
+        self._own_calls = OwnCalls(host_time_ns)
+        self._memory = MemoryReader(watch, ordinal=ordinal)
         self._dependencies = DependencyReader()
         self._markers = MarkerReader(DOMAIN_NAME)
         self._lock = threading.RLock()
         self._is_on = False
         self._lost_reason = ""
         self._dropped_count = 0
-        self._refused_before = 0
         self._next_anchor_ns = 0
-        self._own_calls: Int64Array = np.empty(0, np.int64)
+        self._held: list[Records] = []
+        """Records from before the first anchor came back."""
+        self._is_drained = True
+        """Whether everything of the last capture was told."""
+        self._process = os.getpid()
 
     @property
     def lost_reason(self) -> str:
@@ -156,7 +171,7 @@ class CuptiSource:
         with self._lock, _owner_lock:
             if self._is_on:
                 return
-            if _owner and _owner[0] is not self:
+            if _owner and _owner[0] is not self and _owner[0]._is_on:
                 raise CaptureUnavailableError(
                     "Another session of this process captures kernels; CUPTI tells only one. Close that session, or let it go "
                     'back with: other.capture("ranges")'
@@ -166,40 +181,48 @@ class CuptiSource:
                 raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are timed as ever.")
             self._begin()
             _owner[:] = [self]
-        self._on_change()
+        self._tell_change()
 
     def stop(self) -> None:
         """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
+        if self._is_in_child():
+            return
         with self._lock:
             if not self._is_on:
                 return
             self._is_on = False
             self._watch.stop()
-            with _owner_lock:
-                _owner.clear()
             if self._lost_reason or is_torch_profiling():
-                return  # what is on now belongs to another client
-            self._send_anchor(is_waited_for=True)
-            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
-            self._cupti.disable_calls()
-        try:
-            self._on_change()
-        except DeviceError as error:
-            _log.debug("The cost of events could not be measured: %s", error)
+                self._cupti.include_other_calls()
+                self._cupti.disable(UNSHARED_KINDS)  # what else is on now belongs to another client
+            else:
+                self._send_anchor(is_waited_for=True)
+                self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
+                self._cupti.disable_calls()
+        self._tell_change()
 
     def drain(self, *, is_last: bool = False) -> Activities:
         """Return what is complete by now; with `is_last` also what CUPTI holds back as something near it still runs."""
+        if self._is_in_child():
+            return Activities()
         with self._lock:
-            if not _buffers or self._lost_reason or (_owner and _owner[0] is not self):
+            if self._is_drained or self._lost_reason or self not in _owner:
                 return Activities()  # what comes now is another's
             if self._is_on:
                 self._keep_anchored()
             self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_last else 0)
             records = self._take_records()
+            self._count_dropped()
             if self._is_on:
-                self._count_dropped()
                 self._look_for_loss()
-            return self._read(records)
+            self._is_drained = is_last and not self._is_on
+            return self._read(records, is_last=is_last)
+
+    @contextmanager
+    def own_calls(self) -> Iterator[None]:
+        """Leave out what this thread calls inside, for clocks and calibrations."""
+        with self._own_calls.making():
+            yield
 
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the context and the stream as CUPTI numbers them."""
@@ -213,6 +236,10 @@ class CuptiSource:
         """Stop, and forget what has not been drained. Idempotent."""
         self.stop()
         self._clock.forget_sent()
+        self._is_drained = True
+        with _owner_lock:
+            if self in _owner:
+                _owner.clear()
 
     def _begin(self) -> None:
         if not _buffers:
@@ -220,9 +247,10 @@ class CuptiSource:
         buffers = _buffers[0]
         self._lost_reason = ""
         buffers.register(self._cupti)
-        for ticket, _ in buffers.take():  # of an earlier capture that nobody drained
-            buffers.give_back(ticket)
-        self._refused_before = buffers.refused_count
+        if self._is_drained:  # else it is our own from before
+            for ticket, _ in buffers.take():
+                buffers.give_back(ticket)
+            self._watch.take()
         try:
             self._cupti.enable(NEEDED_KINDS)
             for kind in WISHED_KINDS:
@@ -233,9 +261,20 @@ class CuptiSource:
             self._cupti.disable_calls()
             raise
         self._clock.forget_sent()
-        self._is_on = True
-        self._watch.start()
+        self._is_on, self._is_drained = True, False
+        self._watch.start(self._streams.key_of)
         self._send_anchor(is_waited_for=True)
+
+    def _tell_change(self) -> None:
+        try:
+            with self._own_calls.making():
+                self._on_change()
+        except GPUStreamLabError as error:
+            _log.debug("The cost of events could not be measured: %s", error)
+
+    def _is_in_child(self) -> bool:
+        """Tell whether this is a forked child: CUDA does not work there, and a lock may be held for ever."""
+        return os.getpid() != self._process
 
     # Anchors
 
@@ -246,7 +285,8 @@ class CuptiSource:
 
     def _send_anchor(self, *, is_waited_for: bool) -> None:
         try:
-            sent = self._clock.send()
+            with self._own_calls.making():
+                sent = self._clock.send()
         except Exception as error:  # noqa: BLE001 - a device that has failed tells so elsewhere
             _log.debug("No anchor could be sent: %s", error)
             return
@@ -273,37 +313,46 @@ class CuptiSource:
             )
         return records
 
-    def _read(self, records: Records) -> Activities:
+    def _read(self, records: Records, *, is_last: bool) -> Activities:
         self._note_anchors(records)
+        records, self._held = concat_records([*self._held, records]), []
+        if not self._clock.anchor_count:
+            if is_last or self._lost_reason:
+                self._dropped_count += records.record_count
+            else:
+                self._held = [records]
+            return Activities()
         self._streams.note(records)
+        wall_ns = wall_minus_host_ns(time.time_ns, self._host_time_ns)
         texts = Texts()
         with StringReader() as reader:
             work = work_batch(records, texts, reader.read, self._is_wanted)
-            calls = self._calls.read(records, texts, self._own_calls)
             annotations = self._markers.read(records, texts, reader.read)
+        calls = self._calls.read(records, texts, self._own_calls, wall_ns=wall_ns)
+        memory = self._memory.read(records, texts, place=self._clock.place, wall_ns=wall_ns)
         self._streams.note_names(work, tuple(texts.details))
-        wall_ns = wall_minus_host_ns(time.time_ns, self._host_time_ns)
-        place = self._clock.place
-        memory = self._memory.read(records, texts, place=place, wall_ns=wall_ns)
         return Activities(
-            work=replace(work, start_ns=place(work.start_ns), end_ns=place(work.end_ns)),
-            calls=replace(
-                calls, start_ns=place(calls.start_ns), end_ns=place(calls.end_ns), start_host_ns=calls.start_ns - wall_ns
-            ),
-            annotations=replace(annotations, start_ns=place(annotations.start_ns), end_ns=place(annotations.end_ns)),
+            work=self._placed(work),
+            calls=self._placed(calls),
+            annotations=self._placed(annotations),
             dependencies=self._dependencies.read(records),
             memory=memory,
             names=tuple(texts.names),
             details=tuple(texts.details),
         )
 
+    def _placed(self, batch: _Batch) -> _Batch:
+        start_ns = self._clock.place(batch.start_ns)
+        return replace(batch, start_ns=start_ns, end_ns=np.maximum(start_ns, self._clock.place(batch.end_ns)))
+
     def _is_wanted(self, columns: Columns) -> BoolArray:
         """Tell which rows are of this device, complete, and not the clock's own."""
         context, stream = self._clock_key
         is_clock = (columns["contextId"] == context) & (columns["streamId"] == stream)
         is_complete = (columns["start"] > 0) & (columns["end"] >= columns["start"])
-        self._dropped_count += int((~is_complete & ~is_clock).sum())
-        wanted: BoolArray = is_complete & ~is_clock & (columns["deviceId"] == self._ordinal)
+        is_shown = ~is_clock & (columns["deviceId"] == self._ordinal)
+        self._dropped_count += int((~is_complete & is_shown).sum())
+        wanted: BoolArray = is_complete & is_shown
         return wanted
 
     def _note_anchors(self, records: Records) -> None:
@@ -312,7 +361,7 @@ class CuptiSource:
             return
         context, stream = self._clock_key
         rows = np.flatnonzero((columns["contextId"] == context) & (columns["streamId"] == stream))
-        self._own_calls = columns["correlationId"][rows].astype(np.int64)
+        self._own_calls.note(columns["correlationId"][rows].astype(np.int64))
         complete = rows[columns["start"][rows] > 0]
         self._clock.note(*(columns[name][complete].astype(np.int64) for name in ("start", "end", "dynamicSharedMemory")))
 
@@ -325,7 +374,8 @@ class CuptiSource:
 
     def _look_for_loss(self) -> None:
         oldest_ns = self._clock.oldest_waiting_host_ns
-        if oldest_ns is None or self._host_time_ns() - oldest_ns < (0 if is_torch_profiling() else LOST_AFTER_NS):
+        limit_ns = LOST_TO_TORCH_NS if is_torch_profiling() else LOST_AFTER_NS
+        if oldest_ns is None or self._host_time_ns() - oldest_ns < limit_ns:
             return
         who = "torch.profiler" if is_torch_profiling() or "torch" in sys.modules else "another profiler"
         self._lost_reason = f"{who} took CUPTI over at {time.strftime('%H:%M:%S')}; kernels are not captured any more"

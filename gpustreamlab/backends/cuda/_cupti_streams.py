@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from gpustreamlab.model import WorkDetail
 DEFAULT_STREAM = "default stream"
 """What the NULL stream is called."""
 
-LIBRARIES = {"at::": "torch", "cutlass": "cutlass", "cupy_": "CuPy", "triton_": "Triton", "cudf::": "cuDF"}
-"""Whose kernel it is by what its full name contains; names a stream that nobody told us of."""
+LIBRARIES = {"at": "torch", "cutlass": "cutlass", "cupy_": "CuPy", "triton_": "Triton", "cudf": "cuDF"}
+"""Whose kernel it is by a scope in its full name, or by how it begins; names a stream that nobody told us of."""
 
+_LIBRARY = re.compile(r"\b(at|cutlass|cudf)::|\b(cupy_|triton_)")
 _NAMED_ONCE = 4_096
 """Streams whose library is remembered."""
 
@@ -84,16 +86,17 @@ class StreamBook:
             self._sms |= dict(zip(green["contextId"].tolist(), green["numMultiprocessors"].tolist(), strict=True))
 
     def note_names(self, work: WorkBatch, details: tuple[WorkDetail, ...]) -> None:
-        """Remember whose kernels run in each stream, by what they are called."""
-        if not len(work) or len(self._library) >= _NAMED_ONCE:
+        """Remember whose kernels run in each stream, by what they are called: by the first that tells."""
+        if len(self._library) >= _NAMED_ONCE:
             return
-        keys, place = distinct(work.context << 32 | work.stream)
+        libraries = [library_of(detail.full_name) for detail in details]
+        tells = np.array([bool(library) for library in libraries], bool)
+        rows = np.flatnonzero(tells[work.detail]) if len(work) else np.empty(0, np.int64)
+        keys, place = distinct(work.context[rows] << 32 | work.stream[rows])
         first = np.zeros(len(keys), np.int64)
-        first[place[::-1]] = np.arange(len(place))[::-1]
+        first[place[::-1]] = rows[::-1]
         for key, row in zip(keys.tolist(), first.tolist(), strict=True):
-            where = key >> 32, key & 0xFFFF_FFFF
-            if where not in self._library:
-                self._library[where] = library_of(details[int(work.detail[row])].full_name)
+            self._library.setdefault((key >> 32, key & 0xFFFF_FFFF), libraries[int(work.detail[row])])
 
     def describe(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that no session made."""
@@ -115,7 +118,8 @@ def library_of(kernel: str) -> str:
 
     Examples
     --------
-    >>> library_of("cupy_multiply__float_float_float"), library_of("gemm")
-    ('CuPy', '')
+    >>> library_of("cupy_multiply__float_float_float"), library_of("void at::native::fill<4>(int)"), library_of("format::x()")
+    ('CuPy', 'torch', '')
     """
-    return next((library for mark, library in LIBRARIES.items() if mark in kernel), "")
+    found = _LIBRARY.search(kernel)
+    return "" if found is None else LIBRARIES[found[1] or found[2]]

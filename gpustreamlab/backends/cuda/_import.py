@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 from typing import Any
 
-from gpustreamlab.backends.cuda._libcuda import cuda_extra, read_driver
+from gpustreamlab.backends.cuda._libcuda import cuda_extra, cupti_extra, read_driver
 from gpustreamlab.errors import MissingExtraError
 
 
@@ -71,6 +71,36 @@ def install_line_for(version: tuple[int, int] | None) -> str:
     "pip install 'gpustreamlab[cuda12]'"
     """
     return f"pip install 'gpustreamlab[{cuda_extra(version) or 'cuda13'}]'"
+
+
+def cupti_line() -> str:
+    """Return what to type to install the CUPTI that suits this machine's driver."""
+    return cupti_line_for(read_driver().version)
+
+
+def cupti_line_for(version: tuple[int, int] | None) -> str:
+    """Return what to type to install the CUPTI that suits a driver.
+
+    Parameters
+    ----------
+    version
+        The CUDA version that the driver supports, or None where there is no driver; then it is the newest extra's line.
+
+    Examples
+    --------
+    >>> cupti_line_for((12, 6))
+    "pip install 'gpustreamlab[cupti12]'"
+    """
+    return f"pip install 'gpustreamlab[{cupti_extra(version)}]'"
+
+
+def exact_cupti_line() -> str:
+    """Return what to type to install the CUPTI of exactly this driver's CUDA version."""
+    version = read_driver().version
+    if version is None:
+        return cupti_line_for(version)
+    package = "nvidia-cuda-cupti-cu12" if version[0] == 12 else "nvidia-cuda-cupti"
+    return f"pip install '{package}=={version[0]}.{version[1]}.*'"
 
 
 def _import(module: str, title: str) -> Any:

@@ -123,6 +123,17 @@ def cuda_extra(version: tuple[int, int] | None) -> str | None:
     return "cuda12" if version[0] == 12 else "cuda13"
 
 
+def cupti_extra(version: tuple[int, int] | None) -> str:
+    """Name the extra with the CUPTI that suits a driver: CUPTI works with drivers as new as itself or newer.
+
+    Examples
+    --------
+    >>> cupti_extra((12, 8)), cupti_extra((13, 0)), cupti_extra(None)
+    ('cupti12', 'cupti', 'cupti')
+    """
+    return "cupti12" if cuda_extra(version) == "cuda12" else "cupti"
+
+
 def _read_version(library: Any) -> tuple[int, int] | None:
     number = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(number)) != _SUCCESS:

@@ -6,6 +6,7 @@ from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec
 from gpustreamlab.backends.sim._context import SimContext
 from gpustreamlab.backends.sim._cost import plan_host_copy, plan_matmul, plan_spin, plan_streaming
 from gpustreamlab.backends.sim._event import SimEvent
+from gpustreamlab.backends.sim._log import KEPT_RECORDS
 from gpustreamlab.backends.sim._presets import (
     H200,
     H200_CUDA12_2,
@@ -16,12 +17,14 @@ from gpustreamlab.backends.sim._presets import (
     HostCosts,
 )
 from gpustreamlab.backends.sim._sm_groups import SMGroups
+from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import SimStream
 
 __all__ = [
     "H200",
     "H200_CUDA12_2",
     "H200_CUDA13_1",
+    "KEPT_RECORDS",
     "LAPTOP",
     "PRESETS",
     "DevicePreset",
@@ -29,6 +32,7 @@ __all__ = [
     "HostCosts",
     "KernelSpec",
     "SMGroups",
+    "SimActivitySource",
     "SimArray",
     "SimBackend",
     "SimContext",

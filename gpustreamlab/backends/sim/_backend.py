@@ -21,6 +21,7 @@ from gpustreamlab.backends.sim._event import SimEvent
 from gpustreamlab.backends.sim._pinned import create_pinned
 from gpustreamlab.backends.sim._presets import DevicePreset, find_preset
 from gpustreamlab.backends.sim._probe import probe_sms
+from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._split import SMSplitter
 from gpustreamlab.backends.sim._stream import SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule
@@ -280,6 +281,11 @@ class SimBackend:
         It is called in the middle of the simulation: it must only keep what it is given. One that raises is dropped and logged.
         """
         self.driver.set_observer(observer)
+
+    def activity_source(self) -> SimActivitySource:
+        """Return what tells of every kernel, copy and call; it does not collect yet. Several may be made, one collects."""
+        self.driver.check_open()
+        return SimActivitySource(self.driver, ordinal=self.device.ordinal)
 
     # Ranges for other tools
 

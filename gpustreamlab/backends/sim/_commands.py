@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from gpustreamlab.errors import OptionError
@@ -55,10 +56,21 @@ class CopySpec(NamedTuple):
     """How much is copied."""
     duration_ns: int
     """How long the engine is busy with it."""
+    is_pinned: bool = True
+    """Whether the host's memory is page-locked."""
 
 
 HOST_TO_DEVICE = 0
 DEVICE_TO_HOST = 1
+COPY_PLACES = MappingProxyType(
+    {
+        (HOST_TO_DEVICE, True): "page-locked host memory to device memory",
+        (HOST_TO_DEVICE, False): "pageable host memory to device memory",
+        (DEVICE_TO_HOST, True): "device memory to page-locked host memory",
+        (DEVICE_TO_HOST, False): "device memory to pageable host memory",
+    }
+)
+"""What copies go between, by engine and by whether the host's memory is page-locked."""
 
 
 class DeviceWork(NamedTuple):
@@ -82,6 +94,10 @@ class DeviceWork(NamedTuple):
     """Bytes moved."""
     operations: int
     """Arithmetic operations; 0 for a copy."""
+    context: int
+    """Number of the stream's green context; 0 is the primary context."""
+    correlation: int
+    """Number of the call that enqueued it; 0 if no source of activities was collecting."""
 
 
 class StreamQueue:
@@ -126,13 +142,26 @@ class StreamQueue:
         """Blocking streams: how much of the NULL stream's work it has waited for."""
 
 
+class Origin(NamedTuple):
+    """Where an event was recorded."""
+
+    context: int
+    """Context of the stream."""
+    stream: int
+    """Number of the stream."""
+    correlation: int
+    """Number of the call that recorded it."""
+
+
 class Mark:
     """A point in a stream: what recording an event leaves behind."""
 
-    __slots__ = ("submit_ns", "time_ns", "waiters")
+    __slots__ = ("origin", "submit_ns", "time_ns", "waiters")
 
     def __init__(self) -> None:
         self.submit_ns = 0
+        self.origin: Origin | None = None
+        """Who recorded it; None if no source of activities was collecting."""
         self.time_ns = -1
         """When the stream reached it; -1 before."""
         self.waiters: list[StreamQueue] | None = None
@@ -152,11 +181,12 @@ class Wait:
 class CopyRun:
     """A copy on its way."""
 
-    __slots__ = ("spec", "start_ns", "stream", "submit_ns")
+    __slots__ = ("correlation", "spec", "start_ns", "stream", "submit_ns")
 
-    def __init__(self, stream: StreamQueue, spec: CopySpec) -> None:
+    def __init__(self, stream: StreamQueue, spec: CopySpec, correlation: int = 0) -> None:
         self.stream = stream
         self.spec = spec
+        self.correlation = correlation
         self.submit_ns = 0
         self.start_ns = -1
 
@@ -186,6 +216,7 @@ class KernelRun:
         "batches",
         "block_draw",
         "block_ns",
+        "correlation",
         "due_order",
         "is_planned",
         "order",
@@ -199,9 +230,10 @@ class KernelRun:
         "submit_ns",
     )
 
-    def __init__(self, stream: StreamQueue, spec: KernelSpec, block_ns: int) -> None:
+    def __init__(self, stream: StreamQueue, spec: KernelSpec, block_ns: int, correlation: int = 0) -> None:
         self.stream = stream
         self.spec = spec
+        self.correlation = correlation
         self.submit_ns = 0
         self.order = 0
         """When it became ready, as a running number."""

@@ -25,7 +25,7 @@ class SimContext:
         self._sm_ids = sm_ids
         self._ordinal = ordinal
         self._streams: list[SimStream] = []
-        self.number = driver.create_context()
+        self.number = driver.create_context(len(sm_ids))
         """Number of the context, from 1."""
         self.sm_count = len(sm_ids)
         """How many SMs it has."""

@@ -123,7 +123,7 @@ def plan_host_copy(preset: DevicePreset, engine: int, size_bytes: int, *, is_pin
     pinned_rate = preset.h2d_bytes_per_s if engine == HOST_TO_DEVICE else preset.d2h_bytes_per_s
     rate = pinned_rate if is_pinned else min(preset.pageable_bytes_per_s, pinned_rate)
     duration_ns = max(1, preset.copy_latency_ns + -(-size_bytes * 1_000_000_000 // rate))
-    return CopySpec(_COPY_NAMES[engine], engine, size_bytes, duration_ns)
+    return CopySpec(_COPY_NAMES[engine], engine, size_bytes, duration_ns, is_pinned)
 
 
 _COPY_NAMES = {HOST_TO_DEVICE: "memcpy HtoD", DEVICE_TO_HOST: "memcpy DtoH"}

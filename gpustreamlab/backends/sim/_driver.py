@@ -6,10 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
+from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.sim._clock import HostClock
-from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, DeviceWork, KernelSpec, Mark, StreamQueue, Wait
+from gpustreamlab.backends.sim._commands import CopySpec, DeviceWork, KernelSpec, Mark, Origin, StreamQueue, Wait
 from gpustreamlab.backends.sim._event import SimEvent
+from gpustreamlab.backends.sim._log import ActivityLog
+from gpustreamlab.backends.sim._memory import MemoryPool
 from gpustreamlab.backends.sim._presets import DevicePreset
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import (
@@ -20,12 +24,14 @@ from gpustreamlab.errors import (
     SessionError,
     StreamClosedError,
 )
+from gpustreamlab.typing import SpanKind
 
 _logger = logging.getLogger(__name__)
 
 _NULL = 0
 _FIRST_HANDLE = 3  # 0, 1 and 2 are CUDA's NULL, legacy and per-thread handles
 _LAZY_COMMANDS = 4_096  # commands that may wait to be simulated
+_LAUNCH_NAMES = {SpanKind.KERNEL: "cudaLaunchKernel", SpanKind.FILL: "cudaMemsetAsync"}
 
 
 class SimDriver:
@@ -49,8 +55,14 @@ class SimDriver:
         self.null_stream = self.scheduler.add_stream(_NULL, preset.priority_range[0], None)
         self.streams: dict[int, StreamQueue] = {}
         """Streams by handle, without the NULL stream."""
-        self.context_count = 0
-        """Green contexts that were ever made."""
+        self.log: ActivityLog | None = None
+        """Gets every call and what comes of it, while a source of activities collects."""
+        self.memory = MemoryPool(self)
+        """Which stream's memory arrays hold."""
+        self.take_call_number = count(1).__next__
+        """Returns the number of the next call that is told of."""
+        self._context_sms = [preset.sm_count]
+        self._observers: dict[object, Callable[[DeviceWork], None]] = {}
         self._blocking: list[StreamQueue] = []
         self._next_handle = _FIRST_HANDLE
         self._null_count = 0
@@ -94,13 +106,23 @@ class SimDriver:
                     self._order_null_behind(stream)
                 self._blocking.remove(stream)
             self.scheduler.remove_stream(stream)
+            self.memory.forget_stream(stream)
 
-    def create_context(self) -> int:
-        """Spend what a green context costs, and return its number."""
+    @property
+    def context_count(self) -> int:
+        """Green contexts that were ever made."""
+        return len(self._context_sms) - 1
+
+    def context_sms(self, context: int) -> int:
+        """Return how many SMs a context has, also one that was destroyed; all of them for one that is not known."""
+        return self._context_sms[context if 0 <= context < len(self._context_sms) else 0]
+
+    def create_context(self, sm_count: int) -> int:
+        """Spend what a green context of so many SMs costs, and return its number."""
         with self.lock:
             self.check_open()
             self._charge(self.preset.host.create_context_ns)
-            self.context_count += 1
+            self._context_sms.append(sm_count)
             return self.context_count
 
     def destroy_context(self) -> None:
@@ -114,16 +136,27 @@ class SimDriver:
     def launch(self, stream: StreamQueue, spec: KernelSpec) -> None:
         """Launch a kernel or a fill."""
         with self.lock:
+            began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.launch_ns)
-            self.scheduler.submit_kernel(stream, spec, now_ns)
+            number, log = 0, self.log
+            if log is not None:
+                number = log.note_call(_LAUNCH_NAMES[spec.kind], CallClass.LAUNCH, began_ns, now_ns, number=log.expect(spec))
+            self.scheduler.submit_kernel(stream, spec, now_ns, number)
 
     def copy(self, stream: StreamQueue, spec: CopySpec, *, is_pinned: bool) -> None:
         """Enqueue a copy; the host is blocked until it has ended where its memory is not page-locked."""
         with self.lock:
+            began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.copy_ns)
-            self.scheduler.submit(stream, CopyRun(stream, spec), now_ns)
-            if not is_pinned:
-                self.synchronize_stream(stream)
+            log = self.log
+            number = 0 if log is None else log.expect(spec)
+            self.scheduler.submit_copy(stream, spec, now_ns, number)
+            try:
+                if not is_pinned:
+                    self._block_until(lambda: not stream.is_busy)
+            finally:
+                if log is not None:
+                    log.note_call("cudaMemcpyAsync", CallClass.LAUNCH, began_ns, self.clock.now_ns, number=number)
 
     def record(self, stream: StreamQueue, event: SimEvent) -> None:
         """Record an event; what it held before is forgotten."""
@@ -131,16 +164,26 @@ class SimDriver:
             if type(event) is not SimEvent:
                 raise _refuse_event(event)
             mark = event.mark = Mark()
-            self.scheduler.submit(stream, mark, self._enter(stream, self.preset.host.record_ns))
+            began_ns = self.clock.now_ns
+            now_ns = self._enter(stream, self.preset.host.record_ns)
+            if self.log is not None:
+                number = self.log.note_call("cudaEventRecord", CallClass.EVENT, began_ns, now_ns)
+                mark.origin = Origin(stream.context, stream.number, number)
+            self.scheduler.submit(stream, mark, now_ns)
 
     def wait(self, stream: StreamQueue, event: SimEvent) -> None:
         """Make later work of a stream wait for the event as it is recorded now. Without a record nothing waits, as in CUDA."""
         with self.lock:
             if type(event) is not SimEvent:
                 raise _refuse_event(event)
+            began_ns, mark = self.clock.now_ns, event.mark
             now_ns = self._enter(stream, self.preset.host.wait_ns)
-            if event.mark is not None and event.mark.time_ns < 0:
-                self.scheduler.submit(stream, Wait(event.mark), now_ns)
+            if self.log is not None:
+                number = self.log.note_call("cudaStreamWaitEvent", CallClass.EVENT, began_ns, now_ns)
+                if mark is not None and mark.origin is not None and mark.origin.stream != stream.number:
+                    self.log.note_dependency(mark.origin, stream, number)
+            if mark is not None and mark.time_ns < 0:
+                self.scheduler.submit(stream, Wait(mark), now_ns)
 
     # Ask and wait
 
@@ -186,17 +229,17 @@ class SimDriver:
 
     def synchronize_stream(self, stream: StreamQueue) -> None:
         """Block the host until a stream has no work left."""
-        self._block_until(lambda: not stream.is_busy)
+        self._synchronize("cudaStreamSynchronize", lambda: not stream.is_busy)
 
     def synchronize_event(self, event: SimEvent) -> None:
         """Block the host until an event is reached."""
         with self.lock:
             mark = self._read_mark(event)
-            self._block_until(lambda: mark is None or mark.time_ns >= 0)
+            self._synchronize("cudaEventSynchronize", lambda: mark is None or mark.time_ns >= 0)
 
     def synchronize(self) -> None:
         """Block the host until nothing runs."""
-        self._block_until(lambda: not self.scheduler.busy_count)
+        self._synchronize("cudaDeviceSynchronize", lambda: not self.scheduler.busy_count)
 
     # Clock
 
@@ -221,11 +264,21 @@ class SimDriver:
         finally:
             self._thread.is_observing = before
 
-    def set_observer(self, observer: Callable[[DeviceWork], None] | None) -> None:
-        """Hand finished work to a function from now on, or to none."""
+    def set_observer(self, observer: Callable[[DeviceWork], None] | None, *, role: object = None) -> None:
+        """Hand finished work to a function from now on, or to none. There is one for each role; None is the user's."""
         with self.lock:
-            self._catch_up()
-            self.scheduler.observer = None if observer is None else self._guard(observer)
+            self.catch_up()
+            if observer is not None:
+                self._observers[role] = observer
+            else:
+                self._observers.pop(role, None)
+            self.scheduler.observer = self._observe if self._observers else None
+
+    def catch_up(self) -> None:
+        """Simulate what has happened by the host's present time; the clock does not move."""
+        with self.lock:
+            if not self.is_closed:
+                self._catch_up()
 
     # Life
 
@@ -260,6 +313,8 @@ class SimDriver:
                 f"Stream {stream.number} of the simulated device was closed before this call. Make a new one: "
                 "backend.create_stream()."
             )
+        if self.log is not None:
+            self.memory.settle()
         if len(stream.queue) >= self.preset.queue_limit:
             self._wait_for_room(stream)
         self._lazy_left -= 1
@@ -305,27 +360,36 @@ class SimDriver:
         limit = self.preset.queue_limit
         self.scheduler.run_until(lambda: len(stream.queue) < limit, self.clock.jump_to)
 
-    def _guard(self, observer: Callable[[DeviceWork], None]) -> Callable[[DeviceWork], None]:
-        """Return the observer, dropped and logged at its first error: it must not break the user's work."""
-
-        def observe(work: DeviceWork) -> None:
+    def _observe(self, work: DeviceWork) -> None:
+        """Tell the observers. One that fails is dropped and logged: it must not break the user's work."""
+        for role, observer in tuple(self._observers.items()):
             try:
                 observer(work)
             except Exception:
                 _logger.exception("The simulated device's observer failed; it sees nothing from now on.")
-                self.scheduler.observer = None
-
-        return observe
+                del self._observers[role]
 
     def _catch_up(self) -> None:
         self.scheduler.run_before(self.clock.now_ns)
 
-    def _block_until(self, is_reached: Callable[[], bool]) -> None:
+    def _synchronize(self, name: str, is_reached: Callable[[], bool]) -> None:
+        """Block the host in a call of its own; one that is interrupted is told of up to there."""
         with self.lock:
             self.check_open()
-            self._catch_up()
-            self.scheduler.run_until(is_reached, self.clock.jump_to)
-            self.clock.advance(self.preset.host.synchronize_ns)
+            if self.log is not None:
+                self.memory.settle()
+            began_ns = self.clock.now_ns
+            try:
+                self._block_until(is_reached)
+            finally:
+                if self.log is not None:
+                    self.log.note_call(name, CallClass.SYNCHRONIZE, began_ns, self.clock.now_ns)
+
+    def _block_until(self, is_reached: Callable[[], bool]) -> None:
+        """Let the clock go on until something is reached."""
+        self._catch_up()
+        self.scheduler.run_until(is_reached, self.clock.jump_to)
+        self.clock.advance(self.preset.host.synchronize_ns)
 
     def _charge(self, duration_ns: int) -> None:
         if not getattr(self._thread, "is_observing", False):

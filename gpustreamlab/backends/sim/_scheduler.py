@@ -127,16 +127,16 @@ class Scheduler:
                 self._order += 1
                 heapq.heappush(self._heap, (now_ns, self._order, _WAKE, stream))
 
-    def submit_kernel(self, stream: StreamQueue, spec: KernelSpec, now_ns: int) -> None:
-        """Put a kernel into a stream."""
+    def submit_kernel(self, stream: StreamQueue, spec: KernelSpec, now_ns: int, correlation: int = 0) -> None:
+        """Put a kernel into a stream, with the number of the call."""
         block_ns = spec.block_ns
         if spec.efficiency:
             block_ns = max(1, round(block_ns / interpolate(spec.efficiency, stream.sm_count)))
-        self.submit(stream, KernelRun(stream, spec, block_ns), now_ns)
+        self.submit(stream, KernelRun(stream, spec, block_ns, correlation), now_ns)
 
-    def submit_copy(self, stream: StreamQueue, spec: CopySpec, now_ns: int) -> None:
-        """Put a copy into a stream."""
-        self.submit(stream, CopyRun(stream, spec), now_ns)
+    def submit_copy(self, stream: StreamQueue, spec: CopySpec, now_ns: int, correlation: int = 0) -> None:
+        """Put a copy into a stream, with the number of the call."""
+        self.submit(stream, CopyRun(stream, spec, correlation), now_ns)
 
     # Time
 
@@ -264,7 +264,9 @@ class Scheduler:
         if self.observer is not None:
             spec = copy.spec
             times = (copy.submit_ns, copy.start_ns, self.now_ns)
-            self.observer(DeviceWork(SpanKind.COPY, spec.name, copy.stream.number, *times, 0, spec.size_bytes, 0))
+            amount = 0, spec.size_bytes, 0
+            origin = copy.stream.context, copy.correlation
+            self.observer(DeviceWork(SpanKind.COPY, spec.name, copy.stream.number, *times, *amount, *origin))
         self._advance(copy.stream)
 
     # Kernels
@@ -325,8 +327,9 @@ class Scheduler:
         if self.observer is not None:
             spec = run.spec
             times = (run.submit_ns, run.start_ns, self.now_ns)
-            work = DeviceWork(spec.kind, spec.name, run.stream.number, *times, spec.blocks, spec.size_bytes, spec.operations)
-            self.observer(work)
+            amount = spec.blocks, spec.size_bytes, spec.operations
+            origin = run.stream.context, run.correlation
+            self.observer(DeviceWork(spec.kind, spec.name, run.stream.number, *times, *amount, *origin))
         self._advance(run.stream)
 
     def _change_running(self, run: KernelRun, blocks: int) -> None:

@@ -127,9 +127,12 @@ class ArrayModule:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
         with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
             result = function(*plain_args, **plain_kwargs)
+        if result is not None and not isinstance(result, (tuple, list)):
+            result = np.asarray(result)
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
         if name == "copyto":
             inputs, outputs = inputs[1:], inputs[:1]
+        self._hold(outputs)
         self._launch(rule, Call(name, inputs, outputs, plain_args))
         out = kwargs.get("out")
         if out is None:
@@ -154,6 +157,7 @@ class ArrayModule:
     def wrap(self, values: NDArray[Any]) -> SimArray:
         """Make a device array of values that the device owns."""
         check_dtype(values.dtype)
+        self._backend.driver.memory.hold(values, self._backend.selected_stream.queue)
         return SimArray(values, self)
 
     def array(self, obj: Any, dtype: DTypeLike | None = None, copy: bool = True, ndmin: int = 0) -> SimArray:  # noqa: FBT001, FBT002
@@ -227,6 +231,7 @@ class ArrayModule:
         plain = call_args.unwrap(_read_lists(index))
         result = np.asarray(values[plain])
         rule = RULES["mask" if _has_mask(plain) else "getitem"]
+        self._hold([result])
         self._launch(rule, Call("getitem", [*call_args.inputs, result], [result], ()))
         return self.wrap(result)
 
@@ -287,6 +292,7 @@ class ArrayModule:
     def launch_random(self, name: str, rule: Rule, result: Any) -> Any:
         """Launch the kernel of drawn numbers and wrap them."""
         outputs = list(_find_arrays(result))
+        self._hold(outputs)
         self._launch(rule, Call(name, [], outputs, ()))
         return self._wrap_result(result)
 
@@ -300,6 +306,11 @@ class ArrayModule:
         if rule.needs_host:
             self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True)
             self._synchronize()
+
+    def _hold(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Count the results' memory before the kernel that writes them."""
+        for array in arrays:
+            self._backend.driver.memory.hold(array, self._backend.selected_stream.queue)
 
     def _fill_zeros(self, array: SimArray) -> None:
         if array.size:

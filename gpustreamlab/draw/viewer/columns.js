@@ -6,9 +6,12 @@
 
 const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array }
 const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array }
-const SIGNED_COLUMNS = new Set(["thread", "queueing"])
+const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail"])
+// What is known of device work, and what a span has of which nothing is. Batches and rows without any such span store none.
+const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0 }
+const WORK_COLUMNS = Object.keys(WORK_DEFAULTS)
 const TWO_TO_32 = 4294967296
-const COLUMNS_FORMAT = 1 // FORMAT of draw/_columns.py
+const COLUMNS_FORMAT = 2 // FORMAT of draw/_columns.py
 const FROM_INDEX = 0, FROM_RANK = 2 // What places are told from; else from the previous one of the row.
 
 /** Inflate a blob that `pack_columns` deflated. */
@@ -29,6 +32,7 @@ class SpanBatch {
     this.n = columns.start.length
     // Where no span stands for several ones, counts are 1 and busy times are durations: neither is stored.
     this.isPlain = !columns.count && !columns.busy
+    this.hasWork = Boolean(columns.detail)
     const { count = null, busy = null, edges = null, ...stored } = columns
     Object.assign(this, stored, { countOrNull: count, busyOrNull: busy, edges })
   }
@@ -64,6 +68,7 @@ function unpackColumns(manifest, bytes) {
   const runs = readRuns(manifest.runs)
   const columns = readTimes(reader, runs)
   for (const name of ["name", "kind", "thread", "partition", "queueing"]) columns[name] = reader.column(name)
+  if (manifest.columns.detail !== undefined) for (const name of WORK_COLUMNS) columns[name] = reader.column(name)
   columns.place = readPlaces(reader, columns.start, runs)
   if (manifest.columns.count !== 1) columns.count = reader.column("count")
   if (manifest.columns.busy !== null) columns.busy = Float64Array.from(reader.column("busy"))
@@ -130,7 +135,7 @@ function mergeTimes(source, target, from, middle, to) {
   }
 }
 
-/** Arrows from x0 on row0 to x1 on row1; x0 comes as steps, x1 as the distance from x0. */
+/** Arrows from x0 on row0 to x1 on row1, of a kind; x0 comes as steps, x1 as the distance from x0. */
 function readEdges(manifest, bytes) {
   const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes)
   const x0 = Float64Array.from(reader.column("step"))
@@ -139,7 +144,7 @@ function readEdges(manifest, bytes) {
     x0[index] = time += x0[index]
     x1[index] += time
   }
-  return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), length: reader.n }
+  return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), kind: reader.column("kind"), length: reader.n }
 }
 
 class ColumnReader {

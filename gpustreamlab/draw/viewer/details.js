@@ -68,8 +68,8 @@ function keepPinned(viewer, panel, state, property) {
 
 /** Bring the waits up to date: what waits for a span comes later than the span. */
 function showWaits(view, state) {
-  const { edges, version } = view.store
-  const key = view.pinned ? `${edges.length + edges.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : ""
+  const { edges, launches, version } = view.store
+  const key = view.pinned ? `${edges.length + edges.evictedCount} ${launches.length + launches.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : ""
   if (key === state.waitKey) return
   state.waitKey = key
   const nodes = view.pinned ? waitNodes(view, view.pinned) : []

@@ -19,6 +19,7 @@ function evictOldest(store, wanted) {
   store.evictions++
   store.forgetFiltered()
   store.edges.dropBefore(limit)
+  store.launches.dropBefore(limit)
 }
 
 /** Ends of a row in order; they are as they stand where spans do not overlap. */

@@ -17,6 +17,7 @@ function searchExamples(view) {
   return [
     [quoted(name) || "name:", "Part of a name; quotes hold words together"],
     ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
+    ...(hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : []),
     [longer, "Longer than; <5us shorter than; ns us ms s min"],
     [`${fields.length ? `${fields[0][0]}:${quoted(fields[0][1])} ` : ""}${longer}`, "All of it together"],
   ]
@@ -29,6 +30,13 @@ function exampleSpan(store) {
   let index = 0
   for (let at = 1; at < Math.min(row.length, 1000); at += 1) if (row.end[at] - row.start[at] > row.end[index] - row.start[index]) index = at
   return { row, index }
+}
+
+function hasStrays(store) {
+  return store.rows.some(row => {
+    for (let index = 0; row.hasWork && index < row.length; index += 1) if (isStray(row, index)) return true
+    return false
+  })
 }
 
 /** A part of a text as it is written in a search, or "" where it cannot be. */

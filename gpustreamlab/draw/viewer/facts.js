@@ -28,13 +28,18 @@ function spanFacts(view, { row: code, index }) {
   const count = store.countSum(code, index, index), kind = tables.kinds[row.kind[index]], thread = tables.threads[row.thread[index]]
   const facts = [
     ["name", nameOf(view, row.name[index])],
-    ["stream", laneText(laneOf(view, code))],
-    ["partition", tables.partitions[row.partition[index]]?.text ?? ""],
+    ...(row.hasWork ? ownerFacts(view, row, index).filter(([label]) => label === "stray") : []),
+    [laneOf(view, code).host ? "thread" : "stream", laneText(laneOf(view, code))],
+    ["partition", laneOf(view, code).host ? "" : tables.partitions[row.partition[index]]?.text ?? ""],
     ["kind", kind],
+    ...callFacts(view, row, index),
     ["start", exactTime(row.start[index])],
     ["duration", exactTime(row.end[index] - row.start[index])],
-    ["queueing", exactTime(row.queueing[index])],
-    ["thread", thread ?? ""],
+    ...withinFacts(row, index),
+    ...(row.hasWork ? ownerFacts(view, row, index).filter(([label]) => label === "range") : []),
+    ...launchFacts(view, row, index),
+    ["queueing", laneOf(view, code).host ? "" : exactTime(row.queueing[index]) + (isWork(view, row, index) ? " from launch to start" : "")],
+    ["thread", laneOf(view, code).host ? "" : thread ?? ""],
   ]
   if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], ["busy", exactTime(store.busySum(code, index, index))])
   return facts.filter(([, text]) => text)
@@ -49,7 +54,7 @@ function mergedFacts(view, hit) {
   const busy = store.busySum(hit.row, hit.first, hit.last)
   const top = topNames(row, view.tables.names.length, hit.first, hit.last)
   return [
-    ["stream", laneText(laneOf(view, hit.row))],
+    [laneOf(view, hit.row).host ? "thread" : "stream", laneText(laneOf(view, hit.row))],
     ["start", exactTime(start)],
     ["window", exactTime(end - start)],
     ["busy", `${exactTime(busy)}, ${formatShare(end > start ? Math.min(1, busy / (end - start)) : NaN)}`],
@@ -99,6 +104,6 @@ function hitTitle(view, hit) {
 /** A list of facts as terms and texts. */
 function factList(facts) {
   const list = makeNode("dl", { class: "gsl-facts" })
-  for (const [label, text] of facts) list.append(makeNode("div", {}, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })))
+  for (const [label, text] of facts) list.append(makeNode("div", { "data-fact": label }, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })))
   return list
 }

@@ -4,6 +4,7 @@ const LEGEND_NAMES = 14
 const LEGEND_LINES = 2
 const LEAST_NAMES = 3
 const LEGEND_EVERY_MS = 2000
+const KIND_WORDS = { host: "call", annotation: "NVTX" }
 const PLAIN_FILL = "#d5d9dd" // Under a kind's hatch where its colour is that of the name.
 
 /**
@@ -66,7 +67,8 @@ function addLegend(viewer) {
 function drawLegend(viewer, { chips, sheet, state }) {
   const { view } = viewer
   const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view)
-  const drawn = JSON.stringify([names, kinds, partitions, ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
+  const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount
+  const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays }], ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
   // Times alone are written into the chips that there are: one that is being clicked stays.
   if (drawn === state.drawn) {
     retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names)
@@ -79,8 +81,10 @@ function drawLegend(viewer, { chips, sheet, state }) {
   chips.replaceChildren(
     ...names.slice(0, LEGEND_NAMES).map(entry => chip(view, entry)),
     more,
-    ...chipsOf(view, "kind", kinds),
+    ...chipsOf(view, "kind", shownKinds),
+    ...chipsOf(view, "calls", calls),
     ...chipsOf(view, "SMs", partitions),
+    ...(strays ? [strayChip(viewer, strays)] : []),
     ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []),
   )
   state.nameCount = names.length
@@ -127,7 +131,8 @@ function openAll(sheet, button) {
 const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all: null, time: null } : entry))
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
-function nameEntries(view, { times, order: all }) {
+function nameEntries(view, { times, order }) {
+  const all = order.filter(code => !callLabel(view, code))
   return all.map(code => {
     const [fill, hatch] = view.tables.name_styles[code] ?? []
     return { group: "hiddenNames", codes: [code], all, text: nameOf(view, code), time: formatNs(times.names.get(code).busy), fill, hatch }
@@ -139,9 +144,30 @@ function kindEntries(view, { kinds }) {
   if (kinds.size < 2) return []
   const all = [...kinds].sort((a, b) => a - b)
   return all.map(code => {
-    const [fill, hatch] = view.tables.kind_styles[code]
-    return { group: "hiddenKinds", codes: [code], all, text: view.tables.kinds[code], fill: fill || (hatch ? PLAIN_FILL : ""), hatch }
+    const [fill, hatch] = view.tables.kind_styles[code], kind = view.tables.kinds[code]
+    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : ""), hatch }
   })
+}
+
+/** The class of calls of the host that a name stands for, or "". */
+function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
+  return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? ""
+}
+
+/** Calls of the host by what they are for; each class stands for all of its names. */
+function callEntries(view, { order }) {
+  const all = order.filter(code => callLabel(view, code))
+  return (view.tables.call_styles ?? []).map(([label, fill, hatch]) => (
+    { group: "hiddenNames", codes: all.filter(code => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill, hatch, isCall: true }
+  )).filter(entry => entry.codes.length)
+}
+
+/** What the red corner means; a click shows the strays alone. */
+function strayChip(viewer, count) {
+  const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`
+  const chip = makeNode("button", { type: "button", class: "gsl-chip", title, "aria-label": title, onclick: () => commandsOf(viewer).searchFor?.("is:stray") })
+  chip.append(makeNode("i", { class: "gsl-stray-sign", "aria-hidden": "true" }), makeNode("span", { class: "gsl-text", text: count === 1 ? "stray" : "strays" }), makeNode("small", { text: formatCount(count) }))
+  return chip
 }
 
 /** A band of the strip stands for the partitions that had its name, one after the other. */
@@ -155,12 +181,14 @@ function partitionEntries({ tables: { bands, partitions } }) {
 function chip(view, entry) {
   const about = chipAbout(entry)
   const isHidden = entry.codes.every(code => view[entry.group].has(code))
-  const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": `${entry.group}-${entry.codes[0]}` }
+  const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) }
   const button = makeNode("button", facts, entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" }))
   if (entry.time) button.append(makeNode("small", { text: entry.time }))
   button.addEventListener("click", event => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry))
   return button
 }
+
+const entryKey = ({ group, codes, isCall }) => `${isCall ? "calls" : group}-${codes[0]}`
 
 function chipAbout({ text, time }) {
   return time ? `${text}, ${time} in all` : text
@@ -168,7 +196,7 @@ function chipAbout({ text, time }) {
 
 /** Write the times of the names into their chips. */
 function retime(chips, names) {
-  const byEntry = new Map(names.map(entry => [`${entry.group}-${entry.codes[0]}`, entry]))
+  const byEntry = new Map(names.map(entry => [entryKey(entry), entry]))
   for (const chip of chips) {
     const entry = byEntry.get(chip.dataset.entry), small = chip.querySelector("small")
     if (!entry || !small || small.textContent === entry.time) continue

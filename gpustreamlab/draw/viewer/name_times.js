@@ -4,6 +4,7 @@ class NameTimes {
   constructor() {
     this.names = new Map() // By name code: {busy, count}, of all spans, hidden or not.
     this.kinds = new Set()
+    this.strayCount = 0 // Work that left its stream.
     this.rows = []
   }
 
@@ -15,9 +16,10 @@ class NameTimes {
       let known = this.rows[code]
       if (known && (known.edits !== row.edits || known.length > row.length)) {
         this.add(known.names, -1)
+        this.strayCount -= known.strays
         known = null
       }
-      if (!known) known = this.rows[code] = { edits: row.edits, length: 0, names: new Map() }
+      if (!known) known = this.rows[code] = { edits: row.edits, length: 0, strays: 0, names: new Map() }
       if (known.length < row.length) this.addRow(row, known, scratch)
     }
     scratch.kinds.forEach((isThere, kind) => { if (isThere) this.kinds.add(kind) })
@@ -36,9 +38,14 @@ class NameTimes {
       fresh.set(code, { busy: busy[code], count: count[code] })
       busy[code] = count[code] = 0
     }
+    if (row.hasWork) this.countStrays(row, known)
     known.length = length
     addTimes(known.names, fresh, 1)
     this.add(fresh, 1)
+  }
+
+  countStrays(row, known) {
+    for (let i = known.length; i < row.length; i += 1) if (isStray(row, i)) { known.strays += 1; this.strayCount += 1 }
   }
 
   add(times, sign) { addTimes(this.names, times, sign) }

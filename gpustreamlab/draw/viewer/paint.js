@@ -79,6 +79,7 @@ class Looks {
     this.hatches = []
     this.places = new Map()
     this.paper = theme.paper
+    this.paleInk = theme.ink
     this.nameFill = tables.name_styles.map(style => this.fillCode(style[0]))
     this.nameHatch = tables.name_styles.map(style => this.hatchCode(style[1]))
     this.nameText = tables.name_styles.map(style => style[2])
@@ -88,6 +89,9 @@ class Looks {
     this.shades = this.fills.map(fill => shadesOf(fill, theme.paper))
   }
 
+  // The ink on a bar, and the colour below it.
+  ink(row, name, kind) { return row.isPale ? this.paleInk : this.text(name, kind) }
+  ground({ isPale }, name, kind) { const code = this.fill(name, kind); return isPale ? this.shades[code][PALE_SHADE] : this.fills[code] }
   fillCode(fill) { return codeOf(this.fills, this.places, fill) }
   hatchCode(sign) { return sign in HATCH_LINES ? codeOf(this.hatches, this.places, sign) : -1 }
   fill(name, kind) { const code = this.kindFill[kind]; return code >= 0 ? code : this.nameFill[name] ?? this.spareFill }
@@ -101,6 +105,7 @@ function codeOf(list, places, value) {
 }
 
 const SHADES = 16, DIM_SHADE = 3
+const PALE_SHADE = 5 // Of ranges beside kernels.
 
 // A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
 const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))
@@ -138,6 +143,7 @@ class Painter {
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     paintShades(ctx, this)
     paintBars(ctx, this)
+    paintMemory(ctx, this)
     paintEdges(ctx, this)
     paintGroups(ctx, this)
     paintLaneLabels(ctx, this)
@@ -151,6 +157,7 @@ class Painter {
     this.ratio = ratio
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     paintOwnEdges(ctx, this)
+    paintOwnLaunches(ctx, this)
     paintSelection(ctx, this)
     paintOutlines(ctx, this)
     paintRuler(ctx, this)

@@ -3,6 +3,8 @@ const WIDE_PX = 4 // From here on a bar has an edge and a hatch.
 const LABEL_MIN_PX = 26
 const LONELY_PX = 3
 const MOMENT_PX = 5 // Half the height of the sign of a span that took no time.
+const CAP_PX = 2 // The line above a range that stands back beside kernels.
+const STRAY_PX = 8 // The sign of work that left its stream.
 const LEAST_DENSITY = 0.3 // A few narrow spans shall still be seen.
 
 // Find what is in view, remember it for the pointer, and paint it.
@@ -18,6 +20,7 @@ function paintBars(ctx, painter) {
     hatchBoxes(ctx, painter, segments, boxes)
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     labelBoxes(ctx, painter, segments, boxes)
+    paintStrays(ctx, painter, segments, boxes)
     paintMoments(ctx, painter, segments, boxes)
   })
 }
@@ -88,12 +91,27 @@ function fillBoxes(ctx, painter, segments, {x, w}) {
       // A short span is no busier than those that are merged beside it, and looks so.
       const isFull = items.first[i] === items.last[i] && items.right[i] - items.left[i] >= narrowNs
       let shade = isFull ? SHADES : shadeOf(items, i, w[i] * pixelNs)
-      if (view.matches && !isItemMatch(painter, columns, segment.row, i)) shade = DIM_SHADE
+      if (columns.isPale) shade = Math.max(2, Math.round(shade * PALE_SHADE / SHADES))
+      if (view.matches && !isItemMatch(painter, columns, segment.row, i)) shade = Math.min(shade, DIM_SHADE)
       const fill = looks.shades[code][shade]
       if (fill !== set) ctx.fillStyle = set = fill
       // The thin edge between two bars lets the paper through.
       ctx.fillRect(x[i], top, isWide ? w[i] - edge : w[i], height)
     }
+    if (columns.isPale) capBoxes(ctx, painter, segment, {x, w})
+    set = null
+  }
+}
+
+// A full line above each range that stands back: so it is told by its colour, and where it begins and ends.
+function capBoxes(ctx, painter, segment, {x, w}) {
+  const {view, items, looks, ratio} = painter, columns = view.store.row(segment.row), {top} = devicePx(segment, ratio)
+  const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio)), cap = Math.round(CAP_PX * ratio)
+  for (let i = segment.from; i < segment.to; i++) {
+    if (w[i] < wide) continue
+    const pick = items.pick[i], isDim = view.matches && !isItemMatch(painter, columns, segment.row, i)
+    ctx.fillStyle = looks.shades[looks.fill(columns.name[pick], columns.kind[pick])][isDim ? DIM_SHADE : SHADES]
+    ctx.fillRect(x[i], top, w[i] - edge, cap)
   }
 }
 
@@ -108,6 +126,7 @@ function hatchBoxes(ctx, painter, segments, {x, w}) {
   hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio)
   for (const segment of segments) {
     const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
+    if (columns.isPale) continue
     for (let i = segment.from; i < segment.to; i++) {
       if (w[i] < wide || items.first[i] !== items.last[i]) continue
       const at = items.pick[i], name = columns.name[at], kind = columns.kind[at], hatch = looks.hatch(name, kind)
@@ -141,23 +160,46 @@ function labelBar(ctx, painter, columns, at, {left, room, middle}) {
   const text = texts.fit(ctx, view.tables.names[name] ?? "", room)
   if (!text) return
   const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches)
-  if (!isDim && looks.hatch(name, kind) >= 0) {
+  const hasHatch = !columns.isPale && looks.hatch(name, kind) >= 0
+  if (!isDim && hasHatch) {
     ctx.fillStyle = looks.fills[looks.fill(name, kind)]
     ctx.fillRect(left - 2, middle - 7, used + 4, 14)
   }
-  ctx.fillStyle = isDim ? painter.theme.soft : looks.text(name, kind)
+  ctx.fillStyle = isDim ? painter.theme.soft : looks.ink(columns, name, kind)
   ctx.fillText(text, left, middle + 0.5)
   const time = room - used < 50 ? "" : formatNs(columns.end[at] - columns.start[at])
   if (!time || isDim || texts.width(ctx, time) > room - used - 16) return
   const begin = left + used + 8
-  if (looks.hatch(name, kind) >= 0) {
+  if (hasHatch) {
     ctx.fillStyle = looks.fills[looks.fill(name, kind)]
     ctx.fillRect(begin - 2, middle - 7, texts.width(ctx, time) + 4, 14)
   }
-  ctx.fillStyle = looks.text(name, kind)
+  ctx.fillStyle = looks.ink(columns, name, kind)
   ctx.globalAlpha = 0.75
   ctx.fillText(time, begin, middle + 0.5)
   ctx.globalAlpha = 1
+}
+
+// A corner in the colour of warnings on each kernel, copy or fill that ran on another stream than its range had selected.
+function paintStrays(ctx, painter, segments, {x, w}) {
+  const {view, items, ratio, theme} = painter, corners = new Path2D()
+  for (const {row, from, to, top, bottom} of segments) {
+    const columns = view.store.row(row)
+    if (!columns.hasWork) continue
+    for (let i = from; i < to; i++) {
+      if (!isStray(columns, items.pick[i])) continue
+      const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1)
+      corners.moveTo(right - size, top)
+      corners.lineTo(right, top)
+      corners.lineTo(right, top + size)
+      corners.closePath()
+    }
+  }
+  ctx.fillStyle = theme.stray
+  ctx.fill(corners)
+  ctx.lineWidth = 1.5
+  ctx.strokeStyle = theme.paper
+  ctx.stroke(corners)
 }
 
 // Spans that took no time, where one stands alone: a diamond on its line says that it is no short bar.

@@ -25,6 +25,24 @@ function paintOwnEdges(ctx, {view, theme}) {
   paintArrows(ctx, view, places, {colour: theme.ink, alpha: 1, width: 1.5})
 }
 
+// From the calls that launched to what they launched: only those of what is pinned or under the pointer, since there is one
+// for each kernel.
+function paintOwnLaunches(ctx, {view, theme}) {
+  const {launches} = view.store, hits = [view.pinned, view.hovered].filter(Boolean)
+  if (!launches.length || !hits.length) return
+  const ends = hits.map(hit => launchEndsOf(view, hit)).filter(Boolean), places = []
+  for (let i = 0; i < launches.length && places.length < MAX_EDGES; i++) {
+    if (ends.some(end => isOwnEdge(launches, i, end)) && passesWindow(view, launches, i)) places.push(i)
+  }
+  paintArrows(ctx, view, places, {colour: theme.accent, alpha: 1, width: 1.5, edges: launches, dash: [4, 3]})
+}
+
+// A launch leads from the start of a call.
+function launchEndsOf(view, hit) {
+  const ends = endsOf(view, hit)
+  return ends && {...ends, endFrom: ends.startFrom, endTo: ends.startTo}
+}
+
 // When the spans of a hit start and end. What stands for several spans has arrows anywhere within.
 function endsOf({store}, {row, index, first = index, last = index}) {
   const {start, end, length} = store.row(row)
@@ -78,14 +96,15 @@ function areEndsShown(store, {row0, row1, x0, x1}, i) {
   return spanEndingAt(store.row(row0[i]), x0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i]) >= 0
 }
 
-function paintArrows(ctx, view, places, {colour, alpha, width}) {
+function paintArrows(ctx, view, places, {colour, alpha, width, edges = view.store.edges, dash = []}) {
   if (!places.length) return
   clipLanes(ctx, view, view.frame.left, () => {
     ctx.strokeStyle = ctx.fillStyle = colour
     ctx.globalAlpha = alpha
     ctx.lineWidth = width
     const lines = new Path2D(), heads = new Path2D()
-    for (const place of places) addArrow(lines, heads, view, view.store.edges, place)
+    for (const place of places) addArrow(lines, heads, view, edges, place)
+    ctx.setLineDash(dash)
     ctx.stroke(lines)
     ctx.fill(heads)
   })

@@ -12,7 +12,17 @@ function paintShades(ctx, {view, theme}) {
       const lane = tables.lanes[code]
       ctx.fillRect(frame.left, view.yAt(lane.top), frame.right - frame.left, lane.bottom - lane.top)
     }
+    paintPartLines(ctx, view, theme)
   })
+}
+
+// A fine line between the ranges of a lane and what lies below them.
+function paintPartLines(ctx, view, theme) {
+  ctx.fillStyle = theme.grid
+  for (const code of view.visibleLanes()) {
+    const {parts = []} = view.tables.lanes[code]
+    for (const [, top] of parts.slice(1)) ctx.fillRect(view.frame.left, Math.round(view.yAt(top)) - 2, view.frame.right - view.frame.left, 1)
+  }
 }
 
 // The place of a lane from the top, counted once for each plan.
@@ -88,14 +98,16 @@ function inDevicePx(ctx, ratio, paint) {
 function paintLaneLabels(ctx, painter) {
   const {view, theme, texts} = painter, {frame, tables} = view
   const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left
-  const headPx = tables.groups.length ? HEAD_PX : 0
-  let free = view.lanesTop() + headPx - 4
+  let free = view.lanesTop() - 4
   clipLanes(ctx, view, 0, () => {
     ctx.textAlign = "right"
     ctx.textBaseline = "middle"
     for (const code of view.visibleLanes()) {
-      const {top, bottom, label, detail} = tables.lanes[code]
-      const hasDetail = detail && bottom - top >= 30
+      const {label, detail, group, parts = []} = tables.lanes[code], {top, bottom} = labelRoom(tables.lanes[code])
+      const hasDetail = detail && bottom - top >= 30 && parts.length < 2
+      // The line of its group stays above it.
+      const headPx = group >= 0 ? HEAD_PX : 0
+      paintPartLabels(ctx, painter, parts.slice(1), headPx, room)
       const half = hasDetail ? 15 : 7
       // The label of a tall lane stays in view with it.
       const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom())
@@ -112,4 +124,20 @@ function paintLaneLabels(ctx, painter) {
       ctx.fillText(texts.fit(ctx, detail, room), frame.left - LABEL_GAP_PX, middle + 8)
     }
   })
+}
+
+// Where the name of a lane may stand: beside its first rows, if it has several sorts of them.
+function labelRoom({top, bottom, parts = []}) {
+  return parts.length ? {top: parts[0][1] - 3, bottom: parts[0][2] + 1} : {top, bottom}
+}
+
+// What the other rows of a lane hold.
+function paintPartLabels(ctx, {view, theme, texts}, parts, headPx, room) {
+  for (const [label, top, bottom] of parts) {
+    const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2
+    if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue
+    setFont(ctx, 11)
+    ctx.fillStyle = theme.soft
+    ctx.fillText(texts.fit(ctx, label, room), view.frame.left - LABEL_GAP_PX, middle)
+  }
 }

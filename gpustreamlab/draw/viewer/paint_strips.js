@@ -10,6 +10,7 @@ function paintStrips(ctx, painter) {
   for (const strip of view.parts.strips) {
     const box = {left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns}
     if (strip.kind === "sms") paintSms(ctx, painter, box)
+    else if (strip.kind === "capture") paintCapture(ctx, painter, box)
     else paintBusy(ctx, painter, box)
   }
 }
@@ -29,6 +30,26 @@ function paintSms(ctx, painter, box) {
     })
   })
   paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"])
+}
+
+// When kernels were captured: elsewhere there are ranges only.
+function paintCapture(ctx, {view, theme, texts}, box) {
+  const {left, top, bottom} = box
+  ctx.fillStyle = theme.grid
+  ctx.fillRect(left, bottom, view.frame.right - left, 1)
+  clipStrip(ctx, view, box, () => {
+    ctx.fillStyle = theme.accent
+    for (const [start, end] of view.tables.capture.windows) {
+      const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(end))
+      ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5)
+    }
+  })
+  setFont(ctx, 11)
+  ctx.textAlign = "right"
+  ctx.textBaseline = "middle"
+  ctx.fillStyle = theme.soft
+  const x = left - LABEL_GAP_PX
+  ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2)
 }
 
 // Write a number of SMs where it begins to be another one than written before, if it stays for long enough.

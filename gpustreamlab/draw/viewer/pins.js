@@ -20,6 +20,7 @@ function movedPin(view, anchor) {
 /** The spans of the same lane that enclose one, from the outside; rows of a lane lie in each other from the top down. */
 function enclosingSpans(view, { row: code, index }) {
   const { store, tables } = view
+  if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return []
   const own = tables.rows[code], row = store.row(code)
   const start = row.start[index], end = row.end[index]
   const found = []
@@ -29,4 +30,9 @@ function enclosingSpans(view, { row: code, index }) {
     if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at })
   })
   return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top)
+}
+
+/** Whether work was launched in a range that had selected the lane on which it ran: that range encloses it. */
+function isInOwner(row, index) {
+  return row.ownerLane[index] === row.lane
 }

@@ -2,7 +2,7 @@
 // what else was asked for (stream:, kind:, partition:, thread:, > and <) is a function in its property `also`.
 
 const UNIT_NS = { ns: 1, us: 1e3, "µs": 1e3, "μs": 1e3, ms: 1e6, s: 1e9, min: 60e9 }
-const FIELD = /^(stream|lane|kind|partition|thread|name):(.*)$/is
+const FIELD = /^(stream|lane|kind|partition|thread|name|is):(.*)$/is
 const SOME_FIELD = /^([a-z]+):(?!:)/i // What looks like a field; "at::mm" is a name.
 const LIMIT = /^([<>])=?(\d+(?:\.\d+)?|\.\d+)(ns|us|µs|μs|ms|s|min)$/i
 
@@ -25,12 +25,13 @@ function compileSearch(text, tables) {
 }
 
 /** A function that tells whether a span has all that is asked of more than its name; null where nothing is. */
-function alsoAsked(rows, columns, { minNs, maxNs }) {
+function alsoAsked(rows, columns, { minNs, maxNs, traits }) {
   const asked = Object.entries(columns).filter(([, codes]) => codes)
-  if (!rows && !asked.length && minNs === -Infinity && maxNs === Infinity) return null
+  if (!rows && !asked.length && !traits.length && minNs === -Infinity && maxNs === Infinity) return null
   return (row, i) => {
     if (rows && !rows[row.code]) return false
     for (const [column, codes] of asked) if (!codes[row[column][i]]) return false
+    if (traits.length && !traits.every(trait => "stray".startsWith(trait) && isStray(row, i))) return false
     const duration = row.end[i] - row.start[i]
     return duration >= minNs && duration <= maxNs
   }
@@ -42,7 +43,7 @@ function searchProblem(text, { names }) {
   const odd = searchWords(text).find(word => !FIELD.test(word) && !LIMIT.test(word) && (SOME_FIELD.test(word) || /^[<>]=?[^<>=]/.test(word)) && !isInName(word))
   if (!odd) return ""
   const field = odd.match(SOME_FIELD)
-  return field ? `no field ${field[1]}: name, stream, kind, partition, thread` : `${odd} is not a duration: >1ms, <5us`
+  return field ? `no field ${field[1]}: name, stream, kind, partition, thread, is:stray` : `${odd} is not a duration: >1ms, <5us`
 }
 
 /** The words of a search; quotes hold words together, and "> 1 ms" is written with spaces as often as without. */
@@ -52,8 +53,8 @@ function searchWords(text) {
 
 /** Split a search into what it asks of the name and of the rest; null where that is nothing, as in "kind:" before its value. */
 function parseSearch(text) {
-  const asked = { names: [], lanes: [], kinds: [], partitions: [], threads: [], minNs: -Infinity, maxNs: Infinity }
-  const places = { stream: "lanes", lane: "lanes", kind: "kinds", partition: "partitions", thread: "threads", name: "names" }
+  const asked = { names: [], lanes: [], kinds: [], partitions: [], threads: [], traits: [], minNs: -Infinity, maxNs: Infinity }
+  const places = { stream: "lanes", lane: "lanes", kind: "kinds", partition: "partitions", thread: "threads", name: "names", is: "traits" }
   const plain = []
   for (const word of searchWords(text)) {
     const field = word.match(FIELD), limit = word.match(LIMIT)

@@ -9,6 +9,7 @@ class Row extends Intervals {
     super(0)
     this.code = code
     this.lane = -1
+    this.isPale = false // Ranges that stand back beside kernels.
     // Whether a span ends before one that started earlier: said by the tables, or seen.
     this.overlaps = false
     // How far a span reaches beyond the next start at most, where none ends before one that started earlier.
@@ -18,6 +19,8 @@ class Row extends Intervals {
     // By reader: how many spans it has taken in. Less again where spans come in between or go.
     this.seen = { lane: 0, partition: 0, filter: 0 }
     for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0)
+    // Whether anything is known of device work: else its columns are not stored.
+    this.hasWork = false
     // Null as long as no span stands for several.
     this.countOrNull = null
     this.countSums = new Float64Array(1)
@@ -71,6 +74,7 @@ class Row extends Intervals {
   append(batch, from, to) {
     this.durations = null
     if (!batch.isPlain && this.isPlain) this.storeSums()
+    if (batch.hasWork && !this.hasWork) this.storeWork()
     const at = this.placeOf(batch, from)
     if (at < this.length) this.mergeIn(batch, from, to, at)
     else this.copyIn(batch, from, to)
@@ -114,14 +118,20 @@ class Row extends Intervals {
     for (const reader of Object.keys(this.seen)) this.seen[reader] = Math.min(this.seen[reader], index)
   }
 
+  /** What is known of a span's device work; a default where nothing is. */
+  work(name, index) {
+    return this.hasWork ? this[name][index] : WORK_DEFAULTS[name]
+  }
+
   stored() {
-    return this.isPlain ? ROW_COLUMNS : [...ROW_COLUMNS, ...SUMMED_COLUMNS]
+    if (this.isPlain && !this.hasWork) return ROW_COLUMNS
+    return [...ROW_COLUMNS, ...(this.hasWork ? WORK_COLUMNS : []), ...(this.isPlain ? [] : SUMMED_COLUMNS)]
   }
 
   copyIn(batch, from, to) {
     const length = this.length + to - from
     for (const name of this.stored()) {
-      const own = this[storedName(name)], fresh = batch[name]
+      const own = this[storedName(name)], fresh = batch[name] ?? defaultsOf(name, to)
       // The first spans stay where they are: the only batch of a page is never copied.
       this[storedName(name)] = this.length ? joined(own, this.length, fresh, from, to) : fresh.subarray(from, to)
     }
@@ -151,6 +161,11 @@ class Row extends Intervals {
   storeSums() {
     this.countOrNull = new Uint8Array(this.length).fill(1)
     this.busyOrNull = this.length ? spanDurations(this, this.length) : new Float64Array(0)
+  }
+
+  storeWork() {
+    for (const name of WORK_COLUMNS) this[name] = defaultsOf(name, this.length)
+    this.hasWork = true
   }
 
   watchShape(from) {
@@ -286,6 +301,11 @@ function storedName(name) {
   return name === "count" ? "countOrNull" : name === "busy" ? "busyOrNull" : name
 }
 
+/** A column of device work of spans of which nothing is known. */
+function defaultsOf(name, length) {
+  return new (SIGNED_COLUMNS.has(name) ? Int8Array : Uint8Array)(length).fill(WORK_DEFAULTS[name])
+}
+
 function renamed(columns) {
   return Object.fromEntries(Object.entries(columns).map(([name, column]) => [storedName(name), column]))
 }
@@ -311,4 +331,11 @@ let sharedOnes = new Uint8Array(0)
 function onesOf(length) {
   if (sharedOnes.length < length) sharedOnes = new Uint8Array(roomFor(length)).fill(1)
   return sharedOnes
+}
+
+/** Whether a kernel, copy or fill ran on another lane than the one which its range had selected. */
+function isStray(row, index) {
+  if (!row.hasWork) return false
+  const owner = row.ownerLane[index]
+  return owner >= 0 && owner !== row.lane
 }

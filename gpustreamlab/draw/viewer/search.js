@@ -8,7 +8,7 @@ function addSearch(viewer) {
   const { view } = viewer
   const box = makeNode("input", {
     type: "search", placeholder: "Search  /", "aria-label": "Search spans", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off",
-    title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous",
+    title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, is:stray, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous",
   })
   const says = makeNode("output", { class: "gsl-found", "aria-live": "polite" })
   const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true })

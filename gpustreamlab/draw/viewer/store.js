@@ -2,12 +2,14 @@
 
 const DEFAULT_CAPACITY = 20_000_000
 const EDGE_CAPACITY = 200_000
+const WAIT_EDGE = 0, LAUNCH_EDGE = 1 // Codes of EdgeKind.
 const FREED_SHARE = 1 / 8 // Of the capacity, after an eviction: so evictions are rare.
 
 class SpanStore {
   constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
     this.capacity = capacity
-    this.edges = new EdgeList(edgeCapacity)
+    this.edges = new EdgeList(edgeCapacity) // What waited for what.
+    this.launches = new EdgeList(edgeCapacity) // Which call launched what.
     this.rowTable = []
     this.filter = null
     this.matches = null
@@ -30,6 +32,7 @@ class SpanStore {
     this.version++
     this.evictions++
     this.edges.clear()
+    this.launches.clear()
   }
 
   /** Take the rows of `tables`: as before, or more. */
@@ -45,9 +48,15 @@ class SpanStore {
     for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to)
     this.length += batch.n
     this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n)
-    if (batch.edges) this.edges.append(batch.edges)
+    if (batch.edges) this.appendEdges(batch.edges)
     if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)))
     this.findExtent()
+  }
+
+  appendEdges(edges) {
+    if (!edges.kind?.some(Boolean)) return this.edges.append(edges)
+    this.edges.append(edgesOfKind(edges, WAIT_EDGE))
+    this.launches.append(edgesOfKind(edges, LAUNCH_EDGE))
   }
 
   /** The row as it is shown: without what the filter hides. */
@@ -109,6 +118,7 @@ class SpanStore {
   describe(row) {
     const entry = this.rowTable[row.code]
     row.lane = entry ? entry.lane : -1
+    row.isPale = Boolean(entry?.pale)
     if (entry?.overlaps) row.overlaps = true
     return row
   }
@@ -189,4 +199,12 @@ class EdgeList {
     while (count < this.length && this.x1[count] <= t) count++
     if (count) this.dropFirst(count)
   }
+}
+
+/** Those arrows that are of one kind. */
+function edgesOfKind(edges, kind) {
+  const places = []
+  for (let i = 0; i < edges.length; i++) if (edges.kind[i] === kind) places.push(i)
+  const taken = Object.fromEntries(["x0", "x1", "row0", "row1"].map(name => [name, edges[name].constructor.from(places, i => edges[name][i])]))
+  return { ...taken, length: places.length }
 }

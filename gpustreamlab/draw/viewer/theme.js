@@ -1,5 +1,5 @@
 // Colours from the page's style, so that the picture follows the theme of what surrounds it.
-const THEME_DEFAULTS = {ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae"}
+const THEME_DEFAULTS = {ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e"}
 const FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 // JupyterLab changes its attributes before the style sheet of the new theme has loaded.
 const THEME_DELAYS_MS = [60, 300, 1000]
@@ -32,6 +32,7 @@ function readTheme(element) {
   theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128
   theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)"
   theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2"
+  theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4"
   theme.key = JSON.stringify(theme)
   return theme
 }

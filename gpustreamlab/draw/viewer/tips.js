@@ -21,8 +21,10 @@ function addTips(viewer) {
     state.frame = 0
     const hit = state.pointer && hitUnder(viewer, state.pointer)
     const marks = hit || !state.pointer ? [] : marksUnder(viewer, state.pointer)
+    const memory = hit || !state.pointer ? null : memoryUnder(viewer, state.pointer)
     if (hit) fillTip(view, tip, hit, state)
     else if (marks.length) fillMarkTip(view, tip, marks, state)
+    else if (memory) fillMemoryTip(view, tip, memory, state)
     else return hide()
     openAbove(tip)
     placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer)
@@ -65,6 +67,20 @@ function hitUnder(viewer, place) {
 function marksUnder(viewer, place) {
   const point = figurePoint(viewer, place)
   return marksAt(viewer.view, point.x, point.y)
+}
+
+/** What the memory strip under a place of the window tells. */
+function memoryUnder(viewer, place) {
+  const point = figurePoint(viewer, place)
+  return memoryAt(viewer.view, point.x, point.y)
+}
+
+function fillMemoryTip(view, tip, { lane, at, facts }, state) {
+  if (view.hovered) view.set("hovered", null)
+  const key = `memory ${lane} ${at}`
+  if (key === state.key) return
+  state.key = key
+  tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts))
 }
 
 function hitKey(hit) {

@@ -15,7 +15,9 @@ function totals(store, tables, { start, end, lanes = null }) {
   for (const row of store.rows) if (row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane))) sums.addRow(row)
   const unions = unionsOf(store, tables)
   const clip = (lane, count) => ({ lane, count, ...clipUnion(unions.lane(lane), start, end) })
-  const clips = [...sums.lanes].map(([lane, count]) => clip(lane, count)).sort((one, other) => one.lane - other.lane)
+  // Threads of the host do no work of the device: they are in no lane's sums, but what they called has a name's.
+  const streams = [...sums.lanes].filter(([lane]) => !tables.lanes?.[lane]?.host)
+  const clips = streams.map(([lane, count]) => clip(lane, count)).sort((one, other) => one.lane - other.lane)
   const others = tables.rows.map(row => row.lane).filter(lane => lanes && lane >= 0 && !lanes.has(lane))
   return {
     lanes: clips.map(({ lane, count, busy }) => ({ lane, count, busy })),
@@ -28,6 +30,7 @@ function totals(store, tables, { start, end, lanes = null }) {
 class WindowSums {
   constructor(tables, start, end) {
     this.isCounted = Uint8Array.from(tables.kind_counted, Boolean)
+    this.uncaptured = uncapturedRanges(tables)
     this.start = start
     this.end = end
     this.lanes = new Map()
@@ -53,7 +56,7 @@ class WindowSums {
     if (name >= this.nameCount.length) this.reserve(name + 1)
     this.nameCount[name] += count
     if (to > from) this.nameBusy[name] += row.busyOrNull ? (to - from) * row.densityAt(index) : to - from
-    if (this.isCounted[row.kind[index]]) {
+    if (this.isCounted[row.kind[index]] && (!this.uncaptured || this.uncaptured(row.kind[index], row.start[index]))) {
       if (from < this.first) this.first = from
       if (to > this.last) this.last = to
     }

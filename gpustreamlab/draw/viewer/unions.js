@@ -20,7 +20,7 @@ class BusyUnions {
 
   /** Count the kinds, and stack the partitions, of these tables from now on. */
   use(tables) {
-    const counted = tables.kind_counted.map(Number).join("")
+    const counted = countedKey(tables)
     // The codes that mean one partition of one size share a slot.
     const slots = tables.partitions.map(({ band, sms, text }) => `${band} ${sms} ${text}`)
     const isKnown = this.counted === counted && this.evictions === this.store.evictions
@@ -29,6 +29,8 @@ class BusyUnions {
     if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted)
     this.slots = slots
     this.isCounted = Uint8Array.from(tables.kind_counted, Boolean)
+    this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean)
+    this.uncaptured = uncapturedRanges(tables)
     this.tables = tables
   }
 
@@ -101,8 +103,11 @@ class BusyUnions {
 
   /** Whether any of the spans that were not seen yet counts. */
   hasCounted(row) {
+    const { uncaptured } = this
     let count = 0
-    for (let index = row.seen.lane; index < row.length; index++) count += this.isCounted[row.kind[index]]
+    for (let index = row.seen.lane; index < row.length; index++) {
+      count += this.isCounted[row.kind[index]] && (!uncaptured || uncaptured(row.kind[index], row.start[index])) ? 1 : 0
+    }
     if (count < row.length - row.seen.lane) this.mixedRows.add(row.code)
     return count > 0
   }
@@ -114,11 +119,12 @@ class BusyUnions {
 
   /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
   countedIntervals(row, from, only = -1) {
-    const { isCounted } = this, { kind, partition, length } = row, list = new Intervals(length - from), { start, end } = list
+    const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { kind, partition, length } = row, list = new Intervals(length - from), { start, end } = list
     let last = -1, reach = -Infinity
     for (let index = from; index < length; index++) {
       const begin = row.start[index], until = row.end[index]
       if (until === begin || !isCounted[kind[index]] || (only >= 0 && partition[index] !== only)) continue
+      if (uncaptured && !uncaptured(kind[index], begin)) continue
       if (begin > reach) {
         start[++last] = begin
         end[last] = reach = until
@@ -156,6 +162,28 @@ class BusyUnions {
       if (row.partition[index] !== last) codes.add((last = row.partition[index]))
     }
     return [...codes].map(code => [this.slots[code], this.countedIntervals(row, row.seen.partition, code)])
+  }
+}
+
+/** What decides which spans count. A window that still grows does not change it: no span came that started after its end. */
+function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
+  const windows = (capture?.windows ?? []).map(([start, end], place, all) => (place < all.length - 1 ? `${start}-${end}` : start))
+  return `${counted.map(Number).join("")} ${onSms.map(Number).join("")} ${windows.join()}`
+}
+
+/**
+ * A function that tells whether a span of a kind counts that started at a time, or null where all do.
+ *
+ * A range that started while kernels were captured leaves it to its kernels: it also contains the wait for them.
+ */
+function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
+  const windows = capture?.windows ?? [], range = windows.length ? kinds.indexOf("range") : -1
+  if (range < 0 || !counted[range]) return null
+  const starts = Float64Array.from(windows, ([start]) => start), ends = Float64Array.from(windows, ([, end]) => end)
+  return (kind, time) => {
+    if (kind !== range) return true
+    const place = upperBound(starts, time, 0, starts.length) - 1
+    return place < 0 || time >= ends[place]
   }
 }
 

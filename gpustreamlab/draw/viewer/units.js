@@ -57,3 +57,12 @@ function formatBase(baseNs) {
   const [whole, part] = text.split(".")
   return `${baseNs < 0 ? "-" : ""}${grouped(whole)}${part ? "." + part.replace(/\d{3}(?=\d)/g, "$&\u202f") : ""} s`
 }
+
+const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"]
+
+/** A number of bytes with three digits and its unit; as draw/_memory.format_bytes. */
+function formatBytes(bytes) {
+  let place = 0
+  while (Math.abs(bytes) >= 1023.5 && place < BYTE_UNITS.length - 1) { bytes /= 1024; place += 1 }
+  return `${bytes.toFixed(place === 0 || Math.abs(bytes) >= 100 ? 0 : Math.abs(bytes) >= 10 ? 1 : 2)} ${BYTE_UNITS[place]}`
+}

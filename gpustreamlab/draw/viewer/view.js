@@ -4,6 +4,7 @@ const LANES_MIN_PX = 60
 const LANES_GAP_PX = 12 // Between the lanes and the strips, and between those.
 const SMS_STRIP_PX = 66
 const BUSY_STRIP_PX = 44
+const CAPTURE_STRIP_PX = 12
 const MIN_WINDOW_NS = 10
 const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
 const HIT_PX = 3 // How far a pointer may be off.
@@ -18,6 +19,7 @@ function planParts(tables) {
   const add = (kind, px) => { strips.push({kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px}); bottom += LANES_GAP_PX + px }
   if (tables.bands.length) add("sms", SMS_STRIP_PX)
   add("busy", BUSY_STRIP_PX)
+  if (tables.capture?.shown) add("capture", CAPTURE_STRIP_PX)
   // Lines of marks stay above lanes that scroll.
   const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map(g => g.top), ...tables.lanes.map(l => l.top), lanesPx) : 0
   return {lanesPx, strips, headPx, innerPx: bottom}
@@ -157,7 +159,7 @@ class View {
     if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start))
     else if (px < 4) this.zoomTo(start, end)
     else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2)
-    const {top, bottom} = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.groups.length ? 22 : 0)
+    const {top, bottom} = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0)
     if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
     else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12)
     this.set("pinned", {row, index})

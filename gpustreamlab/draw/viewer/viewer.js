@@ -1,7 +1,7 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
 const AXIS_PX = 48 // Ticks and title below the frame.
 const TOOLBAR_PX = 32
-const TABLES_FORMAT = 1 // FORMAT of draw/_tables.py
+const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
 // The controls that this page has, in their order.
 const controls = () => [

@@ -25,6 +25,33 @@ function waitsOf(view, { row: code, index }, side) {
   return found.sort((a, b) => a.gapNs - b.gapNs)
 }
 
+/** The call that launched work, or what a call launched, as {row, index, gapNs}; `index` is -1 where it is hidden, or gone. */
+function launchesOf({ store }, { row: code, index }) {
+  const { launches } = store, row = store.row(code), own = row.start[index], found = []
+  for (let i = 0; i < launches.length; i += 1) {
+    const gapNs = launches.x1[i] - launches.x0[i]
+    if (launches.row1[i] === code && launches.x1[i] === own) found.push({ row: launches.row0[i], index: spanStartingAt(store.row(launches.row0[i]), launches.x0[i]), gapNs, side: "from" })
+    if (launches.row0[i] === code && launches.x0[i] === own) found.push({ row: launches.row1[i], index: spanStartingAt(store.row(launches.row1[i]), launches.x1[i]), gapNs, side: "to" })
+  }
+  return found
+}
+
+function launchText(view, { row: code, index, gapNs, side }) {
+  const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index])
+  return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`
+}
+
+function launchNodes(view, hit) {
+  const found = launchesOf(view, hit)
+  return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
+    const own = found.filter(launch => launch.side === side)
+    if (!own.length) return []
+    const items = own.slice(0, SHOWN_WAITS).map(launch => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))))
+    if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }))
+    return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)]
+  })
+}
+
 function spanEndingAt(row, time) {
   if (!row.length) return -1
   const last = row.indexAt(time)
@@ -52,23 +79,26 @@ function gapText(gapNs, side) {
 /** The waits of a hit as pairs of label and texts, to be copied with its facts. */
 function waitFacts(view, hit) {
   if (!isSpan(hit)) return []
-  return ["for", "by"].flatMap(side => waitsOf(view, hit, side).map(wait => [`waited ${side}`, waitText(view, wait, side)]))
+  const launches = launchesOf(view, hit).map(launch => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)])
+  return [...launches, ...["for", "by"].flatMap(side => waitsOf(view, hit, side).map(wait => [`waited ${side}`, waitText(view, wait, side)]))]
 }
 
 /** The waits of a hit as lists of links, each of which pins the other span. */
 function waitNodes(view, hit) {
   if (!isSpan(hit)) return []
-  return ["for", "by"].flatMap(side => {
+  return [...launchNodes(view, hit), ...["for", "by"].flatMap(side => {
     const waits = waitsOf(view, hit, side)
     if (!waits.length) return []
     const items = waits.slice(0, SHOWN_WAITS).map(wait => makeNode("li", {}, waitNode(view, wait, side)))
     if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }))
     return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)]
-  })
+  })]
 }
 
-function waitNode(view, wait, side) {
-  const text = waitText(view, wait, side)
+const waitNode = (view, wait, side) => spanLink(view, wait, waitText(view, wait, side))
+
+/** A link to a span, which pins it; plain text where it is not shown. */
+function spanLink(view, wait, text) {
   if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" })
   // Its index moves when late spans come before it.
   const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index]

@@ -102,8 +102,9 @@ class Feed {
 
   add(facts, blob) {
     if (facts.names) this.addNames(facts.names)
+    if (facts.details) this.tables.details.splice(facts.details.from, facts.details.entries.length, ...facts.details.entries)
     if (facts.header && this.tables) Object.assign(this.tables.header, facts.header)
-    if (facts.tables) this.setTables({ ...facts.tables, names: this.tables.names, name_styles: this.tables.name_styles })
+    if (facts.tables) this.setTables({ ...facts.tables, names: this.tables.names, name_styles: this.tables.name_styles, details: this.tables.details })
     if (facts.manifest.n) this.store.append(gsl.unpackColumns(facts.manifest, bytesOf(blob)))
   }
 
@@ -129,7 +130,7 @@ class Feed {
     this.showState()
   }
 
-  // Names are only ever added: whoever has the array sees the new ones.
+  // Names, and details of kernels, are only ever added: whoever has the array sees the new ones.
   addNames({ from, names, name_styles: styles }) {
     this.tables.names.splice(from, names.length, ...names)
     this.tables.name_styles.splice(from, styles.length, ...styles)
@@ -299,7 +300,8 @@ class Head {
     this.state = node("span", "gsl-live-state")
     this.state.setAttribute("role", "status")
     const line = node("h3", "")
-    line.append(this.title, this.badge, this.state)
+    this.tier = node("span", "gsl-live-badge gsl-live-tier")
+    line.append(this.title, this.badge, this.tier, this.state)
     this.facts = node("p", "")
     this.finding = node("p", "gsl-live-finding")
     this.source = node("p", "gsl-live-source")
@@ -315,6 +317,7 @@ class Head {
     const state = now === "live" && isPaused ? "paused" : now
     put(this.title, header.title)
     put(this.badge, header.badge)
+    put(this.tier, header.tier)
     this.badge.classList.toggle("gsl-live-sim", Boolean(simulated))
     put(this.state, STATE_WORDS[state])
     this.state.dataset.state = state

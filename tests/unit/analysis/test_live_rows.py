@@ -49,7 +49,8 @@ def column(spans, name):
 
 
 def arrived(spans):
-    return ArrivedSpans(*(column(spans, name) for name in ("number", "parent", "lane", "start", "end", "sms")))
+    columns = (column(spans, name) for name in ("number", "parent", "lane", "start", "end", "sms"))
+    return ArrivedSpans(*columns, np.zeros(len(spans), np.int64))
 
 
 def open_around(spans, everything):
@@ -271,7 +272,9 @@ def test_every_lane_has_a_row_and_its_first_spans_take_it():
 @pytest.mark.parametrize("count", [100_000])
 def test_plain_spans_are_placed_by_columns(count):
     start = np.arange(count) * 10
-    spans = ArrivedSpans(np.arange(count), np.full(count, -1), np.arange(count) % 16, start, start + 5, np.full(count, 132))
+    spans = ArrivedSpans(
+        np.arange(count), np.full(count, -1), np.arange(count) % 16, start, start + 5, np.full(count, 132), 0 * start
+    )
     codes = LiveRows().add(spans, OpenSpans(*(np.empty(0, np.int64),) * 3))
 
     assert codes.tolist() == (np.arange(count) % 16).tolist()

@@ -20,13 +20,27 @@ def test_spans_that_follow_each_other_share_a_row():
 
 def test_nested_ranges_go_one_row_down_each():
     rows = assign_rows(nested_trace())
-    assert rows.row.tolist()[:6] == [0, 1, 2, 2, 1, 2]
+    step, forward, gemm, softmax, backward, gemm_again = rows.row.tolist()[:6]
+    assert (step, forward, backward) == (0, 1, 1)
+    assert (gemm, softmax, gemm_again) == (2, 2, 2)
 
 
 def test_two_threads_in_one_lane_get_a_block_of_rows_each():
+    spans = [
+        ("side", "worker A", 10, 70, {"thread": 1}),
+        ("side", "copy", 20, 40, {"thread": 1, "parent": 0}),
+        ("side", "worker B", 30, 90, {"thread": 2}),
+        ("side", "fill", 50, 80, {"thread": 2, "parent": 2}),
+    ]
+    assert assign_rows(make_trace(spans, threads=("a", "b", "c"))).row.tolist() == [0, 1, 2, 3]
+
+
+def test_work_lies_below_all_ranges_of_its_lane_however_deep_they_are():
     rows = assign_rows(nested_trace())
     worker_a, copy, worker_b, fill = rows.row.tolist()[6:10]
-    assert (worker_a, copy, worker_b, fill) == (3, 4, 5, 6)
+    assert (worker_a, worker_b, copy) == (3, 4, 5)
+    assert fill == copy  # the copy ends before the fill starts
+    assert rows.layer.tolist() == [0, 0, 1, 0, 0, 1]
 
 
 def test_range_nested_through_another_lane_is_below_its_ancestor():

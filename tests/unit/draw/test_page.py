@@ -105,7 +105,7 @@ def test_page_of_many_spans_is_smaller_than_the_drawn_figure_was():
 
 
 def test_page_is_far_smaller_than_the_plain_library():
-    assert len(timeline_page(empty_trace())) < 560_000
+    assert len(timeline_page(empty_trace())) < 570_000
 
 
 def test_page_carries_only_the_core_of_bokeh():

@@ -119,7 +119,7 @@ def test_lanes_are_as_high_as_their_partitions_have_sms():
 
 
 def test_without_partitions_nothing_of_them_is_drawn():
-    scene = plan_scene(nested_trace())
+    scene = plan_scene(random_trace(50, 3))
     assert (scene.groups, scene.marks, scene.mark_rows, scene.bands) == ((), (), (), ())
     assert [(entry.text, entry.band) for entry in scene.partitions] == [("whole card · 132 SMs", -1)]
     assert np.allclose(scene.row_bottom - scene.row_top, ROW_PX - 2)

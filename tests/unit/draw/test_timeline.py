@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.timeline import Timeline, load_trace
+from gpustreamlab.spool import load_trace
+from gpustreamlab.timeline import Timeline
 from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace
 
 

@@ -98,7 +98,7 @@ def lab(shell):
 @pytest.fixture
 def quiet(monkeypatch):
     """Let no thread update anything: the test does."""
-    monkeypatch.setattr("gpustreamlab.live._updater.Updater.start", lambda self: None)
+    monkeypatch.setattr("gpustreamlab.background.Updater.start", lambda self: None)
 
 
 def record(lab, count=1):

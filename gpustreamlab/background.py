@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from gpustreamlab.errors import OptionError
 
+__all__ = ["DEFAULT_REFRESH_HZ", "Updater", "check_refresh_hz"]
+
 _log = logging.getLogger(__name__)
 
 DEFAULT_REFRESH_HZ = 10.0

@@ -1,0 +1,248 @@
+"""How long the host was blocked in calls that wait for the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import DEVICE_WORK, union_edges
+from gpustreamlab.analysis._report import Report, Reported
+from gpustreamlab.analysis._sm_time import interval_sum_ns
+from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = ("row", "lane", "name", "start_ns", "duration_ns", "waited_for", "waited_name", "waited_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitGroup:
+    """Calls of one name that one thread made."""
+
+    call: str
+    """The call."""
+    thread: str
+    """The lane of the thread."""
+    call_count: int
+    """How many there were."""
+    total_ns: int
+    """What their durations add up to, in ns."""
+    longest_ns: int
+    """How long the longest took, in ns."""
+    waited_for: str | None
+    """What the longest most probably waited for; None where nothing ended while it ran."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class HostWaits(Reported):
+    """Calls of the host that block until the device is done: synchronisations, copies and frees that are not asynchronous.
+
+    False where there are none. Calls are seen only while kernels are captured, with ``host=True``.
+    """
+
+    row: Int64Array
+    """Rows of the trace; shape (n_calls,), int64."""
+    lane: Int64Array
+    """The thread, index into `lanes`; shape (n_calls,), int64."""
+    name: Int64Array
+    """The call, index into `names`; shape (n_calls,), int64."""
+    start_ns: Int64Array
+    """When it was made; shape (n_calls,), int64, in ns."""
+    duration_ns: Int64Array
+    """How long it took; shape (n_calls,), int64, in ns."""
+    waited_for: Int64Array
+    """Row of the kernel, copy or fill that was the last to end while it ran, on any stream; -1 where none did: most probably
+    what it waited for; shape (n_calls,), int64."""
+    waited_name: Int64Array
+    """Name of that, index into `names`, or -1; shape (n_calls,), int64."""
+    waited_ns: Int64Array
+    """Time within `captured_ns` in which each lane was blocked, 0 for streams; shape (n_lanes,), int64, in ns."""
+    captured_ns: int
+    """For how long calls were seen: the trace from its first to its last span, where kernels were captured, in ns."""
+    names: tuple[str, ...]
+    """Names of the trace."""
+    lanes: tuple[Lane, ...]
+    """Lanes of the trace."""
+    metadata: TraceMetadata
+    """Where the numbers come from."""
+
+    def __post_init__(self) -> None:
+        for name in _COLUMNS:
+            column = np.array(getattr(self, name), np.int64)
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def share(self) -> FloatArray:
+        """`waited_ns` as a share of `captured_ns`; shape (n_lanes,), float64; NaN where nothing was captured."""
+        if not self.captured_ns:
+            return np.full(len(self.lanes), np.nan)
+        shares: FloatArray = self.waited_ns / self.captured_ns
+        return shares
+
+    @property
+    def groups(self) -> tuple[WaitGroup, ...]:
+        """Calls of one name and thread together; what took longest first."""
+        if not len(self):
+            return ()
+        keys, group = np.unique(np.stack((self.name, self.lane), axis=1), axis=0, return_inverse=True)
+        group = group.reshape(-1)
+        total_ns = np.zeros(len(keys), np.int64)
+        np.add.at(total_ns, group, self.duration_ns)
+        counts = np.bincount(group, minlength=len(keys))
+        longest = np.empty(len(keys), np.int64)
+        by_duration = np.argsort(self.duration_ns, kind="stable")
+        # Written in this order, the longest is what stays.
+        longest[group[by_duration]] = by_duration
+        order = np.argsort(-total_ns, kind="stable").tolist()
+        return tuple(self._group(keys[place], int(counts[place]), int(total_ns[place]), int(longest[place])) for place in order)
+
+    def _group(self, key: Int64Array, count: int, total_ns: int, longest: int) -> WaitGroup:
+        waited_name = int(self.waited_name[longest])
+        return WaitGroup(
+            call=self.names[int(key[0])],
+            thread=self.lanes[int(key[1])].name,
+            call_count=count,
+            total_ns=total_ns,
+            longest_ns=int(self.duration_ns[longest]),
+            waited_for=self.names[waited_name] if waited_name >= 0 else None,
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each call, as a `pandas.DataFrame`.
+
+        The columns are ``row``, ``call``, ``thread`` (its lane), ``start_ns``, ``duration_ns``, ``waited_for_row`` (-1 for
+        none) and ``waited_for`` (its name, or None).
+        """
+        import pandas as pd
+
+        names = np.array([*self.names, None], dtype=object)
+        lanes = np.array([*(lane.name for lane in self.lanes), None], dtype=object)
+        return pd.DataFrame(
+            {
+                "row": self.row,
+                "call": pd.Series(names[self.name], dtype=object),
+                "thread": pd.Series(lanes[self.lane], dtype=object),
+                "start_ns": self.start_ns,
+                "duration_ns": self.duration_ns,
+                "waited_for_row": self.waited_for,
+                "waited_for": pd.Series(names[self.waited_name], dtype=object),
+            }
+        )
+
+    def _line(self) -> str:
+        from gpustreamlab.analysis._host_waits_text import wait_line
+
+        return wait_line(self)
+
+    def _report(self) -> Report:
+        from gpustreamlab.analysis._host_waits_text import wait_report
+
+        return wait_report(self)
+
+
+def host_waits(trace: Trace) -> HostWaits:
+    """Find the calls in which the host was blocked until the device was done.
+
+    Parameters
+    ----------
+    trace
+        The spans. Without calls of the host in it nothing is found.
+
+    Notes
+    -----
+    Calls are told by their names: ``Synchronize``, and ``Memcpy`` and ``Free`` that are not asynchronous. Source: CUDA Runtime
+    API, "API synchronization behavior".
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> trace = Trace(
+    ...     start_ns=[0, 20], end_ns=[90, 100], queued_ns=[0, 20], lane=[0, 1], name=[0, 1], kind=[1, 5],
+    ...     parent=[-1, -1], thread=[0, 0], names=("gemm", "cudaStreamSynchronize"), threads=("MainThread",),
+    ...     lanes=(Lane(name="compute", stream=1), Lane(name="host: MainThread", kind="host")),
+    ...     metadata=TraceMetadata(
+    ...         backend="sim", device=Device(name="demo", sm_count=4), tier="kernels", capture_windows=((0, 100),)
+    ...     ),
+    ... )
+    >>> result = host_waits(trace)
+    >>> result.waited_ns.tolist(), result.share.tolist(), result.waited_for.tolist()
+    ([0, 80], [0.0, 0.8], [0])
+    """
+    blocks = np.array([*(is_blocking(name) for name in trace.names), False])
+    row = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & blocks[trace.name])
+    waited_for = _last_to_end(trace, row)
+    windows = capture_edges(trace)
+    waited_ns = np.zeros(len(trace.lanes), np.int64)
+    for lane in np.unique(trace.lane[row]).tolist():
+        own = row[trace.lane[row] == lane]
+        waited_ns[lane] = _common_ns(union_edges(trace.start_ns[own], trace.end_ns[own]), windows)
+    return HostWaits(
+        row=row,
+        lane=trace.lane[row].astype(np.int64),
+        name=trace.name[row].astype(np.int64),
+        start_ns=trace.start_ns[row],
+        duration_ns=trace.end_ns[row] - trace.start_ns[row],
+        waited_for=waited_for,
+        waited_name=np.append(trace.name, -1)[waited_for],
+        waited_ns=waited_ns,
+        captured_ns=interval_sum_ns(windows),
+        names=trace.names,
+        lanes=trace.lanes,
+        metadata=trace.metadata,
+    )
+
+
+def is_blocking(call: str) -> bool:
+    """Tell by its name whether a call of the CUDA runtime or driver blocks until the device is done.
+
+    Examples
+    --------
+    >>> [is_blocking(call) for call in ("cuStreamSynchronize", "cudaMemcpyAsync", "cudaMemcpy", "cudaLaunchKernel")]
+    [True, False, True, False]
+    """
+    word = call.lower()
+    if "synchronize" in word:
+        return True
+    return word.startswith("cu") and ("memcpy" in word or "free" in word) and "async" not in word
+
+
+def capture_edges(trace: Trace) -> Int64Array:
+    """Return when kernels were captured between the first start and the last end of a trace: start, end, start, end, in ns.
+
+    Where no windows are known it is all of that time.
+    """
+    if not len(trace):
+        return np.empty(0, np.int64)
+    first_ns, last_ns = int(trace.start_ns.min()), int(trace.end_ns.max())
+    windows = np.array(trace.metadata.capture_windows or ((first_ns, last_ns),), np.int64)
+    bounds_ns = np.clip(windows, first_ns, last_ns)
+    return union_edges(bounds_ns[:, 0].copy(), bounds_ns[:, 1].copy())
+
+
+def _common_ns(edges_ns: Int64Array, others_ns: Int64Array) -> int:
+    """Return for how long two unions of intervals have in common."""
+    begins_ns, ends_ns = (np.concatenate((edges_ns[side::2], others_ns[side::2])) for side in (0, 1))
+    either_ns = interval_sum_ns(union_edges(begins_ns, ends_ns))
+    return interval_sum_ns(edges_ns) + interval_sum_ns(others_ns) - either_ns
+
+
+def _last_to_end(trace: Trace, row: Int64Array) -> Int64Array:
+    """Return for each call the row of the work that was the last to end while it ran, or -1."""
+    is_work: BoolArray = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
+    work = np.flatnonzero(is_work)
+    if not len(work) or not len(row):
+        return np.full(len(row), -1, np.int64)
+    by_end = work[np.argsort(trace.end_ns[work], kind="stable")]
+    error_ns = trace.metadata.kernel_error_ns + trace.metadata.host_error_ns
+    at = np.searchsorted(trace.end_ns[by_end], trace.end_ns[row] + error_ns, side="right") - 1
+    last = by_end[np.maximum(at, 0)]
+    found: Int64Array = np.where((at >= 0) & (trace.end_ns[last] >= trace.start_ns[row]), last, -1)
+    return found

@@ -1,0 +1,131 @@
+"""Results that show themselves: as one line, as text, and as HTML with the same content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from gpustreamlab.model import show_text
+from gpustreamlab.typing import FloatArray
+
+_CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
+_HEAD = f"{_CELL};font-weight:600"
+_LEFT = "text-align:left"
+_BAR = "display:inline-block;height:0.8em;vertical-align:middle;background:rgba(0,114,178,0.7)"
+_TABLE = "border-collapse:collapse;margin:0.4em 0;color:inherit;background:none"
+_CAPTION = "caption-side:top;text-align:left;white-space:nowrap;padding:0.2em 0;color:inherit;opacity:0.75"
+_BAR_EM = 14
+"""Width of the longest bar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReportTable:
+    """A table of text. What it has beside its cells shows on pages only."""
+
+    caption: str
+    """What it shows."""
+    rows: list[list[str]]
+    """Its rows, the first of them the head, all of one length. A row with nothing but a first cell is a note."""
+    has_row_heads: bool = False
+    """Whether the first cell of a row is what the row is about."""
+    shade: FloatArray | None = None
+    """How dark each cell behind the head is, from 0 to 1; shape (n_rows - 1, n_columns), float64."""
+    bars: list[float] | None = None
+    """Length of a bar behind each row but the head, as a share of the longest possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Report:
+    """What a result has to say."""
+
+    title: str
+    """What it is, in a word or two."""
+    line: str
+    """The main figures; text and pages have them behind the title."""
+    tables: tuple[ReportTable, ...] = ()
+    """The figures."""
+    notes: tuple[str, ...] = ()
+    """What they mean and what they leave out, one sentence each."""
+
+
+class Reported:
+    """Shows a result by what it reports: ``repr``, ``str``, and what IPython asks for."""
+
+    __slots__ = ()
+
+    def _line(self) -> str:
+        """Return the main figures in one line; cheap."""
+        raise NotImplementedError
+
+    def _report(self) -> Report:
+        """Return all that is to be said."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._line()}>"
+
+    def __str__(self) -> str:
+        return report_text(self._report())
+
+    _repr_pretty_ = show_text
+
+    def _repr_html_(self) -> str:
+        return report_html(self._report(), type(self).__name__)
+
+
+def report_text(report: Report) -> str:
+    """Write a report as plain text: title, tables, notes."""
+    parts = [f"{report.title} {report.line}"]
+    for table in report.tables:
+        parts += ["", *aligned(table.rows)]
+    return "\n".join([*parts, *(["", *report.notes] if report.notes else [])])
+
+
+def report_html(report: Report, name: str) -> str:
+    """Write a report as HTML: the same content, escaped, readable on light and dark pages."""
+    tables = "".join(map(_html_table, report.tables))
+    notes = " ".join(escape(note) for note in report.notes)
+    head, _, rest = report.title.partition(" ")
+    return (
+        f"<div class='gpustreamlab-{name.lower()}' style='overflow-x:auto'>"
+        f"<p style='margin:0.4em 0'><b>{escape(head)}</b> {escape(f'{rest} {report.line}'.strip())}</p>{tables}"
+        f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p></div>"
+    )
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Write rows in columns. A row with one filled cell is a note of its own and widens nothing."""
+    full = [row for row in rows if any(row[1:])]
+    widths = [max(len(row[column]) for row in full) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            f"{cell:>{width}}" if column else f"{cell:<{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _html_table(table: ReportTable) -> str:
+    head = "".join(f"<th style='{_HEAD}'>{escape(cell)}</th>" for cell in table.rows[0])
+    if table.bars is not None:
+        head += f"<th style='{_HEAD}'></th>"
+    body = "".join(f"<tr style='background:none'>{_html_row(table, place)}</tr>" for place in range(len(table.rows) - 1))
+    caption = f"<caption style='{_CAPTION}'>{escape(table.caption)}</caption>"
+    return f"<table style='{_TABLE}'>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _html_row(table: ReportTable, place: int) -> str:
+    cells = []
+    for column, cell in enumerate(table.rows[place + 1]):
+        if table.has_row_heads and not column:
+            cells.append(f"<th style='{_HEAD};{_LEFT}'>{escape(cell)}</th>")
+            continue
+        shade = 0.0 if table.shade is None else float(table.shade[place, column])
+        background = f";background:rgba(0,114,178,{0.4 * shade:.2f})" if shade else ""
+        cells.append(f"<td style='{_CELL}{background}'>{escape(cell)}</td>")
+    if table.bars is not None:
+        width_em = _BAR_EM * table.bars[place]
+        cells.append(f"<td style='{_CELL};{_LEFT}'><span style='{_BAR};width:{width_em:.2f}em'></span></td>")
+    return "".join(cells)

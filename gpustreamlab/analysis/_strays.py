@@ -1,0 +1,230 @@
+"""Work that did not run on the stream that was selected when it was launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import DEVICE_WORK, RANGE_CODE
+from gpustreamlab.analysis._report import Report, Reported
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS
+from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata
+from gpustreamlab.typing import BoolArray, Int64Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = ("row", "kind", "name", "ran_on", "selected", "range_name", "ran_in", "selected_in", "duration_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrayGroup:
+    """Strays of one name that went the same way."""
+
+    name: str
+    """What ran."""
+    ran_on: str
+    """The stream on which it ran."""
+    selected: str
+    """The stream that was selected."""
+    ran_in: str | None
+    """Partition in which it ran; None for the whole card."""
+    selected_in: str | None
+    """Partition of the selected stream; None for the whole card."""
+    span_count: int
+    """How many ran."""
+    total_ns: int
+    """What their durations add up to, in ns."""
+
+    @property
+    def left_partition(self) -> bool:
+        """Whether they ran on other SMs than those that were chosen for them."""
+        return self.ran_in != self.selected_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Strays(Reported):
+    """Kernels, copies and fills whose innermost range is of another stream than the one on which they ran.
+
+    A range is of the stream that was selected when it was opened. Work outside all ranges is no stray: nobody said where it
+    was to run. False where there are none.
+    """
+
+    row: Int64Array
+    """Rows of the trace; shape (n_strays,), int64."""
+    kind: Int64Array
+    """Code of the `SpanKind`; shape (n_strays,), int64."""
+    name: Int64Array
+    """Index into `names`; shape (n_strays,), int64."""
+    ran_on: Int64Array
+    """The lane on which it ran, index into `lanes`; shape (n_strays,), int64."""
+    selected: Int64Array
+    """The lane of the range, index into `lanes`; shape (n_strays,), int64."""
+    range_name: Int64Array
+    """Name of the range, index into `names`; shape (n_strays,), int64."""
+    ran_in: Int64Array
+    """Index into `partitions` of the one in which it ran, -1 for the whole card; shape (n_strays,), int64."""
+    selected_in: Int64Array
+    """Index into `partitions` of the one in which the range was, -1 for the whole card; shape (n_strays,), int64."""
+    duration_ns: Int64Array
+    """How long it ran; shape (n_strays,), int64, in ns."""
+    work_count: int
+    """How many kernels, copies and fills the trace has inside ranges."""
+    names: tuple[str, ...]
+    """Names of the trace."""
+    lanes: tuple[Lane, ...]
+    """Lanes of the trace."""
+    partitions: tuple[Partition, ...]
+    """Partitions of the trace."""
+    metadata: TraceMetadata
+    """Where the numbers come from."""
+
+    def __post_init__(self) -> None:
+        for name in _COLUMNS:
+            column = np.array(getattr(self, name), np.int64)
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def left_partition(self) -> BoolArray:
+        """Whether each ran in another partition than the selected stream's; shape (n_strays,), bool."""
+        place = _partition_places(self.partitions)
+        left: BoolArray = place[self.ran_in] != place[self.selected_in]
+        return left
+
+    @property
+    def groups(self) -> tuple[StrayGroup, ...]:
+        """Those of one name that went the same way, together; what took longest first."""
+        place = _partition_places(self.partitions)
+        named = [*dict.fromkeys(part.name for part in self.partitions), None]
+        columns = (self.name, self.ran_on, self.selected, place[self.ran_in], place[self.selected_in])
+        keys, group, counts = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True, return_counts=True)
+        total_ns = np.zeros(len(keys), np.int64)
+        np.add.at(total_ns, group.reshape(-1), self.duration_ns)
+        order = np.argsort(-total_ns, kind="stable")
+        return tuple(
+            StrayGroup(
+                name=self.names[name],
+                ran_on=self.lanes[ran_on].name,
+                selected=self.lanes[selected].name,
+                ran_in=named[ran_in],
+                selected_in=named[selected_in],
+                span_count=count,
+                total_ns=total,
+            )
+            for (name, ran_on, selected, ran_in, selected_in), count, total in zip(
+                keys[order].tolist(), counts[order].tolist(), total_ns[order].tolist(), strict=True
+            )
+        )
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do, one sentence for each stream that work strayed to."""
+        from gpustreamlab.analysis._strays_text import stray_advice
+
+        return tuple(stray_advice(self))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each, as a `pandas.DataFrame`.
+
+        The columns are ``row``, ``name``, ``kind``, ``ran_on``, ``selected``, ``range``, ``ran_in`` and ``selected_in``
+        (partitions, None for the whole card), ``left_partition`` and ``duration_ns``.
+        """
+        import pandas as pd
+
+        names = np.array(self.names, dtype=object)
+        lanes = np.array([lane.name for lane in self.lanes], dtype=object)
+        # The last code, -1, is the whole card's.
+        partitions = np.array([*(part.name for part in self.partitions), None], dtype=object)
+        return pd.DataFrame(
+            {
+                "row": self.row,
+                "name": names[self.name] if len(self) else names[:0],
+                "kind": np.array([kind.value for kind in SPAN_KINDS], dtype=object)[self.kind],
+                "ran_on": lanes[self.ran_on] if len(self) else lanes[:0],
+                "selected": lanes[self.selected] if len(self) else lanes[:0],
+                "range": names[self.range_name] if len(self) else names[:0],
+                "ran_in": pd.Series(partitions[self.ran_in], dtype=object),
+                "selected_in": pd.Series(partitions[self.selected_in], dtype=object),
+                "left_partition": self.left_partition,
+                "duration_ns": self.duration_ns,
+            }
+        )
+
+    def _line(self) -> str:
+        from gpustreamlab.analysis._strays_text import stray_line
+
+        return stray_line(self)
+
+    def _report(self) -> Report:
+        from gpustreamlab.analysis._strays_text import stray_report
+
+        return stray_report(self)
+
+
+def strays(trace: Trace) -> Strays:
+    """Find the kernels, copies and fills that did not run on the stream that was selected when they were launched.
+
+    Parameters
+    ----------
+    trace
+        The spans. Without kernels in it (tier ``ranges``) nothing is found.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> trace = Trace(
+    ...     start_ns=[0, 50, 60], end_ns=[100, 90, 70], queued_ns=[0, 0, 0], lane=[0, 0, 1], name=[0, 1, 1], kind=[0, 1, 1],
+    ...     parent=[-1, 0, 0], thread=[0, 0, 0], names=("step", "gemm"), threads=("MainThread",),
+    ...     lanes=(Lane(name="compute", stream=1), Lane(name="torch stream 13", stream=13, outside=True)),
+    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4), tier="kernels"),
+    ... )
+    >>> found = strays(trace)
+    >>> found.row.tolist(), found.groups[0].ran_on, found.groups[0].selected, found.groups[0].total_ns
+    ([2], 'torch stream 13', 'compute', 10)
+    """
+    is_work = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
+    work = np.flatnonzero(is_work & (trace.parent >= 0))
+    above = _nearest_ranges(trace, work)
+    work, above = work[above >= 0], above[above >= 0]
+    is_stray = trace.lane[work] != trace.lane[above]
+    row, around = work[is_stray], above[is_stray]
+    return Strays(
+        row=row,
+        kind=trace.kind[row],
+        name=trace.name[row],
+        ran_on=trace.lane[row],
+        selected=trace.lane[around],
+        range_name=trace.name[around],
+        ran_in=trace.partition[row],
+        selected_in=trace.partition[around],
+        duration_ns=trace.end_ns[row] - trace.start_ns[row],
+        work_count=len(work),
+        names=trace.names,
+        lanes=trace.lanes,
+        partitions=trace.partitions,
+        metadata=trace.metadata,
+    )
+
+
+def _nearest_ranges(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return the nearest range around each row, or -1; ranges of others are passed over."""
+    above = trace.parent[rows]
+    for _ in range(4 * MAX_LANE_ROWS):
+        other = np.flatnonzero((above >= 0) & (trace.kind[above] != RANGE_CODE))
+        if not other.size:
+            return above
+        above[other] = trace.parent[above[other]]
+    above[other] = -1
+    return above
+
+
+def _partition_places(partitions: tuple[Partition, ...]) -> Int64Array:
+    """Return one number for each name of a partition, by code; the last, for the code -1, is the whole card's."""
+    names = list(dict.fromkeys(part.name for part in partitions))
+    return np.array([*(names.index(part.name) for part in partitions), len(names)], np.int64)

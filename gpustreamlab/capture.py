@@ -1,0 +1,270 @@
+"""How much of the device's work is captured: named ranges always, every kernel, copy and call where that is asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from gpustreamlab.backends import ActivitySource, Backend
+from gpustreamlab.background import Updater
+from gpustreamlab.errors import (
+    CaptureUnavailableError,
+    CaptureWarning,
+    DeviceError,
+    GPUStreamLabError,
+    OptionError,
+    nearest_hint,
+)
+from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.recorder import Recorder
+from gpustreamlab.typing import CaptureTier
+
+__all__ = ["Capture", "CaptureControl"]
+
+_log = logging.getLogger(__name__)
+
+AUTO = "auto"
+"""Kernels where they can be captured, else ranges."""
+DRAIN_HZ = 5.0
+"""How often a thread on the side takes what was captured."""
+
+
+class Capture:
+    """What is captured from `Session.capture` on. As a context manager it goes back, at its end, to what was before.
+
+    Examples
+    --------
+    >>> from gpustreamlab import Session
+    >>> with Session("sim") as lab:
+    ...     with lab.capture("kernels") as capture:
+    ...         print(capture)
+    ...     print(capture)
+    <Capture: kernels (simulated device)>
+    <Capture: stopped>
+    """
+
+    def __init__(self, control: CaptureControl, request: _Request) -> None:
+        self._control = control
+        self._request = request
+        request.holder = weakref.ref(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Capture: {self._control.text if self.is_active else 'stopped'}>"
+
+    @property
+    def tier(self) -> CaptureTier:
+        """What is captured now."""
+        return self._control.tier
+
+    @property
+    def note(self) -> str:
+        """Why kernels are not captured although they were asked for; empty where they are, or were not asked for."""
+        return self._control.note if self._request.wants_kernels else ""
+
+    @property
+    def is_active(self) -> bool:
+        """True until `stop`, or until the session closes."""
+        return self._control.is_asked(self._request)
+
+    def stop(self) -> None:
+        """Go back to what was captured before. Idempotent; never raises.
+
+        Kernels that still run then may be missing: call `Session.synchronize` first to have them all.
+        """
+        self._control.take_back(self._request)
+
+
+class CaptureControl:
+    """The captures of one session: what was asked for, what is in force, and the thread that takes what comes.
+
+    What goes wrong with the source of kernels ends their capture, and nothing else.
+
+    Parameters
+    ----------
+    backend, recorder
+        The session's.
+    """
+
+    def __init__(self, backend: Backend, recorder: Recorder) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
+        self._lock = threading.RLock()
+        self._requests: list[_Request] = []
+        self._source: ActivitySource | None = None
+        self._updater: Updater | None = None
+        self._is_closed = False
+
+    @property
+    def tier(self) -> CaptureTier:
+        """What is in force."""
+        return CaptureTier.KERNELS if self._recorder.is_capturing else CaptureTier.RANGES
+
+    @property
+    def note(self) -> str:
+        """Why kernels are not captured although they were asked for; empty where they are."""
+        return "" if self._recorder.is_capturing else self._recorder.capture_note
+
+    @property
+    def text(self) -> str:
+        """What is in force, in words."""
+        source = self._source
+        told = f" ({source.description})" if source is not None and self._recorder.is_capturing else ""
+        return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
+
+    def capture(self, tier: CaptureTier | str = AUTO, *, host: bool = True) -> Capture:
+        """Capture kernels or ranges from now on; see `Session.capture`."""
+        wanted = _read_tier(tier)
+        if not isinstance(host, bool):
+            raise OptionError(f"host is {host!r}; it is True or False. Use lab.capture('kernels', host=False).")
+        request = _Request(wanted is not CaptureTier.RANGES, host)
+        capture = Capture(self, request)
+        with delayed_interrupts(), self._lock:
+            refusal = self._try(request) if wanted is None else self._apply(request)
+            if self._requests and self._requests[-1].holder() is None:
+                del self._requests[-1]  # nobody can go back to what was before it
+            self._requests.append(request)
+        if refusal and wanted is not None:
+            _log.warning("%s", refusal)
+            warnings.warn(refusal, CaptureWarning, stacklevel=3)
+        return capture
+
+    def is_asked(self, request: _Request) -> bool:
+        """Tell whether a request is neither taken back nor over."""
+        return not self._is_closed and request in self._requests
+
+    def take_back(self, request: _Request) -> None:
+        """Take a request back; where it was the newest, go back to the one before."""
+        with delayed_interrupts(), self._lock:
+            if not self.is_asked(request):
+                return
+            is_newest = self._requests[-1] is request
+            self._requests.remove(request)
+            if is_newest:
+                self._try(self._requests[-1] if self._requests else _Request(wants_kernels=False, host=True))
+
+    def close(self) -> None:
+        """Stop, take what is left, and close the source. Idempotent."""
+        with delayed_interrupts(), self._lock:
+            self._is_closed = True
+            self._stop_updater()
+            self._recorder.end_capture()
+            source, self._source = self._source, None
+            if source is not None:
+                source.close()
+
+    def disown(self) -> None:
+        """Give everything up without touching it: in a forked child it is the parent's."""
+        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._updater = None  # its thread is not in this process
+        self._is_closed = True
+
+    def _try(self, request: _Request) -> str:
+        """Do what `_apply` does, and only note where kernels cannot be captured at all."""
+        try:
+            return self._apply(request)
+        except GPUStreamLabError as error:
+            self._recorder.note_capture(str(error))
+            return str(error)
+
+    def _apply(self, request: _Request) -> str:
+        """Capture what was asked for; return why it is less, or nothing."""
+        if not request.wants_kernels:
+            self._stop_updater()
+            self._recorder.stop_capture()
+            return ""
+        source = self._find_source()
+        try:
+            self._recorder.start_capture(source, keeps_calls=request.host, tell_loss=_tell_loss)
+        except CaptureUnavailableError as error:
+            refusal = f"Kernels are not captured, only ranges. {error}"
+            self._recorder.note_capture(refusal)
+            return refusal
+        if self._updater is None or not self._updater.is_running:
+            self._updater = Updater(_step_of(self, source), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
+            self._updater.start()
+        return ""
+
+    def _find_source(self) -> ActivitySource:
+        if self._source is None:
+            make = getattr(self._backend, "activity_source", None)
+            if make is None:
+                raise CaptureUnavailableError(
+                    f"Backend {self._backend.name!r} tells of no kernels: it has no activity_source(). Use "
+                    "lab.capture('ranges'), which works everywhere."
+                )
+            self._source = make()
+        return self._source
+
+    def _stop_updater(self) -> None:
+        updater, self._updater = self._updater, None
+        if updater is not None:
+            updater.stop()
+
+    def take(self) -> bool:
+        """Take what was captured by now; tell whether more may come."""
+        with self._recorder.observing():
+            with suppress(DeviceError):  # whoever uses the device is told
+                self._recorder.collect()
+            self._recorder.collect_work()
+        return self._recorder.is_capturing
+
+
+class _Request:
+    """What a caller asked for."""
+
+    __slots__ = ("holder", "host", "wants_kernels")
+
+    def __init__(self, wants_kernels: bool, host: bool) -> None:  # noqa: FBT001 - two fields
+        self.wants_kernels = wants_kernels
+        self.host = host
+        self.holder: Callable[[], object] = bool
+        """Returns None once nobody can take it back any more."""
+
+
+def _read_tier(tier: CaptureTier | str) -> CaptureTier | None:
+    """Return what is asked for; None for whatever can be had."""
+    if tier == AUTO:
+        return None
+    try:
+        return CaptureTier(tier)
+    except ValueError as error:
+        raise OptionError(
+            f"There is no capture tier {tier!r}. {nearest_hint(str(tier), [*CaptureTier, AUTO])} Use lab.capture('kernels')."
+        ) from error
+
+
+def _tell_loss(reason: str) -> None:
+    """Warn that kernels are not captured any more. Whoever found it out goes on."""
+    message = f"Kernels are not captured any more, only ranges. {reason}"
+    _log.warning("%s", message)
+    try:
+        warnings.warn(message, CaptureWarning, stacklevel=2)
+    except CaptureWarning:  # as the user's filters want it; but this is not where the user called
+        _log.debug("The warning was made an error.")
+
+
+def _step_of(control: CaptureControl, source: ActivitySource) -> Callable[[], bool]:
+    """Return what the thread on the side does; it does not keep a session alive, and cleans up after one that was lost."""
+    known = weakref.ref(control)
+
+    def step() -> bool:
+        alive = known()
+        if alive is None:
+            source.close()
+            return False
+        return alive.take()
+
+    return step

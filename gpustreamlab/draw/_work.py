@@ -1,0 +1,94 @@
+"""What a trace tells of kernels, copies and fills beyond when they ran: in which range, how, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.analysis import display_name, strays
+from gpustreamlab.model import SPAN_KINDS, Trace, WorkDetail
+from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
+
+WORK_KINDS = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
+"""Kinds of spans that are work on the device, launched by a call of the host."""
+
+DETAIL_CHARACTERS = 1_000
+"""How many characters of a kernel's full name the viewer gets."""
+
+_CLIMB_LIMIT = 256
+
+
+def is_work(trace: Trace) -> BoolArray:
+    """Tell which spans are kernels, copies and fills; shape (n_spans,), bool."""
+    table = np.array([kind in WORK_KINDS for kind in SPAN_KINDS])
+    return table[trace.kind]
+
+
+def owner_rows(trace: Trace) -> Int64Array:
+    """Return the range in which each kernel, copy and fill was launched, -1 for none and for all else; shape (n_spans,)."""
+    owner = np.where(is_work(trace), trace.parent, -1)
+    is_range = trace.kind == SPAN_KINDS.index(SpanKind.RANGE)
+    for _ in range(_CLIMB_LIMIT):
+        # Annotations of others stand between; parents that point in a circle end somewhere.
+        climbing = np.flatnonzero(owner >= 0)
+        climbing = climbing[~is_range[owner[climbing]]]
+        if not climbing.size:
+            return owner
+        owner[climbing] = trace.parent[owner[climbing]]
+    return np.where((owner >= 0) & is_range[owner], owner, -1)
+
+
+def stray_facts(trace: Trace) -> list[str]:
+    """Say in one line what left the stream that its range had selected; empty where nothing did."""
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        return []
+    found = strays(trace)
+    return [str(found).partition("\n")[0]] if found else []
+
+
+def work_columns(trace: Trace) -> Mapping[str, NDArray[Any]]:
+    """Return the columns of `SpanColumns` that tell of device work; empty where no kernels were captured.
+
+    Returns
+    -------
+    mapping of str to ndarray, shape (n_spans,) each
+        ``detail``, ``size_bytes``, ``owner_name``, ``owner_lane``, ``work_lead_ns``, ``work_tail_ns``, ``work_count``.
+    """
+    extra = trace.extra
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        return {}
+    columns: dict[str, NDArray[Any]] = {name: extra[name] for name in ("detail", "size_bytes") if name in extra}
+    owner = owner_rows(trace)
+    columns["owner_name"] = np.where(owner >= 0, trace.name[owner], -1)
+    columns["owner_lane"] = np.where(owner >= 0, trace.lane[owner], -1)
+    if "work_count" in extra:
+        is_holder = (extra["work_count"] > 0) & ~is_work(trace)
+        columns["work_lead_ns"] = np.where(is_holder, extra["work_start_ns"] - trace.start_ns, 0)
+        columns["work_tail_ns"] = np.where(is_holder, trace.end_ns - extra["work_end_ns"], 0)
+        columns["work_count"] = np.where(is_holder, extra["work_count"], 0)
+    return columns
+
+
+def detail_entries(details: Sequence[WorkDetail]) -> list[list[Any]]:
+    """Write details as the viewer reads them: full name, grid, block, registers, static and dynamic shared memory, graph.
+
+    Examples
+    --------
+    >>> detail_entries([WorkDetail(full_name="scale(float*)", grid=(4, 1, 1), block=(256, 1, 1), registers=24)])
+    [['scale(float*)', [4, 1, 1], [256, 1, 1], 24, 0, 0, 0]]
+    """
+    return [
+        [
+            display_name(detail.full_name, DETAIL_CHARACTERS),
+            list(detail.grid),
+            list(detail.block),
+            detail.registers,
+            detail.static_shared_bytes,
+            detail.dynamic_shared_bytes,
+            detail.graph,
+        ]
+        for detail in details
+    ]

@@ -1,0 +1,81 @@
+"""Samples of quantities of lanes, thinned and bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpustreamlab.model import Counters
+from gpustreamlab.recorder._column_log import ColumnLog
+from gpustreamlab.recorder._names import NameTable
+from gpustreamlab.typing import FloatArray, Int64Array
+
+KEPT_SAMPLES = 262_144
+"""Samples that are kept for the trace; the newest count."""
+SAMPLE_EVERY_NS = 1_000_000
+"""Of the samples of one lane and counter within a millisecond the last one counts."""
+COUNTER_NAMES = 64
+"""Different counters told apart."""
+
+_COLUMNS = ("time_ns", "lane", "name", "value")
+
+
+class CounterLog:
+    """The newest samples of all lanes.
+
+    Parameters
+    ----------
+    limit
+        How many are kept.
+    """
+
+    def __init__(self, limit: int = KEPT_SAMPLES) -> None:
+        self._log = ColumnLog(_COLUMNS, limit)
+        self._last = np.empty((4, 0), np.int64)  # of each lane and counter: the next sample may take its place
+        self._names = NameTable(COUNTER_NAMES)
+
+    @property
+    def sample_count(self) -> int:
+        """Samples so far, those that are gone too."""
+        return self._log.appended_count
+
+    def code(self, name: str) -> int:
+        """Return the code of a counter."""
+        return self._names.code(name)
+
+    def append(self, time_ns: Int64Array, lane: Int64Array, name: Int64Array, value: FloatArray) -> None:
+        """Take samples, in any order."""
+        fresh = np.stack((time_ns, lane, name, np.asarray(value, np.float64).view(np.int64)))
+        rows = np.concatenate((self._last, fresh), axis=1)
+        # Stable: of two samples at one time the later one told of counts.
+        rows = rows[:, np.lexsort((rows[0], rows[2], rows[1]))]
+        is_last = np.append((np.diff(rows[1:3], axis=1) != 0).any(axis=0), True)
+        counts = is_last | np.append(np.diff(rows[0] // SAMPLE_EVERY_NS) != 0, True)
+        self._last = rows[:, is_last]
+        self._keep(rows[:, counts & ~is_last])
+
+    def settle(self) -> None:
+        """Let no later sample take the place of one that is there."""
+        self._keep(self._last)
+        self._last = self._last[:, :0]
+
+    def clear(self) -> None:
+        """Forget all samples."""
+        self._log.clear()
+        self._last = self._last[:, :0]
+
+    def counters(self, since: int = 0) -> Counters:
+        """Return the samples in order of time, of which those before a count of them are left out."""
+        columns = self._log.read(since)
+        rows = np.concatenate((np.stack([columns[name] for name in _COLUMNS]), self._last), axis=1)
+        time_ns, lane, name, value = rows[:, np.argsort(rows[0], kind="stable")]
+        return Counters(
+            time_ns=time_ns,
+            lane=lane.astype(np.int32),
+            name=name.astype(np.int32),
+            value=np.ascontiguousarray(value).view(np.float64),
+            names=self._names.texts,
+        )
+
+    def _keep(self, rows: Int64Array) -> None:
+        rows = rows[:, np.argsort(rows[0], kind="stable")]
+        self._log.append(dict(zip(_COLUMNS, rows, strict=True)))

@@ -1,0 +1,285 @@
+"""The kernel tier of a recorder: where its records come from, when it was on, and what it knows."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from gpustreamlab.backends import ActivitySource, Backend
+from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.model import Counters, WorkDetail
+from gpustreamlab.recorder._enclosing import ClosedRanges
+from gpustreamlab.recorder._host_threads import HostThreads
+from gpustreamlab.recorder._lanes import LaneTable
+from gpustreamlab.recorder._names import NameTable
+from gpustreamlab.recorder._ranges import RecordedLane, ThreadState
+from gpustreamlab.recorder._trace_work import WorkTables
+from gpustreamlab.recorder._windows import CaptureWindows
+from gpustreamlab.recorder._work import Columns, FindRanges, WorkReader
+from gpustreamlab.typing import Int64Array
+
+_log = logging.getLogger(__name__)
+
+_LOOK_BACK_NS = 10_000_000_000
+
+
+class KernelTier:
+    """Takes what a source of activities tells, in batches.
+
+    Whatever goes wrong here ends the capture, and nothing else.
+
+    Parameters
+    ----------
+    backend
+        Whose clock is used.
+    observing
+        Makes questions cost no virtual time.
+    names, threads, lanes
+        The recorder's tables.
+    find_ranges
+        Finds the range around each call.
+    store
+        Takes rows for the ring.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        observing: Callable[[], AbstractContextManager[None]],
+        *,
+        names: NameTable,
+        threads: NameTable,
+        lanes: LaneTable,
+        find_ranges: FindRanges,
+        store: Callable[[Sequence[Columns]], None],
+    ) -> None:
+        self._backend = backend
+        self._observing = observing
+        self._find_ranges = find_ranges
+        self._store = store
+        self._threads = HostThreads(lanes, threads)
+        self._reader = WorkReader(names, lanes, self._threads)
+        # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
+        self._lock = threading.RLock()
+        self._is_taking = False
+        self._source: ActivitySource | None = None
+        self._tell_loss: Callable[[str], object] = bool
+        self._dropped_before = 0
+        self._dropped_base = 0
+        self.windows = CaptureWindows()
+        """When kernels were captured."""
+        self.closed = ClosedRanges()
+        """Ranges that launches are looked up in."""
+        self.keeps_calls = True
+        """Whether calls of the host get rows."""
+        self.description = ""
+        """Where the records come from, in words."""
+        self.note = ""
+        """Why kernels are missing although they were asked for."""
+        self.error_ns = 0
+        """Bound on the error of a start or end of work."""
+        self.edit_count = 0
+        """Goes up with every change of the above."""
+
+    @property
+    def is_on(self) -> bool:
+        """True while kernels are captured."""
+        return self.windows.is_open
+
+    @property
+    def dropped_count(self) -> int:
+        """Records that are missing."""
+        source = self._source
+        lost = 0 if source is None else max(0, source.dropped_count - self._dropped_base)
+        return self._dropped_before + lost + self._reader.refused_count
+
+    @property
+    def sample_count(self) -> int:
+        """Samples of counters so far."""
+        return self._reader.counters.sample_count
+
+    def start(
+        self,
+        source: ActivitySource,
+        find_lanes: Callable[[], Sequence[RecordedLane]],
+        *,
+        keeps_calls: bool,
+        tell_loss: Callable[[str], object],
+    ) -> None:
+        """Capture kernels from now on; where the source refuses, its error goes to the caller and nothing has changed."""
+        with delayed_interrupts(), self._lock:
+            if self.is_on:
+                self.take()
+                self.keeps_calls = keeps_calls
+                return
+            source.start()
+            if source is not self._source:
+                self._forget_source()
+                self._source, self._dropped_base = source, source.dropped_count
+            self._tell_loss, self.keeps_calls = tell_loss, keeps_calls
+            self.description, self.note = source.description, ""
+            self.windows.open(self._now_ns())
+            self.edit_count += 1
+            for recorded in sorted(find_lanes(), key=lambda lane: not lane.is_retired):
+                self.note_stream(recorded)
+
+    def stop(self) -> None:
+        """Capture no more kernels, and take what was captured. Idempotent."""
+        with delayed_interrupts(), self._lock:
+            self._close_window()
+            if self._source is not None:
+                self._source.stop()
+                self.take(is_last=True)
+            self.closed.clear()
+
+    def end(self) -> None:
+        """Stop, and forget the source, which stays its owner's."""
+        with delayed_interrupts(), self._lock:
+            self.stop()
+            self._forget_source()
+
+    def abandon(self) -> None:
+        """Forget the source without a word to it: it is of the process that this one was forked from."""
+        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._source = None
+        self._is_taking = False
+        self.windows.close(0)
+
+    def note_stream(self, recorded: RecordedLane) -> None:
+        """Note where the records' stream belongs from now on. What goes wrong is logged: it must not stop the user's work."""
+        source = self._source
+        if source is None or not self.is_on or recorded.is_closed:
+            return
+        try:
+            key = source.key_of(recorded.stream)
+            self._reader.note_context(key[0], recorded.lane.context)
+            self._reader.keys.note(key, lane=recorded.index, partition=recorded.partition, from_ns=self._now_ns())
+        except Exception as error:  # noqa: BLE001 - logged; the stream's work then has a lane of its own
+            _log.warning("Kernels of stream %r cannot be told from those of others: %s", recorded.name, error)
+
+    def look_at_threads(self, states: Iterable[ThreadState]) -> None:
+        """Learn the names of the threads that live."""
+        self._threads.look(states)
+
+    def take(self, *, is_last: bool = False, is_complete: bool = True) -> None:
+        """Take what the source tells, and store it. Never waits for the device; after a failure the capture is off.
+
+        Parameters
+        ----------
+        is_last
+            Ask for what would otherwise be waited for.
+        is_complete
+            Let no work wait for its call.
+        """
+        if not self._has_source:
+            return
+        reason = ""
+        with delayed_interrupts(), self._lock:
+            source = self._source
+            if source is None or self._is_taking:
+                return  # called from inside itself: who takes already goes on when this returns
+            self._is_taking = True
+            try:
+                reason = self._take_from(source, is_last=is_last, is_complete=is_complete)
+                if reason:
+                    self._lose(reason)
+            finally:
+                self._is_taking = False
+        if reason:
+            self._tell_loss(reason)
+
+    def clear(self) -> None:
+        """Forget what is not in the ring."""
+        with self._lock:
+            self._reader.clear()
+            self.windows.clear()
+            self._dropped_before = 0
+            self._dropped_base = 0 if self._source is None else self._source.dropped_count
+            self.edit_count += 1
+
+    def tables(self) -> WorkTables:
+        """Return what is known beside the rows of the ring."""
+        with self._lock:
+            reader = self._reader
+            return WorkTables(
+                reader.details.all, self.counters_from(0), reader.dependencies.read(), were_captured=self.windows.were_any
+            )
+
+    def dependencies_from(self, cursor: int) -> tuple[dict[str, Int64Array], int]:
+        """Return the waits of streams since a cursor, and the next cursor."""
+        with self._lock:
+            dependencies = self._reader.dependencies
+            return dependencies.read(cursor), dependencies.appended_count
+
+    def counters_from(self, sample_count: int) -> Counters:
+        """Return the samples that came after so many, in order of time."""
+        with self._lock:
+            return self._reader.counters.counters(sample_count)
+
+    def details_from(self, code: int) -> tuple[WorkDetail, ...]:
+        """Return the details from this code on."""
+        return self._reader.details.starting_at(code)
+
+    @property
+    def _has_source(self) -> bool:
+        return self._source is not None
+
+    def _take_from(self, source: ActivitySource, *, is_last: bool, is_complete: bool) -> str:
+        """Take and store a batch; return why there will be no more, or nothing."""
+        try:
+            with self._observing():
+                activities = source.drain(is_last=is_last)
+                blocks = self._reader.read(
+                    activities,
+                    source,
+                    self._find_ranges,
+                    self._to_host_ns,
+                    with_calls=self.keeps_calls,
+                    is_complete=is_complete or is_last,
+                )
+            self._store(blocks)
+            self.error_ns = max(self.error_ns, source.error_ns)
+            lost = source.lost_reason if self.is_on else ""
+        except Exception as error:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
+            _log.debug("Activities could not be read", exc_info=True)
+            self._close_window()
+            self._forget_source()
+            source.stop()
+            return f"{type(error).__name__}: {error}"
+        return lost
+
+    def _lose(self, reason: str) -> None:
+        self._close_window()
+        self.note = f"Kernels are not captured any more. {reason}"
+        if self._source is not None:
+            self._source.stop()
+        self.closed.clear()
+
+    def _close_window(self) -> None:
+        if self.is_on:
+            self.windows.close(self._now_ns())
+            self._reader.counters.settle()
+            self.edit_count += 1
+
+    def _forget_source(self) -> None:
+        if self._source is not None:
+            self._dropped_before += max(0, self._source.dropped_count - self._dropped_base)
+            self._source = None
+
+    def _now_ns(self) -> int:
+        with self._observing():
+            return self._backend.host_to_clock_ns(self._backend.host_time_ns())
+
+    def _to_host_ns(self, time_ns: Int64Array) -> Int64Array:
+        """Put times of the backend's clock on the host's, near now."""
+        if not len(time_ns):
+            return time_ns
+        to_clock_ns = self._backend.host_to_clock_ns
+        host_ns = self._backend.host_time_ns()
+        now_ns, before_ns = to_clock_ns(host_ns), to_clock_ns(host_ns - _LOOK_BACK_NS)
+        rate = _LOOK_BACK_NS / max(1, now_ns - before_ns)
+        return host_ns + np.round((time_ns - now_ns) * rate).astype(np.int64)

@@ -1,0 +1,53 @@
+"""The calls of the host that enqueued work, found again by the work's correlation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpustreamlab.typing import Int64Array
+
+KEPT_LAUNCHES = 262_144
+"""Calls that late work is looked up in; the newest count. A stream holds about a thousand launches that have not ended."""
+
+
+class Launches:
+    """The newest calls, by correlation. One call may have enqueued much work: a graph.
+
+    Parameters
+    ----------
+    limit
+        How many are kept.
+    """
+
+    def __init__(self, limit: int = KEPT_LAUNCHES) -> None:
+        self._limit = limit
+        self._rows = np.empty((4, 0), np.int64)  # correlation, start, thread's code, number of the range; by correlation
+
+    def __len__(self) -> int:
+        return self._rows.shape[1]
+
+    def add(self, correlation: Int64Array, start_ns: Int64Array, thread: Int64Array, parent: Int64Array) -> None:
+        """Take more calls; `trim` forgets the oldest."""
+        rows = np.concatenate((self._rows, np.stack((correlation, start_ns, thread, parent))), axis=1)
+        self._rows = rows[:, np.argsort(rows[0], kind="stable")]
+
+    def find(self, correlation: Int64Array) -> Int64Array:
+        """Return the row of each call, or -1; for `take`."""
+        known = self._rows[0]
+        if not len(known):
+            return np.full(len(correlation), -1, np.int64)
+        at = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
+        return np.where((known[at] == correlation) & (correlation != 0), at, -1)
+
+    def take(self, row: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Return the start, the thread's code and the range's number of calls; -1 each for row -1."""
+        if not len(self):
+            nothing = np.full(len(row), -1, np.int64)
+            return nothing, nothing, nothing
+        start_ns, thread, parent = np.where(row >= 0, self._rows[1:, row], -1)
+        return start_ns, thread, parent
+
+    def trim(self) -> None:
+        """Forget the oldest calls beyond the limit."""
+        if len(self) > self._limit:
+            self._rows = self._rows[:, -self._limit :].copy()

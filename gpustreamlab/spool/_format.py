@@ -1,0 +1,216 @@
+"""The form of a spool: one Arrow IPC stream, whose batches also carry what else has changed.
+
+Any Arrow reader reads the rows. Each batch has, as custom metadata, a JSON object of facts (`FACTS_KEY`) and a checksum of the
+facts and the rows (`CHECKSUM_KEY`), so that a torn or damaged batch is told from a whole one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.recorder import SPAN_COLUMNS
+from gpustreamlab.typing import Int64Array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SPOOL_VERSION = 1
+"""Version of the form that this package writes; it reads this one and every older one."""
+VERSION_KEY = b"gpustreamlab.spool"
+FACTS_KEY = b"gpustreamlab"
+CHECKSUM_KEY = b"crc32"
+COMPRESSION_LEVEL = 1
+"""Of zstd: 15 bytes and 0.2 us for a span of 104 bytes; level 3 saves less than a tenth more."""
+
+_STREAM_BEGINS = b"\xff\xff\xff\xff"
+
+
+class Batch(NamedTuple):
+    """Rows of the ring, and what else has changed."""
+
+    columns: dict[str, Int64Array]
+    """Shape (n_rows,) each."""
+    facts: dict[str, Any]
+    """A JSON object."""
+
+
+class BatchEncoder:
+    """Turns batches into the bytes of one stream. What it returned need not be written: no batch leans on another."""
+
+    def __init__(self) -> None:
+        import pyarrow as pa
+
+        self._pa = pa
+        self._schema = pa.schema(
+            [(name, pa.int64()) for name in SPAN_COLUMNS], metadata={VERSION_KEY: str(SPOOL_VERSION).encode()}
+        )
+        self._sink = _Sink()
+        # One thread: the cores are the user's.
+        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", COMPRESSION_LEVEL), use_threads=False)
+        self._writer = pa.ipc.RecordBatchStreamWriter(self._sink, self._schema, options=options)
+        self.head = self._sink.take()
+        """What stands before the first batch; empty where the stream writes it with the first batch."""
+
+    def encode(self, batch: Batch) -> bytes:
+        """Return the bytes of a batch."""
+        text = json.dumps(batch.facts, separators=(",", ":")).encode()
+        arrays = [self._pa.array(batch.columns[name]) for name in SPAN_COLUMNS]
+        rows = self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        checksum = str(_checksum(text, {name: batch.columns[name] for name in SPAN_COLUMNS})).encode()
+        self._sink.take()
+        self._writer.write_batch(rows, custom_metadata={FACTS_KEY: text, CHECKSUM_KEY: checksum})
+        return self._sink.take()
+
+    def end(self) -> bytes:
+        """Return what stands behind the last batch."""
+        self._sink.take()
+        self._writer.close()
+        return self._sink.take()
+
+
+class BatchReader:
+    """Reads the whole batches of a spool, in order; stops at the first one that is torn or damaged.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    TraceFileError
+        If it is no spool, or of a newer version.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        import pyarrow as pa
+
+        self._failures = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError)
+        self._file = Path(path).open("rb")  # noqa: SIM115 - closed by `close`
+        try:
+            self._stream = pa.ipc.open_stream(pa.PythonFile(_Clipped(self._file), mode="r"))
+            _check_schema(self._stream.schema)
+        except self._failures as error:
+            self.close()
+            if isinstance(error, TraceFileError):
+                raise
+            raise TraceFileError(
+                f"its beginning is damaged, or it is something else: {' '.join(str(error).split())}"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        self.damage = ""
+        """What stopped the reading before the end; empty if nothing did."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            try:
+                rows, carried = self._stream.read_next_batch_with_custom_metadata()
+                batch = _decode(rows, dict(carried or {}))
+            except StopIteration:
+                return
+            except self._failures as error:
+                self.damage = " ".join(str(error).split()) or type(error).__name__
+                return
+            yield batch
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def is_spool(path: str | PathLike[str]) -> bool:
+    """Tell whether a file begins as an Arrow stream does; Parquet begins otherwise."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_STREAM_BEGINS)) == _STREAM_BEGINS
+    except (OSError, ValueError):
+        return False
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    if VERSION_KEY not in (schema.metadata or {}):
+        raise ValueError("it is an Arrow stream, but no spool that Session(spool=...) wrote")
+    version = int(schema.metadata[VERSION_KEY])
+    if version > SPOOL_VERSION:
+        raise TraceFileError(
+            f"it is a spool of version {version}; this gpustreamlab reads up to {SPOOL_VERSION}. "
+            "Update with: pip install --upgrade gpustreamlab"
+        )
+    wrong = [field.name for field in schema if str(field.type) != "int64"]
+    if wrong:
+        raise ValueError(f"its columns {wrong} are no int64")
+
+
+def _decode(rows: pa.RecordBatch, carried: Mapping[bytes, bytes]) -> Batch:
+    rows.validate(full=True)
+    columns = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.null_count:
+            raise ValueError(f"column {name!r} has nulls")
+        columns[name] = column.to_numpy(zero_copy_only=False)
+    text = carried[FACTS_KEY]
+    if _checksum(text, columns) != int(carried[CHECKSUM_KEY]):
+        raise ValueError("the checksum of a batch is wrong")
+    facts = json.loads(text)
+    if not isinstance(facts, dict):
+        raise TypeError("the facts of a batch are no object")
+    return Batch(columns, facts)
+
+
+def _checksum(text: bytes, columns: Mapping[str, Int64Array]) -> int:
+    value = zlib.crc32(text, zlib.crc32(" ".join(columns).encode()))  # the names stand in the schema, which may be damaged too
+    for column in columns.values():
+        value = zlib.crc32(np.ascontiguousarray(column).data, value)
+    return value
+
+
+class _Sink:
+    """Keeps what a stream's writer writes, until it is taken."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: Arrow asks for it."""
+
+    def close(self) -> None:
+        """Do nothing, likewise."""
+
+    def take(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+class _Clipped(io.RawIOBase):
+    """A file that is never asked for more than it has: a damaged length must not take memory."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self._left_bytes = file.seek(0, io.SEEK_END)
+        file.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._left_bytes if size < 0 else min(size, self._left_bytes)
+        data = self._file.read(wanted)
+        self._left_bytes -= len(data)
+        return data

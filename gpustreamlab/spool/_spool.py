@@ -1,0 +1,202 @@
+"""Appends what a recorder collects to a file, some times a second."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+from gpustreamlab.background import Updater
+from gpustreamlab.errors import SpoolWarning
+from gpustreamlab.recorder import Recorder
+from gpustreamlab.spool._changes import Progress, end_batch, limit_batch, read_changes
+from gpustreamlab.spool._file import SpoolFile
+from gpustreamlab.spool._format import Batch, BatchEncoder
+from gpustreamlab.typing import SpoolState
+
+_log = logging.getLogger(__name__)
+
+REFRESH_HZ = 5.0
+"""How often what is new is written, a second."""
+RESERVED_BYTES = 1 << 13
+"""Room that is kept below the limit, to write that it was reached."""
+
+_ALIVE = (SpoolState.WRITING, SpoolState.FAILING)
+
+
+class Spool:
+    """A file that what is recorded is appended to while a session runs; made by ``Session(spool="run.gsl")``.
+
+    Nothing is written by the threads that record: one of its own drains the recorder. What is on disk stays readable when the
+    process is killed, by `gpustreamlab.load_trace`. A file that cannot be written any more costs one warning, and the session
+    goes on in memory.
+
+    Parameters
+    ----------
+    file
+        An empty one, which becomes its own.
+    recorder
+        What is spooled.
+    title
+        Returns the title of the session.
+    refresh_hz
+        How often what is new is written, a second.
+    """
+
+    def __init__(
+        self, file: SpoolFile, recorder: Recorder, title: Callable[[], str] = str, *, refresh_hz: float = REFRESH_HZ
+    ) -> None:
+        self._file = file
+        self._recorder = recorder
+        self._title = title
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        self._state = SpoolState.WRITING
+        self._problem = ""
+        self._is_warned = False
+        self._progress = Progress()
+        self._encoder = BatchEncoder()
+        self.refresh()
+        self._updater = Updater(_step_of(self), refresh_hz=refresh_hz, name="gpustreamlab spool")
+        self._updater.start()
+
+    def __repr__(self) -> str:
+        return f"<Spool {str(self.path)!r}: {self.summary}>"
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    @property
+    def state(self) -> SpoolState:
+        """Whether what is new is being written."""
+        return self._state
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is being written; empty where it is."""
+        return self._problem
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self._file.size_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """How large the file may become; what comes later is kept in memory only."""
+        return self._file.limit_bytes
+
+    @property
+    def span_count(self) -> int:
+        """Spans in the file, of those that were not cleared."""
+        return self._progress.row_count
+
+    @property
+    def missed_count(self) -> int:
+        """Spans that made room in memory before they could be written."""
+        return self._progress.missed_count
+
+    @property
+    def summary(self) -> str:
+        """How it stands, in half a line."""
+        missed = f", {self.missed_count:,} missed" if self.missed_count else ""
+        problem = f" ({self._problem})" if self._problem else ""
+        return f"{self.span_count:,} spans{missed}, {self.size_bytes:,} bytes, {self._state.value}{problem}"
+
+    def refresh(self) -> bool:
+        """Write what is new now; return whether all of it is in the file. A file that cannot be written raises nothing."""
+        if self._owner != os.getpid():
+            return False  # in a forked child the file is the parent's, and a thread that is not here may hold the lock
+        with self._lock:
+            return self._state in _ALIVE and self._write_changes()
+
+    def close(self) -> None:
+        """Write what is left, and that this is the end; close the file. Idempotent."""
+        if self._owner != os.getpid():
+            return
+        self._updater.stop()
+        with self._lock:
+            if self._state is SpoolState.CLOSED:
+                return
+            try:
+                self._write_end()
+            finally:
+                self._state = SpoolState.CLOSED
+                self._file.close()
+
+    def _write_changes(self, *, is_last: bool = False) -> bool:
+        for batch, progress in read_changes(self._recorder, self._progress, title=self._title(), is_last=is_last):
+            if not self._write(batch):
+                return False
+            self._progress = progress
+        return True
+
+    def _write(self, batch: Batch) -> bool:
+        data = self._encoder.encode(batch)
+        try:
+            if self._file.is_gone:
+                self._give_up(SpoolState.REMOVED, "the file was removed")
+                return False
+            if self.size_bytes + len(data) > self.limit_bytes - RESERVED_BYTES:
+                self._append(limit_batch(self._recorder, self._progress, self.limit_bytes))
+                self._give_up(SpoolState.FULL, f"it has reached spool_limit_bytes={self.limit_bytes:,}")
+                return False
+            self._file.append(data)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.cut()
+            self._give_up(SpoolState.FAILING, error.strerror or str(error))
+            return False
+        self._state, self._problem = SpoolState.WRITING, ""
+        return True
+
+    def _write_end(self) -> None:
+        if self._state in _ALIVE:
+            self._write_changes(is_last=True)
+        if self._state is SpoolState.FULL:
+            self._append(end_batch(self._recorder, self._progress))
+        if self._state in {SpoolState.WRITING, SpoolState.FULL}:
+            with contextlib.suppress(OSError):
+                self._file.append(self._encoder.end())
+
+    def _append(self, batch: Batch) -> None:
+        """Append a batch for which room is kept."""
+        with contextlib.suppress(OSError):
+            self._file.append(self._encoder.encode(batch))
+
+    def _give_up(self, state: SpoolState, why: str) -> None:
+        """Note why nothing is written, and warn the first time."""
+        self._state, self._problem = state, why
+        if self._is_warned:
+            return
+        self._is_warned = True
+        again = " It is tried again, some times a second." if state is SpoolState.FAILING else ""
+        try:
+            warnings.warn(
+                f"The run is not written to {str(self.path)!r} any more: {why}.{again} Recording goes on in memory; keep it "
+                "with lab.trace.save('run.parquet'). lab.spool says how it stands.",
+                SpoolWarning,
+                stacklevel=2,
+            )
+        except SpoolWarning as warning:  # where warnings are errors; a thread has no caller to raise it to
+            _log.warning("%s", warning)
+
+
+def _step_of(spool: Spool) -> Callable[[], bool]:
+    """Return a function that refreshes a spool and does not keep it alive; False where there is nothing left to do."""
+    known = weakref.ref(spool)
+
+    def step() -> bool:
+        alive = known()
+        if alive is not None:
+            alive.refresh()
+        return alive is not None and alive.state in _ALIVE
+
+    return step

@@ -1,0 +1,431 @@
+"""The kernel tier on a real GPU: every kernel on the session's clock, in the right lane and partition, and never in the way."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import cupy
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.backends.cuda._kernels import spin_kernel
+from gpustreamlab.errors import CaptureUnavailableError, CaptureWarning
+from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
+from gpustreamlab.workloads import spin_card
+
+KINDS = list(SpanKind)
+WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
+GATE_NS = 5_000_000
+
+
+def rows_of(trace, *kinds):
+    return np.flatnonzero(np.isin(trace.kind, [KINDS.index(kind) for kind in kinds])).tolist()
+
+
+def named(trace, *kinds):
+    return [trace.names[trace.name[row]] for row in rows_of(trace, *kinds)]
+
+
+def lane_of(trace, row):
+    return trace.lanes[trace.lane[row]]
+
+
+def run_alone(code):
+    """Run a program in a process of its own and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def spin(lab, duration_ns, grid=1, block=32, timers=None):
+    pointer = np.uint64(0) if timers is None else timers
+    spin_kernel(0)((grid,), (block,), (np.int64(duration_ns), pointer))
+
+
+def test_kernels_copies_and_fills_have_lane_range_and_details(lab):
+    lab.stream("compute")
+    with lab.capture("kernels") as capture:
+        assert capture.tier is CaptureTier.KERNELS
+        with lab.on("compute", "step"):
+            spin(lab, 20_000, grid=3, block=64)
+            array = cupy.zeros(1 << 20, cupy.uint8)
+            array.set(np.ones(1 << 20, np.uint8))
+        lab.synchronize()
+    trace = lab.trace
+    assert trace.metadata.tier is CaptureTier.KERNELS
+    assert len(trace.metadata.capture_windows) == 1
+    assert trace.metadata.capture_source.startswith("CUPTI")
+    (kernel,) = [row for row in rows_of(trace, SpanKind.KERNEL) if trace.names[trace.name[row]] == "spin"]
+    (fill,), (copy,) = rows_of(trace, SpanKind.FILL), rows_of(trace, SpanKind.COPY)
+    step = trace.names.index("step")
+    for row in (kernel, fill, copy):
+        assert lane_of(trace, row).name == "compute"
+        assert trace.name[trace.parent[row]] == step
+        assert trace.extra["size_bytes"][row] == (0 if row == kernel else 1 << 20)
+    detail = trace.details[trace.extra["detail"][kernel]]
+    assert (detail.grid, detail.block) == ((3, 1, 1), (64, 1, 1))
+    assert detail.registers > 0
+    assert 20_000 <= trace.duration_ns[kernel] < 40_000
+    step_row = trace.parent[kernel]
+    assert trace.extra["work_count"][step_row] == 3
+    assert trace.extra["work_start_ns"][step_row] == trace.start_ns[kernel]
+    assert not lab.strays()
+
+
+def test_times_are_those_of_the_kernels_own_timer(lab):
+    lab.stream("a")
+    origin_ns = lab.backend._clock.origin_timer_ns
+    with lab.capture("kernels"):
+        for _ in range(3):
+            timers = cupy.zeros((40, 2), cupy.uint64)
+            with lab.on("a", "awake"):
+                spin_card(lab, 200_000_000)
+            lab.synchronize()
+            lab.clear()
+            with lab.on("a", "gate"):
+                spin(lab, GATE_NS)
+            for row in range(40):
+                with lab.on("a", f"range {row}"):
+                    spin(lab, 20_000, timers=timers[row])
+            lab.synchronize()
+            trace, timer_ns = lab.trace, timers.get().astype(np.int64) - origin_ns
+            kernels = [row for row in rows_of(trace, SpanKind.KERNEL) if 20_000 <= trace.duration_ns[row] < 100_000]
+            assert len(kernels) == 40
+            error_ns = trace.metadata.kernel_error_ns
+            assert error_ns <= 2_000
+            assert np.abs(trace.start_ns[kernels] - timer_ns[:, 0]).max() <= error_ns
+            # A kernel ends a little after its last instruction.
+            assert np.abs(trace.end_ns[kernels] - timer_ns[:, 1] - 700).max() <= error_ns + 300
+            ranges = [int(trace.parent[row]) for row in kernels[10:]]
+            start_error_ns = trace.start_ns[ranges] - trace.start_ns[kernels[10:]]
+            end_error_ns = trace.end_ns[ranges] - trace.end_ns[kernels[10:]]
+            assert np.percentile(np.abs(start_error_ns), 90) <= 500
+            assert np.percentile(np.abs(end_error_ns), 90) <= trace.metadata.range_error_ns
+            assert np.median(np.abs(end_error_ns)) <= 500
+
+
+def test_partitions_are_those_that_the_kernel_ran_in_also_after_a_move(lab):
+    with lab.capture("kernels"):
+        lab.partition(small=16, big="rest")
+        lab.stream("a", partition="small")
+        with lab.on("a", "in small"):
+            spin(lab, 5_000)
+        lab.stream("a", partition="big")
+        with lab.on("a", "in big"):
+            spin(lab, 5_000)
+        lab.synchronize()
+    trace = lab.trace
+    kernels = [row for row in rows_of(trace, SpanKind.KERNEL) if trace.names[trace.name[row]] == "spin"]
+    assert [trace.partitions[trace.partition[row]].name for row in kernels] == ["small", "big"]
+    assert {lane_of(trace, row).name for row in kernels} == {"a"}
+    assert not lab.strays()
+
+
+def test_a_library_that_leaves_the_selected_stream_is_named(lab):
+    torch = pytest.importorskip("torch")
+    ones = torch.ones(1_000, device="cuda")
+    torch.cuda.synchronize()
+    other = torch.cuda.Stream()
+    with lab.capture("kernels"):
+        with lab.on(lab.stream("compute"), "step"):
+            spin(lab, 5_000)
+            with torch.cuda.stream(other):
+                ones * 2
+            ones + 1  # torch follows no selection of ours by itself
+        lab.synchronize()
+    strays = lab.strays()
+    assert len(strays) == 2
+    frame = strays.to_pandas()
+    assert any(name.startswith("torch stream") for name in frame["ran_on"])
+    assert "default stream" in set(frame["ran_on"])
+    assert set(frame["selected"]) == {"compute"}
+    outside = [lane.name for lane in lab.trace.lanes if lane.outside]
+    assert len(outside) == 2
+
+
+def test_ranges_of_other_libraries_cover_their_kernels():
+    out = run_alone(
+        """
+        import threading
+        import gpustreamlab as gsl
+        from gpustreamlab.workloads import spin
+        with gsl.Session("cuda") as lab:
+            import nvtx, torch
+            torch.ones(1, device="cuda")
+            lab.stream("a")
+            with lab.capture("kernels"):
+                with lab.on("a", "step"), nvtx.annotate("mine"):
+                    spin(lab, 10_000)
+                    with nvtx.annotate("inner", domain="lib"):
+                        spin(lab, 10_000)
+                torch.cuda.nvtx.range_push("torch's")
+                with lab.on("a", "second"):
+                    spin(lab, 10_000)
+                torch.cuda.nvtx.range_pop()
+                def work():
+                    with nvtx.annotate("in a thread"), lab.on("a", "third"):
+                        spin(lab, 10_000)
+                thread = threading.Thread(target=work); thread.start(); thread.join()
+                lab.synchronize()
+            trace = lab.trace
+            kinds = list(gsl.typing.SpanKind) if hasattr(gsl, "typing") else None
+            from gpustreamlab.typing import SpanKind
+            kinds = list(SpanKind)
+            for row in range(len(trace)):
+                if kinds[trace.kind[row]] is SpanKind.KERNEL and trace.names[trace.name[row]] == "spin":
+                    print("kernel in", trace.names[trace.name[trace.parent[row]]])
+            print(sorted({trace.names[trace.name[r]] for r in range(len(trace)) if kinds[trace.kind[r]] is SpanKind.ANNOTATION}))
+        import os
+        print("left", os.environ.get("NVTX_INJECTION64_PATH"))
+        """
+    )
+    assert "kernel in mine" in out
+    assert "kernel in lib: inner" in out
+    assert "kernel in second" in out
+    for name in ("mine", "lib: inner", "torch's", "in a thread"):
+        assert name in out.splitlines()[-2]
+    assert out.splitlines()[-1] == "left None"
+
+
+def test_launches_waits_and_what_blocked_are_on_host_lanes(lab):
+    copy, compute = lab.stream("copy"), lab.stream("compute")
+    with lab.capture("kernels"):
+        with lab.on("copy", "first"):
+            spin(lab, 1_000_000)
+        compute.wait(copy.record())
+        with lab.on("compute", "second"):
+            spin(lab, 10_000)
+        compute.synchronize()
+    trace = lab.trace
+    assert any(lane.kind is LaneKind.HOST and "MainThread" in lane.name for lane in trace.lanes)
+    blocking = [row for row in rows_of(trace, SpanKind.HOST) if "Synchronize" in trace.names[trace.name[row]]]
+    assert trace.duration_ns[blocking].max() > 500_000
+    first, second = rows_of(trace, SpanKind.KERNEL)
+    edge_kinds = list(EdgeKind)
+    edges = {
+        (int(source), int(target), edge_kinds[kind])
+        for source, target, kind in zip(trace.edges.source, trace.edges.target, trace.edges.kind, strict=True)
+    }
+    assert (first, second, EdgeKind.WAIT) in edges
+    launches = {target for source, target, kind in edges if kind is EdgeKind.LAUNCH}
+    assert {first, second} <= launches
+    assert trace.queued_ns[second] < trace.start_ns[second]
+
+
+def test_graph_nodes_are_told_one_by_one(lab):
+    stream = lab.stream("a")
+    spin(lab, 1_000)
+    stream.backend_stream.cupy.begin_capture()
+    with stream.backend_stream.cupy:
+        spin(lab, 5_000, grid=2)
+        spin(lab, 5_000, grid=4)
+    graph = stream.backend_stream.cupy.end_capture()
+    with lab.capture("kernels"):
+        with lab.on("a", "launch"):
+            graph.launch(stream.backend_stream.cupy)
+        lab.synchronize()
+    trace = lab.trace
+    kernels = rows_of(trace, SpanKind.KERNEL)
+    details = [trace.details[trace.extra["detail"][row]] for row in kernels]
+    assert [detail.grid[0] for detail in details] == [2, 4]
+    assert all(detail.graph for detail in details)
+    assert {lane_of(trace, row).name for row in kernels} == {"a"}
+    assert len(set(trace.extra["correlation"][kernels].tolist())) == 1
+
+
+def test_memory_of_streams_is_counted(lab):
+    lab.stream("a")
+    with lab.capture("kernels"):
+        with lab.on("a", "allocate"):
+            array = cupy.empty(64 << 20, cupy.uint8)
+            array.fill(1)
+        lab.synchronize()
+        del array
+    counters = lab.trace.counters
+    used = [counters.value[row] for row in range(len(counters)) if counters.names[counters.name[row]] == "pool_used_bytes"]
+    assert max(used) >= 64 << 20
+
+
+def test_capture_starts_and_stops_many_times_and_loses_nothing(lab):
+    lab.stream("a")
+    for _ in range(20):
+        with lab.capture("kernels"):
+            with lab.on("a", "in"):
+                spin(lab, 2_000)
+            lab.synchronize()
+        with lab.on("a", "out"):
+            spin(lab, 2_000)
+        lab.synchronize()
+    trace = lab.trace
+    assert named(trace, SpanKind.KERNEL).count("spin") == 20
+    assert len(trace.metadata.capture_windows) == 20
+    assert trace.metadata.dropped_records == 0
+    assert lab.tier is CaptureTier.RANGES
+
+
+def test_a_hundred_thousand_kernels_are_all_there(lab):
+    lab.stream("a")
+    nothing = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
+    with lab.capture("kernels"):
+        with lab.on("a", "many"):
+            for _ in range(100_000):
+                nothing((1,), (32,), ())
+        lab.synchronize()
+    trace = lab.trace
+    assert named(trace, SpanKind.KERNEL).count("nothing") == 100_000
+    assert trace.metadata.dropped_spans == 0
+
+
+def test_torch_profiler_in_the_middle_is_left_alone():
+    out = run_alone(
+        """
+        import time, warnings
+        import torch
+        import gpustreamlab as gsl
+        from gpustreamlab.errors import CaptureWarning
+        from gpustreamlab.workloads import spin
+        ones = torch.ones(1000, device="cuda")
+        with gsl.Session("cuda") as lab, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            lab.stream("a")
+            lab.capture("kernels")
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+                for _ in range(5):
+                    ones + 1
+                torch.cuda.synchronize()
+                time.sleep(1)
+                inside = lab.capture("kernels")
+                print("inside", inside.tier, "|", inside.note)
+            print("events", sum(event.device_type.name == "CUDA" and "elementwise" in event.name for event in profiler.events()))
+            print("warned", any(issubclass(one.category, CaptureWarning) for one in told))
+            print("note", lab.trace.metadata.capture_note)
+            after = lab.capture("kernels")
+            with lab.on("a", "after"):
+                spin(lab, 10_000)
+            lab.synchronize()
+            print("after", after.tier, lab.trace.names.count("spin"))
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            ones + 1
+            torch.cuda.synchronize()
+        print("again", sum(event.device_type.name == "CUDA" and "elementwise" in event.name for event in profiler.events()))
+        """
+    )
+    assert "inside ranges | " in out
+    assert "torch.profiler" in out
+    assert "events 5" in out
+    assert "warned True" in out
+    assert "after kernels 1" in out
+    assert "again 1" in out
+
+
+def test_only_one_session_captures(lab):
+    with Session("cuda") as other:
+        lab.capture("kernels")
+        with pytest.warns(CaptureWarning, match="Another session"):
+            capture = other.capture("kernels")
+        assert capture.tier is CaptureTier.RANGES
+        lab.capture("ranges")
+        assert other.capture("kernels").tier is CaptureTier.KERNELS
+
+
+def test_an_exception_in_the_block_stops_the_capture_and_passes(lab):
+    lab.stream("a")
+    with pytest.raises(ZeroDivisionError), lab.capture("kernels"):
+        with lab.on("a", "step"):
+            spin(lab, 1_000)
+            1 / 0  # noqa: B018 - what the user's code does
+    assert lab.tier is CaptureTier.RANGES
+    lab.synchronize()
+    assert named(lab.trace, SpanKind.KERNEL) == ["spin"]
+
+
+def test_a_session_closes_while_kernels_are_captured_and_keeps_them():
+    lab = Session("cuda")
+    lab.stream("a")
+    lab.capture("kernels")
+    with lab.on("a", "step"):
+        spin(lab, 1_000_000)
+    lab.close()
+    assert named(lab.trace, SpanKind.KERNEL) == ["spin"]
+    with Session("cuda") as later:
+        assert later.capture("kernels").tier is CaptureTier.KERNELS
+
+
+def test_kernels_of_several_threads_go_to_their_ranges(lab):
+    names = [f"lane {place}".replace(" ", "-") for place in range(4)]
+    for name in names:
+        lab.stream(name)
+
+    def work(name):
+        for _ in range(50):
+            with lab.on(name, f"range of {name}"):
+                spin(lab, 2_000)
+
+    with lab.capture("kernels"):
+        threads = [threading.Thread(target=work, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        lab.synchronize()
+    trace = lab.trace
+    kernels = rows_of(trace, SpanKind.KERNEL)
+    assert len(kernels) == 200
+    for row in kernels:
+        assert trace.names[trace.name[trace.parent[row]]] == f"range of {lane_of(trace, row).name}"
+
+
+def test_a_process_may_end_or_fork_with_capture_on():
+    out = run_alone(
+        """
+        import os
+        import gpustreamlab as gsl
+        from gpustreamlab.workloads import spin
+        lab = gsl.Session("cuda")
+        lab.stream("a")
+        lab.capture("kernels")
+        with lab.on("a", "step"):
+            spin(lab, 1_000)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        with lab.on("a", "step"):
+            spin(lab, 1_000)
+        lab.synchronize()
+        print(len(lab.trace))
+        """
+    )
+    assert out.split()[0] == "0"
+
+
+def test_capture_stays_on_through_a_pause(lab):
+    lab.stream("a")
+    origin_ns = lab.backend._clock.origin_timer_ns
+    timers = cupy.zeros((2, 2), cupy.uint64)
+    lab.synchronize()
+    with lab.capture("kernels"):
+        for row in range(2):
+            with lab.on("a", "step"):
+                spin(lab, 50_000, timers=timers[row])
+            lab.synchronize()
+            time.sleep(2.5)
+    trace = lab.trace
+    kernels = [row for row in rows_of(trace, SpanKind.KERNEL) if trace.duration_ns[row] >= 50_000]
+    off_ns = trace.start_ns[kernels] - (timers.get().astype(np.int64)[:, 0] - origin_ns)
+    assert np.abs(off_ns).max() <= trace.metadata.kernel_error_ns <= 3_000
+
+
+def test_an_unknown_cupti_says_so(monkeypatch, lab):
+    from gpustreamlab.backends.cuda import _cupti
+
+    monkeypatch.setattr(_cupti, "_loaded", {})
+    monkeypatch.setattr(_cupti, "find_layouts", lambda version: None)
+    with pytest.raises(CaptureUnavailableError, match="not known"):
+        lab.capture("kernels")
+    assert lab.capture("auto").tier is CaptureTier.RANGES

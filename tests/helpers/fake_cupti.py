@@ -1,0 +1,373 @@
+"""A fake libcupti, and a fake card whose work it tells of: no GPU, no driver, and time goes on only as a test says."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+import threading
+import types
+
+import numpy as np
+
+from gpustreamlab.backends.cuda import _cupti_source
+from gpustreamlab.backends.cuda._cupti import Cupti
+from gpustreamlab.backends.cuda._cupti_clock import CuptiClock
+from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda._cupti_layouts import find_layouts
+from gpustreamlab.backends.cuda._cupti_source import CuptiSource
+from tests.helpers.cupti_buffers import record
+from tests.helpers.recorded_buffers import CALL_NAMES
+
+SUCCESS, INVALID_KIND, NOT_COMPATIBLE, INSUFFICIENT_PRIVILEGES, MULTIPLE_SUBSCRIBERS = 0, 21, 14, 35, 39
+RESULTS = {
+    INVALID_KIND: b"CUPTI_ERROR_INVALID_KIND",
+    NOT_COMPATIBLE: b"CUPTI_ERROR_NOT_COMPATIBLE",
+    INSUFFICIENT_PRIVILEGES: b"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES",
+    MULTIPLE_SUBSCRIBERS: b"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
+}
+CALL_KINDS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
+LAUNCH, SYNCHRONIZE, MALLOC, GET_DEVICE = (1, 307), (2, 131), (2, 20), (2, 17)
+"""Domain and callback id of cuLaunchKernel, cudaStreamSynchronize, cudaMalloc, cudaGetDevice."""
+
+TICK_NS = 32
+
+
+class FakeCuptiLibrary:
+    """Answers as libcupti does; a function that it does not know raises AttributeError, as ctypes does.
+
+    Parameters
+    ----------
+    version
+        Its API version.
+    lacking
+        Functions that this version does not have.
+    refused
+        Result codes by function, or by record kind for enabling it.
+    """
+
+    def __init__(self, version=130001, *, lacking=(), refused=None):
+        self.version = version
+        self.lacking = set(lacking)
+        self.refused = dict(refused or {})
+        self.layouts = find_layouts(version)
+        self.kinds = set()
+        self.left_out = set()
+        """Functions whose calls are not recorded, as (domain, callback id)."""
+        self.subscriber = None
+        self.dropped_count = 0
+        self.history = []
+        """Names of the functions that were called, in order."""
+        self.contexts = {}
+        """Number by address."""
+        self.streams = {}
+        """Number by (address of the context, handle)."""
+        self.pending = []
+        """Bytes of records that are complete; those in `late` come with a forced flush only."""
+        self.late = []
+        self._client = None
+        self._texts = {}
+
+    def __getattr__(self, name):
+        if not name.startswith("cupti") or name in self.lacking:
+            raise AttributeError(name)
+        own = getattr(type(self), re.sub(r"(?<!^)(?=[A-Z])", "_", name.removeprefix("cupti")).lower(), None)
+        if own is None:
+            raise AttributeError(name)
+
+        def call(*arguments):
+            self.history.append(name)
+            return self.refused[name] if name in self.refused else own(self, *arguments) or SUCCESS
+
+        return call
+
+    # What the library offers
+
+    def get_version(self, place):
+        place._obj.value = self.version
+
+    def get_result_string(self, code, place):
+        if code not in RESULTS:
+            return 1
+        place._obj.value = RESULTS[code]
+        return SUCCESS
+
+    def subscribe(self, handle, callback, user_data):
+        if self.subscriber is not None:
+            return MULTIPLE_SUBSCRIBERS
+        self.subscriber = "ours"
+        return SUCCESS
+
+    def unsubscribe(self, handle):
+        assert self.subscriber == "ours"
+        self.subscriber = None
+
+    def get_callback_name(self, domain, number, place):
+        name = CALL_NAMES[domain].get(number.value)
+        if name is None:
+            return 1
+        place._obj.value = name.encode()
+        return SUCCESS
+
+    def activity_register_callbacks(self, request, complete):
+        self._client = request, complete
+
+    def activity_enable(self, kind):
+        if kind not in self.layouts.sizes:
+            return INVALID_KIND
+        if kind in self.refused:
+            return self.refused[kind]
+        self.kinds.add(kind)
+        return SUCCESS
+
+    activity_enable_and_dump = activity_enable
+
+    def activity_disable(self, kind):
+        self.kinds.discard(kind)
+
+    def activity_enable_driver_api(self, number, is_on):
+        self._set_call((1, number.value), is_on.value)
+
+    def activity_enable_runtime_api(self, number, is_on):
+        self._set_call((2, number.value), is_on.value)
+
+    def activity_flush_all(self, flag):
+        records = self.pending + (self.late if flag else [])
+        self.pending = []
+        self.late = [] if flag else self.late
+        if records:
+            self._deliver(records)
+
+    def activity_get_num_dropped_records(self, context, stream, place):
+        place._obj.value, self.dropped_count = self.dropped_count, 0
+
+    def get_context_id(self, context, place):
+        place._obj.value = self.contexts[context.value or 0]
+
+    def get_stream_id_ex(self, context, stream, per_thread, place):
+        assert per_thread.value == 0
+        place._obj.value = self.streams[context.value or 0, stream.value or 0]
+
+    # What a test does with it
+
+    def emit(self, kind, *, is_late=False, **fields):
+        """Record something, if its kind is on."""
+        call = (CALL_KINDS.get(kind), fields.get("cbid"))
+        if kind in self.kinds and call not in self.left_out:
+            (self.late if is_late else self.pending).append(record(int(kind), self.layouts, fields))
+
+    def emit_raw(self, data):
+        """Record these bytes."""
+        self.pending.append(data)
+
+    def text(self, text):
+        """Return the address of a text that stays."""
+        if text not in self._texts:
+            self._texts[text] = ctypes.create_string_buffer(text.encode() if isinstance(text, str) else text)
+        return ctypes.addressof(self._texts[text])
+
+    def be_taken_over(self):
+        """Let another client register its callbacks, as torch.profiler does: records go there from now on."""
+        self.taken = []
+        foreign = ctypes.create_string_buffer(1 << 16)
+        self._foreign = foreign
+
+        def request(address, size, most):
+            address._obj.value, size._obj.value = ctypes.addressof(foreign), len(foreign)
+
+        self._client = request, lambda *arguments: self.taken.append(arguments)
+
+    def complete_foreign(self, address=4096, valid_bytes=64):
+        """Hand a buffer that another client gave to whoever is registered now."""
+        self._client[1](None, 0, address, valid_bytes, valid_bytes)
+
+    def _set_call(self, call, is_on):
+        (self.left_out.discard if is_on else self.left_out.add)(call)
+
+    def _deliver(self, records):
+        while records:
+            address, size, most = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(7)
+            self._client[0](ctypes.byref(address), ctypes.byref(size), ctypes.byref(most))
+            if not address.value:
+                self.dropped_count += len(records)
+                return
+            assert address.value % 8 == 0
+            filled = 0
+            while records and filled + len(records[0]) <= size.value:
+                data = np.ascontiguousarray(records.pop(0))
+                ctypes.memmove(address.value + filled, data.ctypes.data, len(data))
+                filled += len(data)
+            self._client[1](None, 0, address.value, size.value, filled)
+
+
+class FakeCard:
+    """Runs kernels at moments that a test chooses, and lets a fake libcupti tell of them.
+
+    Host and card share one clock here, `now_ns`; CUPTI's wall clock runs faster by a drift.
+
+    Parameters
+    ----------
+    library
+        What tells of the work.
+    drift_ppm
+        By how much CUPTI's clock is too fast.
+    """
+
+    WALL_NS = 1_795_297_293_000_000_000
+    ORIGIN_TIMER_NS = 777_000_000_000
+    CLOCK_HANDLE = 0x5000
+
+    def __init__(self, library, *, drift_ppm=0.0):
+        self.library = library
+        self.drift_ppm = drift_ppm
+        self.now_ns = 0
+        self.is_stuck = False
+        """Whether kernels do not run: anchors stay on their way."""
+        self.is_slow = False
+        """Whether records of kernels come with the second flush after them."""
+        self.correlation = 100
+        library.contexts[0x100] = 1
+        library.streams |= {(0x100, 0): 7, (0x100, self.CLOCK_HANDLE): 12, (0x100, 0x6000): 13, (0x100, 0x7000): 14}
+
+    def host_time_ns(self):
+        self.now_ns += 100  # time goes on while it is read
+        return self.now_ns
+
+    def advance(self, ns):
+        self.now_ns += int(ns)
+
+    def cupti_ns(self, device_ns):
+        """Return what CUPTI says for a moment of the card."""
+        return self.WALL_NS + int(device_ns) + round(device_ns * self.drift_ppm * 1e-6)
+
+    def call(self, call=LAUNCH, *, duration_ns=5_000, thread=None, **fields):
+        """Make a call of the host; return its number."""
+        self.correlation += 1
+        domain, number = call
+        self.library.emit(
+            RecordKind.DRIVER if domain == 1 else RecordKind.RUNTIME,
+            cbid=number,
+            start=self.WALL_NS + self.now_ns,
+            end=self.WALL_NS + self.now_ns + duration_ns,
+            threadId=(threading.get_ident() if thread is None else thread) & 0xFFFF_FFFF,
+            correlationId=self.correlation,
+            **fields,
+        )
+        self.advance(duration_ns)
+        return self.correlation
+
+    def kernel(self, name="spin", *, duration_ns=10_000, stream=13, is_late=False, **fields):
+        """Launch a kernel that runs at once, and wait for it; return when it began, on the session's clock."""
+        given = {"contextId": 1, "deviceId": 0, "gridX": 4, "blockX": 64, **fields}
+        correlation = self.call()
+        begin_ns = self.now_ns
+        self.advance(duration_ns)
+        self.library.emit(
+            RecordKind.CONCURRENT_KERNEL,
+            is_late=is_late,
+            **{"start": self.cupti_ns(begin_ns), "end": self.cupti_ns(self.now_ns), "correlationId": correlation} | given,
+            streamId=stream,
+            name=self.library.text(name),
+        )
+        return begin_ns
+
+    def marker(self, flag, number, text="", domain="cudf", thread=77):
+        """Begin or end an NVTX range."""
+        self.library.emit(
+            RecordKind.MARKER,
+            flags=flag,
+            id=number,
+            timestamp=self.cupti_ns(self.now_ns),
+            threadId=thread & 0xFFFF_FFFF,
+            name=self.library.text(text) if flag & MarkerFlag.START else 0,
+            domain=self.library.text(domain) if domain else 0,
+        )
+        self.advance(1_000)
+
+    def launch_anchor(self, tag):
+        """Launch a kernel of the clock, as `anchor_launcher` does."""
+        timers = np.zeros(2, np.uint64)
+        correlation = self.call()
+        if not self.is_stuck:
+            begin_ns, end_ns = self.now_ns, self.now_ns + 1_000
+            timers[:] = [(ns + self.ORIGIN_TIMER_NS) // TICK_NS * TICK_NS for ns in (begin_ns, end_ns)]
+            self.library.emit(
+                RecordKind.CONCURRENT_KERNEL,
+                is_late=self.is_slow,
+                start=self.cupti_ns(begin_ns),
+                end=self.cupti_ns(end_ns + 700),
+                contextId=1,
+                streamId=12,
+                correlationId=correlation,
+                dynamicSharedMemory=tag,
+                name=self.library.text("spin"),
+            )
+        return timers
+
+
+class FakePoolWatch:
+    """Stands for the watch of CuPy's pool: gives the samples that it was fed."""
+
+    def __init__(self):
+        self.is_on = False
+        self.samples = []
+        self.gone = []
+
+    def start(self, key_of):
+        assert callable(key_of)
+        self.is_on = True
+
+    def stop(self):
+        self.is_on = False
+
+    def take(self):
+        taken, self.samples = self.samples, []
+        return taken
+
+    def note_gone(self, name, address, *, at_host_ns):
+        self.gone.append((name, address, at_host_ns))
+
+
+def install_driver_bindings(monkeypatch, contexts=None):
+    """Put a `cuda.bindings.driver` in place that knows the context of each stream, by its handle; all are 0x100 by default."""
+    driver = types.ModuleType("cuda.bindings.driver")
+    driver.CUresult = types.SimpleNamespace(CUDA_SUCCESS=0)
+    driver.CUstream = int
+
+    def get_context(handle):
+        context = 0x100 if contexts is None else contexts.get(handle)
+        return (0, context) if context is not None else (400, 0)
+
+    driver.cuStreamGetCtx = get_context
+    for name, module in {"cuda": types.ModuleType("cuda"), "cuda.bindings": types.ModuleType("cuda.bindings")}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["cuda.bindings"].driver = driver
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
+    return driver
+
+
+def make_source(monkeypatch, card, *, on_change=lambda: None, watch=None, ordinal=0):
+    """Return a source of a card, and forget those of earlier tests."""
+    monkeypatch.setattr(_cupti_source, "_owner", [])
+    monkeypatch.setattr(_cupti_source, "_buffers", [])
+    return add_source(monkeypatch, card, on_change=on_change, watch=watch, ordinal=ordinal)
+
+
+def add_source(monkeypatch, card, *, on_change=lambda: None, watch=None, ordinal=0):
+    """Return a further source of the same process."""
+    install_driver_bindings(monkeypatch)
+    time = types.SimpleNamespace(
+        time_ns=lambda: card.WALL_NS + card.now_ns, sleep=card.advance, strftime=lambda form: "12:34:56"
+    )
+    monkeypatch.setattr(_cupti_source, "time", time)
+    clock = CuptiClock(launch=card.launch_anchor, origin_timer_ns=card.ORIGIN_TIMER_NS, host_time_ns=card.host_time_ns)
+    return CuptiSource(
+        Cupti(card.library, "/fake/libcupti.so"),
+        ordinal=ordinal,
+        sm_count=132,
+        clock=clock,
+        clock_handle=card.CLOCK_HANDLE,
+        host_time_ns=card.host_time_ns,
+        watch=watch or FakePoolWatch(),
+        on_change=on_change,
+    )

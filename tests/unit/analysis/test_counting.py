@@ -1,0 +1,133 @@
+"""What counts as busy: kernels where they were captured, ranges elsewhere, threads of the host never."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab.analysis import (
+    busy_edges,
+    compare_traces,
+    concurrency,
+    counted_kinds,
+    counted_rows,
+    overlap,
+    sm_kinds,
+    sm_time_steps,
+    stream_count,
+    utilisation,
+)
+from gpustreamlab.analysis._busy import DEVICE_WORK, is_in_windows
+from gpustreamlab.model import Edges
+from gpustreamlab.typing import CaptureTier, SpanKind
+from tests.helpers.kernel_traces import DECODE, kernel_trace, make_kernel_trace
+from tests.helpers.traces import make_trace, nested_trace, pipeline_trace, without_spans
+
+HOST = "host: MainThread"
+ALL = (SpanKind.RANGE, *DEVICE_WORK)
+
+
+def windowed(*windows, **options):
+    """Ranges of 100 ns every 200 ns on "a", each around a kernel of 50 ns if it is captured; calls of the host."""
+    spans = []
+    for at in range(0, 1_000, 200):
+        spans.append(("a", "step", at, at + 100, {"kind": "range"}))
+        if any(first <= at < last for first, last in windows):
+            spans.append(("a", "gemm", at + 20, at + 70, {"parent": len(spans) - 1}))
+            spans.append(("b", "copy", at + 60, at + 90, {"kind": "copy", "parent": len(spans) - 2}))
+            spans.append((HOST, "cudaLaunchKernel", at + 5, at + 10, {"kind": "host"}))
+    return make_kernel_trace(spans, windows=windows, **options)
+
+
+def test_ranges_inside_a_window_leave_it_to_their_kernels():
+    trace = windowed((0, 1_000))
+    assert counted_kinds(trace) == DEVICE_WORK
+    assert {trace.names[code] for code in trace.name[counted_rows(trace)]} == {"gemm", "copy"}
+    assert overlap(trace).busy_ns.tolist() == [250, 150]
+
+
+def test_ranges_outside_all_windows_count_as_before():
+    trace = windowed((200, 400), (600, 601))
+    assert counted_kinds(trace) == ALL
+    assert overlap(trace).busy_ns.tolist() == [3 * 100 + 2 * 50, 2 * 30]
+    assert overlap(trace).wall_ns == 900
+    assert concurrency(trace).sum_ns == 460
+
+
+def test_what_counts_is_the_same_when_the_kinds_are_given():
+    trace = windowed((200, 400))
+    assert counted_rows(trace, counted_kinds(trace)).tolist() == counted_rows(trace).tolist()
+    assert counted_rows(trace, [SpanKind.RANGE]).sum() == 5
+
+
+@pytest.mark.parametrize(("start_ns", "counts"), [(199, True), (200, False), (399, False), (400, True)])
+def test_a_window_begins_with_its_start_and_its_end_is_outside(start_ns, counts):
+    trace = make_kernel_trace([("a", "step", start_ns, 1_000, {"kind": "range"})], windows=((200, 400),))
+    assert counted_rows(trace).tolist() == [counts]
+
+
+def test_windows_that_touch_or_overlap_are_one():
+    times = np.arange(0, 60, 10)
+    assert is_in_windows(times, ((10, 20), (20, 30), (25, 40))).tolist() == [False, True, True, True, False, False]
+    assert is_in_windows(times, ()).tolist() == [False] * 6
+
+
+def test_without_spans_the_tier_tells():
+    assert counted_kinds(without_spans(kernel_trace())) == DEVICE_WORK
+    assert counted_kinds(without_spans(pipeline_trace())) == ALL
+
+
+def test_traces_of_older_versions_count_as_before():
+    assert counted_kinds(nested_trace()) == DEVICE_WORK
+    ranges = make_trace([("a", "x", 0, 10)], tier=CaptureTier.KERNELS)
+    assert counted_kinds(ranges) == ALL
+
+
+def test_threads_of_the_host_are_in_no_table():
+    trace = kernel_trace()
+    result = overlap(trace)
+    streams = ["prefill", "decode", "copies", "torch stream 13", "stream 21"]
+    assert [lane.name for lane in result.lanes] == streams
+    assert result.common_ns.shape == (5, 5)
+    assert stream_count(trace) == 5
+    assert [len(edges) for edges in busy_edges(trace)[5:]] == [0, 0]
+    assert compare_traces(trace, trace).lanes.items == tuple(streams)
+    assert "cudaLaunchKernel" not in compare_traces(trace, trace).names.items
+
+
+def test_copies_overlap_but_use_no_sms():
+    trace = make_kernel_trace(
+        [
+            ("a", "gemm", 0, 100, {"partition": 0}),
+            ("b", "copy", 50, 300, {"kind": "copy", "partition": 0}),
+            ("b", "fill", 300, 400, {"kind": "fill", "partition": 0}),
+        ],
+        partitions=(DECODE,),
+    )
+    assert overlap(trace).common_ns[0, 1] == 50
+    assert sm_kinds(trace) == (SpanKind.KERNEL,)
+    (step,) = sm_time_steps(trace)
+    assert (step.size.name, step.edges_ns.tolist()) == ("decode", [0, 100])
+    result = utilisation(trace)
+    assert (result.busy_ns[0], result.wall_ns, result.card_sm_ns) == (100, 400, 100 * 36)
+    assert result.counted == (SpanKind.KERNEL,)
+    assert "copies and fills use no SMs" in str(result)
+
+
+def test_where_only_ranges_were_captured_all_counts_for_the_sms():
+    assert sm_kinds(pipeline_trace()) == ALL
+    assert "use no SMs" not in str(utilisation(pipeline_trace()))
+    trace = windowed((200, 400))
+    assert sm_kinds(trace) == (SpanKind.RANGE, SpanKind.KERNEL)
+    assert "upper bound" in str(utilisation(trace))
+    assert "upper bound" not in str(utilisation(windowed((0, 1_000))))
+
+
+def test_the_story_in_windows_counts_no_range_twice():
+    whole, part = kernel_trace(6), kernel_trace(6, windows=((4_000_000, 8_000_000),))
+    rows = np.flatnonzero(counted_rows(part))
+    in_window = is_in_windows(part.start_ns, part.metadata.capture_windows)
+    assert not (in_window[rows] & (part.kind[rows] == 0)).any()
+    assert ((part.kind == 0) & ~in_window).sum() == 3 * 4
+    assert overlap(part).busy_ns[0] > overlap(whole).busy_ns[0]  # ranges contain the time before their kernels
+    assert isinstance(part.edges, Edges)

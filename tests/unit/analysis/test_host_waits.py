@@ -1,0 +1,121 @@
+"""How long the host was blocked, and in which call."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from gpustreamlab.analysis import host_waits, summary_text
+from gpustreamlab.analysis._host_waits import is_blocking
+from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace
+from tests.helpers.traces import EVIL_NAME, empty_trace, pipeline_trace
+
+MAIN, LOADER = "host: MainThread", "host: loader"
+CALL = {"kind": "host"}
+
+
+def waiting(**facts):
+    """Two threads that wait for kernels on two streams, for 1,000 ns."""
+    spans = [
+        ("a", "gemm", 0, 400),
+        ("b", "copy", 100, 900, {"kind": "copy"}),
+        (MAIN, "cudaLaunchKernel", 0, 50, CALL),
+        (MAIN, "cudaStreamSynchronize", 100, 405, CALL),
+        (MAIN, "cudaStreamSynchronize", 500, 510, CALL),
+        (MAIN, "cudaMemcpyAsync", 520, 530, CALL),
+        (LOADER, "cudaMemcpy", 95, 905, CALL),
+        (LOADER, "cudaDeviceSynchronize", 950, 1_000, CALL),
+    ]
+    return make_kernel_trace(spans, **facts)
+
+
+def test_calls_that_block_are_told_from_others_with_what_they_waited_for():
+    result = host_waits(waiting(kernel_error_ns=0))
+    assert result.row.tolist() == [3, 4, 6, 7]
+    assert result.waited_for.tolist() == [0, -1, 1, -1]
+    assert result.duration_ns.tolist() == [305, 10, 810, 50]
+    assert dict(zip([lane.name for lane in result.lanes], result.waited_ns.tolist(), strict=True)) == {
+        "a": 0, "b": 0, MAIN: 315, LOADER: 860,
+    }  # fmt: skip
+    assert result.captured_ns == 1_000
+    assert result.share.max() == 0.86
+
+
+def test_calls_of_one_name_and_thread_are_one_group():
+    first, second, third = host_waits(waiting(kernel_error_ns=0)).groups
+    assert (first.call, first.thread, first.call_count, first.waited_for) == ("cudaMemcpy", LOADER, 1, "copy")
+    assert (second.call, second.call_count, second.total_ns, second.longest_ns) == ("cudaStreamSynchronize", 2, 315, 305)
+    assert second.waited_for == "gemm"
+    assert third.waited_for is None
+
+
+def test_the_line_names_the_thread_that_waited_longest():
+    assert repr(host_waits(waiting(kernel_error_ns=0))) == (
+        "<HostWaits: loader waited 86% of the time, most of it in cudaMemcpy: 1 call, the longest 810 ns for copy>"
+    )
+
+
+def test_the_summary_says_it_in_one_line():
+    text = summary_text(kernel_trace(4))
+    line = "Host: MainThread waited 82% of the time in cudaStreamSynchronize: 4 calls, the longest 1.60 ms for softmax"
+    assert line in text.splitlines()
+
+
+def test_waits_that_overlap_count_once_in_a_thread():
+    spans = [(MAIN, "cudaDeviceSynchronize", 0, 80, CALL), (MAIN, "cuCtxSynchronize", 10, 70, CALL), ("a", "k", 0, 100)]
+    assert host_waits(make_kernel_trace(spans, windows=((0, 100),))).waited_ns.tolist() == [80, 0]
+
+
+def test_only_time_in_which_calls_were_seen_counts():
+    spans = [("a", "step", 0, 1_000, {"kind": "range"}), (MAIN, "cudaStreamSynchronize", 500, 700, CALL)]
+    result = host_waits(make_kernel_trace(spans, windows=((400, 600), (650, 850))))
+    assert result.captured_ns == 400
+    assert result.waited_ns.tolist() == [0, 150]
+
+
+def test_to_pandas_has_a_row_for_each_call():
+    frame = host_waits(waiting(kernel_error_ns=0)).to_pandas()
+    assert list(frame.columns) == ["row", "call", "thread", "start_ns", "duration_ns", "waited_for_row", "waited_for"]
+    assert frame["waited_for"].tolist() == ["gemm", None, "copy", None]
+    assert frame["thread"].tolist() == [MAIN, MAIN, LOADER, LOADER]
+
+
+@pytest.mark.parametrize(
+    "trace", [pipeline_trace(), empty_trace(), kernel_trace(has_host=False)], ids=["ranges", "empty", "no calls"]
+)
+def test_without_calls_it_is_false_and_says_so(trace):
+    result = host_waits(trace)
+    assert not result
+    assert result.groups == ()
+    assert len(result.to_pandas()) == 0
+    assert "no call of the host waited" in str(result)
+    assert "Host:" not in summary_text(trace)
+    ET.fromstring(result._repr_html_())
+
+
+@pytest.mark.parametrize(
+    ("call", "blocks"),
+    [
+        ("cudaStreamSynchronize", True),
+        ("cuStreamSynchronize_ptsz", True),
+        ("cudaEventSynchronize", True),
+        ("cudaMemcpy2D", True),
+        ("cudaFree", True),
+        ("cudaFreeAsync", False),
+        ("cudaMemcpyAsync", False),
+        ("cudaStreamWaitEvent", False),
+        ("cudaMallocAsync", False),
+        ("my memcpy", False),
+        ("", False),
+    ],
+)
+def test_blocking_calls_are_known_by_their_names(call, blocks):
+    assert is_blocking(call) is blocks
+
+
+def test_hostile_names_are_text():
+    spans = [("a", EVIL_NAME, 0, 100), (MAIN, f"cudaStreamSynchronize {EVIL_NAME}", 50, 110, CALL)]
+    html = host_waits(make_kernel_trace(spans))._repr_html_()
+    assert EVIL_NAME not in html
+    ET.fromstring(html)

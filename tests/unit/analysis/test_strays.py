@@ -1,0 +1,130 @@
+"""Work that left the stream that was selected for it."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from gpustreamlab.analysis import strays, summary_text
+from gpustreamlab.model import Lane
+from tests.helpers.kernel_traces import DECODE, PREFILL, kernel_trace, make_kernel_trace
+from tests.helpers.traces import EVIL_NAME, empty_trace, pipeline_trace
+
+HOST = "host: MainThread"
+
+
+def strayed(lane, *, partition=-1, name="elementwise", around="annotation"):
+    """A kernel that was launched in a range on "decode", inside a range of others, and ran on some lane."""
+    lanes = (
+        Lane(name="decode", stream=1, partition="decode"),
+        Lane(name="prefill", stream=2, partition="prefill"),
+        Lane(name=HOST, stream=7, kind="host"),
+    )
+    if lane not in {"decode", "prefill"}:
+        lanes = (*lanes, Lane(name=lane, stream=9, outside=True))
+    spans = [
+        ("decode", "attention", 0, 1_000, {"kind": "range", "partition": 0}),
+        (HOST, "torch: add", 10, 20, {"kind": around, "parent": 0}),
+        (lane, name, 100, 300, {"parent": 1, "partition": partition}),
+        ("decode", "flash", 300, 500, {"parent": 0, "partition": 0}),
+    ]
+    return make_kernel_trace(spans, lanes=lanes, partitions=(DECODE, PREFILL))
+
+
+def test_a_kernel_on_another_lane_than_its_range_is_found_through_ranges_of_others():
+    found = strays(strayed("torch stream 13"))
+    assert (len(found), bool(found), found.work_count) == (1, True, 2)
+    (group,) = found.groups
+    assert (group.name, group.ran_on, group.selected) == ("elementwise", "torch stream 13", "decode")
+    assert (group.selected_in, group.ran_in, group.left_partition) == ("decode", None, True)
+    assert (group.span_count, group.total_ns) == (1, 200)
+    row = found.to_pandas().iloc[0].to_dict()
+    assert row == {
+        "row": 2,
+        "name": "elementwise",
+        "kind": "kernel",
+        "ran_on": "torch stream 13",
+        "selected": "decode",
+        "range": "attention",
+        "ran_in": None,
+        "selected_in": "decode",
+        "left_partition": True,
+        "duration_ns": 200,
+    }
+
+
+def test_a_kernel_that_left_the_stream_but_not_the_partition_says_so():
+    found = strays(strayed("stream 21", partition=0))
+    assert found.left_partition.tolist() == [False]
+    assert "outside the partition" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("lane", "part", "words"),
+    [
+        ("torch stream 13", -1, "torch.cuda.stream(torch.cuda.ExternalStream(lab.stream('decode').handle))"),
+        ("default stream", -1, "told no stream: pass lab.stream('decode')"),
+        ("stream 21", 0, "belongs to others: pass lab.stream('decode')"),
+        ("prefill", 1, "open the range on it, with lab.on('prefill', ...)"),
+    ],
+)
+def test_it_says_what_to_do(lane, part, words):
+    found = strays(strayed(lane, partition=part))
+    assert words in found.advice[0]
+    assert found.advice[0].startswith(f"{lane} ")
+    assert found.advice[0] in str(found)
+
+
+def test_the_story_has_two_sorts():
+    found = strays(kernel_trace(4))
+    assert repr(found) == (
+        "<Strays: 8 kernels ran on other streams than the selected one, 4 of them outside the partition: "
+        "elementwise ran 4 times on torch stream 13 instead of decode (400 µs)>"
+    )
+    assert [group.span_count for group in found.groups] == [4, 4]
+    assert sum(group.total_ns for group in found.groups) == int(found.duration_ns.sum())
+    assert "Strays: 8 kernels" in summary_text(kernel_trace(4))
+
+
+@pytest.mark.parametrize(
+    "trace", [kernel_trace(has_strays=False), pipeline_trace(), empty_trace()], ids=["none", "ranges", "empty"]
+)
+def test_where_nothing_strayed_it_is_false_and_says_so(trace):
+    found = strays(trace)
+    assert not found
+    assert len(found.to_pandas()) == 0
+    assert found.groups == ()
+    assert "selected stream" in str(found) or "no kernels were captured" in str(found)
+    assert "Strays" not in summary_text(trace)
+    assert ET.fromstring(found._repr_html_()).tag == "div"
+
+
+def test_work_outside_all_ranges_is_no_stray():
+    spans = [(HOST, "cudf: join", 0, 10, {"kind": "annotation"}), ("a", "k", 0, 10, {"parent": 0}), ("a", "k", 10, 20)]
+    assert not strays(make_kernel_trace(spans))
+
+
+def test_parents_that_point_in_a_circle_end():
+    spans = [
+        (HOST, "x", 0, 10, {"kind": "annotation", "parent": 1}),
+        (HOST, "y", 0, 10, {"kind": "annotation", "parent": 0}),
+        ("a", "k", 0, 10, {"parent": 0}),
+    ]
+    assert not strays(make_kernel_trace(spans))
+
+
+def test_many_groups_are_counted_and_hostile_names_are_text():
+    spans = [("a", EVIL_NAME, 0, 10_000, {"kind": "range"})]
+    spans += [("b", f"{EVIL_NAME} {k}", 10 * k, 10 * k + 5, {"parent": 0}) for k in range(30)]
+    found = strays(make_kernel_trace(spans))
+    html = found._repr_html_()
+    assert EVIL_NAME not in html
+    assert "10 more: see .to_pandas()" in html
+    assert "10 more: see .to_pandas()" in str(found)
+    ET.fromstring(html)
+
+
+def test_columns_cannot_be_changed():
+    with pytest.raises(ValueError, match="read-only"):
+        strays(kernel_trace()).row[0] = 1

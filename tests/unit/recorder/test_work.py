@@ -1,0 +1,444 @@
+"""Kernels, copies and calls from a source of activities to the trace."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.backends import Activities, CallClass, StreamFacts
+from gpustreamlab.errors import DeviceError
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
+from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
+from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
+from tests.helpers.threads import run_in_thread
+
+
+@pytest.fixture
+def source():
+    return FakeActivitySource()
+
+
+@pytest.fixture
+def lab(source):
+    with Session(FakeSourceBackend(source)) as session:
+        session.stream("a")
+        session.stream("b")
+        session._recorder.start_capture(source)
+        yield session
+
+
+def key(lab, name):
+    return lab.stream(name).backend_stream
+
+
+def launch(lab, stream, correlation, *, after_ns=5_000, width_ns=1_000, **work):
+    """Feed a launch of now, and its kernel."""
+    now_ns = lab._recorder._look_at_clock()
+    lab.backend.host_time_ns()  # time goes on
+    on = key(lab, stream) if isinstance(stream, str) else stream
+    lab.backend.source_given.push_launch(
+        now_ns, now_ns + after_ns, now_ns + after_ns + width_ns, correlation=correlation, stream=on, **work
+    )
+    return now_ns
+
+
+def rows(trace, kind):
+    return np.flatnonzero(trace.kind == SPAN_KINDS.index(kind))
+
+
+def row_named(trace, name):
+    (row,) = np.flatnonzero(trace.name == trace.names.index(name))
+    return int(row)
+
+
+def name_of(trace, row):
+    return None if row < 0 else trace.names[trace.name[row]]
+
+
+def parent_of(trace, name):
+    return name_of(trace, trace.parent[row_named(trace, name)])
+
+
+def trace_of(lab):
+    lab.synchronize()
+    return lab.trace
+
+
+# Rows
+
+
+def test_a_kernel_has_its_stream_range_queueing_thread_and_detail(lab):
+    with lab.on("a", "outer"), lab.range("inner"):
+        called_ns = launch(lab, "b", 3, name="gemm", detail=kernel_detail("void gemm<float>()", blocks=64))
+    trace = trace_of(lab)
+    row = row_named(trace, "gemm")
+
+    assert trace.lanes[trace.lane[row]].name == "b"
+    assert parent_of(trace, "gemm") == "inner"
+    assert trace.queued_ns[row] == called_ns
+    assert trace.threads[trace.thread[row]] == "MainThread"
+    assert trace.details[trace.extra["detail"][row]].full_name == "void gemm<float>()"
+    facts = {name: int(trace.extra[name][row]) for name in ("grid_blocks", "block_threads", "correlation", "work_count")}
+    assert facts == {"grid_blocks": 64, "block_threads": 128, "correlation": 3, "work_count": 1}
+
+
+def test_ranges_know_the_work_at_any_depth_below_them(lab):
+    with lab.on("a", "outer"):
+        first_ns = launch(lab, "a", 1, name="first")
+        with lab.range("inner"):
+            launch(lab, "a", 2, name="second", after_ns=100_000)
+        with lab.range("empty"):
+            pass
+    trace = trace_of(lab)
+    outer, inner, empty = (row_named(trace, name) for name in ("outer", "inner", "empty"))
+    extra = trace.extra
+
+    assert extra["work_count"][[outer, inner, empty]].tolist() == [2, 1, 0]
+    assert extra["work_start_ns"][outer] == first_ns + 5_000
+    assert extra["work_end_ns"][outer] == trace.end_ns[row_named(trace, "second")]
+    assert extra["work_start_ns"][empty] == extra["work_end_ns"][empty] == trace.start_ns[empty]
+
+
+def test_calls_are_rows_of_the_threads_lane_with_edges_to_their_work(lab):
+    launch(lab, "a", 1, name="first")
+    lab.backend.source_given.push_work(9_000, 9_500, stream=key(lab, "b"), name="graph node", correlation=1)
+    trace = trace_of(lab)
+    (call,) = rows(trace, SpanKind.HOST)
+    lane = trace.lanes[trace.lane[call]]
+
+    assert (lane.name, lane.kind, lane.sm_count) == ("host: MainThread", LaneKind.HOST, 0)
+    assert lane.stream == threading.get_ident() & 0xFFFF_FFFF
+    assert set(trace.edges.source.tolist()) == {call}
+    assert set(trace.edges.target.tolist()) == {row_named(trace, "first"), row_named(trace, "graph node")}
+    assert set(trace.edges.kind.tolist()) == {EDGE_KINDS.index(EdgeKind.LAUNCH)}
+
+
+def test_without_calls_work_still_knows_its_range(lab, source):
+    lab._recorder.start_capture(source, keeps_calls=False)
+    with lab.on("a", "outer"):
+        launch(lab, "a", 1, name="kernel")
+    trace = trace_of(lab)
+
+    assert not len(rows(trace, SpanKind.HOST))
+    assert parent_of(trace, "kernel") == "outer"
+    assert all(lane.kind is LaneKind.STREAM for lane in trace.lanes)
+
+
+def test_work_of_streams_that_no_session_made_has_lanes_of_its_own(lab, source):
+    source.streams[5, 13] = StreamFacts("torch stream 13", 64, 0)
+    source.push_work(10, 20, stream=13, context=5, name="far")
+    source.push_work(10, 20, stream=0, context=5, name="default")
+    source.push_work(30, 40, stream=13, context=5, name="again")
+    trace = trace_of(lab)
+    outside = {lane.name: lane.sm_count for lane in trace.lanes if lane.outside}
+
+    assert outside == {"torch stream 13": 64, "default stream": 132}
+    assert trace.lane[row_named(trace, "far")] == trace.lane[row_named(trace, "again")]
+
+
+def test_work_is_in_the_partition_in_which_its_stream_was(lab):
+    lab.partition(left=32, right="rest")
+    lab.stream("a", partition="left")
+    launch(lab, "a", 1, name="in left")
+    lab.stream("a", partition="right")
+    launch(lab, "a", 2, name="in right")
+    trace = trace_of(lab)
+
+    found = [trace.partitions[trace.partition[row_named(trace, name)]].name for name in ("in left", "in right")]
+    assert found == ["left", "right"]
+    assert trace.lane[row_named(trace, "in left")] == trace.lane[row_named(trace, "in right")]
+
+
+def test_late_work_of_a_closed_stream_is_its_own(lab, source):
+    brief = lab.stream("brief")
+    made = brief.backend_stream
+    with lab.on(brief, "work"):
+        source.push_call(lab._recorder._look_at_clock(), 10**9, correlation=4)
+    brief.close()
+    source.push_work(100, 200, stream=made, correlation=4, name="late")
+    trace = trace_of(lab)
+
+    assert trace.lanes[trace.lane[row_named(trace, "late")]].name == "brief"
+    assert parent_of(trace, "late") == "work"
+
+
+# Ranges around launches
+
+
+def test_work_waits_one_drain_for_its_call(lab, source):
+    recorder = lab._recorder
+    with lab.on("a", "outer"):
+        now_ns = recorder._look_at_clock()
+        source.push_work(now_ns + 10, now_ns + 20, stream=key(lab, "a"), correlation=7, name="early")
+        source.push_work(now_ns + 30, now_ns + 40, stream=key(lab, "a"), correlation=8, name="alone")
+        recorder.collect_work()
+        assert recorder.span_count == 0
+        source.push_call(now_ns, now_ns + 5, correlation=7)
+        recorder.collect_work()
+        assert recorder.span_count == 3  # the other one goes without
+    trace = trace_of(lab)
+
+    assert parent_of(trace, "early") == "outer"
+    assert parent_of(trace, "alone") is None
+    assert trace.queued_ns[row_named(trace, "alone")] == trace.start_ns[row_named(trace, "alone")]
+
+
+def test_a_trace_holds_no_work_back(lab, source):
+    source.push_work(10, 20, stream=key(lab, "a"), correlation=7, name="early")
+    assert name_of(trace_of(lab), 0) == "early"
+
+
+def test_a_range_that_is_still_open_encloses_what_is_launched_in_it(lab):
+    with lab.on("a", "open"):
+        launch(lab, "a", 1, name="inside")
+        lab._recorder.collect_work()
+    launch(lab, "a", 2, name="outside")
+    trace = trace_of(lab)
+
+    assert parent_of(trace, "inside") == "open"
+    assert parent_of(trace, "outside") is None
+
+
+def test_launches_of_each_thread_are_in_the_ranges_of_that_thread(lab):
+    def work():
+        with lab.on("b", "theirs"):
+            launch(lab, "b", 2, name="their kernel")
+
+    with lab.on("a", "mine"):
+        run_in_thread(work)
+        launch(lab, "a", 1, name="my kernel")
+    trace = trace_of(lab)
+
+    assert parent_of(trace, "my kernel") == "mine"
+    assert parent_of(trace, "their kernel") == "theirs"
+    assert len([lane for lane in trace.lanes if lane.kind is LaneKind.HOST]) == 2
+
+
+def test_a_thread_that_ended_with_a_range_open_breaks_no_matching(lab):
+    def leave_open():
+        lab.on("b", "never left").__enter__()
+        launch(lab, "b", 1, name="lost parent")
+
+    run_in_thread(leave_open)
+    with lab.on("a", "whole"):
+        launch(lab, "a", 2, name="found parent")
+    trace = trace_of(lab)
+
+    assert parent_of(trace, "found parent") == "whole"
+    assert parent_of(trace, "lost parent") is None
+
+
+def test_annotations_of_others_are_parents_where_they_are_nearer(lab, source):
+    with lab.on("a", "outer"):
+        begin_ns = lab.backend.host_time_ns()
+        lab.backend.host_time_ns()
+        launch(lab, "a", 1, name="in annotation")
+        with lab.range("inner"):
+            launch(lab, "a", 2, name="in range")
+        end_ns = lab.backend.host_time_ns()
+        source.push_annotation(begin_ns, end_ns, name="cudf: join")
+        source.push_annotation(begin_ns + 1, end_ns, name="cudf: hash")
+        lab.backend.host_time_ns()
+        launch(lab, "a", 3, name="after")
+    trace = trace_of(lab)
+
+    assert {name: parent_of(trace, name) for name in ("in annotation", "in range", "after", "cudf: hash", "cudf: join")} == {
+        "in annotation": "cudf: hash",
+        "in range": "inner",
+        "after": "outer",
+        "cudf: hash": "cudf: join",
+        "cudf: join": "outer",
+    }
+    assert trace.extra["work_count"][row_named(trace, "cudf: join")] == 1
+
+
+# Waits
+
+
+def test_a_wait_leads_from_the_last_work_before_to_the_first_work_after(lab, source):
+    for correlation, stream, name in (
+        (1, "a", "a1"),
+        (2, "a", "a2"),
+        (5, "a", "a3"),
+        (3, "b", "b1"),
+        (7, "b", "b2"),
+        (8, "b", "b3"),
+    ):
+        launch(lab, stream, correlation, name=name)
+    ends = [source.key_of(key(lab, name)) for name in ("a", "b")]
+    source.push_dependency(source=ends[0], record=4, target=ends[1], wait=6)
+    source.push_dependency(source=ends[0], record=4, target=ends[1], wait=9)
+    trace = trace_of(lab)
+    waits = trace.edges.kind == EDGE_KINDS.index(EdgeKind.WAIT)
+
+    pairs = zip(trace.edges.source[waits].tolist(), trace.edges.target[waits].tolist(), strict=True)
+    assert [(name_of(trace, one), name_of(trace, two)) for one, two in pairs] == [("a2", "b2")]
+
+
+# Bounds, nonsense, and what is forgotten
+
+
+def test_records_that_make_no_sense_are_counted_and_nowhere(lab, source):
+    on = key(lab, "a")
+    source.push_work(0, 10, stream=on, name="at zero")
+    source.push_work(10, 5, stream=on, name="backwards")
+    source.push_work(10, 20, stream=on, name="a range", kind=SpanKind.RANGE)
+    source.push_call(10, 5)
+    source.push_annotation(10, 5, name="backwards")
+    source.push_work(10, 20, stream=on, name="good")
+    source.drop_next(2)
+    source.push_work(10, 20, stream=on)
+    source.push_work(10, 20, stream=on)
+    trace = trace_of(lab)
+
+    assert [name_of(trace, row) for row in range(len(trace))] == ["good"]
+    assert trace.metadata.dropped_records == trace.metadata.dropped_spans == 7
+
+
+def test_times_far_off_are_kept_as_they_are(lab, source):
+    source.push_work(1, 2**60, stream=key(lab, "a"), name="endless")
+    source.push_annotation(2**61, 2**61 + 1, name="far")
+    assert len(trace_of(lab)) == 2
+
+
+def test_clear_forgets_work_samples_and_drops(lab, source):
+    launch(lab, "a", 1, name="warm-up")
+    source.push_memory(10, 4096.0, stream=key(lab, "a"))
+    source.drop_next(1)
+    source.push_work(10, 20, stream=key(lab, "a"))
+    lab.clear()
+    trace = trace_of(lab)
+    assert (len(trace), len(trace.counters), trace.metadata.dropped_records) == (0, 0, 0)
+
+    launch(lab, "a", 2, name="after")
+    assert len(rows(trace_of(lab), SpanKind.KERNEL)) == 1
+
+
+def test_a_trace_since_a_checkpoint_has_what_was_launched_after_it(lab):
+    with lab.on("a", "before"):
+        launch(lab, "a", 1, name="warm-up", after_ns=10**9)
+    checkpoint = lab.checkpoint()
+    lab.backend.host_time_ns()
+    with lab.on("a", "after"):
+        launch(lab, "a", 2, name="kernel")
+    lab.synchronize()
+    trace = lab.trace_since(checkpoint)
+
+    assert sorted(name_of(trace, row) for row in range(len(trace))) == ["after", "cudaLaunchKernel", "kernel"]
+    assert lab._recorder.trace(since=10**9).extra["work_count"].tolist() == []
+
+
+def test_cells_without_ranges_are_not_marked_because_of_kernels(lab):
+    lab.begin_cell("In [1]")
+    launch(lab, "a", 1, name="kernel")
+    assert len(trace_of(lab).markers) == 0
+    lab.end_cell("In [1]")
+
+
+def test_memory_of_streams_is_counters_of_their_lanes(lab, source):
+    source.push_memory(5_000_000, 512.0, stream=key(lab, "b"))
+    counters = trace_of(lab).counters
+    assert (counters.names, counters.value.tolist(), counters.lane.tolist()) == (("pool_used_bytes",), [512.0], [1])
+
+
+# Metadata
+
+
+def test_the_trace_says_what_was_captured_and_when(lab, source):
+    source.error_ns = 700
+    launch(lab, "a", 1)
+    meta = trace_of(lab).metadata
+    assert (meta.tier, meta.capture_source, meta.kernel_error_ns) == (CaptureTier.KERNELS, "fake source", 700)
+    ((start_ns, end_ns),) = meta.capture_windows
+    lab._recorder.stop_capture()
+    lab._recorder.start_capture(source)
+    windows = trace_of(lab).metadata.capture_windows
+
+    assert start_ns <= end_ns <= windows[0][1] <= windows[1][0]
+    assert windows[0][0] == start_ns
+
+
+def test_a_trace_without_kernels_has_no_such_columns():
+    with Session("sim") as session:
+        session.stream("a")
+        with session.on("a"):
+            pass
+        trace = trace_of(session)
+    assert dict(trace.extra) == {}
+    assert trace.metadata.tier is CaptureTier.RANGES
+
+
+def test_work_that_ends_after_stop_is_still_taken(lab, source):
+    with lab.on("a", "outer"):
+        source.push_call(lab._recorder._look_at_clock(), 10**9, correlation=1)
+    lab._recorder.stop_capture()
+    source.push_work(10**6, 10**6 + 1, stream=key(lab, "a"), correlation=1, name="late")
+    assert parent_of(trace_of(lab), "late") == "outer"
+
+
+def test_a_source_that_fails_ends_the_capture_and_nothing_else(lab, source):
+    told = []
+    lab._recorder.stop_capture()
+    lab._recorder.start_capture(source, tell_loss=told.append)
+    source.drain_error = DeviceError("bang")
+    with lab.on("a", "outer"):
+        pass
+    trace = trace_of(lab)
+    lab._recorder.trace()
+
+    assert told == ["DeviceError: bang"]
+    assert not lab._recorder.is_capturing
+    assert "bang" in trace.metadata.capture_note
+    assert name_of(trace, 0) == "outer"
+
+
+def test_calls_that_wait_and_allocate_have_rows(lab, source):
+    source.push_call(10, 500, name="cudaStreamSynchronize", call_class=CallClass.SYNCHRONIZE)
+    source.push_call(600, 700, name="cudaMallocAsync", call_class=CallClass.MEMORY, size_bytes=4096)
+    trace = trace_of(lab)
+    row = row_named(trace, "cudaMallocAsync")
+    assert trace.extra["size_bytes"][row] == 4096
+    assert trace.duration_ns[row_named(trace, "cudaStreamSynchronize")] == 490
+
+
+def test_live_readers_get_details_counters_and_dependencies_by_cursor(lab, source):
+    recorder = lab._recorder
+    launch(lab, "a", 1, detail=kernel_detail("one"))
+    source.push_dependency(source=(0, 1), record=1, target=(0, 2), wait=2)
+    source.push_memory(10, 1.0, stream=key(lab, "a"))
+    version = recorder.tables_version()
+    recorder.drain(0)
+
+    assert recorder.tables_version() != version
+    assert [detail.full_name for detail in recorder.details_from(0)] == ["one"]
+    assert recorder.details_from(1) == ()
+    waits, cursor = recorder.dependencies_from(0)
+    assert waits["wait"].tolist() == [2]
+    assert recorder.dependencies_from(cursor)[0]["wait"].tolist() == []
+    assert recorder.counters_from(0)[0].value.tolist() == [1.0]
+
+
+def test_random_records_never_raise(lab, source):
+    """Whatever a source tells ends in the trace or in the count of what is missing."""
+    rng = np.random.default_rng(5)
+    told = 0
+    for _ in range(60):
+        count = int(rng.integers(0, 50))
+        shape = {"work": 9, "calls": 8, "annotations": 4, "dependencies": 6, "memory": 5}
+        batches = {}
+        for kind, width in shape.items():
+            wide = rng.integers(-(2**62), 2**62, (count, width))
+            small = rng.integers(-3, 6, (count, width))
+            batches[kind] = make_batch(kind, np.where(rng.random((count, width)) < 0.1, wide, small).tolist())
+        told += sum(len(batches[kind]) for kind in ("work", "calls", "annotations", "memory"))
+        batch = Activities(**batches, names=("x", "y" * 65_536, "\ud800"), details=(kernel_detail("d"),) * 3)
+        source.drain = lambda *, is_last=False, batch=batch: batch
+        lab._recorder.collect_work()
+        source.drain = lambda *, is_last=False: Activities()
+        trace = lab.trace
+        assert lab.tier is CaptureTier.KERNELS
+    assert len(trace) > 100
+    assert told * 0.5 < trace.metadata.dropped_records < told - len(trace)

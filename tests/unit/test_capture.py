@@ -1,0 +1,336 @@
+"""Choosing what is captured, what is in force, and what takes kernels away again."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import threading
+import time
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import (
+    CaptureUnavailableError,
+    CaptureWarning,
+    MissingExtraError,
+    OptionError,
+    SessionClosedError,
+)
+from gpustreamlab.typing import CaptureTier
+from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
+from tests.helpers.instant_backend import InstantBackend
+
+KERNELS, RANGES = CaptureTier.KERNELS, CaptureTier.RANGES
+
+
+@pytest.fixture
+def source():
+    return FakeActivitySource()
+
+
+@pytest.fixture
+def lab(source):
+    with Session(FakeSourceBackend(source)) as session:
+        session.stream("a")
+        yield session
+
+
+def capture_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "gpustreamlab capture"]
+
+
+def kernel_names(trace):
+    return [trace.names[code] for code in trace.name[np.isin(trace.kind, (1, 2, 3))]]
+
+
+def push(lab, source, name="kernel"):
+    source.push_work(1_000, 2_000, stream=lab.stream("a").backend_stream, name=name)
+
+
+# What is in force
+
+
+def test_kernels_are_captured_from_now_on_until_stopped(lab, source):
+    assert lab.tier is RANGES
+    capture = lab.capture("kernels")
+    push(lab, source)
+
+    assert (lab.tier, capture.tier, capture.note, capture.is_active) == (KERNELS, KERNELS, "", True)
+    assert kernel_names(lab.trace) == ["kernel"]
+    capture.stop()
+    assert (lab.tier, capture.is_active, repr(capture)) == (RANGES, False, "<Capture: stopped>")
+    assert source.history.count("start") == 1
+    assert source.history[-2:] == ["stop", "last drain"]
+
+
+def test_a_block_goes_back_to_what_was_before(lab, source):
+    with lab.capture("kernels") as outer:
+        with lab.capture("ranges"):
+            assert lab.tier is RANGES
+            with lab.capture("kernels"):
+                assert lab.tier is KERNELS
+            assert lab.tier is RANGES
+        assert lab.tier is KERNELS
+        assert repr(outer) == "<Capture: kernels (fake source)>"
+    assert lab.tier is RANGES
+
+
+def test_an_older_capture_that_is_stopped_changes_nothing_now(lab):
+    first = lab.capture("kernels")
+    second = lab.capture("ranges")
+    first.stop()
+    first.stop()
+    assert lab.tier is RANGES
+    second.stop()
+    assert lab.tier is RANGES
+
+
+def test_captures_that_nobody_holds_do_not_pile_up(lab):
+    for _ in range(50):
+        lab.capture("kernels")
+        lab.capture("ranges")
+    assert len(lab._captures._requests) == 1
+
+
+def test_it_starts_and_stops_any_number_of_times(lab, source):
+    for number in range(20):
+        with lab.capture("kernels"):
+            push(lab, source, f"kernel {number}")
+    trace = lab.trace
+    assert len(kernel_names(trace)) == 20
+    assert len(trace.metadata.capture_windows) == 20
+    assert not capture_threads()
+
+
+def test_calls_of_the_host_can_be_left_out(lab, source):
+    with lab.capture("kernels", host=False):
+        source.push_launch(10, 20, 30, stream=lab.stream("a").backend_stream, correlation=1)
+    assert len(lab.trace) == 1
+
+
+def test_the_representations_say_what_is_captured(lab):
+    assert ", ranges, " in repr(lab)
+    with lab.capture("kernels"):
+        assert ", kernels (fake source), " in repr(lab)
+        assert "kernels (fake source)" in lab._repr_html_()
+
+
+def test_a_thread_on_the_side_takes_what_comes(lab, source):
+    with lab.capture("kernels"):
+        (thread,) = capture_threads()
+        assert thread.daemon
+        push(lab, source)
+        until_s = time.monotonic() + 5
+        while not lab._recorder.span_count and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert lab._recorder.span_count == 1
+    assert not thread.is_alive()
+
+
+# What cannot be had
+
+
+@pytest.mark.parametrize("error", [MissingExtraError("pip install"), CaptureUnavailableError("no counters here")])
+def test_kernels_that_a_machine_cannot_capture_are_an_error_and_auto_is_not(error):
+    with Session(FakeSourceBackend(error)) as lab:
+        with pytest.raises(type(error), match=str(error)):
+            lab.capture("kernels")
+        assert (lab.tier, lab.trace.metadata.capture_note) == (RANGES, "")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            capture = lab.capture("auto")
+        assert str(error) in capture.note
+        assert str(error) in lab.trace.metadata.capture_note
+        assert lab.trace.metadata.tier is RANGES
+
+
+def test_a_backend_of_ones_own_needs_no_source():
+    with Session(InstantBackend()) as lab:
+        assert "activity_source" in lab.capture().note
+        with pytest.raises(CaptureUnavailableError, match="lab.capture\\('ranges'\\)"):
+            lab.capture("kernels")
+
+
+def test_another_tool_in_the_way_is_a_warning_and_ranges(lab, source, caplog):
+    source.refusal = "torch.profiler is collecting"
+    with pytest.warns(CaptureWarning, match=r"torch\.profiler") as warned:
+        capture = lab.capture("kernels")
+    with lab.on("a", "work"):
+        pass
+
+    assert warned[0].filename == __file__
+    assert (lab.tier, capture.is_active) == (RANGES, True)
+    assert "torch.profiler" in capture.note
+    assert "torch.profiler" in repr(capture)
+    source.refusal = ""
+    assert lab.capture("kernels").note == ""
+    assert lab.trace.metadata.capture_note == ""
+    assert any(record.levelno == logging.WARNING for record in caplog.records)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"tier": "kernel"}, "Did you mean 'kernels'"),
+    ({"tier": None}, "no capture tier None"),
+    ({"tier": "kernels", "host": 1}, "host is 1"),
+])  # fmt: skip
+def test_what_cannot_be_asked_for(lab, options, message):
+    with pytest.raises(OptionError, match=message):
+        lab.capture(**options)
+    assert lab.tier is RANGES
+
+
+def test_a_closed_session_captures_nothing(source):
+    with Session(FakeSourceBackend(source)) as lab:
+        pass
+    with pytest.raises(SessionClosedError):
+        lab.capture("kernels")
+    assert lab.tier is RANGES
+
+
+# What takes kernels away
+
+
+def test_a_client_that_is_lost_is_told_once_and_ranges_go_on(lab, source):
+    capture = lab.capture("kernels")
+    push(lab, source, "before")
+    source.lose_client("torch.profiler took over")
+    with pytest.warns(CaptureWarning, match=r"torch\.profiler took over") as warned, lab.on("a", "outer"):
+        trace = lab.trace
+    trace = lab.trace
+
+    assert len(warned) == 1
+    assert (lab.tier, capture.is_active) == (RANGES, True)
+    assert "torch.profiler took over" in capture.note
+    assert "torch.profiler took over" in trace.metadata.capture_note
+    assert trace.metadata.tier is KERNELS
+    assert len(trace.metadata.capture_windows) == 1
+    assert "before" in kernel_names(trace)
+    capture.stop()
+    with lab.capture("kernels"):
+        assert lab.tier is KERNELS
+
+
+def test_a_source_that_raises_ends_the_capture_only(lab, source):
+    lab.capture("kernels")
+    source.drain_error = RuntimeError("bang")
+    with pytest.warns(CaptureWarning, match="RuntimeError: bang"):
+        assert len(lab.trace) == 0
+    source.drain_error = None
+    with lab.on("a", "after"):
+        pass
+    lab.synchronize()
+    assert len(lab.trace) == 1
+    with lab.capture("kernels"):
+        push(lab, source)
+        assert kernel_names(lab.trace) == ["kernel"]
+
+
+def test_a_loss_is_no_error_of_the_caller_even_where_warnings_are(lab, source, caplog):
+    lab.capture("kernels")
+    source.lose_client("gone")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(lab.trace) == 0
+    assert "gone" in caplog.text
+
+
+def test_closing_stops_takes_the_rest_and_then_closes_the_source(source):
+    backend = FakeSourceBackend(source)
+    with Session(backend) as lab:
+        lab.stream("a")
+        lab.capture("kernels")
+        push(lab, source)
+    assert source.history[-3:] == ["stop", "last drain", "close"]
+    assert kernel_names(lab.trace) == ["kernel"]
+    assert not capture_threads()
+    backend.close()
+
+
+def test_kernels_in_flight_at_the_close_are_in_the_trace():
+    with Session("sim") as lab:
+        lab.capture("kernels")
+        with lab.on(lab.stream("a"), "product"):
+            a = lab.xp.ones((64, 64))
+            a @ a
+    assert kernel_names(lab.trace) == ["ones", "matmul"]
+
+
+def test_a_source_whose_close_fails_is_told_of_and_the_session_is_closed(source, monkeypatch):
+    lab = Session(FakeSourceBackend(source))
+    lab.capture("kernels")
+    monkeypatch.setattr(source, "close", lambda: 1 / 0)
+    with pytest.raises(Exception, match="capture: ZeroDivisionError"):
+        lab.close()
+    assert lab.is_closed
+
+
+def test_a_session_that_is_dropped_gives_its_source_back(source):
+    backend = FakeSourceBackend(source)
+    lab = Session(backend)
+    lab.capture("kernels")
+    (thread,) = capture_threads()
+    known = weakref.ref(lab)
+    with pytest.warns(ResourceWarning):
+        del lab
+        gc.collect()
+    thread.join(5)
+    assert known() is None
+    assert source.is_closed
+    backend.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_leaves_the_source_alone(lab, source):
+    lab.capture("kernels")
+    push(lab, source)
+    count = len(source.history)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork of a process with threads
+        child = os.fork()
+    if child == 0:
+        try:
+            len(lab.trace)
+            lab.close()
+            is_left = lab.tier is RANGES and len(source.history) <= count + 1
+        except BaseException:
+            is_left = False
+        os._exit(0 if is_left else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert lab.tier is KERNELS
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_interrupts_while_capturing_lose_no_record_and_leave_a_clear_state(lab, source):
+    """Ctrl-C at many instants of starting, taking and stopping."""
+    pushed, interrupts = 0, 0
+    before = signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGALRM) or signal.SIG_DFL)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        for number in range(150):
+            push(lab, source, "kernel")
+            pushed += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + number * 2e-5)
+                with lab.capture("kernels"):
+                    len(lab.trace)
+                    len(lab.trace)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupts += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGINT, handler)
+    with lab.capture("kernels"):
+        trace = lab.trace
+    assert interrupts > 20
+    assert len(kernel_names(trace)) == pushed
+    assert lab.tier in (RANGES, KERNELS)

@@ -1,0 +1,759 @@
+"""A run on disk: what is written, what is read back from whatever is left, and what happens when nothing can be written."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab.errors import BackendNotFoundError, DeviceError, OptionError, SpoolWarning, TraceFileError
+from gpustreamlab.model import EDGE_KINDS
+from gpustreamlab.recorder import SPAN_COLUMNS
+from gpustreamlab.spool import _changes, _file, read_spool
+from gpustreamlab.spool._format import CHECKSUM_KEY, FACTS_KEY, VERSION_KEY
+from gpustreamlab.typing import EdgeKind, SpoolState
+from gpustreamlab.workloads import spin
+from tests.unit.model.equality import assert_same_trace
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.gsl"
+
+
+def work(lab, count=1, first=0):
+    """Run pairs of ranges, of which the second waits for the first."""
+    for number in range(first, first + count):
+        with lab.on(lab.stream("copy"), f"step {number}"):
+            spin(lab, 1_000)
+        lab.stream("compute").wait(lab.stream("copy").record())
+        with lab.on("compute", "gemm"):
+            spin(lab, 2_000)
+    lab.synchronize()
+
+
+def varied_run(path):
+    """Spool a run that has some of everything; return its trace."""
+    with gsl.Session("sim", spool=path, title="a run") as lab:
+        lab.partition(left=32, right="rest")
+        lab.stream("copy", partition="left")
+        work(lab, 3)
+        lab.spool.refresh()
+        lab.mark("half-way")
+        lab.partition(left=64, right="rest")
+        work(lab, 3, first=3)
+        lab.spool.refresh()
+        thread = threading.Thread(target=work, args=(lab, 2, 6), name="helper")
+        thread.start()
+        thread.join()
+    return lab.trace
+
+
+def span_names(trace):
+    return [trace.names[code] for code in trace.name]
+
+
+# What is read back
+
+
+def test_a_closed_session_is_read_back_exactly(path):
+    trace = varied_run(path)
+
+    loaded = gsl.load_trace(path)
+
+    assert_same_trace(loaded, trace)
+    assert loaded.metadata.recovery_note == ""
+    assert (len(loaded), len(loaded.edges), len(loaded.layouts), len(loaded.markers)) == (16, 8, 2, 1)
+
+
+def test_kernels_calls_waits_and_memory_are_read_back_exactly(path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 2)
+        lab.spool.refresh()
+        with lab.capture("kernels"):
+            for number in range(3):
+                with lab.on("copy", "product"):
+                    lab.xp.ones((32, 32)) @ lab.xp.ones((32, 32))
+                work(lab, 1, first=number)
+                lab.spool.refresh()
+            assert lab.spool.refresh()
+            size_bytes = lab.spool.size_bytes
+            assert lab.spool.refresh()
+            assert lab.spool.size_bytes == size_bytes  # the newest samples are told again, and not written again
+
+            recovered = gsl.load_trace(path)
+            assert recovered.metadata.capture_windows[-1][1] >= recovered.end_ns.max()
+        work(lab, 1)
+    loaded = gsl.load_trace(path)
+
+    assert_same_trace(loaded, lab.trace)
+    assert loaded.details == lab.trace.details != ()
+    assert len(loaded.counters)
+    assert {EDGE_KINDS[code] for code in loaded.edges.kind} == {EdgeKind.WAIT, EdgeKind.LAUNCH}
+
+
+def test_a_session_that_runs_is_read_up_to_the_last_refresh(path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 2)
+        assert lab.spool.refresh()
+        work(lab, 1, first=2)
+
+        loaded = gsl.load_trace(path)
+
+        assert lab.spool.span_count == len(loaded) == 4
+        assert "session was not closed" in loaded.metadata.recovery_note
+        assert "session was not closed" in str(gsl.Timeline(loaded)._repr_mimebundle_()["text/plain"])
+
+
+def test_a_spool_holds_something_from_the_beginning(path):
+    with gsl.Session("sim", spool=path, title="early"):
+        loaded = gsl.load_trace(path)
+
+    assert (len(loaded), loaded.metadata.title, loaded.metadata.device.simulated) == (0, "early", True)
+
+
+def test_a_spool_keeps_more_than_memory_does(path):
+    with gsl.Session("sim", spool=path, ring_size=8) as lab:
+        for number in range(5):
+            work(lab, 3, first=3 * number)
+            lab.spool.refresh()
+
+    loaded = gsl.load_trace(path)
+
+    assert (len(lab.trace), lab.trace.metadata.dropped_spans) == (8, 22)
+    assert (len(loaded), loaded.metadata.dropped_spans, len(loaded.edges)) == (30, 0, 15)
+
+
+def test_spans_that_were_overwritten_before_they_were_written_are_counted(path):
+    with gsl.Session("sim", spool=path, ring_size=8) as lab:
+        work(lab, 10)
+        lab.spool.refresh()
+
+        assert (lab.spool.span_count, lab.spool.missed_count) == (8, 12)
+    loaded = gsl.load_trace(path)
+
+    assert (len(loaded), loaded.metadata.dropped_spans) == (8, 12)
+
+
+def test_what_was_cleared_is_forgotten(path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 3)
+        lab.mark("warm-up")
+        lab.spool.refresh()
+        lab.clear()
+        work(lab, 2, first=3)
+        lab.spool.refresh()
+        assert lab.spool.span_count == 4
+    loaded = gsl.load_trace(path)
+
+    assert_same_trace(loaded, lab.trace)
+    assert (len(loaded), len(loaded.edges), loaded.markers) == (4, 2, ())
+
+
+def test_spans_cleared_before_they_were_written_are_not_missed(path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 3)
+        lab.clear()
+        work(lab, 1)
+        lab.spool.refresh()
+
+        assert (lab.spool.span_count, lab.spool.missed_count) == (2, 0)
+
+
+def test_many_rows_are_written_in_pieces(path, monkeypatch):
+    monkeypatch.setattr(_changes, "MAX_BATCH_ROWS", 7)
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 10)
+
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        counts = [len(batch) for batch in stream]
+    assert max(counts) == 7
+    assert_same_trace(gsl.load_trace(path), lab.trace)
+
+
+def test_any_arrow_reader_reads_the_rows(path):
+    varied_run(path)
+
+    with pa.OSFile(str(path)) as file:
+        table = pa.ipc.open_stream(file).read_all()
+
+    assert table.column_names == list(SPAN_COLUMNS)
+    assert len(table) == 16
+
+
+def test_marks_are_written_as_what_was_added(path):
+    with gsl.Session("sim", spool=path) as lab:
+        for _ in range(200):
+            lab.mark("x" * 100)
+        lab.spool.refresh()
+        before_bytes = lab.spool.size_bytes
+        lab.mark("one more")
+        lab.spool.refresh()
+
+        assert lab.spool.size_bytes - before_bytes < 2_500
+    assert gsl.load_trace(path).markers == lab.trace.markers
+
+
+def test_nothing_is_written_where_nothing_is_new(path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab)
+        lab.spool.refresh()
+        before_bytes = lab.spool.size_bytes
+
+        assert lab.spool.refresh()
+        assert lab.spool.size_bytes == before_bytes == path.stat().st_size
+
+
+def test_a_saved_trace_is_read_by_the_same_call(tmp_path, path):
+    trace = varied_run(path)
+    trace.save(tmp_path / "run.parquet")
+
+    assert_same_trace(gsl.load_trace(tmp_path / "run.parquet"), gsl.load_trace(path))
+
+
+def test_a_spool_is_compared_like_a_saved_trace(path):
+    trace = varied_run(path)
+
+    assert "×1.00" in repr(gsl.compare(path, trace))
+
+
+# What is left of a file
+
+
+def test_a_file_that_ends_at_any_byte_gives_what_is_whole(tmp_path, path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 1)
+        lab.spool.refresh()
+        work(lab, 2, first=1)
+    data = path.read_bytes()
+    cut = tmp_path / "cut.gsl"
+    counts, refused, first_read = [], 0, len(data)
+    for size in range(len(data) + 1):
+        cut.write_bytes(data[:size])
+        try:
+            counts.append(len(read_spool(cut)))
+            first_read = min(first_read, size)
+        except TraceFileError:
+            refused += 1
+
+    assert len(counts) + refused == len(data) + 1
+    assert read_spool(cut).metadata.recovery_note == ""
+    assert refused == first_read  # what can be read once can be read from then on
+    assert counts == sorted(counts)
+    assert set(counts) == {0, 2, 6}
+    assert refused < len(data) / 2  # the beginning of the stream and the first tables
+
+
+def damaged(data, chance):
+    """Return bytes with something changed, cut out, put in or put twice."""
+    made = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(made))
+        length = chance.randint(1, 64)
+        match chance.randrange(5):
+            case 0:
+                made[at] ^= 1 << chance.randrange(8)
+            case 1:
+                made[at : at + length] = chance.randbytes(length)
+            case 2:
+                del made[at : at + length]
+            case 3:
+                made[at:at] = chance.randbytes(length)
+            case _:
+                made[at : at + 8] = chance.choice((0, 1, -1, 1 << 31, 1 << 40, (1 << 63) - 1)).to_bytes(
+                    8, "little", signed=True
+                )
+    return bytes(made)
+
+
+def test_a_damaged_file_gives_a_beginning_or_says_so(tmp_path, path):
+    trace = varied_run(path)
+    data = path.read_bytes()
+    bad = tmp_path / "bad.gsl"
+    chance = random.Random(5)
+    starts = trace.start_ns.tolist()
+    outcomes = {True: 0, False: 0}
+    for _ in range(2_000):
+        bad.write_bytes(damaged(data, chance))
+        try:
+            loaded = read_spool(bad)
+        except TraceFileError:
+            outcomes[False] += 1
+        else:
+            outcomes[True] += 1
+            assert set(loaded.start_ns.tolist()) <= set(starts)
+
+    assert min(outcomes.values()) > 100
+
+
+def write_batches(path, batches, *, version="1", types=None):
+    """Write a spool by hand, with checksums that are right."""
+    schema = pa.schema(
+        [(name, (types or {}).get(name, pa.int64())) for name in SPAN_COLUMNS], metadata={VERSION_KEY: version.encode()}
+    )
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        for columns, text in batches:
+            arrays = [pa.array(columns[name], schema.field(name).type) for name in SPAN_COLUMNS]
+            checksum = zlib.crc32(text, zlib.crc32(" ".join(SPAN_COLUMNS).encode()))
+            for name in SPAN_COLUMNS:
+                checksum = zlib.crc32(memoryview(np.ascontiguousarray(columns[name])), checksum)
+            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            writer.write_batch(rows, custom_metadata={FACTS_KEY: text, CHECKSUM_KEY: str(checksum).encode()})
+
+
+def read_batches(path):
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        while True:
+            try:
+                rows, carried = stream.read_next_batch_with_custom_metadata()
+            except StopIteration:
+                return
+            columns = dict(zip(rows.schema.names, (column.to_numpy() for column in rows.columns), strict=True))
+            yield {name: values.copy() for name, values in columns.items()}, bytes(carried[FACTS_KEY])
+
+
+WRONG = (None, -1, 1 << 70, 1.5, "text", [], [[]], {}, {"drop": -5, "keep": "x"}, True, ["a", "a"], [[1, 2, 3]], float("nan"))
+
+
+def spoilt(value, chance):
+    """Return JSON with one thing in it changed."""
+    if isinstance(value, dict) and value and chance.random() < 0.85:
+        key = chance.choice(sorted(value))
+        if chance.random() < 0.1:
+            return {name: entry for name, entry in value.items() if name != key}
+        return value | {key: spoilt(value[key], chance)}
+    if isinstance(value, list) and value and chance.random() < 0.85:
+        at = chance.randrange(len(value))
+        return [*value[:at], spoilt(value[at], chance), *value[at + 1 :]]
+    return chance.choice(WRONG)
+
+
+def test_wrong_contents_with_right_checksums_are_refused_or_make_a_trace(tmp_path, path):
+    varied_run(path)
+    whole = list(read_batches(path))
+    chance = random.Random(6)
+    refused = 0
+    for _ in range(500):
+        batches = list(whole)
+        at = chance.randrange(len(batches))
+        columns, text = batches[at]
+        if chance.random() < 0.5 and len(columns["number"]):
+            name = chance.choice(SPAN_COLUMNS)
+            row = chance.randrange(len(columns[name]))
+            columns = columns | {name: columns[name].copy()}
+            columns[name][row] = chance.choice((-1, -2, 99, 1 << 40, -(1 << 63), (1 << 63) - 1))
+        else:
+            text = json.dumps(spoilt(json.loads(text), chance)).encode()
+        batches[at] = columns, text
+        write_batches(tmp_path / "bad.gsl", batches)
+        try:
+            assert len(read_spool(tmp_path / "bad.gsl")) <= 16
+        except TraceFileError:
+            refused += 1
+
+    assert 100 < refused < 500
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe", b"", b"12"])
+def test_facts_that_are_no_json_object_end_the_reading(path, tmp_path, text):
+    varied_run(path)
+    (first, *_, (columns, _)) = read_batches(path)
+    write_batches(tmp_path / "bad.gsl", [first, (columns, text)])
+
+    assert len(read_spool(tmp_path / "bad.gsl")) == 0
+
+
+def test_a_spool_of_a_newer_version_says_so(path):
+    write_batches(path, [], version="99")
+
+    with pytest.raises(TraceFileError, match="version 99.*pip install --upgrade gpustreamlab"):
+        gsl.load_trace(path)
+
+
+def test_columns_of_other_types_are_refused(path):
+    write_batches(path, [], types={"lane": pa.string()})
+
+    with pytest.raises(TraceFileError, match=r"\['lane'\] are no int64"):
+        gsl.load_trace(path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff\xff\xff", b"\xff\xff\xff\xff" + b"\xff" * 100, b"\xff\xff\xff\xff\x00\x00\x00\x7f" + b"a" * 99]
+)
+def test_a_file_that_only_begins_like_a_spool_is_refused(path, data):
+    path.write_bytes(data)
+
+    with pytest.raises(TraceFileError, match=r"run\.gsl' cannot be read as a spool"):
+        gsl.load_trace(path)
+
+
+def test_an_arrow_stream_of_others_is_no_spool(path):
+    table = pa.table({"a": [1, 2]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+
+    with pytest.raises(TraceFileError, match="no spool"):
+        gsl.load_trace(path)
+
+
+# Where it cannot be written
+
+
+def test_a_file_that_holds_something_is_left_as_it_is(path):
+    path.write_text("precious")
+    (path.parent / "run-2.gsl").write_text("taken too")
+
+    with pytest.raises(TraceFileError, match=r"holds something already. Use spool='.*run-3\.gsl'"):
+        gsl.Session("sim", spool=path)
+
+    assert path.read_text() == "precious"
+
+
+def test_an_empty_file_is_used(path):
+    path.touch()
+
+    with gsl.Session("sim", spool=path):
+        pass
+
+    assert len(gsl.load_trace(path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("", ("it is a folder", "Name a file in it", "run.gsl")),
+        ("nowhere/run.gsl", ("No such file or directory", "leave spool out")),
+        ("a\0b", ("embedded null",)),
+        ("x" * 5_000, ("File name too long",)),
+    ],
+)
+def test_a_place_that_cannot_be_written_stops_the_session_before_anything_is_made(tmp_path, monkeypatch, place, words):
+    monkeypatch.setattr("gpustreamlab.session.choose_backend", lambda *_: pytest.fail("a backend was started"))
+    with pytest.raises(TraceFileError) as caught:
+        gsl.Session("sim", spool=f"{tmp_path}/{place}")
+
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(TraceFileError, match="Permission denied"):
+            gsl.Session("sim", spool=tmp_path / "run.gsl")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("spool", ["", 3, b"run.gsl", ["run.gsl"], 1.5])
+def test_what_is_no_path_is_said(spool):
+    with pytest.raises(OptionError, match=r"Use gpustreamlab.Session\(spool='run.gsl'\)"):
+        gsl.Session("sim", spool=spool)
+
+
+@pytest.mark.parametrize("limit", [0, 10, -1, 1e9, True, "1 GB", None])
+def test_a_limit_that_is_no_size_is_said(path, limit):
+    with pytest.raises(OptionError, match="spool_limit_bytes is"):
+        gsl.Session("sim", spool=path, spool_limit_bytes=limit)
+
+    assert not path.exists()
+
+
+def test_no_file_is_left_where_the_session_cannot_start(path):
+    with pytest.raises(BackendNotFoundError):
+        gsl.Session("cuad", spool=path)
+
+    assert not path.exists()
+
+
+def test_a_name_is_chosen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with gsl.Session("sim", spool=True) as first, gsl.Session("sim", spool=True) as second:
+        names = [lab.spool.path.name for lab in (first, second)]
+
+    assert all(name.startswith("gpustreamlab-") and name.endswith(".gsl") for name in names)
+    assert sorted(names) == sorted(file.name for file in tmp_path.iterdir())
+    assert len(set(names)) == 2
+
+
+@pytest.mark.parametrize("spool", [None, False])
+def test_without_a_spool_there_is_none(spool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with gsl.Session("sim", spool=spool) as lab:
+        assert lab.spool is None
+
+    assert list(tmp_path.iterdir()) == []
+
+
+class Disk:
+    """Stands in for `os.write`: writes half of what it is given, then nothing, while it is full."""
+
+    def __init__(self):
+        self.is_full, self.write = False, os.write
+
+    def __call__(self, descriptor, data):
+        if not self.is_full:
+            return self.write(descriptor, data)
+        if self.is_full == "after half":
+            self.is_full = True
+            return self.write(descriptor, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    made = Disk()
+    monkeypatch.setattr(_file.os, "write", made)
+    return made
+
+
+def test_a_full_disk_costs_one_warning_and_nothing_that_was_written(path, disk):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 2)
+        lab.spool.refresh()
+        disk.is_full = "after half"
+        work(lab, 2, first=2)
+
+        with pytest.warns(SpoolWarning, match=r"run\.gsl' any more: No space left on device.*lab.trace.save") as caught:
+            assert not lab.spool.refresh()
+            assert not lab.spool.refresh()
+
+        assert len(caught) == 1
+        assert (lab.spool.state, lab.spool.problem) == (SpoolState.FAILING, "No space left on device")
+        assert "failing (No space left on device)" in repr(lab.spool)
+        assert "No space left" in repr(lab)
+        assert (len(gsl.load_trace(path)), len(lab.trace)) == (4, 8)
+        assert path.stat().st_size == lab.spool.size_bytes
+
+        disk.is_full = False
+        assert lab.spool.refresh()
+        assert (lab.spool.state, lab.spool.problem) == (SpoolState.WRITING, "")
+    assert_same_trace(gsl.load_trace(path), lab.trace)
+
+
+def test_a_disk_that_stays_full_does_not_disturb_the_close(path, disk):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 2)
+        lab.spool.refresh()
+        work(lab, 1, first=2)
+        disk.is_full = True
+        with pytest.warns(SpoolWarning):
+            lab.close()
+
+    loaded = gsl.load_trace(path)
+    assert (len(loaded), len(lab.trace)) == (4, 6)
+    assert "not closed" in loaded.metadata.recovery_note
+
+
+def test_warnings_that_are_errors_do_not_end_it(path, disk, caplog):
+    with gsl.Session("sim", spool=path) as lab:
+        disk.is_full = True
+        work(lab)
+        lab.spool.refresh()
+        disk.is_full = False
+
+        assert lab.spool.refresh()
+    assert "No space left on device" in caplog.text
+    assert len(gsl.load_trace(path)) == 2
+
+
+def test_a_removed_file_costs_one_warning(path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 2)
+        path.unlink()
+
+        with pytest.warns(SpoolWarning, match="the file was removed") as caught:
+            assert not lab.spool.refresh()
+            work(lab, 2)
+            assert not lab.spool.refresh()
+
+        assert len(caught) == 1
+        assert lab.spool.state is SpoolState.REMOVED
+    assert len(lab.trace) == 8
+    assert not path.exists()
+
+
+def test_a_folder_that_is_removed_likewise(tmp_path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    with gsl.Session("sim", spool=folder / "run.gsl") as lab:
+        shutil.rmtree(folder)
+        work(lab)
+        with pytest.warns(SpoolWarning, match="the file was removed"):
+            lab.spool.refresh()
+
+    assert len(lab.trace) == 2
+
+
+def test_the_limit_is_kept_and_shown(path):
+    with gsl.Session("sim", spool=path, spool_limit_bytes=1 << 16) as lab:
+        with pytest.warns(SpoolWarning, match="reached spool_limit_bytes=65,536"):
+            for number in range(200):
+                work(lab, 5, first=5 * number)
+                lab.spool.refresh()
+        written = lab.spool.span_count
+        assert lab.spool.state is SpoolState.FULL
+        assert 200 < written < 2_000
+        assert "reached its limit of 65,536 bytes" in gsl.load_trace(path).metadata.recovery_note
+    loaded = gsl.load_trace(path)
+
+    assert path.stat().st_size <= 1 << 16
+    assert (len(loaded), loaded.metadata.dropped_spans) == (written, 2_000 - written)
+    assert loaded.metadata.recovery_note.startswith("the spool reached its limit of 65,536 bytes (spool_limit_bytes)")
+
+
+def test_an_interrupted_write_is_done_again(path, monkeypatch):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 2)
+        write = os.write
+
+        def interrupted(descriptor, data):
+            write(descriptor, data)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(_file.os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lab.spool.refresh()
+        monkeypatch.setattr(_file.os, "write", write)
+    assert_same_trace(gsl.load_trace(path), lab.trace)
+
+
+def test_a_device_that_has_failed_keeps_nothing_from_being_written(path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab, 2)
+
+        def fail():
+            raise DeviceError("the device has failed")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lab._recorder, "collect", fail)
+            assert lab.spool.refresh()
+        assert lab.spool.span_count == 4
+
+
+# What it costs the user
+
+
+def test_only_a_thread_of_its_own_writes_while_work_runs(path, monkeypatch):
+    writers = set()
+    write = os.write
+
+    def noted(descriptor, data):
+        writers.add(threading.current_thread().name)
+        return write(descriptor, data)
+
+    with gsl.Session("sim", spool=path) as lab:
+        monkeypatch.setattr(_file.os, "write", noted)
+        end_s = time.monotonic() + 10
+        number = 0
+        while not writers and time.monotonic() < end_s:
+            work(lab, 1, first=number)
+            number += 1
+        assert writers == {"gpustreamlab spool"}
+
+
+def test_the_simulated_clock_does_not_notice(path):
+    with gsl.Session("sim") as plain, gsl.Session("sim", spool=path) as spooled:
+        for lab in (plain, spooled):
+            for number in range(5):
+                work(lab, 1, first=number)
+                if lab.spool is not None:
+                    lab.spool.refresh()
+
+        assert plain.trace.end_ns.tolist() == spooled.trace.end_ns.tolist()
+
+
+def test_a_session_that_nobody_has_any_more_lets_its_thread_end(path):
+    def spooling():
+        return [thread for thread in threading.enumerate() if thread.name == "gpustreamlab spool"]
+
+    before = len(spooling())
+    lab = gsl.Session("sim", spool=path)
+    assert len(spooling()) == before + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del lab
+        gc.collect()
+    for thread in spooling():
+        thread.join(5)
+
+    assert len(spooling()) == before
+
+
+def test_closing_twice_is_silent(path):
+    lab = gsl.Session("sim", spool=path)
+    lab.close()
+    size_bytes = path.stat().st_size
+    lab.spool.close()
+    lab.close()
+
+    assert not lab.spool.refresh()
+    assert (lab.spool.state, path.stat().st_size) == (SpoolState.CLOSED, size_bytes)
+
+
+def run_python(program):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+START = """
+import gpustreamlab as gsl
+from gpustreamlab.workloads import spin
+lab = gsl.Session("sim", spool={path!r})
+lab.stream("copy")
+def work(count):
+    for _ in range(count):
+        with lab.on("copy"):
+            spin(lab, 1_000)
+    lab.synchronize()
+"""
+
+
+def test_a_program_that_ends_without_closing_loses_nothing(path):
+    run_python(START.format(path=str(path)) + "work(100)")
+    loaded = gsl.load_trace(path)
+
+    assert (len(loaded), loaded.metadata.recovery_note) == (100, "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_write(path):
+    fork = """
+import os
+work(5)
+lab.spool.refresh()
+lab.spool._lock.acquire()  # as its thread may hold it
+child = os.fork()
+if not child:
+    lab.spool.refresh()
+    lab.spool.close()
+    lab.close()
+    raise SystemExit(0)
+lab.spool._lock.release()
+_, status = os.waitpid(child, 0)
+assert status == 0
+size = os.stat(lab.spool.path).st_size
+assert size == lab.spool.size_bytes, (size, lab.spool)
+work(5)
+lab.close()
+"""
+    run_python(START.format(path=str(path)) + fork)
+
+    assert len(gsl.load_trace(path)) == 10
