@@ -134,7 +134,7 @@ class CaptureControl:
         with delayed_interrupts(), self._lock:
             refusal = self._try(request) if wanted is None else self._apply(request)
             if self._requests and self._requests[-1].holder() is None:
-                del self._requests[-1]  # nobody can go back to what was before it
+                del self._requests[:-1]  # nobody can take it back, so it stays below all that follows
             self._requests.append(request)
         if refusal and wanted is not None:
             _log.warning("%s", refusal)

@@ -176,7 +176,7 @@ class CloseError(SessionError):
         lines = "\n".join(f"  {what}: {type(error).__name__}: {error}" for what, error in self.failures)
         super().__init__(
             f"The session is closed, but {len(self.failures)} of its parts failed while closing:\n{lines}\n"
-            "Nothing else holds them; restart the kernel if the device reports errors afterwards."
+            "Nothing else holds them; restart the process (the Jupyter kernel) if the device reports errors afterwards."
         )
 
 

@@ -699,6 +699,7 @@ class Session:
         with self._lock:
             if self._state is SessionState.OPEN:
                 self._closing = Closing(self._plan_close())
+                self._recorder.blame.is_closing = True
                 self._state = SessionState.CLOSING
             self._closing.run()
             was_open = self._state is not SessionState.CLOSED

@@ -72,6 +72,8 @@ class Blame:
         self._text = ""
         self.is_told = False
         """Whether an error with the name of the range went to the user."""
+        self.is_closing = False
+        """Whether the session is being closed: errors then go to `sift`, and not to the user."""
 
     def __enter__(self) -> None:
         pass
@@ -86,8 +88,8 @@ class Blame:
             found = str(self._find())
             where = f"{found[0].upper()}{found[1:]}" if found else "No range was open, and all had ended"
             what = "the Jupyter kernel" if running_kernel_shell() is not None else "this process"
-            self._text = f"{where}. Only a restart of {what} brings the device back; lab.trace has what was recorded."
-        self.is_told = True
+            self._text = f"{where}. Only a restart of {what} brings the device back."
+        self.is_told = self.is_told or not self.is_closing
         error.where = self._text
 
     def sift(self, failures: Sequence[tuple[str, Exception]]) -> list[tuple[str, Exception]]:
@@ -100,6 +102,7 @@ class Blame:
                 kept.append((what, error))
             elif isinstance(error, StickyDeviceError) and not self.is_told:
                 self.tell(error)
+                self.is_told = True
                 kept.append((what, error))
             else:
                 _log.debug("Closing %s failed after the device's context was lost: %s", what, error)

@@ -198,7 +198,7 @@ class _Replay:
             written = datetime.fromtimestamp(self._last["written_unix_ns"] / 1e9, UTC)
             missing = f"what came after {written:%Y-%m-%d %H:%M:%S} UTC is missing"
             notes.append(f"recovered from a spool whose session was not closed: {missing}")
-            notes += [f"then {self._unfinished}"] if self._unfinished else []
+            notes += [f"at that time {self._unfinished}"] if self._unfinished else []
         if damage and self._last.get("end"):
             notes.append("the end of the spool is damaged")
         if self._limit_bytes:

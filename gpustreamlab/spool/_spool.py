@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpustreamlab.background import Updater
 from gpustreamlab.errors import SpoolWarning
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.spool._changes import Progress, end_batch, limit_batch, read_changes
 from gpustreamlab.spool._file import SpoolFile
@@ -122,24 +123,27 @@ class Spool:
         if self._owner != os.getpid():
             return
         self._updater.stop()
-        with self._lock:
-            if self._state is SpoolState.CLOSED:
-                return
-            try:
+        with self._lock, delayed_interrupts():
+            if self._state is not SpoolState.CLOSED:
                 self._write_end()
-            finally:
                 self._state = SpoolState.CLOSED
                 self._file.close()
 
     def _write_changes(self, *, is_last: bool = False) -> bool:
-        for batch, progress in read_changes(self._recorder, self._progress, title=self._title(), is_last=is_last):
-            if not self._write(batch):
-                return False
-            self._progress = progress
+        try:
+            for batch, progress in read_changes(self._recorder, self._progress, title=self._title(), is_last=is_last):
+                if not self._write(batch):
+                    return False
+                self._progress = progress
+        except Exception as error:  # noqa: BLE001 - what fails here must not disturb the work that is recorded
+            _log.debug("The spool could not be written", exc_info=True)
+            self._give_up(SpoolState.FAILING, f"{type(error).__name__}: {error}")
+            return False
         return True
 
     def _write(self, batch: Batch) -> bool:
-        data = self._encoder.encode(batch)
+        with delayed_interrupts():  # half a batch in the encoder would stand before the next one
+            data = self._encoder.encode(batch)
         try:
             if self._file.is_gone:
                 self._give_up(SpoolState.REMOVED, "the file was removed")

@@ -95,7 +95,14 @@ def test_captures_that_nobody_holds_do_not_pile_up(lab):
     for _ in range(50):
         lab.capture("kernels")
         lab.capture("ranges")
-    assert len(lab._captures._requests) == 1
+    assert len(lab._captures._requests) == 2
+
+
+def test_a_block_goes_back_to_a_capture_that_nobody_holds(lab):
+    lab.capture("kernels")
+    with lab.capture("ranges"):
+        assert lab.tier is RANGES
+    assert lab.tier is KERNELS
 
 
 def test_it_starts_and_stops_any_number_of_times(lab, source):

@@ -141,3 +141,5 @@ def test_the_command_runs_on_this_machine_without_the_cuda_packages():
     for name in ("CuPy", "cuda.core", "nvtx"):
         assert rows[name]["status"] == "lacking"
         assert rows[name]["fix"].startswith("pip install 'gpustreamlab[cuda1")
+    assert {"CUPTI", "NVTX ranges of others"} <= set(rows)
+    assert all(row["fix"] for row in rows.values() if row["status"] == "lacking")

@@ -8,12 +8,13 @@ import types
 
 import pytest
 
-from gpustreamlab.backends.cuda import _probe
+from gpustreamlab.backends.cuda import _cupti, _probe
 from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy, import_nvtx, install_line, install_line_for
 from gpustreamlab.backends.cuda._libcuda import Driver, Gpu, cuda_extra, read_driver, read_gpus
 from gpustreamlab.backends.cuda._probe import CheckStatus, cuda_checks, why_unavailable
 from gpustreamlab.errors import MissingExtraError
 from gpustreamlab.typing import Unavailable
+from tests.helpers.fake_cupti import FakeCuptiLibrary
 from tests.helpers.libcuda import NO_DEVICE, STUB_LIBRARY, UNKNOWN_ERROR, FakeLibcuda, install_driver, no_libcuda
 
 CUDA_MODULES = ("cupy", "cuda", "cuda.core", "cuda.bindings", "nvtx", "cupti")
@@ -61,6 +62,23 @@ def pretend_installed(monkeypatch, versions):
         return versions[name]
 
     monkeypatch.setattr(_probe.importlib.metadata, "version", version)
+
+
+def pretend_cupti(monkeypatch, version=130001):
+    """Let libcupti be in this process already, of a version."""
+    library = FakeCuptiLibrary()
+    library.version = version
+    monkeypatch.setattr(_cupti, "_loaded", {})
+    monkeypatch.setattr(_cupti, "find_loaded", lambda: "/x/libcupti.so.13")
+    monkeypatch.setattr(_cupti.ctypes, "CDLL", lambda path: library)
+
+
+@pytest.fixture(autouse=True)
+def no_cupti(monkeypatch):
+    """Nothing is loaded, and no tool listens to NVTX, unless a test says so."""
+    monkeypatch.delenv("NVTX_INJECTION64_PATH", raising=False)
+    monkeypatch.setattr(_cupti, "_loaded", {})
+    monkeypatch.setattr(_cupti, "find_loaded", lambda: None)
 
 
 def checks_by_name():
@@ -200,8 +218,8 @@ def test_packages_for_a_newer_driver_are_to_be_replaced(monkeypatch, working_pac
 
 
 def test_all_checks_are_ok_where_all_works(monkeypatch, working_packages):
-    pretend_installed(monkeypatch, ALL_INSTALLED | {"cupti-python": "13.0.1", "nvidia-cuda-cupti": "13.0.85"})
     install_driver(monkeypatch, FakeLibcuda)
+    pretend_cupti(monkeypatch)
 
     checks = checks_by_name()
 
@@ -211,7 +229,10 @@ def test_all_checks_are_ok_where_all_works(monkeypatch, working_packages):
     assert {check.status for check in newer.values()} == {CheckStatus.UNAVAILABLE}
     assert checks["GPU 0"].detail == "NVIDIA H200, 132 SMs, 139.0 GiB, compute capability 9.0"
     assert checks["green contexts"].detail == "GPU 0: 132 SMs, at least 8 a partition, in steps of 8"
-    assert checks["CUPTI"].detail == "cupti-python 13.0.1, libcupti 13.0.85"
+    assert checks["CUPTI"].detail == "CUPTI 13.0 (API version 130001), whose records are known, from /x/libcupti.so.13"
+    assert checks["NVTX ranges of others"].detail == (
+        "seen: a session sets NVTX_INJECTION64_PATH while it is open. Start it before a library's first NVTX call"
+    )
 
 
 def test_missing_packages_become_rows(monkeypatch, block_packages):
@@ -222,7 +243,10 @@ def test_missing_packages_become_rows(monkeypatch, block_packages):
     for name in ("CuPy", "cuda.core", "nvtx", "green contexts"):
         assert checks[name].status is CheckStatus.LACKING
         assert checks[name].fix == "pip install 'gpustreamlab[cuda13]'"
-    assert checks["CUPTI"].fix == "pip install 'gpustreamlab[cupti]'"
+    for name in ("CUPTI", "NVTX ranges of others"):
+        assert checks[name].status is CheckStatus.LACKING
+        assert checks[name].fix == "pip install 'gpustreamlab[cupti]'"
+    assert checks["CUPTI"].detail == "not installed; ranges are timed without it"
     assert checks["CuPy"].detail == "not installed"
 
 
@@ -232,7 +256,7 @@ def test_nothing_at_all_still_gives_every_row(monkeypatch, block_packages):
     checks = cuda_checks()
 
     first = ["CUDA driver", "GPU", "CuPy", "cuda.core", "nvtx", "green contexts"]
-    assert [check.name for check in checks] == [*first, *NEWER_FEATURES, "CUPTI"]
+    assert [check.name for check in checks] == [*first, *NEWER_FEATURES, "CUPTI", "NVTX ranges of others"]
     assert all(check.fix for check in checks)
 
 
@@ -306,10 +330,84 @@ def test_newer_features_need_driver_and_bindings(monkeypatch, working_packages, 
         assert (status is CheckStatus.OK) or "Without it: " in checks[name].detail
 
 
+def test_cupti_is_not_loaded_without_a_driver(monkeypatch, working_packages):
+    """CUPTI 13.2 crashes when it is asked for its version there."""
+    pretend_installed(monkeypatch, ALL_INSTALLED | {"nvidia-cuda-cupti": "13.2.86"})
+    install_driver(monkeypatch, no_libcuda)
+    monkeypatch.setattr(_probe, "load_cupti", lambda: pytest.fail("it was loaded"))
+
+    checks = checks_by_name()
+
+    assert checks["CUPTI"].status is CheckStatus.UNAVAILABLE
+    assert checks["CUPTI"].detail == "nvidia-cuda-cupti 13.2.86 is installed; it needs a GPU and its driver"
+    assert checks["NVTX ranges of others"].status is CheckStatus.UNAVAILABLE
+
+
+@pytest.mark.parametrize(("driver", "extra"), [(12040, "cupti12"), (13000, "cupti")])
+def test_the_cupti_that_suits_the_driver_is_named(monkeypatch, block_packages, driver, extra):
+    install_driver(monkeypatch, lambda: FakeLibcuda(version=driver))
+
+    assert checks_by_name()["CUPTI"].fix == f"pip install 'gpustreamlab[{extra}]'"
+
+
+def test_a_cupti_that_cannot_be_loaded_says_why(monkeypatch, block_packages):
+    pretend_installed(monkeypatch, {"nvidia-cuda-cupti-cu12": "12.9.79"})
+    install_driver(monkeypatch, FakeLibcuda)
+
+    check = checks_by_name()["CUPTI"]
+
+    assert check.status is CheckStatus.LACKING
+    assert check.detail.startswith("nvidia-cuda-cupti-cu12 12.9.79 is installed but cannot be loaded: ")
+
+
+def test_a_cupti_of_an_unknown_version_says_so(monkeypatch, working_packages):
+    install_driver(monkeypatch, FakeLibcuda)
+    pretend_cupti(monkeypatch, 139900)
+
+    checks = checks_by_name()
+
+    assert "API version 139900" in checks["CUPTI"].detail
+    assert checks["CUPTI"].fix == "pip install --upgrade gpustreamlab"
+    assert checks["NVTX ranges of others"].status is CheckStatus.LACKING
+
+
+def test_a_cupti_that_crashes_with_nvtx_is_named(monkeypatch, working_packages):
+    install_driver(monkeypatch, FakeLibcuda)
+    pretend_cupti(monkeypatch, 130000)
+
+    check = checks_by_name()["NVTX ranges of others"]
+
+    assert check.status is CheckStatus.LACKING
+    assert check.detail.startswith("CUPTI 13.0.0 crashes when NVTX loads it")
+    assert check.fix == "pip install --upgrade 'nvidia-cuda-cupti>=13.0.85,<14'"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/opt/nsys/libToolsInjection64.so", CheckStatus.LACKING, "not seen"),
+        ("/my/libcupti.so.13", CheckStatus.OK, "seen: "),
+        ("", CheckStatus.LACKING, "not seen"),
+    ],
+)
+def test_who_else_listens_to_nvtx_is_named(monkeypatch, working_packages, path, status, words):
+    install_driver(monkeypatch, FakeLibcuda)
+    pretend_cupti(monkeypatch)
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", path)
+
+    check = checks_by_name()["NVTX ranges of others"]
+
+    assert check.status is status
+    assert check.detail.startswith(words)
+    assert path in check.detail
+    assert (status is CheckStatus.OK) or check.fix.endswith("unset NVTX_INJECTION64_PATH")
+
+
 def test_this_machine_gets_every_row_whatever_it_has():
     checks = cuda_checks()
 
-    assert {"CUDA driver", "CuPy", "cuda.core", "nvtx", "green contexts", "CUPTI"} <= {check.name for check in checks}
+    names = {"CUDA driver", "CuPy", "cuda.core", "nvtx", "green contexts", "CUPTI", "NVTX ranges of others"}
+    assert names <= {check.name for check in checks}
     assert all(check.fix for check in checks if check.status is not CheckStatus.OK)
 
 

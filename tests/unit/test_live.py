@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.analysis import concurrency, counted_kinds, finding_text, format_ns, span_rows
+from gpustreamlab.analysis import concurrency, counted_kinds, finding_text, format_ns, span_rows, stream_count
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.live import LiveFeed, Updater, check_refresh_hz
 from gpustreamlab.live._finding import FindingWatch
-from gpustreamlab.live._memory import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds
+from gpustreamlab.live._memory import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds, Owners
 from gpustreamlab.live._spans import SpanReader
 from tests.helpers.instant_backend import InstantBackend
 
@@ -519,7 +519,116 @@ class TestFinding:
 
 
 def finding_of(trace):
-    return finding_text(concurrency(trace), lane_count=len(trace.lanes), counted=counted_kinds(trace))
+    return finding_text(concurrency(trace), lane_count=stream_count(trace), counted=counted_kinds(trace))
+
+
+class TestKernels:
+    """The kernel tier, live."""
+
+    @pytest.fixture
+    def work(self, lab):
+        def run(stream="copy", name="work"):
+            with lab.on(stream, name):
+                x = lab.xp.ones((256, 256))
+                _ = x @ x
+            lab.synchronize()
+
+        return run
+
+    def test_kernels_and_calls_have_rows_below_ranges_and_lanes_below_streams(self, lab, feed, work):
+        lab.capture("kernels")
+        work()
+        facts = feed.refresh().facts
+        table = feed._reader.rows.table(lane_count=3)
+
+        assert [lane["name"] for lane in facts["tables"]["lanes"]] == ["copy", "compute", "host: MainThread"]
+        assert [lane["host"] for lane in facts["tables"]["lanes"]] == [False, False, True]
+        assert sorted(zip(table.lane.tolist(), table.layer.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (2, 1)]
+        assert sent_count(feed.snapshot()) == facts["manifest"]["n"] == len(lab.trace)
+
+    def test_what_counts_changes_when_kernels_are_captured_and_the_page_says_so(self, lab, feed, work):
+        work()
+        kinds = feed.refresh().facts["tables"]
+        assert dict(zip(kinds["kinds"], kinds["kind_counted"], strict=True))["range"]
+        assert kinds["notes"] == []
+        lab.capture("kernels")
+        work()
+        tables = feed.refresh().facts["tables"]
+        counted = dict(zip(tables["kinds"], tables["kind_counted"], strict=True))
+        assert [kind for kind, is_counted in counted.items() if is_counted] == ["kernel", "copy", "fill"]
+        assert any("ranges of the rest do not count here" in note for note in tables["notes"])
+
+    def test_details_are_sent_once_and_with_every_snapshot(self, lab, feed, work):
+        lab.capture("kernels")
+        work()
+        first = feed.refresh().facts["details"]
+        work()
+        second = feed.refresh().facts
+        whole = feed.snapshot().facts["tables"]["details"]
+
+        assert first["from"] == 0
+        assert first["entries"] == whole
+        assert "details" not in second
+        assert "details" not in second.get("tables", {})
+        assert whole[0][0] == lab.trace.details[0].full_name
+
+    def test_work_knows_the_range_and_the_stream_that_it_was_launched_in(self, lab, work):
+        lab.capture("kernels")
+        reader = SpanReader(lab._recorder, 1_000)
+        work("compute", "matmul step")
+        for columns in (reader.read_new().columns, reader.read_again(0)):
+            kernels = columns.kind == 1
+            assert kernels.any()
+            assert set(columns.owner_lane[kernels].tolist()) == {1}
+            assert {lab.trace.names[code] for code in columns.owner_name[kernels].tolist()} == {"matmul step"}
+            assert set(columns.owner_lane[~kernels].tolist()) == {-1}
+
+    def test_an_owner_that_is_forgotten_or_unknown_is_none(self):
+        owners = Owners()
+        owners.remember(np.array([3, 4]), np.array([1, 2]))
+        owners.remember(np.array([4, 3 + KNOWN_SPANS]), np.array([2, 0]), np.array([7, 8]))
+        lane, name = owners.of(np.array([3, 4, 3 + KNOWN_SPANS, -1, 5]))
+        assert lane.tolist() == [-1, 2, 0, -1, -1]
+        assert name.tolist() == [-1, 7, 8, -1, -1]
+
+    def test_arrows_stay_between_ranges(self, lab, feed, work):
+        lab.capture("kernels")
+        work("copy")
+        lab.stream("compute").wait(lab.stream("copy"))
+        work("compute")
+        update = feed.refresh()
+        assert update.facts["manifest"]["edges"]["n"] == 1
+
+    def test_the_finding_counts_kernels(self, lab, feed, work):
+        lab.capture("kernels")
+        work("copy")
+        work("compute")
+        feed.refresh()
+        feed.find(is_last=True)
+        assert feed._finding.text == finding_of(lab.trace)
+        assert "wait for SMs" not in feed._finding.text
+
+    def test_memory_of_lanes_comes_with_the_tables(self, lab, feed, work, monkeypatch):
+        monkeypatch.setattr("gpustreamlab.live._tables.MEMORY_EVERY_S", 0.0)
+        lab.capture("kernels")
+        work()
+        assert feed.refresh().facts["tables"]["memory"]
+
+    def test_twenty_thousand_kernels_a_refresh_are_merged(self, lab):
+        count = 20_000
+        zeros, lane = np.zeros(count, np.int64), np.arange(count) % 2
+        start_ns = 10**9 + np.arange(count) * 1_000
+        columns = dict.fromkeys(lab._recorder.read(0, 0).columns, zeros)
+        columns |= {"start_ns": start_ns, "end_ns": start_ns + 1_500, "lane": lane, "kind": zeros + 1, "parent": zeros - 1}
+        columns |= {"partition": zeros - 1, "number": (1 << 40) + np.arange(count), "detail": zeros - 1, "thread": zeros}
+        record(lab)
+        feed = LiveFeed(lab._recorder, max_rate=1_000)
+        feed.refresh()
+        lab._recorder._buffer.append(columns)
+        update = feed.refresh()
+
+        assert update.facts["merged"] > 17_000
+        assert sent_count(update) <= 2_000
 
 
 class TestThinning:

@@ -168,6 +168,15 @@ def test_closing_tells_it_once_where_nothing_has_told_it_before(lab, backend):
     lab.close()
 
 
+def test_closing_inside_of_ranges_tells_it_too(lab, backend):
+    with lab.on("copy", "outer"):
+        backend.lose()
+        with pytest.raises(CloseError, match=NAMED + "; open: 'outer' on stream 'copy'") as caught:
+            lab.close()
+
+    assert len(caught.value.failures) == 1
+
+
 def test_other_failures_of_a_close_are_told_all_the_same(lab, backend, monkeypatch):
     backend.lose()
     with pytest.raises(StickyDeviceError):

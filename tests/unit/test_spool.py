@@ -231,6 +231,17 @@ def test_a_spool_is_compared_like_a_saved_trace(path):
     assert "×1.00" in repr(gsl.compare(path, trace))
 
 
+def test_ranges_that_had_not_ended_are_told(path):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab)
+        with lab.on("copy", "too much memory"), lab.range("inner"):
+            lab.spool.refresh()
+            note = gsl.load_trace(path).metadata.recovery_note
+
+    assert note.endswith("UTC is missing; at that time open: 'too much memory' on stream 'copy', 'inner' on stream 'copy'")
+    assert gsl.load_trace(path).metadata.recovery_note == ""
+
+
 # What is left of a file
 
 
@@ -569,6 +580,41 @@ def test_warnings_that_are_errors_do_not_end_it(path, disk, caplog):
         assert lab.spool.refresh()
     assert "No space left on device" in caplog.text
     assert len(gsl.load_trace(path)) == 2
+
+
+def test_a_limit_of_the_system_is_like_a_full_disk(path):
+    limit = """
+import resource, warnings
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for number in range(2_000):
+        with lab.on("copy", f"step {number}"):
+            spin(lab, 1_000)
+        if number % 50 == 0:
+            lab.spool.refresh()
+    lab.close()
+(warning,) = caught
+assert "File too large" in str(warning.message), warning
+assert len(lab.trace) == 2_000
+"""
+    run_python(START.format(path=str(path)) + limit)
+    loaded = gsl.load_trace(path)
+
+    assert 50 < len(loaded) < 2_000
+    assert path.stat().st_size <= 20_000
+
+
+def test_a_failure_of_our_own_does_not_reach_the_user(path, monkeypatch):
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab)
+        with monkeypatch.context() as patch:
+            patch.setattr(lab._recorder, "tables", lambda **_: 1 / 0)
+            with pytest.warns(SpoolWarning, match="ZeroDivisionError"):
+                assert not lab.spool.refresh()
+        assert lab.spool.state is SpoolState.FAILING
+        assert lab.spool.refresh()
+    assert_same_trace(gsl.load_trace(path), lab.trace)
 
 
 def test_a_removed_file_costs_one_warning(path):

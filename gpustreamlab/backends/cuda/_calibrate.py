@@ -50,29 +50,29 @@ class PairCosts:
     """
 
     def __init__(self, first: PairCost) -> None:
-        self._since_ns = np.array([-(2**62)], np.int64)
-        self._costs_ns = np.array([first], np.int64)
+        # One value, for a thread that reads while another notes: since when, and the two costs; shape (n, 3).
+        self._rows = np.array([(-(2**62), *first)], np.int64)
 
     @property
     def last(self) -> PairCost:
         """The cost now."""
-        return PairCost(*self._costs_ns[-1].tolist())
+        return PairCost(*self._rows[-1, 1:].tolist())
 
     def note(self, host_ns: int, cost: PairCost) -> None:
         """Note the cost of pairs that are opened from a host time on."""
-        self._since_ns = np.append(self._since_ns, host_ns)
-        self._costs_ns = np.append(self._costs_ns, np.array([cost], np.int64), axis=0)
+        self._rows = np.append(self._rows, np.array([(host_ns, *cost)], np.int64), axis=0)
 
     def before_ns(self, host_ns: Int64Array) -> Int64Array:
         """Return `PairCost.before_ns` of pairs that were opened at these host times; shape (n,), int64."""
-        return self._at(host_ns, 0)
+        return self._at(host_ns, 1)
 
     def after_ns(self, host_ns: Int64Array) -> Int64Array:
         """Return `PairCost.after_ns` of pairs that were opened at these host times; shape (n,), int64."""
-        return self._at(host_ns, 1)
+        return self._at(host_ns, 2)
 
     def _at(self, host_ns: Int64Array, part: int) -> Int64Array:
-        found: Int64Array = self._costs_ns[np.searchsorted(self._since_ns, host_ns, side="right") - 1, part]
+        rows = self._rows
+        found: Int64Array = rows[np.searchsorted(rows[:, 0], host_ns, side="right") - 1, part]
         return found
 
 

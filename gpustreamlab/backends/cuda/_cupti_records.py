@@ -1,8 +1,8 @@
 """Read CUPTI's raw activity buffers into columns.
 
 A buffer holds records of many kinds, each a struct of a known size that begins with its kind. Finding where the records
-begin is the only sequential part: stretches of records of one size are found with numpy, the rest one by one in a loop that
-only adds.
+begin is the only sequential part: stretches in which sizes repeat (a run of kernels; a call and its kernel in turn) are stepped
+over with numpy, the rest one by one in a loop that only adds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,11 +29,13 @@ _UNIT = 8
 _KINDS = 256
 """Kinds are below this; a greater one is not a record. Source: CUpti_ActivityKind, 59 at most in CUPTI 13.5."""
 _FIRST_STRETCH, _LAST_STRETCH = 64, 8192
-"""How many units are walked one by one before numpy looks for a run of records of one size: few after a run, then more."""
+"""How many units are walked one by one before numpy looks whether sizes repeat: few after a long run, then more."""
+_LONGEST_PERIOD = 6
+"""After how many records sizes may repeat at most."""
 _LONG_RUN = 128
 """How many records numpy must have found at once for the next stretch to be short."""
 _FIRST_WINDOW = 256
-"""How many records numpy looks at first; each further look takes four times as many."""
+"""How many periods numpy looks at first; each further look takes four times as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,12 +157,12 @@ def _walk(low: NDArray[np.uint8], steps: bytes) -> array[int]:
         position = _walk_stretch(low, steps, position, stretch, places)
         if position < low.size and not steps[low[position]]:
             break
-        step = position - places[-1]
-        if places[-1] - places[first] == step * (len(places) - 1 - first):
-            count = _count_run(low, steps, position, step)
-            places.frombytes(np.arange(position, position + count * step, step, dtype=np.uint32).tobytes())
-            position += count * step
-            if count >= _LONG_RUN:
+        sizes = _find_period(places[first:], position)
+        if sizes:
+            run = _find_run(low, steps, position, sizes)
+            places.frombytes(run.tobytes())
+            position += run.size // len(sizes) * sum(sizes)
+            if run.size >= _LONG_RUN:
                 stretch = _FIRST_STRETCH
                 continue
         stretch = min(stretch * 2, _LAST_STRETCH)
@@ -180,10 +183,31 @@ def _walk_stretch(low: NDArray[np.uint8], steps: bytes, position: int, stretch: 
     return begin + place
 
 
-def _count_run(low: NDArray[np.uint8], steps: bytes, position: int, step: int) -> int:
-    """Count the records of one size from a position on, as far as each begins inside the buffer."""
-    kinds = low[position::step]
-    is_same: BoolArray = np.frombuffer(steps, np.uint8) == step
+def _find_period(places: array[int], end: int) -> list[int]:
+    """Return the sizes that the last records repeat, in their order; empty where nothing repeats."""
+    last = [*places[-2 * _LONGEST_PERIOD :], end]
+    sizes = [following - place for place, following in pairwise(last)]
+    for period in range(1, len(sizes) // 2 + 1):
+        if sizes[-period:] == sizes[-2 * period : -period]:
+            return sizes[-period:]
+    return []
+
+
+def _find_run(low: NDArray[np.uint8], steps: bytes, position: int, sizes: list[int]) -> NDArray[np.uint32]:
+    """Return where the records begin that have these sizes in turn, as far as whole periods begin inside the buffer."""
+    size_of = np.frombuffer(steps, np.uint8)
+    period = sum(sizes)
+    offsets = np.cumsum([0, *sizes[:-1]])
+    count = min(
+        _count_run(low[position + offset :: period], size_of == size) for offset, size in zip(offsets, sizes, strict=True)
+    )
+    begins = np.arange(count, dtype=np.int64) * period + position
+    run: NDArray[np.uint32] = (begins[:, np.newaxis] + offsets).astype(np.uint32).reshape(-1)
+    return run
+
+
+def _count_run(kinds: NDArray[np.uint8], is_same: BoolArray) -> int:
+    """Count the kinds at the begin that have the size."""
     begin, window = 0, _FIRST_WINDOW
     while begin < kinds.size:
         same = is_same[kinds[begin : begin + window]]

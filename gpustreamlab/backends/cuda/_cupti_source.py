@@ -136,6 +136,11 @@ class CuptiSource:
         self._process = os.getpid()
 
     @property
+    def is_collecting(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._is_on
+
+    @property
     def lost_reason(self) -> str:
         """Why nothing comes any more although nobody stopped it; empty if not so."""
         return self._lost_reason
@@ -171,7 +176,7 @@ class CuptiSource:
         with self._lock, _owner_lock:
             if self._is_on:
                 return
-            if _owner and _owner[0] is not self and _owner[0]._is_on:
+            if _owner and _owner[0] is not self and _owner[0].is_collecting:
                 raise CaptureUnavailableError(
                     "Another session of this process captures kernels; CUPTI tells only one. Close that session, or let it go "
                     'back with: other.capture("ranges")'

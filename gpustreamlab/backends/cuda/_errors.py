@@ -17,8 +17,8 @@ from gpustreamlab.errors import (
 )
 
 _STICKY = (
-    "The CUDA context of this process is lost and every later call fails; what was recorded so far is kept. Save it with "
-    "lab.trace.save(path), restart the kernel, and find the faulty kernel with compute-sanitizer."
+    "The CUDA context is lost: every later call of this process fails until it is restarted. What was recorded so far is kept: "
+    "lab.trace.save(path). Find the faulty GPU kernel with compute-sanitizer."
 )
 _HANDLE = "The stream or event was destroyed, or belongs to another device or context. Make a new one with lab.stream(name)."
 

@@ -9,19 +9,30 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from gpustreamlab.backends._features import version_capabilities
+from gpustreamlab.backends.cuda._cupti import load_cupti
 from gpustreamlab.backends.cuda._errors import mapped_errors
-from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy, import_nvtx, install_line_for
+from gpustreamlab.backends.cuda._import import (
+    bindings_version,
+    cupti_line_for,
+    import_cuda_core,
+    import_cupy,
+    import_nvtx,
+    install_line_for,
+)
 from gpustreamlab.backends.cuda._libcuda import OLDEST_GREEN, Driver, cuda_extra, read_driver, read_gpus
-from gpustreamlab.errors import DeviceError, MissingExtraError
+from gpustreamlab.backends.cuda._nvtx import CRASHING_VERSIONS, INJECTION_VARIABLE, is_injection_ours
+from gpustreamlab.errors import BackendError, CaptureUnavailableError, DeviceError, MissingExtraError
 from gpustreamlab.typing import Feature, Unavailable
 
 _MODULES = ("cupy", "cuda.core", "cuda.bindings", "nvtx")
 _CUPY_BUILDS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _DRIVER_PAGE = "https://www.nvidia.com/drivers"
-_CUPTI_LINE = "pip install 'gpustreamlab[cupti]'"
+_CUPTI_BUILDS = ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12")
+_NEWER_CUPTI_LINE = "pip install --upgrade 'nvidia-cuda-cupti>=13.0.85,<14'"
 
 
 class CheckStatus(StrEnum):
@@ -73,7 +84,7 @@ def why_unavailable() -> tuple[Unavailable, str] | None:
 
 
 def cuda_checks() -> list[Check]:
-    """Check the driver, the GPUs, the CUDA packages, green contexts and CUPTI.
+    """Check the driver, the GPUs, the CUDA packages, green contexts, CUPTI, and whether NVTX ranges will be seen.
 
     Imports the CUDA packages, which takes a second.
     """
@@ -86,7 +97,8 @@ def cuda_checks() -> list[Check]:
         _check_nvtx(driver),
         _check_green_contexts(driver),
         *_check_newer_features(driver),
-        _check_cupti(),
+        _check_cupti(driver),
+        _check_annotations(driver),
     ]
 
 
@@ -204,15 +216,56 @@ def _check_newer_features(driver: Driver) -> Iterator[Check]:
             yield Check(name=item.feature, status=CheckStatus.UNAVAILABLE, detail=detail, fix=fix)
 
 
-def _check_cupti() -> Check:
-    version = _version_of("cupti-python")
-    if version is None:
-        return Check(
-            name="CUPTI", status=CheckStatus.LACKING, detail="not installed; ranges are timed without it", fix=_CUPTI_LINE
-        )
-    library = _version_of("nvidia-cuda-cupti") or _version_of("nvidia-cuda-cupti-cu12")
-    detail = f"cupti-python {version}, libcupti {library or 'of the CUDA toolkit'}"
-    return Check(name="CUPTI", status=CheckStatus.OK, detail=detail)
+def _check_cupti(driver: Driver) -> Check:
+    name = "CUPTI"
+    installed = _first_version(_CUPTI_BUILDS)
+    if driver.reason is not None:
+        # It must not be loaded without a driver: CUPTI 13.2 crashes when asked for its version.
+        if not installed:
+            detail = "not installed; ranges are timed without it"
+            return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=cupti_line_for(driver.version))
+        detail = f"{installed} is installed; it needs a GPU and its driver"
+        return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=_driver_fix(driver))
+    try:
+        cupti = load_cupti()
+    except MissingExtraError as error:
+        detail = f"{installed} is installed but cannot be loaded: {_cause(error)}" if installed else "not installed"
+        detail += "; ranges are timed without it"
+        return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=cupti_line_for(driver.version))
+    except CaptureUnavailableError as error:
+        return Check(name=name, status=CheckStatus.LACKING, detail=str(error), fix="pip install --upgrade gpustreamlab")
+    detail = f"{cupti.title} (API version {cupti.version}), whose records are known, from {cupti.path}"
+    return Check(name=name, status=CheckStatus.OK, detail=detail)
+
+
+def _check_annotations(driver: Driver) -> Check:
+    """Check whether ranges that libraries name by NVTX will be seen while kernels are captured."""
+    name = "NVTX ranges of others"
+    if driver.reason is not None:
+        detail = "they need a GPU and its driver"
+        return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=_driver_fix(driver))
+    try:
+        cupti = load_cupti()
+    except BackendError:
+        fix = cupti_line_for(driver.version)
+        return Check(name=name, status=CheckStatus.LACKING, detail="they need a CUPTI that is known (see there)", fix=fix)
+    taken = os.environ.get(INJECTION_VARIABLE)
+    if taken is not None and not is_injection_ours():
+        return _check_injection(name, taken)
+    if cupti.version in CRASHING_VERSIONS:
+        detail = f"{cupti.title}.0 crashes when NVTX loads it, so it is not asked to"
+        return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=_NEWER_CUPTI_LINE)
+    detail = f"seen: a session sets {INJECTION_VARIABLE} while it is open. Start it before a library's first NVTX call"
+    return Check(name=name, status=CheckStatus.OK, detail=detail)
+
+
+def _check_injection(name: str, taken: str) -> Check:
+    """Judge what somebody else has set the variable to."""
+    if Path(taken).name.startswith("libcupti"):
+        detail = f"seen: {INJECTION_VARIABLE} was set outside of this package, to {taken}"
+        return Check(name=name, status=CheckStatus.OK, detail=detail)
+    detail = f"not seen: {INJECTION_VARIABLE} was set outside of this package, to {taken!r}, so they go there"
+    return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=f"Restart without it: unset {INJECTION_VARIABLE}")
 
 
 def _driver_problem(driver: Driver) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from array import array
 
 import numpy as np
 import pytest
@@ -213,3 +214,38 @@ def test_every_kind_of_every_version_fits_the_walk():
         sizes = find_layouts(version).sizes
         assert all(size % 8 == 0 and 8 <= size < 8 * 256 for size in sizes.values())
         assert max(sizes) < _cupti_records._KINDS
+
+
+PERIODS = {
+    "call and kernel": [10, 4],
+    "three": [5, 10, 36],
+    "two calls, then two kernels": [4, 4, 10, 10],
+    "five": [4, 10, 36, 38, 5],
+    "six": [4, 10, 36, 5, 1, 38],
+    "seven, which is not looked for": [4, 10, 36, 5, 1, 38, 2],
+}
+
+
+@pytest.mark.parametrize("every", [0, 7, 100, 1_000])
+@pytest.mark.parametrize("pattern", PERIODS.values(), ids=PERIODS.keys())
+def test_kinds_in_turn_are_read_also_where_others_come_between(pattern, every):
+    kinds = np.resize(pattern, 3_000)
+    if every:
+        kinds = np.insert(kinds, np.arange(every, 3_000, every), 12)
+    data = random_buffer(kinds, seed=every)
+
+    records = check_against_slow(data[: data.size - 16], LAYOUTS)
+
+    assert records.record_count == kinds.size - 1
+
+
+def test_a_period_is_what_the_last_records_repeat():
+    def period_of(sizes):
+        ends = np.cumsum([0, *sizes]).tolist()
+        return _cupti_records._find_period(array("I", ends[:-1]), ends[-1])
+
+    assert period_of([27, 5, 27, 5]) == [27, 5]
+    assert period_of([9, 9, 27, 5, 5, 27, 5, 5]) == [5]
+    assert period_of([5, 27, 7, 5, 27, 7]) == [5, 27, 7]
+    assert period_of([5, 27, 7]) == []
+    assert period_of([5]) == []

@@ -1,0 +1,122 @@
+"""The environment variable by which NVTX finds CUPTI, and the default domain's name, are put back as they were."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pytest
+
+from gpustreamlab.backends.cuda import _nvtx
+from gpustreamlab.backends.cuda._nvtx import CRASHING_VERSIONS, INJECTION_VARIABLE, NvtxInjection, is_injection_ours
+from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
+
+
+@pytest.fixture(autouse=True)
+def nvtx(monkeypatch):
+    """An nvtx that can be looked at, a CUPTI that can be loaded, and nobody who listens."""
+    monkeypatch.delenv(INJECTION_VARIABLE, raising=False)
+    monkeypatch.setattr(_nvtx, "_holders", [])
+    monkeypatch.setattr(_nvtx, "_renamed", [])
+    pretend_cupti(monkeypatch, 130001)
+    package, inner = types.ModuleType("nvtx"), types.SimpleNamespace(get_domain=lambda name=None: name)
+    package.nvtx = inner
+    monkeypatch.setitem(sys.modules, "nvtx", package)
+    return inner
+
+
+def pretend_cupti(monkeypatch, version):
+    monkeypatch.setattr(_nvtx, "load_cupti", lambda: types.SimpleNamespace(version=version, path="/lib/libcupti.so.13"))
+
+
+def test_it_is_set_while_it_is_held(nvtx):
+    own = nvtx.get_domain
+    injection = NvtxInjection()
+
+    assert os.environ[INJECTION_VARIABLE] == injection.path == "/lib/libcupti.so.13"
+    assert is_injection_ours()
+    assert nvtx.get_domain() == "NVTX"
+    assert nvtx.get_domain("cudf") == "cudf"
+    injection.restore()
+    injection.restore()
+    assert INJECTION_VARIABLE not in os.environ
+    assert not is_injection_ours()
+    assert nvtx.get_domain is own
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_last_of_two_sessions_puts_it_back(nvtx, order):
+    own = nvtx.get_domain
+    sessions = NvtxInjection(), NvtxInjection()
+
+    sessions[order[0]].restore()
+    assert os.environ[INJECTION_VARIABLE] == "/lib/libcupti.so.13"
+    assert nvtx.get_domain() == "NVTX"
+    sessions[order[1]].restore()
+
+    assert INJECTION_VARIABLE not in os.environ
+    assert nvtx.get_domain is own
+
+
+def test_what_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv(INJECTION_VARIABLE, "/opt/nsys/tool.so")
+    injection = NvtxInjection()
+
+    assert injection.path == ""
+    assert not is_injection_ours()
+    injection.restore()
+    assert os.environ[INJECTION_VARIABLE] == "/opt/nsys/tool.so"
+
+
+def test_what_the_user_changes_meanwhile_stays(monkeypatch, nvtx):
+    first = NvtxInjection()
+    monkeypatch.setenv(INJECTION_VARIABLE, "/other.so")
+    second = NvtxInjection()
+
+    assert not is_injection_ours()
+    second.restore()
+    first.restore()
+
+    assert os.environ[INJECTION_VARIABLE] == "/other.so"
+
+
+def test_a_function_that_somebody_else_replaced_meanwhile_stays(nvtx):
+    injection = NvtxInjection()
+    nvtx.get_domain = theirs = lambda name=None: "theirs"
+
+    injection.restore()
+
+    assert nvtx.get_domain is theirs
+
+
+@pytest.mark.parametrize("version", CRASHING_VERSIONS)
+def test_versions_that_crash_are_not_named(monkeypatch, nvtx, version):
+    own = nvtx.get_domain
+    pretend_cupti(monkeypatch, version)
+
+    NvtxInjection().restore()
+
+    assert INJECTION_VARIABLE not in os.environ
+    assert nvtx.get_domain is own
+
+
+@pytest.mark.parametrize("error", [MissingExtraError("none", name="cupti"), CaptureUnavailableError("unknown version")])
+def test_without_a_usable_cupti_nothing_happens(monkeypatch, error):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(_nvtx, "load_cupti", fail)
+
+    assert NvtxInjection().path == ""
+    assert INJECTION_VARIABLE not in os.environ
+
+
+def test_an_nvtx_of_another_make_is_left_alone(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvtx", types.ModuleType("nvtx"))
+
+    injection = NvtxInjection()
+
+    assert os.environ[INJECTION_VARIABLE] == injection.path
+    injection.restore()
+    assert INJECTION_VARIABLE not in os.environ
