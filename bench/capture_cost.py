@@ -1,8 +1,8 @@
 """What capturing kernels costs: the host's time a launch, and reading the records, beside torch.profiler.
 
 The same loop of small launches with nothing on (the floor), inside a range, with kernels captured (with and without the calls
-of the host in the trace), and under torch.profiler in its two forms. Rounds are interleaved, ratios are taken within a round, and
-medians over the rounds. At the end 1,000,000 kernels are launched: each must be in the trace or counted as dropped.
+of the host in the trace), and under torch.profiler in its two forms. Rounds are interleaved, ratios are taken within a round,
+and medians over the rounds. At the end 1,000,000 kernels are launched: each must be in the trace or counted as dropped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How true the two tiers are, at several ages of one session: ranges and CUPTI's kernels against the kernels' own timer.
 
 Kernels of 1 us to 1 ms run on two lanes, each in a range of its own, behind a longer one, so that all are enqueued before the
-first of them starts. Each stores ``%globaltimer`` at its first and last instruction, and the SM that it ran on. ``--ages 0,300,900``
-(seconds) chooses the ages. The kernel's own timer is the floor: it is what a user would build by hand.
+first of them starts. Each stores ``%globaltimer`` at its first and last instruction, and the SM that it ran on. Ages are chosen
+by ``--ages 0,300,900`` (seconds). The kernel's own timer is the floor: it is what a user would build by hand.
 """
 
 from __future__ import annotations

@@ -218,7 +218,9 @@ class CaptureControl:
         with self._recorder.observing():
             with suppress(DeviceError):  # whoever uses the device is told
                 self._recorder.collect()
-            self._recorder.collect_work()
+            source = self._source
+            if source is None or source.keep_up():
+                self._recorder.collect_work()
         return self._recorder.is_capturing
 
 

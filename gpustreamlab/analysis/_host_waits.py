@@ -10,8 +10,8 @@ import numpy as np
 from gpustreamlab.analysis._busy import DEVICE_WORK, union_edges
 from gpustreamlab.analysis._report import Report, Reported
 from gpustreamlab.analysis._sm_time import interval_sum_ns
-from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata
-from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Lane, Trace, TraceMetadata
+from gpustreamlab.typing import BoolArray, EdgeKind, FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +158,8 @@ def host_waits(trace: Trace) -> HostWaits:
 
     Notes
     -----
-    Calls are told by their names: ``Synchronize``, and ``Memcpy`` and ``Free`` that are not asynchronous. Source: CUDA Runtime
+    Calls are told by their names: ``Synchronize``, and ``Memcpy`` and ``Free`` that are not asynchronous. A copy from the
+    device into pageable memory blocks whatever its call is named: that is what ``float(array)`` does. Source: CUDA Runtime
     API, "API synchronization behavior".
 
     Examples
@@ -177,8 +178,9 @@ def host_waits(trace: Trace) -> HostWaits:
     ([0, 80], [0.0, 0.8], [0])
     """
     blocks = np.array([*(is_blocking(name) for name in trace.names), False])
-    row = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & blocks[trace.name])
-    waited_for = _last_to_end(trace, row)
+    copy_of = _pageable_copies(trace)
+    row = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & (blocks[trace.name] | (copy_of >= 0)))
+    waited_for = _last_to_end(trace, row, copy_of[row])
     windows = capture_edges(trace)
     waited_ns = np.zeros(len(trace.lanes), np.int64)
     for lane in np.unique(trace.lane[row]).tolist():
@@ -234,8 +236,24 @@ def _common_ns(edges_ns: Int64Array, others_ns: Int64Array) -> int:
     return interval_sum_ns(edges_ns) + interval_sum_ns(others_ns) - either_ns
 
 
-def _last_to_end(trace: Trace, row: Int64Array) -> Int64Array:
-    """Return for each call the row of the work that was the last to end while it ran, or -1."""
+def _pageable_copies(trace: Trace) -> Int64Array:
+    """Return for each row that is a call the copy into pageable memory that it launched, or -1; shape (n_spans,), int64."""
+    copy_of = np.full(len(trace), -1, np.int64)
+    into = np.array([*(text.startswith("memcpy DtoH") and "pageable" in text for text in trace.names), False])
+    places = np.array([*("to pageable" in detail.full_name for detail in trace.details), False])
+    detail = trace.extra.get("detail")
+    is_into = (trace.kind == SPAN_KINDS.index(SpanKind.COPY)) & (into[trace.name] | (detail is not None and places[detail]))
+    edges = trace.edges
+    found = (edges.kind == EDGE_KINDS.index(EdgeKind.LAUNCH)) & is_into[edges.target]
+    copy_of[edges.source[found]] = edges.target[found]
+    return copy_of
+
+
+def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
+    """Return for each call the row of the work that was the last to end while it ran, or -1.
+
+    Work of a call itself (`own`, -1 for none) stands for what was in front of it where there is any.
+    """
     is_work: BoolArray = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
     work = np.flatnonzero(is_work)
     if not len(work) or not len(row):
@@ -243,6 +261,8 @@ def _last_to_end(trace: Trace, row: Int64Array) -> Int64Array:
     by_end = work[np.argsort(trace.end_ns[work], kind="stable")]
     error_ns = trace.metadata.kernel_error_ns + trace.metadata.host_error_ns
     at = np.searchsorted(trace.end_ns[by_end], trace.end_ns[row] + error_ns, side="right") - 1
+    before = by_end[np.maximum(at - 1, 0)]
     last = by_end[np.maximum(at, 0)]
+    last = np.where((last == own) & (at > 0) & (trace.end_ns[before] >= trace.start_ns[row]), before, last)
     found: Int64Array = np.where((at >= 0) & (trace.end_ns[last] >= trace.start_ns[row]), last, -1)
     return found

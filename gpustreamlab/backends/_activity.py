@@ -186,6 +186,10 @@ class ActivitySource(Protocol):
         """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
         ...
 
+    def keep_up(self) -> bool:
+        """Do what cannot wait, at little cost, and tell whether it is time to `drain`; called some times a second meanwhile."""
+        ...
+
     def drain(self, *, is_last: bool = False) -> Activities:
         """Return what is complete by now; with `is_last` also what would otherwise be waited for.
 

@@ -289,8 +289,8 @@ def test_search_fields_find_exactly(read, text, names):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        pytest.param("foo:bar", "no field foo: name, stream, kind, partition, thread", id="field"),
-        pytest.param("kind:kernel foo:", "no field foo: name, stream, kind, partition, thread", id="field-beside"),
+        pytest.param("foo:bar", "no field foo: name, stream, kind, partition, thread, is:stray", id="field"),
+        pytest.param("kind:kernel foo:", "no field foo: name, stream, kind, partition, thread, is:stray", id="field-beside"),
         pytest.param(">abc", ">abc is not a duration: >1ms, <5us", id="duration"),
         pytest.param(">1", ">1 is not a duration: >1ms, <5us", id="no-unit"),
         pytest.param("kind:", "", id="empty-value"),

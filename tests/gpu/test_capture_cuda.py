@@ -173,13 +173,13 @@ def test_ranges_of_other_libraries_cover_their_kernels():
                 thread = threading.Thread(target=work); thread.start(); thread.join()
                 lab.synchronize()
             trace = lab.trace
-            kinds = list(gsl.typing.SpanKind) if hasattr(gsl, "typing") else None
             from gpustreamlab.typing import SpanKind
             kinds = list(SpanKind)
             for row in range(len(trace)):
                 if kinds[trace.kind[row]] is SpanKind.KERNEL and trace.names[trace.name[row]] == "spin":
                     print("kernel in", trace.names[trace.name[trace.parent[row]]])
-            print(sorted({trace.names[trace.name[r]] for r in range(len(trace)) if kinds[trace.kind[r]] is SpanKind.ANNOTATION}))
+            told = {trace.names[trace.name[r]] for r in range(len(trace)) if kinds[trace.kind[r]] is SpanKind.ANNOTATION}
+            print(sorted(told))
         import os
         print("left", os.environ.get("NVTX_INJECTION64_PATH"))
         """
@@ -301,7 +301,9 @@ def test_torch_profiler_in_the_middle_is_left_alone():
                 time.sleep(1)
                 inside = lab.capture("kernels")
                 print("inside", inside.tier, "|", inside.note)
-            print("events", sum(event.device_type.name == "CUDA" and "elementwise" in event.name for event in profiler.events()))
+            def seen():
+                return sum(one.device_type.name == "CUDA" and "elementwise" in one.name for one in profiler.events())
+            print("events", seen())
             print("warned", any(issubclass(one.category, CaptureWarning) for one in told))
             print("note", lab.trace.metadata.capture_note)
             after = lab.capture("kernels")
@@ -312,7 +314,7 @@ def test_torch_profiler_in_the_middle_is_left_alone():
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
             ones + 1
             torch.cuda.synchronize()
-        print("again", sum(event.device_type.name == "CUDA" and "elementwise" in event.name for event in profiler.events()))
+        print("again", seen())
         """
     )
     assert "inside ranges | " in out

@@ -145,6 +145,10 @@ class FakeActivitySource:
         self.history.append("stop")
         self.is_collecting = False
 
+    def keep_up(self):
+        """Ask to be drained."""
+        return True
+
     def drain(self, *, is_last=False):
         """Give away what was fed since the last time."""
         self.history.append("last drain" if is_last else "drain")

@@ -169,6 +169,10 @@ class CudaBackend:
         measured = None if self._source is None else self._source.tail_ns
         return KERNEL_TAIL_NS if measured is None else measured
 
+    def _keep_time(self) -> None:
+        with mapped_errors("Recording a clock anchor"), self._device_scope():
+            self._clock.keep(self.host_time_ns())
+
     def _calibrate_again(self) -> None:
         """Measure what a pair of events costs from now on: kernels that are recorded start a little later."""
         with mapped_errors("Measuring the cost of events"), self._device_scope():
@@ -381,6 +385,7 @@ class CudaBackend:
             host_time_ns=self.host_time_ns,
             watch=self._selection.watch,
             on_change=self._calibrate_again,
+            keep_time=self._keep_time,
         )
 
     def _record_anchor(self) -> Any:
@@ -389,9 +394,10 @@ class CudaBackend:
     def _record_burst(self) -> tuple[list[Any], NDArray[Any]]:
         timers = self.pinned_empty((BURST_EVENTS, 2), np.uint64)
         events = []
-        for row in range(BURST_EVENTS):
-            self._spin_timed(BURST_SPIN_NS, timers[row])
-            events.append(self._record_anchor())
+        with contextlib.nullcontext() if self._source is None else self._source.own_calls():
+            for row in range(BURST_EVENTS):
+                self._spin_timed(BURST_SPIN_NS, timers[row])
+                events.append(self._record_anchor())
         return events, timers
 
     def _spin_timed(self, duration_ns: int, began_ended: NDArray[Any], shared_bytes: int = 0) -> None:

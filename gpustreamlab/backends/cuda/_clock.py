@@ -136,6 +136,11 @@ class EventClock:
             self._waiting.append(self._new_burst(now_ns) if paused else Anchor(self._record(), now_ns))
         return now_ns + ANCHOR_INTERVAL_NS
 
+    def keep(self, now_ns: int) -> None:
+        """Record an anchor if the last one is old enough, so that the chain of short steps goes on without ranges."""
+        if now_ns - self._last_tick_ns >= ANCHOR_INTERVAL_NS // 2:
+            self.tick(now_ns)
+
     def place(self, starts: Sequence[Any], ends: Sequence[Any], queued_host_ns: Int64Array) -> RangeTimes:
         """Return when finished event pairs ran, uncorrected; see `RangeTimes`."""
         with self._lock:
@@ -258,7 +263,7 @@ def row_of_prompt_median(late_ns: Int64Array) -> int:
     """Return the row whose value is the median of those that are not late, the lower one of two.
 
     In a full queue an event stands 0 to 900 ns behind its kernel (H200). On a cold card, or where CUPTI is just being set up,
-    most of a burst may come 20 to 200 us late, and nothing is early: what is more than `PROMPT_NS` behind the first is left out.
+    most of a burst may come 20 to 200 us late, and nothing is early: what is over `PROMPT_NS` behind the first is left out.
 
     Examples
     --------

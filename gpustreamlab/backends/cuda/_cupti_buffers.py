@@ -55,6 +55,11 @@ class ActivityBuffers:
         """Let CUPTI use these buffers."""
         cupti.require("cuptiActivityRegisterCallbacks", self._request, self._complete)
 
+    @property
+    def full_bytes(self) -> int:
+        """Bytes in buffers that wait to be taken."""
+        return len(self._full) * self.buffer_bytes
+
     def take(self) -> list[tuple[int, NDArray[np.uint8]]]:
         """Return what was filled since the last time: for each a ticket for `give_back`, and the bytes."""
         taken = []

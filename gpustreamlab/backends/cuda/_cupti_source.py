@@ -58,6 +58,10 @@ FIRST_ANCHORS = 8
 """Anchors that are sent at once or with each drain, until the drift is known."""
 ANCHOR_WAIT_NS = 300_000
 """How long a drain waits at most for an anchor that it has sent."""
+DRAIN_EVERY_NS = 2_000_000_000
+"""How long records may lie unread where nobody asks for them."""
+DRAIN_BYTES = 64 << 20
+"""How much of them: 260,000 launches."""
 LOST_AFTER_NS = 3_000_000_000
 """An anchor that has run and is missing in the records for so long tells that they go elsewhere."""
 LOST_TO_TORCH_NS = 500_000_000
@@ -95,6 +99,8 @@ class CuptiSource:
         Follows CuPy's memory pool.
     on_change
         Called when collecting has begun or ended: events then cost another time.
+    keep_time
+        Called some times a second, so that the session's clock need not be set anew after a pause.
     """
 
     def __init__(
@@ -108,6 +114,7 @@ class CuptiSource:
         host_time_ns: Callable[[], int],
         watch: PoolWatch,
         on_change: Callable[[], object],
+        keep_time: Callable[[], object],
     ) -> None:
         self.description = cupti.title
         """Name and version of CUPTI."""
@@ -120,6 +127,7 @@ class CuptiSource:
         self._calls = CallReader(cupti)
         self._watch = watch
         self._on_change = on_change
+        self._keep_session_time = keep_time
         self._own_calls = OwnCalls(host_time_ns)
         self._memory = MemoryReader(watch, ordinal=ordinal)
         self._dependencies = DependencyReader()
@@ -129,6 +137,7 @@ class CuptiSource:
         self._lost_reason = ""
         self._dropped_count = 0
         self._next_anchor_ns = 0
+        self._drained_ns = 0
         self._held: list[Records] = []
         """Records from before the first anchor came back."""
         self._is_drained = True
@@ -206,6 +215,19 @@ class CuptiSource:
                 self._cupti.disable_calls()
         self._tell_change()
 
+    def keep_up(self) -> bool:
+        """Keep the clock true, and tell whether it is time to drain: reading records in the middle of launches slows those."""
+        if self._is_in_child():
+            return False
+        with self._lock:
+            if not self._is_on or self._lost_reason:
+                return True
+            self._keep_time()
+            self._keep_anchored()
+            now_ns = self._host_time_ns()
+            is_due = now_ns - self._drained_ns >= (LOST_TO_TORCH_NS if is_torch_profiling() else DRAIN_EVERY_NS)
+            return is_due or _buffers[0].full_bytes >= DRAIN_BYTES
+
     def drain(self, *, is_last: bool = False) -> Activities:
         """Return what is complete by now; with `is_last` also what CUPTI holds back as something near it still runs."""
         if self._is_in_child():
@@ -215,9 +237,11 @@ class CuptiSource:
                 return Activities()  # what comes now is another's
             if self._is_on:
                 self._keep_anchored()
+            self._drained_ns = self._host_time_ns()
             self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_last else 0)
             records = self._take_records()
             self._count_dropped()
+            self._note_anchors(records)
             if self._is_on:
                 self._look_for_loss()
             self._is_drained = is_last and not self._is_on
@@ -283,6 +307,13 @@ class CuptiSource:
 
     # Anchors
 
+    def _keep_time(self) -> None:
+        try:
+            with self._own_calls.making():
+                self._keep_session_time()
+        except GPUStreamLabError as error:
+            _log.debug("The session's clock could not be kept: %s", error)
+
     def _keep_anchored(self) -> None:
         is_young = self._clock.anchor_count < FIRST_ANCHORS
         if is_young or self._host_time_ns() >= self._next_anchor_ns:
@@ -319,7 +350,6 @@ class CuptiSource:
         return records
 
     def _read(self, records: Records, *, is_last: bool) -> Activities:
-        self._note_anchors(records)
         records, self._held = concat_records([*self._held, records]), []
         if not self._clock.anchor_count:
             if is_last or self._lost_reason:

@@ -164,11 +164,10 @@ class SimDriver:
             if type(event) is not SimEvent:
                 raise _refuse_event(event)
             mark = event.mark = Mark()
-            began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.record_ns)
             if self.log is not None:
-                number = self.log.note_call("cudaEventRecord", CallClass.EVENT, began_ns, now_ns)
-                mark.origin = Origin(stream.context, stream.number, number)
+                # As with CUPTI the call is numbered and not told of: each range makes two.
+                mark.origin = Origin(stream.context, stream.number, self.log.take_number())
             self.scheduler.submit(stream, mark, now_ns)
 
     def wait(self, stream: StreamQueue, event: SimEvent) -> None:

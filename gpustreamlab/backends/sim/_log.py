@@ -41,7 +41,8 @@ class ActivityLog:
     """
 
     def __init__(self, take_number: Callable[[], int], *, record_limit: int = KEPT_RECORDS) -> None:
-        self._take_number = take_number
+        self.take_number = take_number
+        """Returns the number of the next call."""
         self._record_limit = record_limit
         self._pending: dict[int, KernelSpec | CopySpec] = {}
         self.dropped_count = 0
@@ -57,7 +58,7 @@ class ActivityLog:
 
     def expect(self, spec: KernelSpec | CopySpec) -> int:
         """Give a call that enqueues work its number; the work is told of when it has ended."""
-        number = self._take_number()
+        number = self.take_number()
         self._pending[number] = spec
         return number
 
@@ -65,7 +66,7 @@ class ActivityLog:
         self, name: str, call_class: CallClass, start_ns: int, end_ns: int, *, number: int = 0, size_bytes: int = 0
     ) -> int:
         """Keep a call of this thread, and return its number: the one that it has, or the next."""
-        number = number or self._take_number()
+        number = number or self.take_number()
         if self._has_room():
             code = self._names.setdefault(name, len(self._names))
             thread = threading.get_ident() & 0xFFFF_FFFF

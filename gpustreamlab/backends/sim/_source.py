@@ -91,6 +91,10 @@ class SimActivitySource:
                 driver.log = None
             self._leave_if_done()
 
+    def keep_up(self) -> bool:
+        """Tell that it may be drained at any time: that costs the simulated program nothing."""
+        return True
+
     def drain(self, *, is_last: bool = False) -> Activities:
         """Return what has ended by the host's present time. The clock does not move; nothing is held back for the last time."""
         driver = self._driver

@@ -8,6 +8,8 @@ import pytest
 
 from gpustreamlab.analysis import host_waits, summary_text
 from gpustreamlab.analysis._host_waits import is_blocking
+from gpustreamlab.model import WorkDetail
+from gpustreamlab.typing import EdgeKind
 from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace
 from tests.helpers.traces import EVIL_NAME, empty_trace, pipeline_trace
 
@@ -112,6 +114,31 @@ def test_without_calls_it_is_false_and_says_so(trace):
 )
 def test_blocking_calls_are_known_by_their_names(call, blocks):
     assert is_blocking(call) is blocks
+
+
+@pytest.mark.parametrize(
+    ("name", "detail", "blocks"),
+    [
+        ("memcpy DtoH (pageable)", None, True),
+        ("memcpy DtoH", WorkDetail(full_name="device memory to pageable host memory"), True),
+        ("memcpy DtoH (pinned)", None, False),
+        ("memcpy HtoD (pageable)", None, False),
+        ("memcpy DtoH", WorkDetail(full_name="device memory to page-locked host memory"), False),
+    ],
+)
+def test_a_copy_into_pageable_memory_blocks_whatever_its_call_is_named(name, detail, blocks):
+    # GIVEN float(total): a kernel, and an asynchronous copy into pageable memory
+    described = {} if detail is None else {"detail": detail}
+    spans = [
+        ("a", "sum", 0, 400),
+        ("a", name, 410, 420, {"kind": "copy"} | described),
+        (MAIN, "cudaMemcpyAsync", 100, 430, CALL),
+    ]
+    result = host_waits(make_kernel_trace(spans, edges=((2, 1, EdgeKind.LAUNCH),), kernel_error_ns=0))
+
+    # THEN the call waited for the kernel
+    assert result.row.tolist() == ([2] if blocks else [])
+    assert result.waited_for.tolist() == ([0] if blocks else [])
 
 
 def test_hostile_names_are_text():

@@ -217,6 +217,43 @@ def test_the_costs_of_events_are_measured_at_each_change(monkeypatch, card):
     assert changes == [True, False]
 
 
+def test_records_are_left_unread_for_a_while_unless_there_are_many(monkeypatch, card):
+    kept = []
+    source = make_source(monkeypatch, card, keep_time=lambda: kept.append(card.now_ns))
+    source.start()
+    source.drain()
+    assert not source.keep_up()
+    card.advance(_cupti_source.DRAIN_EVERY_NS)
+    assert source.keep_up()
+    source.drain()
+    assert not source.keep_up()
+    monkeypatch.setattr(_cupti_source, "DRAIN_BYTES", 0)
+    assert source.keep_up()
+    assert len(kept) == 4
+    assert not source.lost_reason
+
+
+def test_a_long_time_without_draining_is_no_loss(monkeypatch, card):
+    source = make_source(monkeypatch, card)
+    source.start()
+    for _ in range(50):
+        card.advance(200_000_000)
+        source.keep_up()
+    card.kernel()
+    assert len(source.drain().work) == 1
+    assert not source.lost_reason
+
+
+def test_the_sessions_clock_may_fail_to_be_kept(monkeypatch, card):
+    def fail():
+        raise DeviceError("no luck")
+
+    source = make_source(monkeypatch, card, keep_time=fail)
+    source.start()
+    assert source.keep_up() in {True, False}
+    assert not source.lost_reason
+
+
 def test_a_failing_calibration_stops_nothing(monkeypatch, card):
     def fail():
         raise DeviceError("no luck")
