@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.analysis import Overlap, Share, Strays, Utilisation, check_layout, overlap, strays, utilisation
+from gpustreamlab.analysis import (
+    HostWaits,
+    Overlap,
+    Share,
+    Strays,
+    Utilisation,
+    check_layout,
+    host_waits,
+    overlap,
+    strays,
+    utilisation,
+)
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.capture import Capture, CaptureControl
 from gpustreamlab.errors import (
@@ -488,6 +499,10 @@ class Session:
     def strays(self) -> Strays:
         """Return the work that ran in another lane than its range says; see `gpustreamlab.analysis.strays`."""
         return strays(self.trace)
+
+    def host_waits(self) -> HostWaits:
+        """Return which calls of the host waited for the device, and how long; see `gpustreamlab.analysis.host_waits`."""
+        return host_waits(self.trace)
 
     def utilisation(self) -> Utilisation:
         """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`."""

@@ -1,6 +1,6 @@
 """Pure functions of traces: rows, overlap, summaries, units."""
 
-from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows, sm_kinds, stream_count
+from gpustreamlab.analysis._busy import DEVICE_WORK, busy_edges, counted_kinds, counted_rows, sm_kinds, stream_count
 from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
@@ -35,6 +35,7 @@ from gpustreamlab.analysis._units import display_name, format_ms, format_ns, for
 from gpustreamlab.analysis._utilisation import Utilisation, utilisation
 
 __all__ = [
+    "DEVICE_WORK",
     "MAX_LANE_ROWS",
     "REST",
     "ArrivedSpans",

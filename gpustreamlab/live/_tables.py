@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from gpustreamlab.analysis import LiveRows, counted_kinds, display_name, format_share
+from gpustreamlab.analysis import DEVICE_WORK, LiveRows, display_name
 from gpustreamlab.draw import Header, detail_entries, name_styles, plan_header, plan_tables
 from gpustreamlab.live._spans import SpanReader
 from gpustreamlab.model import Counters, Trace
 from gpustreamlab.recorder import Recorder
+from gpustreamlab.typing import SpanKind
 
 FIRST_NAMES = 64
 """The looks of the first 28 names depend on each other; those of later ones are their own."""
@@ -23,12 +24,10 @@ COUNT_EVERY_S = 0.5
 
 MEMORY_EVERY_S = 2.0
 """How often the memory of the lanes is sent anew, with the tables."""
-WHOLE_SHARE = 0.95
-"""Share of the time from which on kernels count as captured throughout."""
 
 _ADDED = ("names", "name_styles", "details")
-"""Tables to which entries are only added: each is sent once."""
-_PARTLY = "Kernels were captured {share} of the time: busy times are theirs, and ranges of the rest do not count here"
+_COUNTED = (SpanKind.RANGE, *DEVICE_WORK)
+"""Kinds that count as busy; the page leaves out the ranges that start while kernels are captured."""
 
 
 class TablePlanner:
@@ -87,15 +86,13 @@ class TablePlanner:
 
     def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
         reader.rows.reserve(len(trace.lanes))
-        counted, notes = counted_kinds(trace), _capture_notes(trace, reader)
-        source = (*_source_of(trace, reader.rows), reader.zero_ns, reader.clear_count, counted, notes)
+        source = (*_source_of(trace, reader.rows), reader.zero_ns, reader.clear_count)
         if source == self._source:
             return {}
         self._source = source
         width_ns = float(max(0, reader.end_ns - reader.zero_ns, now_ns - reader.zero_ns))
         rows = reader.rows.table(lane_count=len(trace.lanes))
-        self.planned = plan_tables(trace, rows, zero_ns=reader.zero_ns, width_ns=width_ns, header=header, counted=counted)
-        self.planned["notes"] = [*self.planned["notes"], *notes]
+        self.planned = plan_tables(trace, rows, zero_ns=reader.zero_ns, width_ns=width_ns, header=header, counted=_COUNTED)
         return {"tables": {name: entry for name, entry in self.planned.items() if name not in _ADDED}}
 
     def _new_header(self, header: Header) -> dict[str, Any]:
@@ -119,19 +116,6 @@ class TablePlanner:
             return {}
         start, self._detail_count = self._detail_count, self._detail_count + len(fresh)
         return {"details": {"from": start, "entries": detail_entries(fresh)}}
-
-
-def _capture_notes(trace: Trace, reader: SpanReader) -> tuple[str, ...]:
-    """Say that ranges do not count any more where kernels were captured for a part of the time only.
-
-    A page counts spans by their kinds.
-    """
-    windows, wall_ns = trace.metadata.capture_windows, reader.end_ns - reader.start_ns
-    if not windows or wall_ns <= 0:
-        return ()
-    within_ns = sum(max(0, min(end_ns, reader.end_ns) - max(start_ns, reader.start_ns)) for start_ns, end_ns in windows)
-    share = within_ns / wall_ns
-    return (_PARTLY.format(share=format_share(share)),) if share < WHOLE_SHARE else ()
 
 
 def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:

@@ -52,13 +52,14 @@ def adopt_by_annotations(rows: Mapping[str, Int64Array], parent: Int64Array) -> 
     parent
         The row of each one's range, or -1; shape (n,), int64.
     """
-    annotated = np.flatnonzero(rows["kind"] == ANNOTATION_CODE)
+    is_launch = rows["number"] < 0  # of a graph: it was launched as its nodes were
+    annotated = np.flatnonzero((rows["kind"] == ANNOTATION_CODE) & ~is_launch)
     asking = np.flatnonzero((rows["kind"] != RANGE_CODE) & (rows["thread"] >= 0))
     if not len(annotated):
         return parent
     columns = (rows["thread"], rows["start_ns"], rows["end_ns"], np.arange(len(parent)))
     intervals = Intervals(*(column[annotated] for column in columns))
-    at_ns = np.where(is_work(rows["kind"]), rows["queued_ns"], rows["start_ns"])
+    at_ns = np.where(is_work(rows["kind"]) | is_launch, rows["queued_ns"], rows["start_ns"])
     found = find_innermost(intervals, rows["thread"][asking], at_ns[asking], itself=_places_among(asking, annotated))
     row = np.where(found >= 0, annotated[found], -1)
     known = parent[asking]

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpustreamlab.model import Edges, Lane, LayoutChange, Marker, Partition, Trace, TraceMetadata
 from gpustreamlab.recorder._ancestry import RANGE_CODE, NumberPlaces, adopt_by_annotations
+from gpustreamlab.recorder._graphs import add_graph_launches
 from gpustreamlab.recorder._trace_work import NO_WORK, WAIT_CODE, WorkTables, extra_columns, work_edges
 from gpustreamlab.typing import Int64Array
 
@@ -42,6 +43,8 @@ def build_trace(
     work
         What is known of kernels, copies and calls beside their rows.
     """
+    if work.were_captured:
+        columns, names = add_graph_launches(columns, names, work.details)
     order = np.lexsort((columns["number"], columns["start_ns"]))
     rows = {name: values[order] for name, values in columns.items()}
     place = NumberPlaces(rows["number"])

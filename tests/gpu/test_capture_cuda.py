@@ -236,6 +236,9 @@ def test_graph_nodes_are_told_one_by_one(lab):
     assert all(detail.graph for detail in details)
     assert {lane_of(trace, row).name for row in kernels} == {"a"}
     assert len(set(trace.extra["correlation"][kernels].tolist())) == 1
+    (launch,) = rows_of(trace, SpanKind.ANNOTATION)
+    assert trace.parent[kernels].tolist() == [launch, launch]
+    assert trace.names[trace.name[trace.parent[launch]]] == "launch"
 
 
 def test_memory_of_streams_is_counted(lab):

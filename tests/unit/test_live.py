@@ -546,17 +546,16 @@ class TestKernels:
         assert sorted(zip(table.lane.tolist(), table.layer.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (2, 1)]
         assert sent_count(feed.snapshot()) == facts["manifest"]["n"] == len(lab.trace)
 
-    def test_what_counts_changes_when_kernels_are_captured_and_the_page_says_so(self, lab, feed, work):
+    def test_the_page_is_told_since_when_ranges_leave_their_time_to_kernels(self, lab, feed, work):
         work()
-        kinds = feed.refresh().facts["tables"]
-        assert dict(zip(kinds["kinds"], kinds["kind_counted"], strict=True))["range"]
-        assert kinds["notes"] == []
+        assert feed.refresh().facts["tables"]["capture"]["windows"] == []
         lab.capture("kernels")
         work()
         tables = feed.refresh().facts["tables"]
         counted = dict(zip(tables["kinds"], tables["kind_counted"], strict=True))
-        assert [kind for kind, is_counted in counted.items() if is_counted] == ["kernel", "copy", "fill"]
-        assert any("ranges of the rest do not count here" in note for note in tables["notes"])
+        assert [kind for kind, is_counted in counted.items() if is_counted] == ["range", "kernel", "copy", "fill"]
+        assert len(tables["capture"]["windows"]) == 1
+        assert tables["notes"] == []
 
     def test_details_are_sent_once_and_with_every_snapshot(self, lab, feed, work):
         lab.capture("kernels")
