@@ -6,10 +6,10 @@ import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.background import Updater
@@ -81,7 +81,7 @@ class Capture:
     def stop(self) -> None:
         """Go back to what was captured before. Idempotent; never raises.
 
-        Kernels that still run then may be missing: call `Session.synchronize` first to have them all.
+        What still runs then, or has yet to begin, comes into the trace when it has ended: `Session.synchronize` waits for it.
         """
         self._control.take_back(self._request)
 
@@ -155,6 +155,14 @@ class CaptureControl:
             if is_newest:
                 self._try(self._requests[-1] if self._requests else _Request(wants_kernels=False, host=True))
 
+    def finish(self, streams: Iterable[_Waitable]) -> None:
+        """Wait for the streams, where work was captured that may still run, then `close`."""
+        if self._recorder.is_awaiting_work:
+            for stream in streams:
+                with suppress(DeviceError):  # closing the stream tells of a device that has failed
+                    stream.synchronize()
+        self.close()
+
     def close(self) -> None:
         """Stop, take what is left, and close the source. Idempotent."""
         with delayed_interrupts(), self._lock:
@@ -222,6 +230,14 @@ class CaptureControl:
             if source is None or source.keep_up():
                 self._recorder.collect_work()
         return self._recorder.is_capturing
+
+
+class _Waitable(Protocol):
+    """A stream."""
+
+    def synchronize(self) -> None:
+        """Block the host until its work has ended."""
+        ...
 
 
 class _Request:

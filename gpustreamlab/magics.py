@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import keyword
 import shlex
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -69,6 +70,11 @@ class MagicParser(argparse.ArgumentParser):
     def hint(self, wrong: str) -> str:
         """Name the option nearest to a wrong one."""
         return nearest_hint(wrong.partition("=")[0], self.options)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the choice nearest to a wrong one."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}. {nearest_hint(str(value), action.choices)}")
 
     def error(self, message: str) -> NoReturn:
         """Raise IPython's own `UsageError`, which shows as one line."""
@@ -158,6 +164,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self._session: Session | None = None
+        self._without_calls: weakref.WeakSet[Session] = weakref.WeakSet()
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -218,10 +225,14 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.tier is None:
             if arguments.no_host:
                 raise UsageError("%gpucapture: --no-host needs a tier, for example kernels (see %gpucapture -h)")
-            print(f"Captured: {session.tier.value}")  # noqa: T201 - a magic's answer
+            is_less = session.tier is CaptureTier.KERNELS and session in self._without_calls
+            less = ", without the calls of the host (--no-host)" if is_less else ""
+            print(f"Captured: {session.tier.value}{less}")  # noqa: T201 - a magic's answer
             return None
         with _usage_errors():
-            return session.capture(arguments.tier, host=not arguments.no_host)
+            capture = session.capture(arguments.tier, host=not arguments.no_host)
+        (self._without_calls.add if arguments.no_host else self._without_calls.discard)(session)
+        return capture
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]

@@ -6,9 +6,8 @@ import logging
 import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -29,19 +28,9 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.capture import Capture, CaptureControl
-from gpustreamlab.errors import (
-    CloseError,
-    DeviceError,
-    InvalidNameError,
-    OptionError,
-    SessionClosedError,
-    SessionError,
-)
+from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionClosedError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
-from gpustreamlab.live import (
-    DEFAULT_CAPACITY,
-    DEFAULT_REFRESH_HZ,
-)
+from gpustreamlab.live import DEFAULT_CAPACITY, DEFAULT_REFRESH_HZ
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.notebook import running_kernel_shell
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
@@ -51,7 +40,7 @@ from gpustreamlab.session_closing import CloseStep, Closing
 from gpustreamlab.session_facts import facts_table, session_facts
 from gpustreamlab.session_plans import read_plan, read_renamed
 from gpustreamlab.session_registry import known_sessions
-from gpustreamlab.session_views import LiveViews, check_timeline_options
+from gpustreamlab.session_views import LiveViews, check_timeline_options, title_of
 from gpustreamlab.spool import DEFAULT_LIMIT_BYTES, Spool, open_spool_file
 from gpustreamlab.stream_table import StreamTable
 from gpustreamlab.streams import Event, Stream, check_label, check_priority, check_stream_name
@@ -152,7 +141,7 @@ class Session:
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
             self._partitions = Partitions(self._backend, self._recorder, ContextCache(self._backend, context_limit))
-            self._spool = None if spool_file is None else Spool(spool_file, self._recorder, _title_of(self))
+            self._spool = None if spool_file is None else Spool(spool_file, self._recorder, title_of(self))
             undoing.pop_all()
         self._lock = threading.RLock()
         self._table = StreamTable(self._backend, self._recorder, self._partitions, self._lock)
@@ -633,11 +622,10 @@ class Session:
         return self._backend.pinned_empty(shape, dtype)
 
     def synchronize(self) -> None:
-        """Block the host until the whole device is idle; afterwards every closed range is in the trace."""
+        """Block the host until the device is idle; then every closed range is in the trace, and all work that was captured."""
         self._require_open("synchronize")
         with self._recorder.blame:
-            self._backend.synchronize()
-            self._recorder.collect()
+            self._recorder.synchronize()
 
     def clear(self) -> None:
         """Forget what was recorded so far, for example a warm-up; ranges whose work still runs come into the trace later."""
@@ -771,12 +759,7 @@ class Session:
         return found
 
     def _end_capture(self) -> None:
-        """Wait for what was captured, where there is any, and capture no more: kernels that still run would be missing."""
-        if self._recorder.is_capturing:
-            for stream in self._table.open_streams.values():
-                with suppress(DeviceError):  # closing the stream tells of a device that has failed
-                    stream.synchronize()
-        self._captures.close()
+        self._captures.finish(self._table.open_streams.values())
 
     def _keep_trace(self) -> None:
         self._last_trace = self._recorder.trace(title=self.title)
@@ -794,17 +777,6 @@ class Session:
             spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",
             state=self._state,
         )
-
-
-def _title_of(session: Session) -> Callable[[], str]:
-    """Return a function of the session's title that does not keep it alive."""
-    known = weakref.ref(session)
-
-    def title() -> str:
-        alive = known()
-        return "" if alive is None else alive.title
-
-    return title
 
 
 def open_sessions() -> list[Session]:

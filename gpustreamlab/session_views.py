@@ -14,16 +14,20 @@ from gpustreamlab.recorder import Recorder
 if TYPE_CHECKING:
     from gpustreamlab.widgets import LiveTimeline
 
-__all__ = ["LiveViews", "check_timeline_options"]
+__all__ = ["LiveViews", "check_timeline_options", "title_of"]
 
 
-class ViewedSession(Protocol):
-    """What live timelines need of a session."""
+class TitledSession(Protocol):
+    """What has a title that may change."""
 
     @property
     def title(self) -> str:
         """Its title."""
         ...
+
+
+class ViewedSession(TitledSession, Protocol):
+    """What live timelines need of a session."""
 
     @property
     def trace(self) -> Trace:
@@ -55,7 +59,7 @@ class LiveViews:
 
         known = self._made.get((refresh_hz, capacity))
         if known is None:
-            feed = LiveFeed(self._recorder, title=_title_of(session), capacity=capacity)
+            feed = LiveFeed(self._recorder, title=title_of(session), capacity=capacity)
             known = self._made[refresh_hz, capacity] = LiveTimeline(session, feed, refresh_hz=refresh_hz)
         return known
 
@@ -78,7 +82,7 @@ def check_timeline_options(trace: object, live: object, refresh_hz: object, capa
         )
 
 
-def _title_of(session: ViewedSession) -> Callable[[], str]:
+def title_of(session: TitledSession) -> Callable[[], str]:
     """Return a function of the session's title that does not keep it alive."""
     known = weakref.ref(session)
 

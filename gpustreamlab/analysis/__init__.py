@@ -13,6 +13,7 @@ from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._lod import Merged, bin_width_ns, merge_narrow
 from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
+from gpustreamlab.analysis._partly import partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._row_table import RowTable, span_rows
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
@@ -96,6 +97,7 @@ __all__ = [
     "overlap",
     "partition_sizes",
     "partition_warnings",
+    "partly_captured",
     "plan_partitions",
     "proof_text",
     "require_mapping",

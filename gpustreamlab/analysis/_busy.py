@@ -17,6 +17,9 @@ DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
 
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 
+LEAST_RANGE_SHARE = 0.01
+"""From which share of all busy time on ranges count beside kernels: less than that would only blur what is known exactly."""
+
 THREADED_ROWS = 500_000
 """From how many rows on a second thread pays."""
 
@@ -29,6 +32,7 @@ def counted_kinds(trace: Trace) -> tuple[SpanKind, ...]:
 
     Waits, work of the host, ranges of others and markers never do. Kernels, copies and fills always do. A range counts where
     kernels were not captured: one that starts in a capture window leaves it to its kernels, as it also contains their queueing.
+    Where less than `LEAST_RANGE_SHARE` of all busy time is by ranges only, none counts: the figures are then of kernels alone.
 
     Returns
     -------
@@ -40,7 +44,7 @@ def counted_kinds(trace: Trace) -> tuple[SpanKind, ...]:
     if not trace.metadata.capture_windows:
         # Of an older version, or made by hand: where nothing but ranges is there, they are all there is to count.
         return DEVICE_WORK if not len(trace) or _of_kinds(trace, DEVICE_WORK).any() else (SpanKind.RANGE, *DEVICE_WORK)
-    return (SpanKind.RANGE, *DEVICE_WORK) if _uncaptured_ranges(trace).any() else DEVICE_WORK
+    return (SpanKind.RANGE, *DEVICE_WORK) if _has_many_ranges(trace) else DEVICE_WORK
 
 
 def sm_kinds(trace: Trace) -> tuple[SpanKind, ...]:
@@ -82,6 +86,23 @@ def counted_rows(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> BoolA
     return counted
 
 
+def range_only_ns(trace: Trace, kinds: Sequence[SpanKind], sum_ns: int) -> int:
+    """Return how much of the busy time only ranges tell of: no kernel, copy or fill ran in that lane meanwhile; in ns.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    kinds
+        What `counted_kinds` says of them.
+    sum_ns
+        What the busy times of all lanes add up to, by these kinds.
+    """
+    if SpanKind.RANGE not in kinds:
+        return 0
+    return sum_ns - _busy_sum_ns(trace, _of_kinds(trace, DEVICE_WORK))
+
+
 def stream_count(trace: Trace) -> int:
     """Return how many lanes of a trace are streams: the others are threads of the host."""
     return sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
@@ -110,6 +131,25 @@ def _uncaptured_ranges(trace: Trace) -> BoolArray:
     return uncaptured
 
 
+def _has_many_ranges(trace: Trace) -> bool:
+    """Tell whether ranges outside the capture windows are so much of the busy time that they count."""
+    ranges = _uncaptured_ranges(trace)
+    if not ranges.any():
+        return False
+    works = _of_kinds(trace, DEVICE_WORK)
+    if not works.any():
+        return True
+    sum_ns = _busy_sum_ns(trace, works | ranges)
+    return sum_ns - _busy_sum_ns(trace, works) >= LEAST_RANGE_SHARE * sum_ns
+
+
+def _busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
+    """Add up for how long each lane was busy with some of the rows, in ns."""
+    if not rows.any():
+        return 0
+    return sum(int((edges[1::2] - edges[0::2]).sum()) for edges in _edges_of(trace, rows))
+
+
 def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[Int64Array]:
     """Return when each lane became busy and idle.
 
@@ -127,7 +167,11 @@ def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[In
     list of ndarray of int64, shape (2 * n_intervals,)
         One array a lane, threads of the host among them, strictly increasing, in ns: start, end, start, end and so on.
     """
-    rows, offsets = _rows_by_lane(trace, counted_rows(trace, kinds))
+    return _edges_of(trace, counted_rows(trace, kinds))
+
+
+def _edges_of(trace: Trace, counted: BoolArray) -> list[Int64Array]:
+    rows, offsets = _rows_by_lane(trace, counted)
 
     def edges_of(lane: int) -> Int64Array:
         part = slice(int(offsets[lane]), int(offsets[lane + 1]))

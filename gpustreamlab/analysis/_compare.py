@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows
+from gpustreamlab.analysis._busy import DEVICE_WORK, RANGE_CODE, busy_edges, counted_kinds, counted_rows
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
+from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._summary import device_text, missing_facts
-from gpustreamlab.model import Trace, TraceMetadata
-from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata
+from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,9 @@ class ComparedFigures:
     """Median duration of the counted spans of each; shape (n_items,), float64, in ns; NaN where there are none."""
     is_there: BoolArray
     """Whether the trace has it at all; shape (n_items,), bool."""
+    is_captured: BoolArray
+    """Whether the trace would have it, had it been there: False for kernels where only ranges were captured; shape (n_items,),
+    bool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,9 +47,17 @@ class ComparedItems:
     """What they took in the first trace."""
     b: ComparedFigures
     """What they took in the second trace."""
+    groups: tuple[str, ...] = ()
+    """Of names: ``"range"`` or ``"work"`` (kernels, copies and fills) for each. Ranges are matched with ranges only."""
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @property
+    def is_comparable(self) -> BoolArray:
+        """Whether both traces could have it; shape (n_items,), bool."""
+        both: BoolArray = self.a.is_captured & self.b.is_captured
+        return both
 
     @property
     def difference_ns(self) -> Int64Array:
@@ -64,13 +76,25 @@ class ComparedItems:
 
     @property
     def only_a(self) -> tuple[str, ...]:
-        """What only the first trace has."""
-        return tuple(item for item, there in zip(self.items, self.b.is_there.tolist(), strict=True) if not there)
+        """What only the first trace has, although the second could have it."""
+        return self._missing(self.b)
 
     @property
     def only_b(self) -> tuple[str, ...]:
-        """What only the second trace has."""
-        return tuple(item for item, there in zip(self.items, self.a.is_there.tolist(), strict=True) if not there)
+        """What only the second trace has, although the first could have it."""
+        return self._missing(self.a)
+
+    def take(self, rows: Int64Array) -> ComparedItems:
+        """Return some of the rows, in an order of their own."""
+        return ComparedItems(
+            items=tuple(self.items[row] for row in rows.tolist()),
+            a=_take(self.a, rows),
+            b=_take(self.b, rows),
+            groups=tuple(self.groups[row] for row in rows.tolist()) if self.groups else (),
+        )
+
+    def _missing(self, side: ComparedFigures) -> tuple[str, ...]:
+        return tuple(self.items[row] for row in np.flatnonzero(side.is_captured & ~side.is_there).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,24 +104,27 @@ class TraceComparison:
     lanes: ComparedItems
     """By stream: a's streams in their order, then those that only b has."""
     names: ComparedItems
-    """By name of the counted spans: first what changed most."""
+    """By name: first what changed most, last what only one of both could have. Kernels, copies and fills; where ranges count in
+    one of both also ranges, all of either trace."""
     a: Concurrency
     """How much ran at once in the first trace."""
     b: Concurrency
     """How much ran at once in the second trace."""
     counted: tuple[tuple[SpanKind, ...], tuple[SpanKind, ...]]
-    """Kinds of spans that count as busy time, in the first and in the second trace."""
+    """Kinds of spans that count as busy time, in the first and in the second trace; of a trace without kernels, ranges."""
     metadata: tuple[TraceMetadata, TraceMetadata]
     """Where the numbers of both come from."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What makes the two traces unlike, or incomplete, one sentence an entry; empty where nothing does."""
-        (meta_a, meta_b), (kinds_a, kinds_b) = self.metadata, self.counted
+        meta_a, meta_b = self.metadata
+        of_a, of_b = (_listed(kinds) for kinds in self.counted)
         notes = []
-        if kinds_a != kinds_b:
+        if of_a != of_b:
             notes.append(
-                f"Unlike: busy time is that of {_listed(kinds_a)} in a and of {_listed(kinds_b)} in b. Ranges contain queueing."
+                f"Unlike: busy time is that of {of_a} in a and of {of_b} in b. Ranges contain queueing. "
+                "Capture both alike: lab.capture('kernels') around the whole of each run, or neither."
             )
         if (meta_a.simulated, meta_a.device.name) != (meta_b.simulated, meta_b.device.name):
             notes.append(f"Not the same device: a is {device_text(meta_a)}, b is {device_text(meta_b)}.")
@@ -108,7 +135,8 @@ class TraceComparison:
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for the totals, each lane and each name, as a `pandas.DataFrame`.
 
-        The columns are ``level`` (``"total"``, ``"lane"`` or ``"name"``), ``item``, ``in_a``, ``in_b``, then for both
+        The columns are ``level`` (``"total"``, ``"lane"`` or ``"name"``), ``group`` (of names: ``"range"`` or ``"work"``, else
+        None), ``item``, ``in_a``, ``in_b``, ``captured_a``, ``captured_b`` (whether it could be there), then for both
         ``span_count_*``, ``busy_ns_*`` and ``median_ns_*``, and ``difference_ns``, ``ratio`` and ``median_ratio``. The totals
         are one row each of ``wall_ns``, ``sum_ns``, ``active_ns`` and ``together_ns``, as busy times.
         """
@@ -150,14 +178,28 @@ def compare_traces(a: Trace, b: Trace) -> TraceComparison:
     >>> result.names.items, result.names.difference_ns.tolist(), result.names.ratio.tolist()
     (('gemm', 'copy'), [-100, 0], [0.75, 1.0])
     """
-    sides = (_Side(a), _Side(b))
-    lanes = tuple(dict.fromkeys(lane.name for trace in (a, b) for lane in trace.lanes if lane.kind is LaneKind.STREAM))
+    require_trace(a, "compare_traces")
+    require_trace(b, "compare_traces")
+    kinds = (counted_kinds(a), counted_kinds(b))
+    with_ranges = any(SpanKind.RANGE in counted for counted in kinds)
+    sides = tuple(_Side(trace, counted, with_ranges=with_ranges) for trace, counted in zip((a, b), kinds, strict=True))
+    streams = [lane for trace in (a, b) for lane in trace.lanes if lane.kind is LaneKind.STREAM]
+    lanes = tuple(dict.fromkeys(lane.name for lane in streams))
+    # A lane that no session made is known by its kernels only.
+    needs_work = np.array([all(lane.outside for lane in streams if lane.name == name) for name in lanes], bool)
     names = tuple(dict.fromkeys(name for side in sides for name in side.used_names))
-    by_lane = [side.lane_figures(lanes) for side in sides]
+    by_lane = [side.lane_figures(lanes, needs_work) for side in sides]
     by_name = [side.name_figures(names) for side in sides]
     return TraceComparison(
         lanes=ComparedItems(items=lanes, a=by_lane[0], b=by_lane[1]),
-        names=_most_changed_first(ComparedItems(items=names, a=by_name[0], b=by_name[1])),
+        names=_most_changed_first(
+            ComparedItems(
+                items=tuple(name for name, _ in names),
+                a=by_name[0],
+                b=by_name[1],
+                groups=tuple(group for _, group in names),
+            )
+        ),
         a=sides[0].concurrency,
         b=sides[1].concurrency,
         counted=(sides[0].kinds, sides[1].kinds),
@@ -165,37 +207,81 @@ def compare_traces(a: Trace, b: Trace) -> TraceComparison:
     )
 
 
-class _Side:
-    """The counted spans of one of the two traces."""
+_Item = TypeVar("_Item", bound=Hashable)
+_Name = tuple[str, str]
+RANGE, WORK = "range", "work"
 
-    def __init__(self, trace: Trace) -> None:
-        self.kinds = counted_kinds(trace)
-        edges = busy_edges(trace)
+
+class _Spans:
+    """Some rows of a trace, as the tables add them up."""
+
+    def __init__(self, trace: Trace, rows: BoolArray) -> None:
+        self.is_listed = rows
+        self.row = np.flatnonzero(rows)
+        self._duration_ns = trace.duration_ns[self.row]
+        self._by_duration = np.argsort(self._duration_ns, kind="stable")
+
+    def sums_ns(self, codes: Int64Array, code_count: int) -> Int64Array:
+        """Add up the durations of the spans of each code."""
+        total_ns = np.zeros(code_count, np.int64)
+        np.add.at(total_ns, codes, self._duration_ns)
+        return total_ns
+
+    def medians_ns(self, places: Int64Array, count: Int64Array) -> FloatArray:
+        """Return the median duration of the spans of each place; NaN where there are none."""
+        keys = places[self._by_duration]
+        # numpy sorts 16-bit keys by radix, in linear time.
+        narrow = keys.astype(np.uint16) if len(count) <= 1 << 16 else keys
+        ordered = self._duration_ns[self._by_duration[np.argsort(narrow, kind="stable")]]
+        first = np.concatenate(([0], np.cumsum(count)))[:-1]
+        medians: FloatArray = np.full(len(count), np.nan)
+        has = np.flatnonzero(count)
+        low, high = ordered[first[has] + (count[has] - 1) // 2], ordered[first[has] + count[has] // 2]
+        medians[has] = low + (high - low) / 2
+        return medians
+
+
+class _Side:
+    """What is compared of one of the two traces."""
+
+    def __init__(self, trace: Trace, kinds: tuple[SpanKind, ...], *, with_ranges: bool) -> None:
+        edges = busy_edges(trace, kinds)
         self.concurrency = concurrency(trace, edges)
         self._busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in edges], np.int64)
-        rows = np.flatnonzero(counted_rows(trace))
-        self._trace, self._lane, self._name = trace, trace.lane[rows], trace.name[rows]
-        self._duration_ns = trace.duration_ns[rows]
-        self._by_duration = np.argsort(self._duration_ns, kind="stable")
-        self.used_names = [trace.names[code] for code in np.unique(self._name).tolist()]
+        self._trace, self._counted = trace, _Spans(trace, counted_rows(trace, kinds))
+        is_range = trace.kind == RANGE_CODE
+        listed = self._counted.is_listed | (is_range & with_ranges)
+        self._listed = self._counted if (listed == self._counted.is_listed).all() else _Spans(trace, listed)
+        is_work = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
+        self._has_work = trace.metadata.tier is CaptureTier.KERNELS or bool(is_work.any())
+        self.kinds = kinds if self._has_work else (SpanKind.RANGE,)
+        rows = self._listed.row
+        # Ranges behind all others: one name of both is two.
+        self._name = trace.name[rows].astype(np.int64) + len(trace.names) * is_range[rows]
+        self._names: list[_Name] = [(name, group) for group in (WORK, RANGE) for name in trace.names]
+        self.used_names = [self._names[code] for code in np.unique(self._name).tolist()]
 
-    def lane_figures(self, items: Sequence[str]) -> ComparedFigures:
-        """Return what the lanes of these names took."""
-        return self._figures(items, [lane.name for lane in self._trace.lanes], self._lane, self._busy_ns)
+    def lane_figures(self, items: Sequence[str], needs_work: BoolArray) -> ComparedFigures:
+        """Return what the lanes of these names took; those that need work are seen where kernels were captured."""
+        own = [lane.name for lane in self._trace.lanes]
+        codes = self._trace.lane[self._counted.row]
+        return self._figures(items, own, codes, self._busy_ns, self._counted, ~needs_work | self._has_work)
 
-    def name_figures(self, items: Sequence[str]) -> ComparedFigures:
+    def name_figures(self, items: Sequence[_Name]) -> ComparedFigures:
         """Return what the spans of these names took."""
-        total_ns = np.zeros(len(self._trace.names), np.int64)
-        np.add.at(total_ns, self._name, self._duration_ns)
-        return self._figures(items, self._trace.names, self._name, total_ns, used=set(self.used_names))
+        total_ns = self._listed.sums_ns(self._name, len(self._names))
+        is_captured = np.array([group == RANGE or self._has_work for _, group in items], bool)
+        return self._figures(items, self._names, self._name, total_ns, self._listed, is_captured, used=set(self.used_names))
 
     def _figures(
         self,
-        items: Sequence[str],
-        own: Sequence[str],
+        items: Sequence[_Item],
+        own: Sequence[_Item],
         codes: np.ndarray,
         busy_ns: Int64Array,
-        used: set[str] | None = None,
+        spans: _Spans,
+        is_captured: BoolArray,
+        used: set[_Item] | None = None,
     ) -> ComparedFigures:
         place = {item: row for row, item in enumerate(items)}
         # A trace may hold one name twice: both add up.
@@ -209,37 +295,25 @@ class _Side:
         return ComparedFigures(
             span_count=count[:-1],
             busy_ns=busy[:-1],
-            median_ns=self._medians(rows, count)[:-1],
+            median_ns=spans.medians_ns(rows, count)[:-1],
             is_there=is_there[:-1],
+            is_captured=is_captured | is_there[:-1],
         )
-
-    def _medians(self, rows: Int64Array, count: Int64Array) -> FloatArray:
-        """Return the median duration of each row's spans; NaN where it has none."""
-        keys = rows[self._by_duration]
-        # numpy sorts 16-bit keys by radix, in linear time.
-        narrow = keys.astype(np.uint16) if len(count) <= 1 << 16 else keys
-        ordered = self._duration_ns[self._by_duration[np.argsort(narrow, kind="stable")]]
-        first = np.concatenate(([0], np.cumsum(count)))[:-1]
-        medians: FloatArray = np.full(len(count), np.nan)
-        has = np.flatnonzero(count)
-        low, high = ordered[first[has] + (count[has] - 1) // 2], ordered[first[has] + count[has] // 2]
-        medians[has] = low + (high - low) / 2
-        return medians
 
 
 def _most_changed_first(compared: ComparedItems) -> ComparedItems:
     larger_ns = np.maximum(compared.a.busy_ns, compared.b.busy_ns)
-    order = np.lexsort((-larger_ns, -np.abs(compared.difference_ns)))
-    sides = [
-        ComparedFigures(
-            span_count=side.span_count[order],
-            busy_ns=side.busy_ns[order],
-            median_ns=side.median_ns[order],
-            is_there=side.is_there[order],
-        )
-        for side in (compared.a, compared.b)
-    ]
-    return ComparedItems(items=tuple(compared.items[row] for row in order.tolist()), a=sides[0], b=sides[1])
+    return compared.take(np.lexsort((-larger_ns, -np.abs(compared.difference_ns), ~compared.is_comparable)))
+
+
+def _take(side: ComparedFigures, rows: Int64Array) -> ComparedFigures:
+    return ComparedFigures(
+        span_count=side.span_count[rows],
+        busy_ns=side.busy_ns[rows],
+        median_ns=side.median_ns[rows],
+        is_there=side.is_there[rows],
+        is_captured=side.is_captured[rows],
+    )
 
 
 def _total_figures(times_ns: list[int], span_count: int) -> ComparedFigures:
@@ -248,15 +322,19 @@ def _total_figures(times_ns: list[int], span_count: int) -> ComparedFigures:
         busy_ns=np.array(times_ns, np.int64),
         median_ns=np.full(len(times_ns), np.nan),
         is_there=np.ones(len(times_ns), bool),
+        is_captured=np.ones(len(times_ns), bool),
     )
 
 
 def _columns(compared: ComparedItems) -> dict[str, object]:
     a, b = compared.a, compared.b
     return {
+        "group": np.array(compared.groups or [None] * len(compared), dtype=object),
         "item": list(compared.items),
         "in_a": a.is_there,
         "in_b": b.is_there,
+        "captured_a": a.is_captured,
+        "captured_b": b.is_captured,
         "span_count_a": a.span_count,
         "span_count_b": b.span_count,
         "busy_ns_a": a.busy_ns,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpustreamlab.analysis._compare import ComparedItems, TraceComparison
 from gpustreamlab.analysis._units import display_name, format_ns, format_share
 from gpustreamlab.typing import SpanKind
@@ -36,10 +38,7 @@ def comparison_tables(result: TraceComparison, *, limit: int, name_limit: int) -
     name_limit
         How many characters of a name are shown.
     """
-    listed = (
-        ("Names, those that changed most first", "name", result.names),
-        ("Streams", "stream", result.lanes),
-    )
+    listed = (*_names(result.names), ("Streams", "stream", result.lanes))
     tables = [_totals(result)]
     tables += [_items(title, what, items, limit=limit, name_limit=name_limit) for title, what, items in listed if len(items)]
     return tuple(tables)
@@ -99,6 +98,19 @@ def _totals(result: TraceComparison) -> TextTable:
     return TextTable(title="Totals", head=("", "a", "b", "b − a", "b / a"), rows=tuple(rows))
 
 
+def _names(names: ComparedItems) -> list[tuple[str, str, ComparedItems]]:
+    """Return the tables of names: one, or one of ranges and one of work where there are both."""
+    if len(set(names.groups)) < 2:
+        return [("Names, those that changed most first", "name", names)]
+    return [
+        (title, "name", names.take(np.flatnonzero([own == group for own in names.groups])))
+        for title, group in (
+            ("Ranges, those that changed most first", "range"),
+            ("Kernels, copies and fills, those that changed most first", "work"),
+        )
+    ]
+
+
 def _items(title: str, what: str, items: ComparedItems, *, limit: int, name_limit: int) -> TextTable:
     count = min(len(items), limit)
     columns = (
@@ -106,7 +118,7 @@ def _items(title: str, what: str, items: ComparedItems, *, limit: int, name_limi
         _counts(items, count),
         _busy(items.a.busy_ns[:count].tolist(), items.a.is_there[:count].tolist()),
         _busy(items.b.busy_ns[:count].tolist(), items.b.is_there[:count].tolist()),
-        [change_of_ns(difference) for difference in items.difference_ns[:count].tolist()],
+        _differences(items, count),
         _ratio_cells(items, count),
         [_medians(in_a, in_b) for in_a, in_b in zip(items.a.median_ns[:count], items.b.median_ns[:count], strict=True)],
     )
@@ -129,11 +141,21 @@ def _busy(times_ns: list[int], is_there: list[bool]) -> list[str]:
     return [format_ns(time_ns) if there else "-" for time_ns, there in zip(times_ns, is_there, strict=True)]
 
 
+def _differences(items: ComparedItems, count: int) -> list[str]:
+    pairs = zip(items.difference_ns[:count].tolist(), items.is_comparable[:count].tolist(), strict=True)
+    return [change_of_ns(difference_ns) if is_comparable else "-" for difference_ns, is_comparable in pairs]
+
+
 def _ratio_cells(items: ComparedItems, count: int) -> list[str]:
     cells = []
-    places = zip(items.ratio[:count].tolist(), items.a.is_there[:count], items.b.is_there[:count], strict=True)
-    for ratio, in_a, in_b in places:
-        cells.append(ratio_text(ratio) if in_a and in_b else "only in a" if in_a else "only in b")
+    for row, ratio in enumerate(items.ratio[:count].tolist()):
+        missing = [which for which, side in (("a", items.a), ("b", items.b)) if not side.is_there[row]]
+        if not missing:
+            cells.append(ratio_text(ratio))
+        elif not items.is_comparable[row]:
+            cells.append(f"not captured in {missing[0]}")
+        else:
+            cells.append("only in a" if missing[0] == "b" else "only in b")
     return cells
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import busy_edges, counted_rows
+from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows, range_only_ns
+from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
@@ -29,6 +30,8 @@ class Concurrency:
     """Busy time of the busiest lane, in ns."""
     peak_lanes: int
     """Most lanes that were busy at one time."""
+    range_only_ns: int = 0
+    """How much of `sum_ns` only ranges tell of, in ns: an upper bound, as they also contain queueing."""
 
     @property
     def speedup(self) -> float:
@@ -75,12 +78,14 @@ def concurrency(
     >>> result.wall_ns, result.sum_ns, result.together_ns, result.peak_lanes, result.speedup
     (250, 300, 50, 2, 1.2)
     """
-    edges = busy_edges(trace) if edges is None else edges
+    require_trace(trace, "concurrency")
+    kinds = counted_kinds(trace)
+    edges = busy_edges(trace, kinds) if edges is None else edges
     times_ns, counts = count_steps(edges) if steps is None else steps
     lasting_ns = np.diff(times_ns)
     counts_then = counts[: len(lasting_ns)]
     lanes_ns = [int((lane[1::2] - lane[0::2]).sum()) for lane in edges]
-    rows = counted_rows(trace)
+    rows = counted_rows(trace, kinds)
     wall_ns = int(trace.end_ns[rows].max()) - int(trace.start_ns[rows].min()) if rows.any() else 0
     return Concurrency(
         wall_ns=wall_ns,
@@ -89,4 +94,5 @@ def concurrency(
         together_ns=int(lasting_ns[counts_then > 1].sum()),
         ideal_ns=max(lanes_ns, default=0),
         peak_lanes=int(counts.max(initial=0)),
+        range_only_ns=range_only_ns(trace, kinds, sum(lanes_ns)),
     )

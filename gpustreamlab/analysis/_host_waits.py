@@ -9,8 +9,9 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import DEVICE_WORK, union_edges
 from gpustreamlab.analysis._report import Report, Reported
+from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._sm_time import interval_sum_ns
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Lane, Trace, TraceMetadata
+from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata
 from gpustreamlab.typing import BoolArray, EdgeKind, FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class WaitGroup:
 class HostWaits(Reported):
     """Calls of the host that block until the device is done: synchronisations, copies and frees that are not asynchronous.
 
-    False where there are none. Calls are seen only while kernels are captured, with ``host=True``.
+    False where there are none. Calls are seen only while kernels are captured, with ``host=True``; `call_count` is 0 where none
+    were.
     """
 
     row: Int64Array
@@ -62,7 +64,10 @@ class HostWaits(Reported):
     waited_ns: Int64Array
     """Time within `captured_ns` in which each lane was blocked, 0 for streams; shape (n_lanes,), int64, in ns."""
     captured_ns: int
-    """For how long calls were seen: the trace from its first to its last span, where kernels were captured, in ns."""
+    """For how long calls were seen: the trace from its first to its last span, where kernels were captured, in ns; 0 where the
+    trace has no calls."""
+    call_count: int
+    """How many calls of the host the trace has, those that do not block too."""
     names: tuple[str, ...]
     """Names of the trace."""
     lanes: tuple[Lane, ...]
@@ -156,6 +161,11 @@ def host_waits(trace: Trace) -> HostWaits:
     trace
         The spans. Without calls of the host in it nothing is found.
 
+    Raises
+    ------
+    OptionError
+        If it is no trace.
+
     Notes
     -----
     Calls are told by their names: ``Synchronize``, and ``Memcpy`` and ``Free`` that are not asynchronous. A copy from the
@@ -177,11 +187,13 @@ def host_waits(trace: Trace) -> HostWaits:
     >>> result.waited_ns.tolist(), result.share.tolist(), result.waited_for.tolist()
     ([0, 80], [0.0, 0.8], [0])
     """
+    require_trace(trace, "host_waits")
+    is_call = trace.kind == SPAN_KINDS.index(SpanKind.HOST)
     blocks = np.array([*(is_blocking(name) for name in trace.names), False])
     copy_of = _pageable_copies(trace)
-    row = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & (blocks[trace.name] | (copy_of >= 0)))
+    row = np.flatnonzero(is_call & (blocks[trace.name] | (copy_of >= 0)))
     waited_for = _last_to_end(trace, row, copy_of[row])
-    windows = capture_edges(trace)
+    windows = capture_edges(trace) if is_call.any() else np.empty(0, np.int64)
     waited_ns = np.zeros(len(trace.lanes), np.int64)
     for lane in np.unique(trace.lane[row]).tolist():
         own = row[trace.lane[row] == lane]
@@ -196,6 +208,7 @@ def host_waits(trace: Trace) -> HostWaits:
         waited_name=np.append(trace.name, -1)[waited_for],
         waited_ns=waited_ns,
         captured_ns=interval_sum_ns(windows),
+        call_count=int(is_call.sum()),
         names=trace.names,
         lanes=trace.lanes,
         metadata=trace.metadata,
@@ -243,9 +256,9 @@ def _pageable_copies(trace: Trace) -> Int64Array:
     places = np.array([*("to pageable" in detail.full_name for detail in trace.details), False])
     detail = trace.extra.get("detail")
     is_into = (trace.kind == SPAN_KINDS.index(SpanKind.COPY)) & (into[trace.name] | (detail is not None and places[detail]))
-    edges = trace.edges
-    found = (edges.kind == EDGE_KINDS.index(EdgeKind.LAUNCH)) & is_into[edges.target]
-    copy_of[edges.source[found]] = edges.target[found]
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    found = is_into[launches.target]
+    copy_of[launches.source[found]] = launches.target[found]
     return copy_of
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpustreamlab.analysis._report import Report, ReportTable
 from gpustreamlab.analysis._units import display_name, format_ns, format_share
+from gpustreamlab.typing import CaptureTier
 
 if TYPE_CHECKING:
     from gpustreamlab.analysis._host_waits import HostWaits, WaitGroup
@@ -17,6 +18,8 @@ _NAME_WIDTH = 32
 
 def wait_line(result: HostWaits) -> str:
     """Say which thread waited longest, and where, in one line."""
+    if not result.call_count:
+        return _nothing_captured(result)
     if not len(result):
         return "no call of the host waited for the device"
     lane = int(result.waited_ns.argmax())
@@ -35,11 +38,15 @@ def wait_line(result: HostWaits) -> str:
 def wait_report(result: HostWaits) -> Report:
     """Say all of it: which call of which thread waited how long, and for what."""
     groups = result.groups
-    rows = [["call", "thread", "calls", "total", "of the time", "longest", "that for"]]
+    rows = [["call", "thread", "calls", "total", "of the time", "longest", "waited for"]]
     rows += [_row(result, group) for group in groups[:LISTED_GROUPS]]
     more = len(groups) - LISTED_GROUPS
     rows += [[f"… {more:,} more: see .to_pandas()", *[""] * 6]] if more > 0 else []
-    tables = (ReportTable(caption="Calls that blocked the host", rows=rows),) if groups else ()
+    tables = (
+        (ReportTable(caption="Calls that blocked the host, and what the longest of them waited for", rows=rows),)
+        if groups
+        else ()
+    )
     notes = ["What a call waited for is the last work that ended while it ran, on any stream: most probably."] if groups else []
     if result.metadata.simulated:
         notes.append(f"Simulated: {result.metadata.device.label}. No hardware stands behind these times.")
@@ -55,6 +62,13 @@ def thread_text(lane: str) -> str:
     'MainThread'
     """
     return display_name(lane.removeprefix("host: "), _NAME_WIDTH)
+
+
+def _nothing_captured(result: HostWaits) -> str:
+    """Say that calls were not captured, and what to type."""
+    if result.metadata.tier is CaptureTier.KERNELS:
+        return "no calls of the host were captured: capture them with lab.capture('kernels'), without host=False"
+    return "calls of the host were not captured, only ranges: capture them with lab.capture('kernels')"
 
 
 def _row(result: HostWaits, group: WaitGroup) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpustreamlab.analysis._busy import counted_kinds
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits
 from gpustreamlab.analysis._host_waits_text import wait_line
 from gpustreamlab.analysis._sm_time import interval_sum_ns
@@ -52,7 +53,8 @@ def capture_facts(trace: Trace) -> list[str]:
     share = interval_sum_ns(capture_edges(trace)) / wall_ns if wall_ns else 1.0
     if share >= WHOLE_SHARE:
         return []
-    return [f"kernels captured{where}{',' if where else ''} {format_share(share)} of the time: elsewhere ranges count"]
+    elsewhere = ": elsewhere ranges count" if SpanKind.RANGE in counted_kinds(trace) else ""
+    return [f"kernels captured{where}{',' if where else ''} {format_share(share)} of the time{elsewhere}"]
 
 
 def queueing_line(trace: Trace) -> str:

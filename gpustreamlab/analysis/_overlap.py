@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows
+from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows, range_only_ns
 from gpustreamlab.analysis._report import Report, Reported
+from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
 from gpustreamlab.model import Lane, Trace, TraceMetadata
 from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, SpanKind
@@ -41,6 +42,8 @@ class Overlap(Reported):
     """Kinds of spans that count as busy time."""
     metadata: TraceMetadata
     """Where the numbers come from."""
+    range_only_ns: int = 0
+    """How much of `sum_ns` only ranges tell of, in ns: an upper bound, as they also contain queueing."""
 
     def __post_init__(self) -> None:
         for name in ("busy_ns", "common_ns", "concurrency_ns"):
@@ -136,6 +139,8 @@ def overlap(trace: Trace) -> Overlap:
     ------
     TraceError
         If the trace lasts longer than 9 years, which only wrong times do.
+    OptionError
+        If it is no trace.
 
     Examples
     --------
@@ -151,6 +156,7 @@ def overlap(trace: Trace) -> Overlap:
     >>> result.common_ns.tolist(), result.concurrency_ns.tolist(), result.wall_ns, result.speedup
     ([[100, 50], [50, 200]], [0, 200, 50], 250, 1.2)
     """
+    require_trace(trace, "overlap")
     kinds = counted_kinds(trace)
     lanes = [place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.STREAM]
     edges_of_all = busy_edges(trace, kinds)
@@ -166,6 +172,7 @@ def overlap(trace: Trace) -> Overlap:
         wall_ns=last_ns - first_ns,
         counted=kinds,
         metadata=trace.metadata,
+        range_only_ns=range_only_ns(trace, kinds, int(np.diagonal(common_ns).sum())),
     )
 
 

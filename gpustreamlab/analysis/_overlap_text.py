@@ -48,6 +48,9 @@ def overlap_notes(result: Overlap) -> list[str]:
     ]
     if SpanKind.RANGE in result.counted:
         notes.append("Ranges contain the queueing inside them: their overlap is an upper bound of what ran at the same time.")
+        if 0 < result.range_only_ns < result.sum_ns:
+            share = format_share(result.range_only_ns / result.sum_ns)
+            notes.append(f"{share} of the busy time is by ranges only, the rest by kernels, copies and fills.")
     else:
         notes.append("Busy means kernels, copies and fills; the ranges around them do not count.")
     if meta.simulated:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import DEVICE_WORK, RANGE_CODE
 from gpustreamlab.analysis._report import Report, Reported
+from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -175,6 +176,11 @@ def strays(trace: Trace) -> Strays:
     trace
         The spans. Without kernels in it (tier ``ranges``) nothing is found.
 
+    Raises
+    ------
+    OptionError
+        If it is no trace.
+
     Examples
     --------
     >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
@@ -188,6 +194,7 @@ def strays(trace: Trace) -> Strays:
     >>> found.row.tolist(), found.groups[0].ran_on, found.groups[0].selected, found.groups[0].total_ns
     ([2], 'torch stream 13', 'compute', 10)
     """
+    require_trace(trace, "strays")
     is_work = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
     work = np.flatnonzero(is_work & (trace.parent >= 0))
     above = _nearest_ranges(trace, work)

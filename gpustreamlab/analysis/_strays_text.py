@@ -9,7 +9,7 @@ import numpy as np
 from gpustreamlab.analysis._report import Report, ReportTable
 from gpustreamlab.analysis._units import display_name, format_ns
 from gpustreamlab.model import SPAN_KINDS, Lane
-from gpustreamlab.typing import Int64Array, SpanKind
+from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.analysis._strays import StrayGroup, Strays
@@ -43,11 +43,11 @@ def stray_line(result: Strays) -> str:
     """Say the main facts in one line."""
     if not len(result):
         where = "all work inside ranges ran on the selected stream"
-        return where if result.work_count else "no kernels were captured inside ranges"
+        return where if result.work_count else _nothing_captured(result)
     ran = f"{work_text(result.kind)} ran on {'another stream' if len(_streams(result)) == 1 else 'other streams'}"
     left = int(result.left_partition.sum())
     beyond = f", {left:,} of them outside the partition" if left else ""
-    return f"{ran} than the selected one{beyond}: {_group_text(result.groups[0])}"
+    return f"{ran} than the selected one{beyond}: {_group_text(result.groups[0], len(result))}"
 
 
 def stray_report(result: Strays) -> Report:
@@ -107,7 +107,18 @@ def _row(group: StrayGroup) -> list[str]:
     ]
 
 
-def _group_text(group: StrayGroup) -> str:
+def _nothing_captured(result: Strays) -> str:
+    """Say that there is no work to look at, and what to type."""
+    if result.metadata.tier is CaptureTier.KERNELS:
+        return "no kernels were captured inside ranges"
+    return "kernels were not captured, only ranges: capture them with lab.capture('kernels')"
+
+
+def _group_text(group: StrayGroup, count: int) -> str:
     name, ran_on, selected = (display_name(text, _NAME_WIDTH) for text in (group.name, group.ran_on, group.selected))
-    times = f" {group.span_count:,} times" if group.span_count > 1 else ""
+    if group.span_count < count:
+        return (
+            f"mostly {name} ({group.span_count:,} of {count:,}, {format_ns(group.total_ns)}), on {ran_on} instead of {selected}"
+        )
+    times = f" {count:,} times" if count > 1 else ""
     return f"{name} ran{times} on {ran_on} instead of {selected} ({format_ns(group.total_ns)})"

@@ -87,7 +87,8 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
     lane_count
         Of how many streams.
     counted
-        Which kinds of spans count as busy; where ranges do, all is an upper bound, and the line says so.
+        Which kinds of spans count as busy; where ranges do, all is an upper bound, and the line says so, and how much of the
+        busy time that is.
     """
     if not result.sum_ns:
         return ""
@@ -99,7 +100,10 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
     # The least bound that is a plain number.
     share = {"<1%": "1%", ">99%": "100%"}.get(share, share)
     bound = f"At most {share} of the time 2 or more streams worked at once; gain at most {gain}× of {best}×"
-    return f"{bound}: ranges also contain the wait for SMs"
+    if not 0 < result.range_only_ns < result.sum_ns:
+        return f"{bound}: ranges also contain the wait for SMs"
+    by_ranges = format_share(result.range_only_ns / result.sum_ns)
+    return f"{bound}: {by_ranges} of the busy time is by ranges only, which also contain the wait for SMs"
 
 
 def headline(trace: Trace) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, sm_kinds, union_edges
 from gpustreamlab.analysis._report import Report, Reported
+from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._sm_time import PartitionSize, SMSteps, layout_size, layout_spells, sm_time_steps, stack_sms
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model import Trace, TraceMetadata
@@ -116,6 +117,8 @@ def utilisation(trace: Trace) -> Utilisation:
     ------
     TraceError
         If the trace is so long that SM-time does not fit into 64 bits, which only wrong times make.
+    OptionError
+        If it is no trace.
 
     Examples
     --------
@@ -132,6 +135,7 @@ def utilisation(trace: Trace) -> Utilisation:
     >>> result.names, result.busy_ns.tolist(), result.sm_ns.tolist(), result.card_sm_ns
     (('small', None), [100, 150], [1600, 9600], 10400)
     """
+    require_trace(trace, "utilisation")
     first_ns, last_ns = counted_extent(trace)
     sm_count = trace.metadata.device.sm_count
     if (last_ns - first_ns) * sm_count >= 1 << 63:

@@ -49,7 +49,7 @@ class WorkBatch:
     detail: Int64Array = field(default_factory=_nothing)
     """Index into `Activities.details`, or -1."""
     correlation: Int64Array = field(default_factory=_nothing)
-    """Number of the call that enqueued it; calls are numbered in the order in which they were made; 0 where unknown."""
+    """Number of the call that enqueued it, 0 where unknown. No number is used twice by a source; those of one thread ascend."""
     size_bytes: Int64Array = field(default_factory=_nothing)
     """Bytes that were copied or filled; 0 for a kernel."""
 
@@ -90,6 +90,8 @@ class AnnotationBatch:
     """On the backend's clock."""
     end_ns: Int64Array = field(default_factory=_nothing)
     """On the backend's clock."""
+    start_host_ns: Int64Array = field(default_factory=_nothing)
+    """The start by `Backend.host_time_ns`."""
     thread: Int64Array = field(default_factory=_nothing)
     """As in `CallBatch.thread`."""
     name: Int64Array = field(default_factory=_nothing)
@@ -131,8 +133,8 @@ class MemoryBatch:
     stream: Int64Array = field(default_factory=_nothing)
     """As in `WorkBatch`; int64."""
     name: Int64Array = field(default_factory=_nothing)
-    """Index into `Activities.names`: ``pool_used_bytes``, ``pool_reserved_bytes``, ``async_used_bytes``,
-    ``async_reserved_bytes``; int64."""
+    """Index into `Activities.names`: ``pool_used_bytes``, ``pool_reserved_bytes``, ``async_used_bytes``; int64. What a GPU's
+    streams held before the source was started is in none of them: CuPy and CUDA tell only of changes."""
     value: FloatArray = field(default_factory=lambda: np.empty(0, np.float64))
     """The bytes; float64."""
 
@@ -167,7 +169,11 @@ class StreamFacts(NamedTuple):
 
 
 class ActivitySource(Protocol):
-    """Collects what a device does. Every method may be called from any thread; none waits for the device."""
+    """Collects what a device does. Every method may be called from any thread.
+
+    `keep_up` and `drain` never wait for the device, but for a moment for a small kernel of their own. `start` and `stop` may
+    also measure what events cost, where the device is free.
+    """
 
     description: str
     """Where the records come from, for example ``"CUPTI 13.0"``."""
@@ -200,6 +206,11 @@ class ActivitySource(Protocol):
     @property
     def lost_reason(self) -> str:
         """Why nothing comes any more although nobody stopped it, for example that another tool took over; empty if not so."""
+        ...
+
+    @property
+    def complete_until_host_ns(self) -> int:
+        """The time by `Backend.host_time_ns` up to which nothing is missing: now, or before the moment at which it was lost."""
         ...
 
     @property

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.draw._deflate import deflate
-from gpustreamlab.draw._work import work_columns
+from gpustreamlab.draw._twins import wait_twins
+from gpustreamlab.draw._work import NO_WAIT, work_columns
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array
 
@@ -35,6 +36,7 @@ WORK_DEFAULTS: Mapping[str, int] = MappingProxyType(
         "work_lead_ns": 0,
         "work_tail_ns": 0,
         "work_count": 0,
+        "waited_name": NO_WAIT,
     }
 )
 """What a span has that tells nothing of device work. Where all spans have these values, they take no bytes."""
@@ -47,6 +49,7 @@ _WORK_KEYS = {
     "work_lead_ns": "workLead",
     "work_tail_ns": "workTail",
     "work_count": "workCount",
+    "waited_name": "waitedName",
 }
 
 _FROM_INDEX, _FROM_PREVIOUS, _FROM_RANK = range(3)
@@ -59,6 +62,10 @@ def _nothing() -> Int64Array:
 
 def _no_edges() -> Int64Array:
     return np.empty((0, 4), np.int64)
+
+
+def _no_places() -> Int64Array:
+    return np.empty((0, 2), np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,11 +109,20 @@ class SpanColumns:
     """From the end of the last work in it to its end; shape (n,), int64."""
     work_count: Int64Array = field(default_factory=_nothing)
     """How many kernels, copies and fills were launched in it; shape (n,), int64."""
+    waited_name: Int64Array = field(default_factory=_nothing)
+    """Of a call that blocked the host: code of the name of what it waited for, -1 where nothing is known of that; -2 for all
+    other spans; shape (n,), int64."""
     edges: Int64Array = field(default_factory=_no_edges)
     """Arrows: a time of the source in ns, its row, start of the target in ns, its row; shape (n_edges, 4), int64. The time
     is the end of what was waited for, and the start of a call that launched."""
     edge_kind: Int64Array = field(default_factory=_nothing)
     """Code of the `EdgeKind`; shape (n_edges,), int64; waits if left out."""
+    edge_place: Int64Array = field(default_factory=_no_places)
+    """The places of the spans at both ends: several may begin or end at one time; shape (n_edges, 2), int64; -1, not known, if
+    left out."""
+    edge_twin: Int64Array = field(default_factory=_nothing)
+    """Of a wait between two ranges: how many waits behind it the wait between the work in them comes; 0 for none, and if left
+    out; shape (n_edges,), int64."""
 
     def __post_init__(self) -> None:
         for name, value in WORK_DEFAULTS.items():
@@ -114,6 +130,10 @@ class SpanColumns:
                 object.__setattr__(self, name, np.full(len(self.row), value))
         if len(self.edge_kind) != len(self.edges):
             object.__setattr__(self, "edge_kind", np.zeros(len(self.edges), np.int64))
+        if len(self.edge_twin) != len(self.edges):
+            object.__setattr__(self, "edge_twin", np.zeros(len(self.edges), np.int64))
+        if len(self.edge_place) != len(self.edges):
+            object.__setattr__(self, "edge_place", np.full((len(self.edges), 2), -1))
         if len(self.count) != len(self.row):
             object.__setattr__(self, "count", np.ones(len(self.row), np.int64))
         if len(self.busy_ns) != len(self.row):
@@ -158,6 +178,8 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         place=np.arange(len(trace)) if order is None else order,
         edges=edges,
         edge_kind=edge_kind,
+        edge_twin=wait_twins(trace),
+        edge_place=np.stack((trace.edges.source, trace.edges.target), axis=1).astype(np.int64),
         **work,
     )
 
@@ -304,8 +326,12 @@ def _ranks_by_start(start_ns: Int64Array, place: Int64Array) -> Int64Array | Non
 
 def _pack_edges(columns: SpanColumns, parts: _Parts) -> Mapping[str, Spec]:
     x0_ns, source, x1_ns, target = columns.edges.T
+    source_place, target_place = columns.edge_place.T
     return {
         "kind": parts.add(columns.edge_kind),
+        "twin": parts.add(columns.edge_twin),
+        "sourcePlace": parts.add(np.diff(source_place, prepend=-1)),
+        "targetPlace": parts.add(target_place - source_place),
         "step": parts.add(np.diff(x0_ns, prepend=0)),
         "width": parts.add(x1_ns - x0_ns),
         "source": parts.add(source),

@@ -12,8 +12,8 @@ from gpustreamlab.analysis import (
     missing_facts,
     partition_warnings,
     source_facts,
-    stream_count,
 )
+from gpustreamlab.draw._extent import stream_extent, thread_count, used_stream_count
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import Trace, TraceMetadata
@@ -55,16 +55,15 @@ def plan_header(trace: Trace, *, finding: str = "", span_count: int | None = Non
     finding
         How much ran at once, see `finding_text`.
     span_count, width_ns
-        How many spans there are and how far they reach; None to take both from the trace's own spans.
+        How many spans there are, and how long from the first start to the last end on any stream; None to take both from the
+        trace's own spans.
     """
     meta = trace.metadata
     if width_ns is None:
-        width_ns = float(trace.end_ns.max() - trace.start_ns.min()) if len(trace) else 0.0
+        first_ns, last_ns = stream_extent(trace)
+        width_ns = float(last_ns - first_ns)
     span_count = len(trace) if span_count is None else span_count
-    streams = stream_count(trace)
-    threads = len(trace.lanes) - streams
-    counts = f"{_count(span_count, 'span')} in {_count(streams, 'stream')}"
-    counts += f" and {_count(threads, 'host thread')}" if threads else ""
+    counts = counts_text(trace, span_count)
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
         title=display_name(meta.title) if meta.title else "Timeline",
@@ -82,6 +81,13 @@ def plan_header(trace: Trace, *, finding: str = "", span_count: int | None = Non
         ),
         missing=(*missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
     )
+
+
+def counts_text(trace: Trace, span_count: int) -> str:
+    """Write how many spans there are, in how many streams and threads: "62 spans in 2 streams and 1 host thread"."""
+    threads = thread_count(trace)
+    where = _count(used_stream_count(trace), "stream") + (f" and {_count(threads, 'host thread')}" if threads else "")
+    return f"{_count(span_count, 'span')} in {where}"
 
 
 def tier_text(meta: TraceMetadata) -> str:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis import display_name
+from gpustreamlab.analysis import display_name, host_waits
 from gpustreamlab.draw._colours import CALL_STYLES, DARK_TEXT, NameStyle, PartitionStyle, call_class
 from gpustreamlab.draw._scene import Scene
 from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 LEGEND_PARTITIONS = 12
 """How many partitions the legend shows: the first."""
@@ -105,6 +105,8 @@ def _kind_entries(trace: Trace, scene: Scene) -> list[tuple[str, NameStyle]]:
 
 def _call_entries(trace: Trace) -> list[tuple[str, NameStyle]]:
     present = {call_class(trace.names[code]) for code in np.flatnonzero(np.bincount(trace.name)).tolist()}
+    if SPAN_KINDS.index(SpanKind.HOST) in trace.kind and len(host_waits(trace)):
+        present.add("synchronise")
     return [(f"call: {label}", style) for label, style in CALL_STYLES.items() if label in present]
 
 

@@ -13,9 +13,9 @@ from gpustreamlab.analysis import (
     counted_kinds,
     finding_text,
     span_rows,
-    stream_count,
 )
 from gpustreamlab.draw._columns import SpanColumns, columns_of
+from gpustreamlab.draw._extent import over_wall, used_stream_count
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._scene import Scene, plan_scene
 from gpustreamlab.model import Trace
@@ -49,12 +49,12 @@ def plan_picture(trace: Trace) -> Picture:
         scene = plan_scene(trace, rows)
         columns = columns_of(trace, codes, scene.zero_ns)
         counted, steps, result = counting.result()
-    finding = finding_text(result, lane_count=stream_count(trace), counted=counted)
+    finding = finding_text(result, lane_count=used_stream_count(trace), counted=counted)
     return Picture(
         trace=trace,
         columns=columns,
         scene=scene,
-        header=plan_header(trace, finding=finding, width_ns=scene.width_ns),
+        header=plan_header(trace, finding=finding),
         counted=counted,
         steps=steps,
     )
@@ -64,4 +64,4 @@ def _count(trace: Trace) -> tuple[tuple[SpanKind, ...], tuple[Int64Array, Int64A
     counted = counted_kinds(trace)
     edges_ns = busy_edges(trace, counted)
     steps = count_steps(edges_ns)
-    return counted, steps, concurrency(trace, edges_ns, steps)
+    return counted, steps, over_wall(trace, concurrency(trace, edges_ns, steps))

@@ -24,7 +24,7 @@ from gpustreamlab.draw._groups import (
 )
 from gpustreamlab.draw._marks import MARK_PX, Mark, mark_row_count, plan_marks
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace
-from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, LaneKind
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, LaneKind, SpanKind
 
 GROUP_PX = 22
 """Height of the line above the lanes of a partition, with its name and SMs."""
@@ -59,6 +59,10 @@ BAND_PX = 26
 CAPTURE_SLACK = 0.02
 """A capture that leaves out no more of the whole time than this, at its ends, has everything."""
 
+MEMORY_LABEL = "memory"
+"""What stands beside that strip."""
+
+_WORK_WORDS = {SpanKind.KERNEL: "kernels", SpanKind.COPY: "copies", SpanKind.FILL: "fills"}
 _LEAST_BORDER_PX = 56
 _LABEL_MARGIN_PX = 18
 
@@ -86,13 +90,19 @@ class LaneBox:
     label: str
     """The lane's name as it is shown."""
     detail: str
-    """Its priority, or nothing where that is ordinary."""
+    """Its priority, or nothing where that is ordinary: below the name, or behind it where there are rows of several sorts."""
     group: int
     """Place of its group, or -1 where there are no partitions."""
     parts: tuple[LanePart, ...] = ()
     """Its rows of ranges, of work and of memory, from the top; empty where all rows are of one sort."""
     is_host: bool = False
     """True for a thread of the host."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is written beside it, line by line: below its name there is room only where all rows are of one sort."""
+        names = (" · ".join(filter(None, (self.label, self.detail))),) if self.parts else (self.label, self.detail)
+        return (*names, *(part.label for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -220,6 +230,15 @@ def lane_detail(lane: Lane) -> str:
     return " · ".join(facts)
 
 
+def memory_lanes(trace: Trace) -> BoolArray:
+    """Tell which lanes have memory, but no spans; none of a trace without spans, as a live view has; shape (n_lanes,), bool."""
+    alone = np.zeros(len(trace.lanes), bool)
+    if len(trace):
+        alone[trace.counters.lane] = True
+        alone[trace.lane] = False
+    return alone
+
+
 def fit_label(text: str, characters: int = LABEL_CHARACTERS) -> str:
     """Cut a text in its middle until it is short and narrow enough to stand beside a lane."""
     limits = range(min(characters, max(2, len(text))), 1, -1)
@@ -265,6 +284,8 @@ class _Layers:
     """Height of each one's sub-rows; shape (2, n_lanes)."""
     memory_px: FloatArray
     """Height of the strip below them; shape (n_lanes,)."""
+    memory_alone: BoolArray
+    """Lanes that have nothing but that strip: nothing ran there; shape (n_lanes,), bool."""
 
     @property
     def bars_px(self) -> FloatArray:
@@ -284,9 +305,13 @@ def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, ma
     # Streams without a partition come first: then the only group is the host's.
     order = np.array([*sorted(set(range(lane_count)) - set(grouped)), *grouped], np.int64)
     layers = _plan_layers(trace, rows, groups)
-    details = [lane_detail(lane) for lane in trace.lanes]
+    details = [
+        MEMORY_LABEL if alone else lane_detail(lane) for lane, alone in zip(trace.lanes, layers.memory_alone, strict=True)
+    ]
+    labels = _part_labels(trace)
     inner_px = layers.bars_px.sum(axis=0) + layers.gap_px
-    outer_px = np.maximum(inner_px, _least_px(trace, details)) + layers.memory_px + LANE_GAP_PX
+    least_px = np.where(layers.memory_alone, 0.0, _least_px(trace, details))
+    outer_px = np.maximum(inner_px, least_px) + layers.memory_px + LANE_GAP_PX
     heads_px = np.zeros(lane_count)
     heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
     top, bottom = np.zeros(lane_count), np.zeros(lane_count)
@@ -303,7 +328,7 @@ def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, ma
             label=fit_label(lane.name),
             detail=details[place],
             group=int(group_of[place]),
-            parts=_lane_parts(lane, layers, place, float(bars_top[place])),
+            parts=_lane_parts(labels[place], layers, place, float(bars_top[place])),
             is_host=lane.kind is LaneKind.HOST,
         )
         for place, lane in enumerate(trace.lanes)
@@ -331,11 +356,14 @@ def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _
     shelves = np.where(end > 0, end - np.minimum(first, end), 0).reshape(2, lane_count)
     has_memory = np.zeros(lane_count, bool)
     has_memory[trace.counters.lane] = True
+    alone = memory_lanes(trace)
+    shelves[:, alone] = 0
     return _Layers(
         first_shelf=first.reshape(2, lane_count),
         shelves=shelves,
         row_px=_row_heights(trace, shelves, groups),
         memory_px=np.where(has_memory, float(MEMORY_PX), 0.0),
+        memory_alone=alone,
     )
 
 
@@ -354,18 +382,31 @@ def _row_heights(trace: Trace, shelves: Int64Array, groups: Sequence[LaneGroup])
     return heights
 
 
-def _lane_parts(lane: Lane, layers: _Layers, place: int, top: float) -> tuple[LanePart, ...]:
+def _part_labels(trace: Trace) -> list[tuple[str, str]]:
+    """Say of each lane what its two sorts of rows hold."""
+    labels = []
+    present = np.zeros((len(trace.lanes), len(SPAN_KINDS)), bool)
+    present[trace.lane, trace.kind] = True
+    for lane, kinds in zip(trace.lanes, present, strict=True):
+        words = [word for kind, word in _WORK_WORDS.items() if kinds[SPAN_KINDS.index(kind)]]
+        # Of a live view nobody knows here.
+        work = words[0] if len(words) == 1 else "work"
+        labels.append(("NVTX", "calls") if lane.kind is LaneKind.HOST else ("ranges", work))
+    return labels
+
+
+def _lane_parts(labels: tuple[str, str], layers: _Layers, place: int, top: float) -> tuple[LanePart, ...]:
     upper_px, lower_px = layers.bars_px[:, place].tolist()
     middle = top + upper_px + float(layers.gap_px[place])
     bottom, memory_px = middle + lower_px, float(layers.memory_px[place])
-    labels = ("NVTX", "calls") if lane.kind is LaneKind.HOST else ("ranges", "kernels")
-    memory = [LanePart(label="memory", top=bottom + LAYER_GAP_PX, bottom=bottom + memory_px)] if memory_px else []
+    memory = [LanePart(label=MEMORY_LABEL, top=bottom + LAYER_GAP_PX, bottom=bottom + memory_px)] if memory_px else []
+    if layers.memory_alone[place]:
+        return tuple(memory)
     if not (upper_px and lower_px):
         return (LanePart(label="", top=top, bottom=bottom), *memory) if memory else ()
-    detail = lane_detail(lane)
     return (
         LanePart(label=labels[0], top=top, bottom=top + upper_px),
-        LanePart(label=f"{detail} · {labels[1]}" if detail else labels[1], top=middle, bottom=bottom),
+        LanePart(label=labels[1], top=middle, bottom=bottom),
         *memory,
     )
 
@@ -376,7 +417,7 @@ def _row_borders(rows: RowTable, layers: _Layers, bars_top: FloatArray) -> tuple
     height_px = layers.row_px[layer, lane]
     begin = bars_top[lane] + np.where(layer > 0, layers.bars_px[0, lane] + layers.gap_px[lane], 0.0)
     middle = begin + (rows.shelf - layers.first_shelf[layer, lane] + 0.5) * height_px
-    half_px = (height_px - 2) / 2 * rows.share
+    half_px = np.where(layers.memory_alone[lane], 0.0, (height_px - 2) / 2 * rows.share)
     return middle - half_px, middle + half_px
 
 
@@ -398,7 +439,7 @@ def _group_boxes(groups: Sequence[LaneGroup], boxes: Sequence[LaneBox]) -> tuple
 
 
 def _border_px(boxes: Sequence[LaneBox], *, has_groups: bool) -> int:
-    texts = (text for box in boxes for text in (box.label, box.detail, *(part.label for part in box.parts)))
+    texts = (text for box in boxes for text in box.texts)
     widest_px = max((text_width_px(text) for text in texts), default=0.0)
     return int(max(_LEAST_BORDER_PX, widest_px) + _LABEL_MARGIN_PX) + (BAND_PX if has_groups else 0)
 

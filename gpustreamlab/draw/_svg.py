@@ -10,7 +10,7 @@ from html import escape
 import numpy as np
 
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
-from gpustreamlab.draw._colours import text_colour
+from gpustreamlab.draw._colours import CALL_STYLES, NameStyle, text_colour
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._hatches import hatch_fill, hatch_patterns
@@ -22,6 +22,7 @@ from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._scene import LaneBox, Scene, text_width_px
 from gpustreamlab.draw._svg_kernels import capture_shapes, memory_shapes, stray_shapes
 from gpustreamlab.draw._svg_plot import GRID, INK, PAPER, SOFT, STRIP_PX, WIDTH_PX, SVGPlot, svg_text
+from gpustreamlab.draw._work import NO_WAIT
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
 
@@ -159,7 +160,7 @@ def _lanes(scene: Scene, plot: SVGPlot, *, is_empty: bool) -> Iterator[str]:
             continue
         last_px = middle
         two = bool(box.detail) and bottom - top > 28 and len(box.parts) < 2
-        yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), box.label, "end", INK)
+        yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), box.label if two else box.texts[0], "end", INK)
         if two:
             yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
     if is_empty:
@@ -196,17 +197,17 @@ def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS
 def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     scene, columns = picture.scene, picture.columns
     rows, names, kinds = (column[items.pick].tolist() for column in (columns.row, columns.name, columns.kind))
+    styles = _item_styles(picture, items)
     x0, x1 = plot.x(items.left_ns).tolist(), plot.x(items.right_ns).tolist()
     shapes: dict[tuple[str, str, str], list[str]] = {}
     labels: dict[str, list[str]] = {}
     caps: dict[str, list[str]] = {}
     is_pale = scene.row_pale.tolist()
-    for row, name, kind, begin, end, count, alpha in zip(
-        rows, names, kinds, x0, x1, items.count.tolist(), _alphas(items, plot), strict=True
+    for row, name, kind, style, begin, end, count, alpha in zip(
+        rows, names, kinds, styles, x0, x1, items.count.tolist(), _alphas(items, plot), strict=True
     ):
         top = plot.y(float(scene.row_top[row]))
         height = max(LEAST_ROW_PX, float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y)
-        style = scene.styles[name]
         fill, hatch = scene.kind_fill[kind] or style.fill, scene.kind_hatch[kind] or style.hatch
         width = max(1.0, end - begin)
         is_wide = width >= LEAST_LINED_PX and count == 1
@@ -228,6 +229,13 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
         look = f'fill="{text_colour(fill)}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
         yield f'<g font-size="11" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
+
+
+def _item_styles(picture: Picture, items: Merged) -> list[NameStyle]:
+    """Return how each bar looks by its name; a call that blocked the host looks as those that are made to."""
+    columns, styles = picture.columns, [*picture.scene.styles, CALL_STYLES["synchronise"]]
+    code = np.where(columns.waited_name[items.pick] > NO_WAIT, len(styles) - 1, columns.name[items.pick])
+    return [styles[place] for place in code.tolist()]
 
 
 def _bar_shapes(shapes: Mapping[tuple[str, str, str], Sequence[str]]) -> Iterator[str]:
@@ -273,8 +281,9 @@ def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
 
 
 def _wait_edges(picture: Picture) -> Int64Array:
-    """Return the arrows of waits: those of launches are as many as kernels."""
-    edges: Int64Array = picture.columns.edges[picture.columns.edge_kind == 0]
+    """Return the arrows of waits: launches are as many as kernels, and ranges wait as the work in them does."""
+    columns = picture.columns
+    edges: Int64Array = columns.edges[(columns.edge_kind == 0) & (columns.edge_twin == 0)]
     return edges
 
 

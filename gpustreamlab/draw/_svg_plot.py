@@ -44,7 +44,7 @@ class SVGPlot:
     """
 
     def __init__(self, scene: Scene, top_px: float) -> None:
-        texts = [text for box in scene.lanes for text in (box.label, box.detail, *(part.label for part in box.parts))]
+        texts = [text for box in scene.lanes for text in box.texts]
         band_px = BAND_PX if scene.groups else 0
         self.left_px = band_px + min(220.0, 24 + max([40.0, *(text_width_px(text, 11) for text in texts)]))
         self.right_px = WIDTH_PX - 24.0  # half of the last time on the axis stands beyond it

@@ -69,7 +69,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "header": asdict(header) | {"missing": list(header.missing)},
         "names": [_shown(name) for name in trace.names],
         "name_styles": [[style.fill, style.hatch, style.text] for style in scene.styles],
-        "call_styles": [[label, style.fill, style.hatch] for label, style in CALL_STYLES.items()],
+        "call_styles": [[label, style.fill, style.hatch, style.text] for label, style in CALL_STYLES.items()],
         "details": detail_entries(trace.details),
         "capture": {"windows": [list(window) for window in scene.windows], "shown": scene.is_partly_captured},
         "memory": memory_entries(trace, scene),

@@ -15,18 +15,19 @@ from gpustreamlab.analysis import (
     capture_facts,
     concurrency,
     counted_kinds,
+    device_text,
     display_name,
     finding_text,
     format_ns,
     format_share,
-    headline,
     missing_facts,
     partition_warnings,
     source_facts,
-    stream_count,
     time_ticks,
 )
 from gpustreamlab.draw._ascii import can_write, write_ascii
+from gpustreamlab.draw._extent import over_wall, used_stream_count
+from gpustreamlab.draw._header import counts_text
 from gpustreamlab.draw._marks import plan_marks
 from gpustreamlab.draw._text_grid import choose_rows, plan_text_grid
 from gpustreamlab.draw._work import stray_facts
@@ -144,15 +145,20 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
     lines: list[Text] = []
     if len(trace):
         picture = _Picture(trace, width)
-        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}", width, "bold")
+        lines += _wrapped(f"{_headline(trace)}: {format_ns(picture.result.wall_ns)}", width, "bold")
         lines += picture.lines()
         lines += _wrapped(_finding(trace, picture.result), width)
     else:
-        lines += _wrapped(headline(trace), width, "bold")
+        lines += _wrapped(_headline(trace), width, "bold")
     lines += _wrapped(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]), width, "dim")
     for fact in [*missing_facts(trace.metadata), *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")
     return lines
+
+
+def _headline(trace: Trace) -> str:
+    title = f"{display_name(trace.metadata.title)}: timeline" if trace.metadata.title else "Timeline"
+    return f"{title} of {counts_text(trace, len(trace))} on {device_text(trace.metadata)}"
 
 
 class _Picture:
@@ -160,7 +166,7 @@ class _Picture:
 
     def __init__(self, trace: Trace, width: int) -> None:
         self._rows = choose_rows(trace)
-        self.result = concurrency(trace, self._rows.edges)
+        self.result = over_wall(trace, concurrency(trace, self._rows.edges))
         self._labels = [_ordered(display_name(trace.lanes[lane].name, 60)) for lane in self._rows.lanes]
         longest = max((_cells(label) for label in self._labels), default=0)
         self._trace, self._width = trace, width
@@ -307,7 +313,7 @@ def _at_most(count: int) -> str:
 
 
 def _finding(trace: Trace, result: Concurrency) -> str:
-    return finding_text(result, lane_count=stream_count(trace), counted=counted_kinds(trace)) or "No stream was ever busy."
+    return finding_text(result, lane_count=used_stream_count(trace), counted=counted_kinds(trace)) or "No stream was ever busy."
 
 
 def _ordered(text: str) -> str:

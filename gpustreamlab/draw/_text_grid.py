@@ -9,6 +9,7 @@ import numpy as np
 
 from gpustreamlab.analysis import busy_edges, counted_rows
 from gpustreamlab.draw._groups import LaneGroup, host_group, plan_groups
+from gpustreamlab.draw._scene import memory_lanes
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
 
@@ -94,8 +95,11 @@ def choose_rows(trace: Trace) -> TextRows:
     """Choose the lanes of a text timeline: at most `MAX_TEXT_LANES`, in the order in which they are drawn elsewhere too."""
     edges, host, planned = busy_edges(trace), host_group(trace), plan_groups(trace)
     threads = () if host is None else host.lanes
-    streams = tuple(lane for lane in range(len(trace.lanes)) if lane not in threads)
-    members = [(_group_label(group), group.lanes) for group in planned] or [("", streams)]
+    # A stream with memory alone has nothing to show here.
+    left_out = {*threads, *np.flatnonzero(memory_lanes(trace)).tolist()}
+    streams = tuple(lane for lane in range(len(trace.lanes)) if lane not in left_out)
+    members = [(_group_label(group), tuple(lane for lane in group.lanes if lane in streams)) for group in planned]
+    members = members or [("", streams)]
     drawn = list(edges)
     if host is not None:
         members.append((HOST_TITLE, threads))

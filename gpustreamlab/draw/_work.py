@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.analysis import display_name, strays
+from gpustreamlab.analysis import display_name, host_waits, strays
 from gpustreamlab.model import SPAN_KINDS, Trace, WorkDetail
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
 
@@ -17,6 +17,9 @@ WORK_KINDS = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
 
 DETAIL_CHARACTERS = 1_000
 """How many characters of a kernel's full name the viewer gets."""
+
+NO_WAIT = -2
+"""What stands for the name of what a call waited for where a span is no call that blocked the host; -1: for nothing known."""
 
 _CLIMB_LIMIT = 256
 
@@ -55,7 +58,8 @@ def work_columns(trace: Trace) -> Mapping[str, NDArray[Any]]:
     Returns
     -------
     mapping of str to ndarray, shape (n_spans,) each
-        ``detail``, ``size_bytes``, ``owner_name``, ``owner_lane``, ``work_lead_ns``, ``work_tail_ns``, ``work_count``.
+        ``detail``, ``size_bytes``, ``owner_name``, ``owner_lane``, ``work_lead_ns``, ``work_tail_ns``, ``work_count``,
+        ``waited_name``.
     """
     extra = trace.extra
     if trace.metadata.tier is not CaptureTier.KERNELS:
@@ -69,6 +73,10 @@ def work_columns(trace: Trace) -> Mapping[str, NDArray[Any]]:
         columns["work_lead_ns"] = np.where(is_holder, extra["work_start_ns"] - trace.start_ns, 0)
         columns["work_tail_ns"] = np.where(is_holder, trace.end_ns - extra["work_end_ns"], 0)
         columns["work_count"] = np.where(is_holder, extra["work_count"], 0)
+    if SPAN_KINDS.index(SpanKind.HOST) in trace.kind:
+        waits = host_waits(trace)
+        columns["waited_name"] = np.full(len(trace), NO_WAIT)
+        columns["waited_name"][waits.row] = waits.waited_name
     return columns
 
 

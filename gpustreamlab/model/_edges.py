@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpustreamlab.errors import TraceError
+from gpustreamlab.errors import OptionError, TraceError, nearest_hint
 from gpustreamlab.model._columns import freeze_column, require_codes, require_equal_lengths
 from gpustreamlab.typing import EdgeKind, Int8Array, Int64Array
 
@@ -36,6 +36,34 @@ class Edges:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def select(self, kind: EdgeKind | str) -> Edges:
+        """Return the edges of one kind.
+
+        Parameters
+        ----------
+        kind
+            An `EdgeKind`, or its text: ``"wait"`` or ``"launch"``.
+
+        Raises
+        ------
+        OptionError
+            If there is no such kind.
+
+        Examples
+        --------
+        >>> edges = Edges(source=[0, 2], target=[1, 3], kind=[0, 1])
+        >>> edges.select("launch").source.tolist()
+        [2]
+        """
+        try:
+            code = EDGE_KINDS.index(EdgeKind(kind))
+        except ValueError as error:
+            raise OptionError(
+                f"There is no kind of edge {kind!r}. {nearest_hint(str(kind), EDGE_KINDS)} Use trace.edges.select('wait')."
+            ) from error
+        found = np.flatnonzero(self.kind == code)
+        return Edges(source=self.source[found], target=self.target[found], kind=self.kind[found])
 
     def require_rows(self, span_count: int) -> None:
         """Raise `TraceError` where an edge points outside a trace of `span_count` spans."""

@@ -63,8 +63,9 @@ def adopt_by_annotations(rows: Mapping[str, Int64Array], parent: Int64Array) -> 
     found = find_innermost(intervals, rows["thread"][asking], at_ns[asking], itself=_places_among(asking, annotated))
     row = np.where(found >= 0, annotated[found], -1)
     known = parent[asking]
-    # Of an annotation and a range around the same moment, the one opened later is inside the other.
-    is_nearer = (row >= 0) & ((known < 0) | (rows["start_ns"][row] >= rows["queued_ns"][known]))
+    # A range that is around the annotation too was open when that began, and is no newer than the innermost one then.
+    is_around = ~is_launch[known] & (rows["parent"][asking] <= rows["parent"][row])
+    is_nearer = (row >= 0) & ((known < 0) | is_around)
     adopted = parent.copy()
     adopted[asking] = np.where(is_nearer, row, known)
     return adopted

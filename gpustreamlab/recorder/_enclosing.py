@@ -37,10 +37,6 @@ class ClosedRanges:
         """Keep ranges that a thread has closed."""
         self._log.append(dict(zip(_COLUMNS, _columns_of(rows, thread), strict=True)))
 
-    def clear(self) -> None:
-        """Forget them."""
-        self._log.clear()
-
     def intervals(self, first_ns: int, last_ns: int) -> Int64Array:
         """Return those that were open at some time in between: thread, opening, closing, number; shape (4, n)."""
         columns = self._log.read()

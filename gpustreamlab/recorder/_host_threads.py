@@ -9,9 +9,9 @@ import numpy as np
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.recorder._lanes import HOST_LANES, LaneTable
-from gpustreamlab.recorder._names import NameTable
 from gpustreamlab.recorder._ranges import ThreadState
 from gpustreamlab.recorder._texts import cut_text
+from gpustreamlab.recorder._thread_names import ThreadNames
 from gpustreamlab.typing import Int64Array
 
 KNOWN_THREADS = 4_096
@@ -29,7 +29,7 @@ class HostThreads:
         Codes of the names.
     """
 
-    def __init__(self, lanes: LaneTable, names: NameTable) -> None:
+    def __init__(self, lanes: LaneTable, names: ThreadNames) -> None:
         self._lanes = lanes
         self._names = names
         self._known: dict[int, str] = {}
@@ -37,17 +37,16 @@ class HostThreads:
 
     def look(self, states: Iterable[ThreadState]) -> None:
         """Learn the names of the threads that live."""
-        texts = self._names.texts
         for state in states:
-            self._learn(state.ident, texts[state.thread])
+            self._learn(state.ident, state.name)
         for thread in threading.enumerate():
             if thread.ident is not None:
                 self._learn(thread.ident & 0xFFFF_FFFF, cut_text(thread.name))
 
     def codes(self, thread: Int64Array) -> Int64Array:
-        """Return the code of each thread's name."""
+        """Return the code of each thread."""
         idents, place = distinct(thread)
-        return np.array([self._names.code(self._name(ident)) for ident in idents.tolist()], np.int64)[place]
+        return np.array([self._names.code(ident, self._name(ident)) for ident in idents.tolist()], np.int64)[place]
 
     def lanes(self, thread: Int64Array) -> Int64Array:
         """Return the index of each thread's lane, made on first use."""

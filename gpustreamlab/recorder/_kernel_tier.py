@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
-import numpy as np
-
 from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Counters, WorkDetail
@@ -17,6 +15,7 @@ from gpustreamlab.recorder._host_threads import HostThreads
 from gpustreamlab.recorder._lanes import LaneTable
 from gpustreamlab.recorder._names import NameTable
 from gpustreamlab.recorder._ranges import RecordedLane, ThreadState
+from gpustreamlab.recorder._thread_names import ThreadNames
 from gpustreamlab.recorder._trace_work import WorkTables
 from gpustreamlab.recorder._windows import CaptureWindows
 from gpustreamlab.recorder._work import Columns, FindRanges, WorkReader
@@ -24,11 +23,11 @@ from gpustreamlab.typing import Int64Array
 
 _log = logging.getLogger(__name__)
 
-_LOOK_BACK_NS = 10_000_000_000
-
 
 class KernelTier:
     """Takes what a source of activities tells, in batches.
+
+    Work that was launched while kernels were captured may end, and be told of, after `stop`: it is taken until `finish`.
 
     Whatever goes wrong here ends the capture, and nothing else.
 
@@ -40,6 +39,8 @@ class KernelTier:
         Makes questions cost no virtual time.
     names, threads, lanes
         The recorder's tables.
+    thread_states
+        Returns what the threads that live have open.
     find_ranges
         Finds the range around each call.
     store
@@ -52,13 +53,15 @@ class KernelTier:
         observing: Callable[[], AbstractContextManager[None]],
         *,
         names: NameTable,
-        threads: NameTable,
+        threads: ThreadNames,
         lanes: LaneTable,
+        thread_states: Callable[[], Iterable[ThreadState]],
         find_ranges: FindRanges,
         store: Callable[[Sequence[Columns]], None],
     ) -> None:
         self._backend = backend
         self._observing = observing
+        self._thread_states = thread_states
         self._find_ranges = find_ranges
         self._store = store
         self._threads = HostThreads(lanes, threads)
@@ -70,10 +73,15 @@ class KernelTier:
         self._tell_loss: Callable[[str], object] = bool
         self._dropped_before = 0
         self._dropped_base = 0
+        self._taken_ns = 0
         self.windows = CaptureWindows()
         """When kernels were captured."""
         self.closed = ClosedRanges()
-        """Ranges that launches are looked up in."""
+        """Ranges that launches are looked up in. Replaced, never emptied: another thread may be in the middle of it."""
+        self.is_awaiting = False
+        """True while work may be told of: from before the start until `finish`. As long ranges go to `closed`."""
+        self.stop_count = 0
+        """How often capturing has ended."""
         self.keeps_calls = True
         """Whether calls of the host get rows."""
         self.description = ""
@@ -116,37 +124,45 @@ class KernelTier:
                 self.take()
                 self.keeps_calls = keeps_calls
                 return
-            source.start()
-            if source is not self._source:
+            if self._source is not None and self._source is not source:
+                self._take_rest()
                 self._forget_source()
+            self._start_source(source)
+            if self._source is None:
                 self._source, self._dropped_base = source, source.dropped_count
             self._tell_loss, self.keeps_calls = tell_loss, keeps_calls
             self.description, self.note = source.description, ""
-            self.windows.open(self._now_ns())
+            self._taken_ns = self._now_ns()
+            self.windows.open(self._taken_ns)
             self.edit_count += 1
             for recorded in sorted(find_lanes(), key=lambda lane: not lane.is_retired):
                 self.note_stream(recorded)
 
     def stop(self) -> None:
-        """Capture no more kernels, and take what was captured. Idempotent."""
+        """Capture no more kernels, and take what is complete; `take` goes on to take the rest. Idempotent."""
         with delayed_interrupts(), self._lock:
-            self._close_window()
-            if self._source is not None:
-                self._source.stop()
-                self.take(is_last=True)
-            self.closed.clear()
+            if self.is_on:
+                self._stop_source()
+                self.take(is_complete=False)
+
+    def finish(self, stop_count: int) -> None:
+        """Take the rest of what was captured, where it was stopped before the device was idle, that is at this `stop_count`."""
+        with delayed_interrupts(), self._lock:
+            if self.is_awaiting and not self.is_on and self.stop_count == stop_count:
+                self._take_rest()
 
     def end(self) -> None:
-        """Stop, and forget the source, which stays its owner's."""
+        """Stop, take the rest, and forget the source, which stays its owner's."""
         with delayed_interrupts(), self._lock:
-            self.stop()
+            self._stop_source()
+            self._take_rest()
             self._forget_source()
 
     def abandon(self) -> None:
         """Forget the source without a word to it: it is of the process that this one was forked from."""
         self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
         self._source = None
-        self._is_taking = False
+        self._is_taking = self.is_awaiting = False
         self.windows.close(0)
 
     def note_stream(self, recorded: RecordedLane) -> None:
@@ -160,10 +176,6 @@ class KernelTier:
             self._reader.keys.note(key, lane=recorded.index, partition=recorded.partition, from_ns=self._now_ns())
         except Exception as error:  # noqa: BLE001 - logged; the stream's work then has a lane of its own
             _log.warning("Kernels of stream %r cannot be told from those of others: %s", recorded.name, error)
-
-    def look_at_threads(self, states: Iterable[ThreadState]) -> None:
-        """Learn the names of the threads that live."""
-        self._threads.look(states)
 
     def take(self, *, is_last: bool = False, is_complete: bool = True) -> None:
         """Take what the source tells, and store it. Never waits for the device; after a failure the capture is off.
@@ -232,36 +244,67 @@ class KernelTier:
         """Take and store a batch; return why there will be no more, or nothing."""
         try:
             with self._observing():
+                asked_ns = self._now_ns()
                 activities = source.drain(is_last=is_last)
+                if len(activities.calls) or len(activities.annotations):
+                    self._threads.look(self._thread_states())
                 blocks = self._reader.read(
                     activities,
                     source,
                     self._find_ranges,
-                    self._to_host_ns,
                     with_calls=self.keeps_calls,
                     is_complete=is_complete or is_last,
                 )
             self._store(blocks)
             self.error_ns = max(self.error_ns, source.error_ns)
+            self._taken_ns = asked_ns
             lost = source.lost_reason if self.is_on else ""
         except Exception as error:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
             _log.debug("Activities could not be read", exc_info=True)
-            self._close_window()
+            self._close_window(self._taken_ns)
             self._forget_source()
             source.stop()
             return f"{type(error).__name__}: {error}"
         return lost
 
     def _lose(self, reason: str) -> None:
-        self._close_window()
+        self._stop_source()
         self.note = f"Kernels are not captured any more. {reason}"
-        if self._source is not None:
-            self._source.stop()
-        self.closed.clear()
+        self._let_go()
 
-    def _close_window(self) -> None:
+    def _start_source(self, source: ActivitySource) -> None:
+        was_awaiting, self.is_awaiting = self.is_awaiting, True  # a range may end before the start returns
+        try:
+            source.start()
+        except BaseException:
+            self.is_awaiting = was_awaiting
+            raise
+
+    def _stop_source(self) -> None:
+        if self._source is not None:
+            self._close_window(self._complete_until_ns(self._source))
+            self._source.stop()
+
+    def _take_rest(self) -> None:
+        self.take(is_last=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget what late work is looked up in."""
+        self.is_awaiting = False
+        self.closed = ClosedRanges()
+        self._reader.forget_calls()
+
+    def _complete_until_ns(self, source: ActivitySource) -> int:
+        """Return until when everything is told of: now, or where the source has lost the device, when it saw it last."""
+        with self._observing():
+            now_ns = self._now_ns()
+            return min(now_ns, self._backend.host_to_clock_ns(source.complete_until_host_ns)) if source.lost_reason else now_ns
+
+    def _close_window(self, at_ns: int) -> None:
         if self.is_on:
-            self.windows.close(self._now_ns())
+            self.windows.close(at_ns)
+            self.stop_count += 1
             self._reader.counters.settle()
             self.edit_count += 1
 
@@ -273,13 +316,3 @@ class KernelTier:
     def _now_ns(self) -> int:
         with self._observing():
             return self._backend.host_to_clock_ns(self._backend.host_time_ns())
-
-    def _to_host_ns(self, time_ns: Int64Array) -> Int64Array:
-        """Put times of the backend's clock on the host's, near now."""
-        if not len(time_ns):
-            return time_ns
-        to_clock_ns = self._backend.host_to_clock_ns
-        host_ns = self._backend.host_time_ns()
-        now_ns, before_ns = to_clock_ns(host_ns), to_clock_ns(host_ns - _LOOK_BACK_NS)
-        rate = _LOOK_BACK_NS / max(1, now_ns - before_ns)
-        return host_ns + np.round((time_ns - now_ns) * rate).astype(np.int64)

@@ -32,11 +32,11 @@ class Launches:
         self._rows = rows[:, np.argsort(rows[0], kind="stable")]
 
     def find(self, correlation: Int64Array) -> Int64Array:
-        """Return the row of each call, or -1; for `take`."""
+        """Return the row of each call, or -1; for `take`. Of two calls of one number the later one counts."""
         known = self._rows[0]
         if not len(known):
             return np.full(len(correlation), -1, np.int64)
-        at = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
+        at = np.maximum(np.searchsorted(known, correlation, side="right") - 1, 0)
         return np.where((known[at] == correlation) & (correlation != 0), at, -1)
 
     def take(self, row: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -50,4 +50,9 @@ class Launches:
     def trim(self) -> None:
         """Forget the oldest calls beyond the limit."""
         if len(self) > self._limit:
-            self._rows = self._rows[:, -self._limit :].copy()
+            newest = np.argpartition(self._rows[1], -self._limit)[-self._limit :]
+            self._rows = self._rows[:, np.sort(newest)]
+
+    def clear(self) -> None:
+        """Forget all calls: the numbers of those to come may begin anew."""
+        self._rows = self._rows[:, :0]

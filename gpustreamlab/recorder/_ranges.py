@@ -14,11 +14,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
+from gpustreamlab.recorder._texts import cut_text
 
 if TYPE_CHECKING:
     from gpustreamlab.backends import BackendStream
     from gpustreamlab.model import Lane
     from gpustreamlab.recorder._recorder import Recorder
+    from gpustreamlab.recorder._thread_names import ThreadNames
 
 _log = logging.getLogger(__name__)
 
@@ -122,13 +124,15 @@ class RecordedLane:
 class ThreadState:
     """What one thread has open and selected."""
 
-    __slots__ = ("__weakref__", "ident", "open_ranges", "selections", "thread", "writer", "writers")
+    __slots__ = ("__weakref__", "ident", "name", "open_ranges", "selections", "thread", "writer", "writers")
 
-    def __init__(self, thread: int) -> None:
-        self.thread = thread
-        """Code of the thread's name."""
+    def __init__(self, threads: ThreadNames) -> None:
         self.ident = threading.get_ident() & 0xFFFF_FFFF
         """The thread as activities number it."""
+        self.name = cut_text(threading.current_thread().name)
+        """Its name."""
+        self.thread = threads.code(self.ident, self.name)
+        """Its code."""
         self.open_ranges: list[OpenEntry] = [NOTHING_OPEN]
         """`NOTHING_OPEN`, then the open ranges, innermost last."""
         self.writer: LaneWriter | None = None

@@ -37,7 +37,8 @@ from gpustreamlab.recorder._ranges import (
     ThreadState,
 )
 from gpustreamlab.recorder._snapshot import build_trace
-from gpustreamlab.recorder._texts import MAX_LABEL_LENGTH, cut_text, plain_text
+from gpustreamlab.recorder._texts import MAX_LABEL_LENGTH, cut_text
+from gpustreamlab.recorder._thread_names import ThreadNames
 from gpustreamlab.recorder._trace_work import NO_WORK, WorkTables
 from gpustreamlab.recorder._unfinished import Blame, Unfinished, find_unfinished
 from gpustreamlab.typing import CaptureTier, Int64Array, MarkerKind
@@ -57,7 +58,7 @@ KEPT_RANGES = 4_096
 NAME_LIMIT = 65_536
 """Different range names told apart in one session."""
 THREAD_LIMIT = 4_096
-"""Different thread names told apart in one session."""
+"""Different threads told apart in one session."""
 
 
 class Recorder:
@@ -88,7 +89,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._is_collecting = False
         self._names = NameTable(NAME_LIMIT)
-        self._threads = NameTable(THREAD_LIMIT)
+        self._threads = ThreadNames(THREAD_LIMIT)
         self._places = Places()
         self._lanes = LaneTable()
         self._states: WeakSet[ThreadState] = WeakSet()
@@ -116,6 +117,7 @@ class Recorder:
             names=self._names,
             threads=self._threads,
             lanes=self._lanes,
+            thread_states=self._thread_states,
             find_ranges=self._find_ranges,
             store=self._store,
         )
@@ -190,7 +192,7 @@ class Recorder:
         try:
             state: ThreadState = self.local.state
         except AttributeError:
-            state = self.local.state = ThreadState(self._threads.code(plain_text(threading.current_thread().name)))
+            state = self.local.state = ThreadState(self._threads)
             with self._lock:
                 self._states.add(state)
         return state
@@ -291,6 +293,13 @@ class Recorder:
                     self._collect_lane(lane)
             finally:
                 self._is_collecting = False
+
+    def synchronize(self) -> None:
+        """Block the host until the device is idle; then every closed range, and all work that was captured, can be read."""
+        stop_count = self._kernels.stop_count
+        self._backend.synchronize()
+        self.collect()
+        self._kernels.finish(stop_count)
 
     def drain(self, cursor: int) -> Drained:
         """Collect, then return the spans appended since the cursor; start with 0."""
@@ -465,12 +474,17 @@ class Recorder:
         self._kernels.start(source, lambda: tuple(self._recorded), keeps_calls=keeps_calls, tell_loss=tell_loss)
 
     def stop_capture(self) -> None:
-        """Capture no more kernels. Those that still run may come into the trace later, or be missing. Idempotent."""
+        """Capture no more kernels. Those that still run come into the trace when they have ended. Idempotent."""
         self._kernels.stop()
 
     def end_capture(self) -> None:
         """Stop, take what is left, and forget the source: it can then be closed."""
         self._kernels.end()
+
+    @property
+    def is_awaiting_work(self) -> bool:
+        """True while work that was captured may still run."""
+        return self._kernels.is_awaiting
 
     @property
     def is_capturing(self) -> bool:
@@ -499,9 +513,11 @@ class Recorder:
 
     def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         with self._lock:
-            states = tuple(self._states)
-            self._kernels.look_at_threads(states)
-            return find_enclosing_ranges(self._kernels.closed, states, self._recorded, thread, at_host_ns)
+            return find_enclosing_ranges(self._kernels.closed, tuple(self._states), self._recorded, thread, at_host_ns)
+
+    def _thread_states(self) -> tuple[ThreadState, ...]:
+        with self._lock:
+            return tuple(self._states)
 
     def _store(self, blocks: Sequence[Mapping[str, Int64Array]]) -> None:
         with self._lock:
@@ -552,7 +568,7 @@ class Recorder:
             ended = self._count_ended(writer.finished)
             if ended:
                 rows = writer.finished[:ended]
-                if self._kernels.is_on:
+                if self._kernels.is_awaiting:
                     self._kernels.closed.append(rows, writer.ident)  # twice is as good as once
                 self._append_rows(lane, rows, [writer.thread] * ended)
                 # Between these two lines no interrupt can come: a row is either waiting or in the buffer.

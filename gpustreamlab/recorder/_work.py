@@ -78,7 +78,6 @@ class WorkReader:
         activities: Activities,
         source: ActivitySource,
         find_ranges: FindRanges,
-        to_host_ns: Callable[[Int64Array], Int64Array],
         *,
         with_calls: bool,
         is_complete: bool,
@@ -90,9 +89,7 @@ class WorkReader:
         source
             Tells of streams that are not known.
         find_ranges
-            Finds the range around each call.
-        to_host_ns
-            Puts times of the backend's clock on the host's.
+            Finds the range around each call and annotation.
         with_calls
             Whether calls get rows.
         is_complete
@@ -100,7 +97,7 @@ class WorkReader:
         """
         codes = np.array([self._names.code(cut_text(name)) for name in activities.names], np.int64)
         blocks = [
-            self._read_annotations(activities.annotations, codes, find_ranges, to_host_ns),
+            self._read_annotations(activities.annotations, codes, find_ranges),
             *self._read_calls(activities.calls, codes, find_ranges, with_calls=with_calls),
             self._read_work(activities, codes, source, is_complete=is_complete),
         ]
@@ -114,6 +111,10 @@ class WorkReader:
         self.counters.clear()
         self.dependencies.clear()
         self.refused_count = 0
+
+    def forget_calls(self) -> None:
+        """Forget which calls were made: no work of theirs is to come."""
+        self._launches.clear()
 
     def _read_calls(self, batch: CallBatch, names: Int64Array, find_ranges: FindRanges, *, with_calls: bool) -> list[Columns]:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
@@ -139,13 +140,7 @@ class WorkReader:
         }
         return [self._finish(row)]
 
-    def _read_annotations(
-        self,
-        batch: AnnotationBatch,
-        names: Int64Array,
-        find_ranges: FindRanges,
-        to_host_ns: Callable[[Int64Array], Int64Array],
-    ) -> Columns:
+    def _read_annotations(self, batch: AnnotationBatch, names: Int64Array, find_ranges: FindRanges) -> Columns:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
         told = self._keep(_columns_of(batch), is_good)
         row = {
@@ -155,7 +150,7 @@ class WorkReader:
             "lane": self._threads.lanes(told["thread"]),
             "name": names[told["name"]],
             "kind": np.full(len(told["name"]), ANNOTATION_CODE, np.int64),
-            "parent": find_ranges(told["thread"], to_host_ns(told["start_ns"])),
+            "parent": find_ranges(told["thread"], told["start_host_ns"]),
             "thread": self._threads.codes(told["thread"]),
         }
         return self._finish(row)

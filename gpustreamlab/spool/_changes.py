@@ -96,7 +96,10 @@ def read_changes(
 
 def limit_batch(recorder: Recorder, known: Progress, limit_bytes: int) -> Batch:
     """Return a batch that says that nothing more is written, for lack of room."""
-    return Batch(no_rows(), _state_facts(recorder, known, is_last=False) | {"limit_bytes": limit_bytes})
+    facts = _state_facts(recorder, known, is_last=False) | {"limit_bytes": limit_bytes}
+    if not known.tables:  # without them, nothing could be read of a file in which this stands alone
+        facts["tables"] = {"metadata": dataclasses.asdict(recorder.tables().metadata)}
+    return Batch(no_rows(), facts)
 
 
 def end_batch(recorder: Recorder, known: Progress) -> Batch:

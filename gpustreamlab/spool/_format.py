@@ -57,8 +57,10 @@ class BatchEncoder:
         # One thread: the cores are the user's.
         options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", COMPRESSION_LEVEL), use_threads=False)
         self._writer = pa.ipc.RecordBatchStreamWriter(self._sink, self._schema, options=options)
-        self.head = self._sink.take()
-        """What stands before the first batch; empty where the stream writes it with the first batch."""
+        # The first batch that is written brings the schema along: this one, so that no batch that counts does.
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=self._schema))
+        self.head = self._schema.serialize().to_pybytes()
+        """What stands before the first batch that is written."""
 
     def encode(self, batch: Batch) -> bytes:
         """Return the bytes of a batch."""

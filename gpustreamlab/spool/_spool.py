@@ -143,13 +143,14 @@ class Spool:
 
     def _write(self, batch: Batch) -> bool:
         with delayed_interrupts():  # half a batch in the encoder would stand before the next one
-            data = self._encoder.encode(batch)
+            data = self._with_head(self._encoder.encode(batch))
         try:
             if self._file.is_gone:
                 self._give_up(SpoolState.REMOVED, "the file was removed")
                 return False
             if self.size_bytes + len(data) > self.limit_bytes - RESERVED_BYTES:
-                self._append(limit_batch(self._recorder, self._progress, self.limit_bytes))
+                said = limit_batch(self._recorder, self._progress, self.limit_bytes)  # room is kept for it
+                self._file.append(self._with_head(self._encoder.encode(said)))
                 self._give_up(SpoolState.FULL, f"it has reached spool_limit_bytes={self.limit_bytes:,}")
                 return False
             self._file.append(data)
@@ -164,16 +165,15 @@ class Spool:
     def _write_end(self) -> None:
         if self._state in _ALIVE:
             self._write_changes(is_last=True)
-        if self._state is SpoolState.FULL:
-            self._append(end_batch(self._recorder, self._progress))
-        if self._state in {SpoolState.WRITING, SpoolState.FULL}:
-            with contextlib.suppress(OSError):
-                self._file.append(self._encoder.end())
-
-    def _append(self, batch: Batch) -> None:
-        """Append a batch for which room is kept."""
         with contextlib.suppress(OSError):
-            self._file.append(self._encoder.encode(batch))
+            if self._state is SpoolState.FULL:
+                self._file.append(self._encoder.encode(end_batch(self._recorder, self._progress)))  # likewise
+            if self._state in {SpoolState.WRITING, SpoolState.FULL}:
+                self._file.append(self._with_head(self._encoder.end()))
+
+    def _with_head(self, data: bytes) -> bytes:
+        """Put the head before what is the first that the file holds: what failed to be written took none with it."""
+        return data if self.size_bytes else self._encoder.head + data
 
     def _give_up(self, state: SpoolState, why: str) -> None:
         """Note why nothing is written, and warn the first time."""

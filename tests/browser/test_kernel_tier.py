@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.draw._columns import WORK_DEFAULTS, columns_of
+from gpustreamlab.model import WorkDetail
 from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
 from tests.helpers.kernel_traces import MS, US, kernel_trace, make_kernel_trace
 from tests.helpers.reader import open_readers
@@ -71,6 +72,69 @@ def test_tip_of_a_synchronisation_says_that_the_host_waits(read):
     assert facts["call"] == "synchronise: the host waits for the device"
     assert facts["thread"] == "host: MainThread"
     assert "partition" not in facts
+
+
+def blocking_copy_trace():
+    """Calls that start in one ns; and a copy into pageable memory, which waits for the kernel in front of it."""
+    into = WorkDetail(full_name="device memory to pageable host memory")
+    return make_kernel_trace(
+        [
+            ("host: MainThread", "cudaMalloc", 100, 100, {"kind": "host"}),
+            ("host: MainThread", "cudaLaunchKernel", 100, 4_100, {"kind": "host"}),
+            ("a", "sum", 4_000, 490_000),
+            ("host: MainThread", "cudaMemcpyAsync", 20_000, 501_000, {"kind": "host"}),
+            ("a", "memcpy DtoH", 490_000, 500_500, {"kind": "copy", "detail": into, "size_bytes": 64}),
+        ],
+        edges=[(1, 2, "launch"), (3, 4, "launch")],
+    )
+
+
+def test_rows_of_work_are_called_after_what_came(read):
+    reader = read(kernel_trace())
+    names = [lane["name"] for lane in reader.js("w.tables.lanes")]
+    words = dict(zip(names, reader.js("w.tables.lanes.map((_, lane) => gpustreamlab.workWord(w, lane))"), strict=True))
+    assert (words["prefill"], words["copies"], words["decode"]) == ("kernels", "copies", "work")
+
+
+def test_tip_of_a_blocking_copy_says_how_long_and_for_what(read):
+    reader = read(blocking_copy_trace())
+    reader.hover("cudaMemcpyAsync")
+    facts = tip_facts(reader)
+    assert facts["call"] == "launch: the host waits for the device"
+    assert facts["blocked"] == "481 µs, for sum"
+    reader.hover("cudaLaunchKernel")
+    assert "blocked" not in tip_facts(reader)
+
+
+def test_a_blocking_copy_looks_as_a_synchronisation(read):
+    reader = read(blocking_copy_trace())
+    looks = reader.js(
+        """s.rows.flatMap(row => [...row.name.slice(0, row.length)].map((name, index) => {
+          const {looks} = v.painter
+          return [w.tables.names[name], looks.fills[looks.fill(looks.name(row, index), row.kind[index])]]
+        })).filter(([name]) => name.startsWith("cuda"))"""
+    )
+    styles = {label: fill for label, fill, *_ in reader.js("w.tables.call_styles")}
+    assert dict(looks) == {
+        "cudaMalloc": styles["memory"], "cudaLaunchKernel": styles["launch"], "cudaMemcpyAsync": styles["synchronise"],
+    }  # fmt: skip
+    # No name stands for it in the legend: its colour is explained there, and nothing is to click.
+    assert reader.page.locator(".gsl-legend span.gsl-chip").all_text_contents() == ["synchronise"]
+
+
+def test_of_calls_that_start_together_the_one_that_launched_is_named(read):
+    reader = read(blocking_copy_trace())
+    reader.click("sum")
+    details = reader.page.locator(".gsl-details")
+    details.get_by_role("button", name="cudaLaunchKernel on host: MainThread · called 3.90 µs before this started").click()
+    reader.settle()
+    assert reader.pinned()[0] == "cudaLaunchKernel"
+    assert "Launched" in details.inner_text()
+    row, index = reader.find("cudaMalloc")
+    reader.js("w.set('pinned', {row: argument[0], index: argument[1]})", [row, index])
+    reader.settle()
+    assert reader.pinned()[0] == "cudaMalloc"
+    assert "Launched" not in details.inner_text()
 
 
 def test_tip_of_a_stray_says_which_stream_was_selected(read):
@@ -186,6 +250,95 @@ def test_threads_of_the_host_are_in_no_totals(read):
     assert lanes == ["prefill", "decode", "copies", "torch stream 13", "stream 21"]
 
 
+ARROWS = """(() => { let heads = 0; const plain = Path2D.prototype.closePath
+  Path2D.prototype.closePath = function () { heads++; plain.call(this) }
+  gpustreamlab.paintEdges(document.createElement("canvas").getContext("2d"), v.painter)
+  Path2D.prototype.closePath = plain; return heads })()"""
+
+
+def test_a_wait_is_drawn_once_between_work_or_between_ranges_where_work_is_hidden(read):
+    reader = read(kernel_trace())
+    # One of each step: the upload of the batch holds up its matrix product.
+    assert (reader.js("s.edges.length"), reader.js(ARROWS)) == (8, 4)
+    for label in ("kernel", "copy"):
+        reader.page.locator(".gsl-legend .gsl-chip").get_by_text(label, exact=True).click()
+        reader.settle()
+        assert reader.js(ARROWS) == 4
+    reader.page.locator(".gsl-legend .gsl-chip").get_by_text("range", exact=True).click()
+    reader.settle()
+    assert reader.js(ARROWS) == 0
+
+
+def test_of_many_arrows_some_are_drawn_until_there_is_room(read):
+    count = 400
+    spans = [(lane, "x", 100 * k + at, 100 * k + at + 20) for k in range(count) for lane, at in (("a", 0), ("b", 40))]
+    reader = read(make_kernel_trace(spans, edges=[(2 * k, 2 * k + 1) for k in range(count)]))
+    drawn = reader.js(ARROWS)
+    assert 20 <= drawn <= 60
+    assert reader.js("v.painter.hiddenEdges") == count - drawn
+    reader.js("w.setRange(0, 3_000)")
+    reader.settle()
+    assert reader.js(ARROWS) == 30
+
+
+@pytest.mark.parametrize("count", [3_000, 100_000])
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_even_kernels_have_no_stripes(read, count, ratio):
+    reader = read(
+        make_kernel_trace([("a", "spin", 4_000 * k, 4_000 * k + 1_000) for k in range(count)]), device_scale_factor=ratio
+    )
+    colours = reader.js(
+        """(() => {
+          const {primary: {canvas}, pixel_ratio: ratio} = v.plotView.canvas_view, {top, bottom} = w.tables.rows[0]
+          const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
+          const ctx = copy.getContext("2d", {willReadFrequently: true})
+          ctx.drawImage(canvas, 0, 0)
+          const [left, right] = [s.firstNs, s.lastNs].map(time => Math.round(w.pxAt(time) * ratio))
+          const y = Math.round(w.yAt((top + bottom) / 2) * ratio), {data} = ctx.getImageData(left + 8, y, right - left - 16, 1)
+          return [...new Set(Array.from({length: data.length / 4}, (_, px) => [...data.slice(4 * px, 4 * px + 3)].join()))]
+        })()"""
+    )
+    assert len(colours) == 1
+
+
+def test_kinds_have_a_swatch_each(read):
+    reader = read(kernel_trace())
+    found = reader.js(
+        """[...document.querySelectorAll('.gsl-legend [data-entry^="hiddenKinds"]')].map(chip => [chip.textContent.trim(),
+        chip.querySelectorAll('.gsl-swatch').length, chip.querySelectorAll('.gsl-pale').length])"""
+    )
+    assert found == [["range", 1, 1], ["kernel", 1, 0], ["copy", 1, 0], ["fill", 1, 0], ["NVTX", 1, 1]]
+
+
+def test_rates_are_written_as_plain_numbers(read):
+    reader = read(kernel_trace())
+    rates = reader.js("[4250, 60.31, 0.9996, 0.012, 2e-7].map(gpustreamlab.formatSpeed)")
+    assert rates == ["4,250 GB/s", "60.3 GB/s", "1.00 GB/s", "12.0 MB/s", "0.20 kB/s"]
+
+
+def test_what_is_not_known_of_a_launch_is_left_out(read):
+    detail = WorkDetail(full_name="simulated::matmul", grid=(64, 1, 1), block=(0, 0, 0))
+    reader = read(make_kernel_trace([("a", "matmul", 0, 900, {"detail": detail})]))
+    reader.hover("matmul")
+    facts = tip_facts(reader)
+    assert facts["grid"] == "64 blocks"
+    assert not {"registers", "shared"} & set(facts)
+
+
+def test_totals_are_of_the_time_of_the_streams_and_count_what_is_busy(read):
+    reader = read(kernel_trace())
+    reader.press("Escape", "t")
+    facts = reader.page.locator(".gsl-selection header").inner_text()
+    assert "5 streams and 2 host threads" in facts
+    first, last = reader.js("(({start, end}) => [start, end])(w.streamExtent())")
+    assert reader.js("[w.selection.start, w.selection.end]") == [first, last]
+    header = reader.page.locator("body > header, header").first.inner_text()
+    assert reader.js("formatNs(argument)".replace("formatNs", "gpustreamlab.formatNs"), last - first) in header
+    cells = reader.page.locator(".gsl-selection table").first.locator("tbody tr").first.locator("th, td").all_text_contents()
+    # The range of each step is not among its 3 kernels, of which the last step has one more.
+    assert (cells[0], cells[-1]) == ("prefill", "13")
+
+
 @pytest.mark.parametrize("trace", [pipeline_trace(), kernel_trace(), kernel_trace(has_host=False)], ids=len)
 @pytest.mark.parametrize("width", [1200, 700])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -200,6 +353,7 @@ def test_pages_are_drawn_without_a_word_in_the_console(read, trace, width, schem
 def work_columns(count, seed):
     rng = np.random.default_rng(seed)
     least = {"detail": -1, "owner_name": -1, "owner_lane": -1, "work_lead_ns": -70_000, "work_tail_ns": -9}
+    least["waited_name"] = -2
     most = {"detail": 300, "size_bytes": 1 << 40, "owner_name": 300, "owner_lane": 5, "work_lead_ns": 90, "work_tail_ns": 9}
     return {name: rng.integers(least.get(name, 0), most.get(name, 400), count) for name in WORK_DEFAULTS}
 
@@ -210,7 +364,7 @@ def with_work(columns, seed):
 
 
 def expected_work(columns):
-    keys = ("detail", "size", "ownerName", "ownerLane", "workLead", "workTail", "workCount")
+    keys = ("detail", "size", "ownerName", "ownerLane", "workLead", "workTail", "workCount", "waitedName")
     rows = [columns.row == code for code in range(int(columns.row.max()) + 1)]
     return [{key: getattr(columns, name)[own].tolist() for key, name in zip(keys, WORK_DEFAULTS, strict=True)} for own in rows]
 

@@ -434,3 +434,97 @@ def test_an_unknown_cupti_says_so(monkeypatch, lab):
     with pytest.raises(CaptureUnavailableError, match="not known"):
         lab.capture("kernels")
     assert lab.capture("auto").tier is CaptureTier.RANGES
+
+
+def test_stopping_while_work_runs_waits_for_nothing_and_spoils_no_range(lab):
+    lab.stream("a"), lab.stream("b")
+    with lab.on("a", "before"):
+        spin(lab, 100_000)
+    lab.synchronize()
+    began_s = time.perf_counter()
+    with lab.capture("kernels"):
+        with lab.on("a", "long"):
+            spin_card(lab, 1_500_000_000)
+    stopped_s = time.perf_counter() - began_s
+    assert stopped_s < 1.0
+    lab.synchronize()
+    with lab.on("b", "after"):
+        spin(lab, 100_000)
+    lab.synchronize()
+    trace = lab.trace
+    durations_ns = {trace.names[trace.name[row]]: int(trace.duration_ns[row]) for row in rows_of(trace, SpanKind.RANGE)}
+    assert 95_000 < durations_ns["after"] < 200_000
+    longest = max(trace.duration_ns[row] for row in rows_of(trace, SpanKind.KERNEL))
+    assert longest >= 1_500_000_000
+
+
+def test_a_kernel_of_eight_seconds_is_no_loss_of_the_capture(lab):
+    lab.stream("a"), lab.stream("b")
+    with lab.capture("kernels") as capture:
+        with lab.on("a", "long"):
+            spin(lab, 8_000_000_000)
+        for _ in range(16):
+            with lab.on("b", "short"):
+                spin(lab, 10_000)
+            time.sleep(0.5)
+        lab.synchronize()
+        assert capture.tier is CaptureTier.KERNELS
+    trace = lab.trace
+    kernels = rows_of(trace, SpanKind.KERNEL)
+    assert len(kernels) == 17
+    assert trace.duration_ns[kernels].max() >= 8_000_000_000
+    assert not trace.metadata.capture_note
+
+
+def test_a_graph_of_torch_can_be_captured_meanwhile():
+    out = run_alone(
+        """
+        import time, tempfile, os
+        import torch
+        import gpustreamlab as gsl
+        ones = torch.ones(1000, device="cuda")
+        path = os.path.join(tempfile.mkdtemp(), "run.gsl")
+        with gsl.Session("cuda", spool=path) as lab:
+            lab.stream("a")
+            with lab.capture("kernels"):
+                for _ in range(20):
+                    with lab.on("a", "range"):
+                        pass
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph):  # global mode
+                        more = ones + 1
+                        time.sleep(0.15)
+                    graph.replay()
+                torch.cuda.synchronize()
+            print("graphs", sum(name.startswith("graph ") for name in lab.trace.names), lab.spool.state.value)
+        print("loaded", len(gsl.load_trace(path)) > 0)
+        """
+    )
+    assert "graphs 20 writing" in out
+    assert "loaded True" in out
+
+
+def test_threads_that_record_events_with_the_gil_held_do_not_hang(lab):
+    lab.stream("a")
+    nothing = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
+
+    def work():
+        stream = cupy.cuda.Stream(non_blocking=True)
+        events = [cupy.cuda.Event() for _ in range(50)]
+        for _ in range(150):
+            with stream:
+                for event in events:
+                    nothing((1,), (32,), ())
+                    event.record(stream)
+                    _ = event.done
+        stream.synchronize()
+
+    with lab.capture("kernels"):
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        lab.synchronize()
+    assert named(lab.trace, SpanKind.KERNEL).count("nothing") == 4 * 150 * 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 
 import numpy as np
@@ -58,6 +59,9 @@ class FakeActivitySource:
         """Facts by (context, stream); others are described as "stream N" of 132 SMs."""
         self.drain_error = None
         """Raised by the next drains, if set."""
+        self.host_time_ns = time.perf_counter_ns
+        """The host's clock; that of the backend, once it has one."""
+        self._complete_until_host_ns = 0
         self._lock = threading.Lock()
         self._drop_count = 0
         self._empty()
@@ -106,10 +110,11 @@ class FakeActivitySource:
         self.push_call(call_ns, call_ns + 4_000 if call_end_ns is None else call_end_ns, correlation=correlation)
         self.push_work(start_ns, end_ns, correlation=correlation, **work)
 
-    def push_annotation(self, start_ns, end_ns, *, name, thread=None):
+    def push_annotation(self, start_ns, end_ns, *, name, thread=None, start_host_ns=None):
         """Feed a range of others, of this thread if none is given."""
+        host_ns = start_ns if start_host_ns is None else start_host_ns
         ident = (threading.get_ident() if thread is None else thread) & 0xFFFF_FFFF
-        self._push("annotations", start_ns, end_ns, ident, name)
+        self._push("annotations", start_ns, end_ns, host_ns, ident, name)
 
     def push_dependency(self, *, source, record, target, wait):
         """Feed that a stream waits; streams are (context, stream)."""
@@ -121,8 +126,9 @@ class FakeActivitySource:
             context, stream = self.key_of(stream)
         self._push("memory", time_ns, context, stream, name, value)
 
-    def lose_client(self, reason="another tool took over"):
-        """Tell nothing any more, as when torch.profiler is started."""
+    def lose_client(self, reason="another tool took over", *, complete_until_host_ns=None):
+        """Tell nothing any more, as when torch.profiler is started; by default all until now was told."""
+        self._complete_until_host_ns = self.host_time_ns() if complete_until_host_ns is None else complete_until_host_ns
         self.lost_reason = reason
         self.is_collecting = False
 
@@ -131,6 +137,11 @@ class FakeActivitySource:
         self._drop_count += count
 
     # What a source does
+
+    @property
+    def complete_until_host_ns(self):
+        """Tell until when nothing is missing."""
+        return self._complete_until_host_ns if self.lost_reason else self.host_time_ns()
 
     def start(self):
         """Collect, or refuse."""
@@ -207,6 +218,7 @@ class FakeSourceBackend(SimBackend):
         """Return the test's source, or raise its error."""
         if isinstance(self.source_given, BaseException):
             raise self.source_given
+        self.source_given.host_time_ns = self.host_time_ns
         return self.source_given
 
 

@@ -65,6 +65,8 @@ class FakeCuptiLibrary:
         self.pending = []
         """Bytes of records that are complete; those in `late` come with a forced flush only."""
         self.late = []
+        self.is_held_up = False
+        """Whether a record that is not complete lies in the buffer: all come with a forced flush only."""
         self._client = None
         self._texts = {}
 
@@ -132,6 +134,8 @@ class FakeCuptiLibrary:
         self._set_call((2, number.value), is_on.value)
 
     def activity_flush_all(self, flag):
+        if self.is_held_up and not flag:
+            return
         records = self.pending + (self.late if flag else [])
         self.pending = []
         self.late = [] if flag else self.late
@@ -225,6 +229,8 @@ class FakeCard:
         """Whether kernels do not run: anchors stay on their way."""
         self.is_slow = False
         """Whether records of kernels come with the second flush after them."""
+        self.wall_step_ns = 0
+        """By how much somebody has set the wall clock."""
         self.correlation = 100
         library.contexts[0x100] = 1
         library.streams |= {(0x100, 0): 7, (0x100, self.CLOCK_HANDLE): 12, (0x100, 0x6000): 13, (0x100, 0x7000): 14}
@@ -242,15 +248,15 @@ class FakeCard:
 
     def call(self, call=LAUNCH, *, duration_ns=5_000, thread=None, **fields):
         """Make a call of the host; return its number."""
-        self.correlation += 1
+        self.correlation += 1 if (self.correlation + 1) & 0xFFFF_FFFF else 2  # 0 stands for none
         domain, number = call
         self.library.emit(
             RecordKind.DRIVER if domain == 1 else RecordKind.RUNTIME,
             cbid=number,
-            start=self.WALL_NS + self.now_ns,
-            end=self.WALL_NS + self.now_ns + duration_ns,
+            start=self.WALL_NS + self.wall_step_ns + self.now_ns,
+            end=self.WALL_NS + self.wall_step_ns + self.now_ns + duration_ns,
             threadId=(threading.get_ident() if thread is None else thread) & 0xFFFF_FFFF,
-            correlationId=self.correlation,
+            correlationId=self.correlation & 0xFFFF_FFFF,
             **fields,
         )
         self.advance(duration_ns)
@@ -265,7 +271,8 @@ class FakeCard:
         self.library.emit(
             RecordKind.CONCURRENT_KERNEL,
             is_late=is_late,
-            **{"start": self.cupti_ns(begin_ns), "end": self.cupti_ns(self.now_ns), "correlationId": correlation} | given,
+            **{"start": self.cupti_ns(begin_ns), "end": self.cupti_ns(self.now_ns), "correlationId": correlation & 0xFFFF_FFFF}
+            | given,
             streamId=stream,
             name=self.library.text(name),
         )
@@ -298,7 +305,7 @@ class FakeCard:
                 end=self.cupti_ns(end_ns + 700),
                 contextId=1,
                 streamId=12,
-                correlationId=correlation,
+                correlationId=correlation & 0xFFFF_FFFF,
                 dynamicSharedMemory=tag,
                 name=self.library.text("spin"),
             )
@@ -357,7 +364,7 @@ def add_source(monkeypatch, card, *, on_change=lambda: None, keep_time=lambda: N
     """Return a further source of the same process."""
     install_driver_bindings(monkeypatch)
     time = types.SimpleNamespace(
-        time_ns=lambda: card.WALL_NS + card.now_ns, sleep=card.advance, strftime=lambda form: "12:34:56"
+        time_ns=lambda: card.WALL_NS + card.wall_step_ns + card.now_ns, sleep=card.advance, strftime=lambda form: "12:34:56"
     )
     monkeypatch.setattr(_cupti_source, "time", time)
     clock = CuptiClock(launch=card.launch_anchor, origin_timer_ns=card.ORIGIN_TIMER_NS, host_time_ns=card.host_time_ns)

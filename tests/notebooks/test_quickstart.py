@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import io
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
-from IPython.core.inputtransformer2 import TransformerManager
 
 from gpustreamlab import load_trace
 from tests.helpers.notebooks import assert_clean, run_without_gpu

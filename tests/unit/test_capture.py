@@ -66,7 +66,7 @@ def test_kernels_are_captured_from_now_on_until_stopped(lab, source):
     capture.stop()
     assert (lab.tier, capture.is_active, repr(capture)) == (RANGES, False, "<Capture: stopped>")
     assert source.history.count("start") == 1
-    assert source.history[-2:] == ["stop", "last drain"]
+    assert source.history[-2:] == ["stop", "drain"]
 
 
 def test_a_block_goes_back_to_what_was_before(lab, source):

@@ -22,7 +22,7 @@ from traitlets.config import Config
 
 import gpustreamlab
 from gpustreamlab import Session, magics
-from gpustreamlab.analysis import Overlap
+from gpustreamlab.analysis import HostWaits, Overlap, Strays
 from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
 from gpustreamlab.spool import Spool
 from gpustreamlab.typing import Unavailable
@@ -132,6 +132,15 @@ def test_relative_links_lead_somewhere(page):
     assert not broken
 
 
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=page_id)
+def test_relative_links_of_a_notebook_lead_somewhere(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not NOT_LINKED.match(target)]
+
+    assert [target for target in targets if not leads_somewhere(notebook, unquote(target))] == []
+
+
 def leads_somewhere(page: Path, target: str) -> bool:
     """Tell whether a relative link names a file, and a heading of it where it has a fragment."""
     path, _, fragment = target.partition("#")
@@ -161,6 +170,7 @@ def linked_pages(page: Path) -> set[Path]:
 PARSERS = {
     parser.prog: parser
     for parser in (
+        magics.gpucapture_parser(),
         magics.gpulab_parser(),
         magics.gpupartition_parser(),
         magics.gpustream_parser(),
@@ -196,6 +206,8 @@ CLASSES = {
     "Trace": gpustreamlab.Trace,
     "Timeline": gpustreamlab.Timeline,
     "Overlap": Overlap,
+    "Strays": Strays,
+    "HostWaits": HostWaits,
     "TraceMetadata": TraceMetadata,
     "Spool": Spool,
 }

@@ -778,9 +778,9 @@ class TestUpdater:
 
 def test_a_feed_does_not_keep_a_session_alive():
     lab = Session("sim")
-    from gpustreamlab.session_views import _title_of
+    from gpustreamlab.session_views import title_of
 
-    feed = LiveFeed(lab._recorder, title=_title_of(lab))
+    feed = LiveFeed(lab._recorder, title=title_of(lab))
     gone = weakref.ref(lab)
     lab.close()
     del lab

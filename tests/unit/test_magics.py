@@ -617,16 +617,19 @@ def test_what_is_captured_is_chosen_and_told(shell, lab):
     assert "Captured: ranges" in run(shell, "%gpucapture")[1]
     result, _ = run(shell, "%gpucapture kernels --no-host")
     assert repr(result.result) == "<Capture: kernels (simulated device)>"
+    assert "Captured: kernels, without the calls of the host (--no-host)\n" in run(shell, "%gpucapture")[1]
     run(shell, "%%gpustream copy\na = lab.xp.ones(8)")
     assert kernels(lab) == ["ones"]
     assert not any(lane.name.startswith("host") for lane in lab.trace.lanes)
     assert "kernels (simulated device)" in run(shell, "%gpulab")[1]
     run(shell, "%gpucapture ranges")
-    assert "Captured: ranges" in run(shell, "%gpucapture")[1]
+    assert "Captured: ranges\n" in run(shell, "%gpucapture")[1]
+    run(shell, "%gpucapture kernels")
+    assert "Captured: kernels\n" in run(shell, "%gpucapture")[1]
 
 
 @pytest.mark.parametrize(("line", "told"), [
-    ("kernel", "invalid choice: 'kernel'"),
+    ("kernel", "invalid choice: 'kernel'. Did you mean 'kernels'?"),
     ("--no-host", "--no-host needs a tier"),
     ("kernels --host", "there is no option or argument '--host'"),
 ])  # fmt: skip

@@ -556,6 +556,37 @@ def test_a_full_disk_costs_one_warning_and_nothing_that_was_written(path, disk):
     assert_same_trace(gsl.load_trace(path), lab.trace)
 
 
+def test_a_disk_that_is_full_from_the_beginning_and_freed_later_costs_nothing(path, disk):
+    disk.is_full = True
+    with pytest.warns(SpoolWarning, match="No space left on device"):
+        lab = gsl.Session("sim", spool=path)
+    with lab:
+        assert (lab.spool.state, lab.spool.size_bytes) == (SpoolState.FAILING, 0)
+        work(lab, 2)
+        disk.is_full = False
+        assert lab.spool.refresh()
+        assert len(gsl.load_trace(path)) == 4
+        work(lab, 1, first=2)
+    assert_same_trace(gsl.load_trace(path), lab.trace)
+
+
+def test_a_disk_that_is_freed_when_the_limit_is_exceeded_gives_a_file_that_says_so(path, disk):
+    disk.is_full = True
+    with pytest.warns(SpoolWarning, match="No space left on device"):
+        lab = gsl.Session("sim", spool=path, spool_limit_bytes=1 << 16)
+    with lab:
+        work(lab, 4_000)
+        assert not lab.spool.refresh()
+        assert lab.spool.state is SpoolState.FAILING
+        disk.is_full = False
+        assert not lab.spool.refresh()
+        assert lab.spool.state is SpoolState.FULL
+    loaded = gsl.load_trace(path)
+    assert len(loaded) == 0
+    assert "reached its limit of 65,536 bytes" in loaded.metadata.recovery_note
+    assert path.stat().st_size <= 1 << 16
+
+
 def test_a_disk_that_stays_full_does_not_disturb_the_close(path, disk):
     with gsl.Session("sim", spool=path) as lab:
         work(lab, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from gpustreamlab.backends._events import EventPool
 from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.cuda._calibrate import (
+    CAPTURE_COST_NS,
     KERNEL_TAIL_NS,
     KERNEL_TAIL_SPREAD_NS,
     PAIR_COUNT,
@@ -45,6 +47,10 @@ BURST_EVENTS = 9
 """Events, each behind a kernel, from which an anchor is chosen after a pause: 0.3 ms of one SM."""
 BURST_SPIN_NS = 30_000
 """How long each of those kernels runs: long enough for its event to be enqueued behind it."""
+FREE_WITHIN_NS = 2_000_000
+"""A card on which a small kernel does not run within this time is full of other work."""
+KEPT_PROBES = 64
+"""Results of such kernels whose memory is kept, as they may still run."""
 
 
 class CudaBackend:
@@ -82,6 +88,8 @@ class CudaBackend:
         self.host_time_ns = time.perf_counter_ns
         self._is_closed = False
         self._source: CuptiSource | None = None
+        self._captured_cost: PairCost | None = None
+        self._probes: deque[NDArray[Any]] = deque(maxlen=KEPT_PROBES)
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
             self._green = self._find_green_contexts()
             self.capabilities = self._green.capabilities
@@ -90,7 +98,8 @@ class CudaBackend:
             self._clock_stream = self._core.Device(ordinal).create_stream()
             self._clock_lane = SimpleNamespace(cupy=self.xp.cuda.Stream.from_external(self._clock_stream))
             self._clock = self._start_clock()
-            self._pair_costs = PairCosts(self._locate_pairs())
+            self._plain_cost = self._locate_pairs()
+            self._pair_costs = PairCosts(self._plain_cost)
         self._injection = NvtxInjection()
         domain = open_domain()
         self._attributes = domain.get_event_attributes
@@ -173,10 +182,42 @@ class CudaBackend:
         with mapped_errors("Recording a clock anchor"), self._device_scope():
             self._clock.keep(self.host_time_ns())
 
-    def _calibrate_again(self) -> None:
-        """Measure what a pair of events costs from now on: kernels that are recorded start a little later."""
-        with mapped_errors("Measuring the cost of events"), self._device_scope():
-            self._pair_costs.note(self.host_time_ns(), self._locate_pairs())
+    def _note_pair_cost(self) -> None:
+        """Let ranges from now on be corrected by what events cost now: a little more while kernels are recorded."""
+        is_capturing = self._source is not None and self._source.is_collecting
+        if is_capturing and self._captured_cost is None and self._is_card_free():
+            with mapped_errors("Measuring the cost of events"), self._device_scope():
+                measured = self._locate_pairs()
+            if measured.is_near(self._plain_cost):
+                self._captured_cost = measured
+        guessed = self._plain_cost._replace(before_ns=self._plain_cost.before_ns + CAPTURE_COST_NS)
+        self._pair_costs.note(self.host_time_ns(), (self._captured_cost or guessed) if is_capturing else self._plain_cost)
+
+    def _is_card_free(self) -> bool:
+        """Tell whether a small kernel runs at once: nothing is measured beside other work, and nothing waits for it."""
+        timers = self.pinned_empty(2, np.uint64)
+        timers[:] = 0
+        self._spin_timed(1, timers)
+        end_ns = self.host_time_ns() + FREE_WITHIN_NS
+        while not timers[1] and self.host_time_ns() < end_ns:
+            time.sleep(0)
+        self._probes.append(timers)  # the kernel may still be on its way
+        return bool(timers[1])
+
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """Let this thread's questions break no capture of a CUDA graph.
+
+        In CUDA's global mode, torch's default, a capture fails where any thread asks for an event or allocates memory. Source:
+        ``cuThreadExchangeStreamCaptureMode``.
+        """
+        from cuda.bindings import driver
+
+        _, before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        try:
+            yield
+        finally:
+            driver.cuThreadExchangeStreamCaptureMode(before)
 
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again."""
@@ -384,7 +425,7 @@ class CudaBackend:
             clock_handle=int(self._clock_stream.handle),
             host_time_ns=self.host_time_ns,
             watch=self._selection.watch,
-            on_change=self._calibrate_again,
+            on_change=self._note_pair_cost,
             keep_time=self._keep_time,
         )
 

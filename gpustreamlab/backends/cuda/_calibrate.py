@@ -22,6 +22,12 @@ KERNEL_TAIL_NS = 700
 """How much later a kernel ends than its last instruction, where that has not been measured: the median on an H200."""
 KERNEL_TAIL_SPREAD_NS = 300
 """How far that varies with the kernel's size: 576 to 992 ns on an H200."""
+CAPTURE_COST_NS = 200
+"""How much earlier the first event of a pair stands while kernels are recorded, where that cannot be measured: on an H200."""
+PLAUSIBLE_NS = 1_500
+"""How far two measurements of a pair's cost may be apart; one that is farther was taken beside other work."""
+KEPT_COSTS = 4_096
+"""Changes of the cost that are kept for ranges that end late."""
 
 
 class PairCost(NamedTuple):
@@ -31,6 +37,10 @@ class PairCost(NamedTuple):
     """How long before the kernel's first instruction the first one stands."""
     after_ns: int
     """How long after its last instruction the second one stands."""
+
+    def is_near(self, other: PairCost) -> bool:
+        """Tell whether another measurement can be of the same card: work beside it makes pairs much dearer."""
+        return all(abs(own - their) <= PLAUSIBLE_NS for own, their in zip(self, other, strict=True))
 
 
 class PairCosts:
@@ -60,7 +70,9 @@ class PairCosts:
 
     def note(self, host_ns: int, cost: PairCost) -> None:
         """Note the cost of pairs that are opened from a host time on."""
-        self._rows = np.append(self._rows, np.array([(host_ns, *cost)], np.int64), axis=0)
+        rows = np.append(self._rows, np.array([(host_ns, *cost)], np.int64), axis=0)[-KEPT_COSTS:]
+        rows[0, 0] = -(2**62)  # the first one kept holds for all before it
+        self._rows = rows
 
     def before_ns(self, host_ns: Int64Array) -> Int64Array:
         """Return `PairCost.before_ns` of pairs that were opened at these host times; shape (n,), int64."""

@@ -11,6 +11,7 @@ from gpustreamlab.backends._activity import AnnotationBatch, CallBatch, Dependen
 from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind, SynchronizationKind
 from gpustreamlab.backends.cuda._cupti_records import Columns, Records
+from gpustreamlab.backends.cuda._cupti_wall import WallClock
 from gpustreamlab.backends.cuda._cupti_work import Texts
 from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
 from gpustreamlab.backends.cuda._own_calls import OwnCalls
@@ -36,7 +37,7 @@ class CallReader:
     def __init__(self, cupti: Cupti) -> None:
         self._cupti = cupti
 
-    def read(self, records: Records, texts: Texts, own: OwnCalls, *, wall_ns: int) -> CallBatch:
+    def read(self, records: Records, texts: Texts, own: OwnCalls, wall: WallClock) -> CallBatch:
         """Return the calls but own ones; `start_ns` and `end_ns` stay CUPTI's.
 
         Parameters
@@ -47,11 +48,11 @@ class CallReader:
             Takes the functions' names.
         own
             Tells own calls.
-        wall_ns
-            The wall clock minus the host's clock.
+        wall
+            Puts CUPTI's times of calls on the host's clock.
         """
         parts = [
-            self._part(records.columns[kind], domain, texts, own, wall_ns)
+            self._part(records.columns[kind], domain, texts, own, wall)
             for kind, domain in _DOMAINS.items()
             if kind in records.columns
         ]
@@ -63,7 +64,7 @@ class CallReader:
         return CallBatch(**joined)
 
     def _part(
-        self, columns: Columns, domain: CallbackDomain, texts: Texts, own: OwnCalls, wall_ns: int
+        self, columns: Columns, domain: CallbackDomain, texts: Texts, own: OwnCalls, wall: WallClock
     ) -> dict[str, Int64Array]:
         numbers, place = distinct(columns["cbid"].astype(np.int64))
         classes = self._cupti.call_classes[domain]
@@ -71,13 +72,14 @@ class CallReader:
         correlation = columns["correlationId"].astype(np.int64)
         thread = columns["threadId"].astype(np.int64) & 0xFFFF_FFFF
         kept = (kind >= 0) & (columns["start"] > 0) & (columns["end"] > 0)
-        kept &= ~own.are_own(thread=thread, start_host_ns=columns["start"] - wall_ns, correlation=correlation)
+        start_host_ns = wall.to_host_ns(columns["start"].astype(np.int64))
+        kept &= ~own.are_own(thread=thread, start_host_ns=start_host_ns, correlation=correlation)
         named = [texts.name(self._cupti.call_name(domain, n)) if n in classes else -1 for n in numbers.tolist()]
         start_ns = columns["start"][kept].astype(np.int64)
         return {
             "start_ns": start_ns,
             "end_ns": np.maximum(columns["end"][kept].astype(np.int64), start_ns),
-            "start_host_ns": start_ns - wall_ns,
+            "start_host_ns": start_host_ns[kept],
             "thread": thread[kept],
             "name": np.array(named, np.int64)[place][kept],
             "call_class": kind[kept],
@@ -124,8 +126,10 @@ class DependencyReader:
         source = self._known(event)
         if recorded.shape[1]:
             # The last record of the same event before the wait: both are sorted by event, then by number of the call.
-            key = (recorded[0] << 40) + recorded[1]
-            at = np.searchsorted(key, (event << 40) + wait) - 1
+            # Numbers of 64 bits that are told of together lie within 2**33.
+            low = min(int(recorded[1].min()), int(wait.min(initial=recorded[1, 0])))
+            key = (recorded[0] << 40) + recorded[1] - low
+            at = np.searchsorted(key, (event << 40) + wait - low) - 1
             is_here = (at >= 0) & (recorded[0, at] == event)
             source = np.where(is_here, recorded[1:, at], source)
         is_known = (source[0] > 0) & (source[0] < wait)
@@ -177,11 +181,21 @@ class MarkerReader:
     def __init__(self, own_domain: str) -> None:
         self._own_domain = own_domain
         self._open: dict[int, tuple[int, int, str]] = {}
-        self.sees_own = False
-        """Whether ranges of our own came: NVTX then tells CUPTI of everything."""
 
-    def read(self, records: Records, texts: Texts, read_text: Callable[[int], str | None]) -> AnnotationBatch:
-        """Return the ranges that have ended; times stay CUPTI's."""
+    def read(self, records: Records, texts: Texts, read_text: Callable[[int], str | None], wall: WallClock) -> AnnotationBatch:
+        """Return the ranges that have ended; `start_ns` and `end_ns` stay CUPTI's.
+
+        Parameters
+        ----------
+        records
+            What was parsed.
+        texts
+            Takes the ranges' texts.
+        read_text
+            Reads a text at an address.
+        wall
+            Puts CUPTI's times of the host on the host's clock.
+        """
         columns = records.columns.get(RecordKind.MARKER)
         if columns is None:
             return AnnotationBatch()
@@ -192,13 +206,13 @@ class MarkerReader:
             elif flags & MarkerFlag.END and (begun := self._open.pop(number, None)) is not None:
                 rows.append((begun[0], max(begun[0], at_ns), begun[1], texts.name(begun[2])))
         start_ns, end_ns, thread_of, name_of = np.array(rows, np.int64).reshape(-1, 4).T.copy()
-        return AnnotationBatch(start_ns=start_ns, end_ns=end_ns, thread=thread_of, name=name_of)
+        start_host_ns = wall.to_host_ns(start_ns)
+        return AnnotationBatch(start_ns=start_ns, end_ns=end_ns, start_host_ns=start_host_ns, thread=thread_of, name=name_of)
 
     def _others(self, columns: Columns, read_text: Callable[[int], str | None]) -> list[list[int]]:
         """Return the fields of other domains' markers in order of time: ours may be most of them."""
         domains, place = distinct(columns["domain"].astype(np.int64))
         is_own = np.array([read_text(domain) == self._own_domain for domain in domains.tolist()], bool)
-        self.sees_own = self.sees_own or bool(is_own.any())
         rows = np.flatnonzero(~is_own[place])
         rows = rows[np.argsort(columns["timestamp"][rows], kind="stable")]
         thread = columns["threadId"].astype(np.int64) & 0xFFFF_FFFF

@@ -9,12 +9,7 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 __all__ = [
-    "COPY_WORDS",
-    "MEMORY_OPERATION_WORDS",
-    "MEMORY_POOL_OPERATION_WORDS",
     "MEMORY_WORDS",
-    "OVERHEAD_WORDS",
-    "SYNCHRONIZATION_WORDS",
     "CallbackDomain",
     "CopyKind",
     "ExternalKind",
@@ -195,19 +190,6 @@ class CallbackDomain(IntEnum):
     STATE = 6
 
 
-COPY_WORDS = {
-    CopyKind.UNKNOWN: "unknown",
-    CopyKind.HTOD: "host to device",
-    CopyKind.DTOH: "device to host",
-    CopyKind.HTOA: "host to array",
-    CopyKind.ATOH: "array to host",
-    CopyKind.ATOA: "array to array",
-    CopyKind.ATOD: "array to device",
-    CopyKind.DTOA: "device to array",
-    CopyKind.DTOD: "device to device",
-    CopyKind.HTOH: "host to host",
-    CopyKind.PTOP: "device to other device",
-}
 MEMORY_WORDS = {
     MemoryKind.UNKNOWN: "unknown",
     MemoryKind.PAGEABLE: "pageable",
@@ -217,36 +199,6 @@ MEMORY_WORDS = {
     MemoryKind.MANAGED: "managed",
     MemoryKind.DEVICE_STATIC: "device static",
     MemoryKind.MANAGED_STATIC: "managed static",
-}
-SYNCHRONIZATION_WORDS = {
-    SynchronizationKind.UNKNOWN: "synchronize",
-    SynchronizationKind.EVENT_SYNCHRONIZE: "event synchronize",
-    SynchronizationKind.STREAM_WAIT_EVENT: "stream waits for event",
-    SynchronizationKind.STREAM_SYNCHRONIZE: "stream synchronize",
-    SynchronizationKind.CONTEXT_SYNCHRONIZE: "context synchronize",
-}
-MEMORY_OPERATION_WORDS = {
-    MemoryOperation.INVALID: "unknown",
-    MemoryOperation.ALLOCATION: "allocate",
-    MemoryOperation.RELEASE: "free",
-}
-MEMORY_POOL_OPERATION_WORDS = {
-    MemoryPoolOperation.INVALID: "unknown",
-    MemoryPoolOperation.CREATED: "create pool",
-    MemoryPoolOperation.DESTROYED: "destroy pool",
-    MemoryPoolOperation.TRIMMED: "trim pool",
-}
-OVERHEAD_WORDS = {
-    OverheadKind.UNKNOWN: "unknown",
-    OverheadKind.DRIVER_COMPILER: "compile",
-    OverheadKind.CUPTI_BUFFER_FLUSH: "flush of tracing buffers",
-    OverheadKind.CUPTI_INSTRUMENTATION: "instrumentation",
-    OverheadKind.CUPTI_RESOURCE: "tracing resources",
-    OverheadKind.RUNTIME_TRIGGERED_MODULE_LOADING: "load of a module",
-    OverheadKind.LAZY_FUNCTION_LOADING: "load of a function",
-    OverheadKind.COMMAND_BUFFER_FULL: "command buffer full",
-    OverheadKind.ACTIVITY_BUFFER_REQUEST: "request of a tracing buffer",
-    OverheadKind.UVM_ACTIVITY_INIT: "start of managed memory tracing",
 }
 
 _COPY_LETTERS: dict[int, str] = {kind: kind.name.replace("TO", "to") for kind in CopyKind if kind is not CopyKind.UNKNOWN}

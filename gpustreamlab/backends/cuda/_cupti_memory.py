@@ -9,6 +9,7 @@ import numpy as np
 from gpustreamlab.backends._activity import MemoryBatch
 from gpustreamlab.backends.cuda._cupti_constants import MemoryOperation, RecordKind
 from gpustreamlab.backends.cuda._cupti_records import Records
+from gpustreamlab.backends.cuda._cupti_wall import WallClock
 from gpustreamlab.backends.cuda._cupti_work import Texts
 from gpustreamlab.backends.cuda._pool_watch import RESERVED, PoolWatch
 from gpustreamlab.typing import Int64Array
@@ -36,7 +37,9 @@ class MemoryReader:
         self._blocks: dict[int, tuple[int, int, int]] = {}
         self._used: dict[tuple[int, int], int] = {}
 
-    def read(self, records: Records, texts: Texts, *, place: Callable[[Int64Array], Int64Array], wall_ns: int) -> MemoryBatch:
+    def read(
+        self, records: Records, texts: Texts, *, place: Callable[[Int64Array], Int64Array], wall: WallClock
+    ) -> MemoryBatch:
         """Return what is new.
 
         Parameters
@@ -47,33 +50,34 @@ class MemoryReader:
             Takes the counters' names.
         place
             Puts CUPTI's times on the session's clock.
-        wall_ns
-            The wall clock minus the host's clock.
+        wall
+            Ties CUPTI's times of the host to the host's clock.
         """
-        rows = self._async_rows(records, texts, wall_ns)
-        rows += self._pool_rows(texts, wall_ns)
+        rows = self._async_rows(records, texts, wall)
+        rows += self._pool_rows(texts, wall)
         time_ns, context, stream, name, value = np.array(rows, np.int64).reshape(-1, 5).T.copy()
         return MemoryBatch(time_ns=place(time_ns), context=context, stream=stream, name=name, value=value.astype(np.float64))
 
-    def _pool_rows(self, texts: Texts, wall_ns: int) -> list[tuple[int, int, int, int, int]]:
+    def _pool_rows(self, texts: Texts, wall: WallClock) -> list[tuple[int, int, int, int, int]]:
         return [
-            (sample.host_ns + wall_ns, *sample.key, texts.name(sample.name), sample.value_bytes)
+            (wall.to_wall_ns(sample.host_ns), *sample.key, texts.name(sample.name), sample.value_bytes)
             for sample in self._watch.take()
         ]
 
-    def _async_rows(self, records: Records, texts: Texts, wall_ns: int) -> list[tuple[int, int, int, int, int]]:
+    def _async_rows(self, records: Records, texts: Texts, wall: WallClock) -> list[tuple[int, int, int, int, int]]:
         columns = records.columns.get(RecordKind.MEMORY2)
         if columns is None:
             return []
         order = np.argsort(columns["timestamp"], kind="stable")
         order = order[columns["deviceId"][order] == self._ordinal]
         fields = ("timestamp", "memoryOperationType", "isAsync", "address", "bytes", "contextId", "streamId")
+        host_ns = wall.to_host_ns(columns["timestamp"][order].astype(np.int64)).tolist()
         rows = []
-        for at_ns, operation, is_async, address, size, context, stream in zip(
-            *(columns[name][order].tolist() for name in fields), strict=True
+        for at_host_ns, at_ns, operation, is_async, address, size, context, stream in zip(
+            host_ns, *(columns[name][order].tolist() for name in fields), strict=True
         ):
             if operation == MemoryOperation.RELEASE:
-                self._watch.note_gone(RESERVED, address, at_host_ns=at_ns - wall_ns)
+                self._watch.note_gone(RESERVED, address, at_host_ns=at_host_ns)
             held = self._follow(operation, is_async=bool(is_async), address=address, block=(context, stream, size))
             if held is not None:
                 rows.append((at_ns, held[0], held[1], texts.name(ASYNC_USED), self._used[held]))

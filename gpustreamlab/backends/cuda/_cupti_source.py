@@ -21,12 +21,15 @@ from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
 from gpustreamlab.backends.cuda._cupti_calls import CallReader, DependencyReader, MarkerReader
 from gpustreamlab.backends.cuda._cupti_clients import active_client, is_torch_profiling
-from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, wall_minus_host_ns
+from gpustreamlab.backends.cuda._cupti_clock import CuptiClock
 from gpustreamlab.backends.cuda._cupti_constants import RecordKind
+from gpustreamlab.backends.cuda._cupti_loss import LOST_TO_TORCH_NS, LossWatch
 from gpustreamlab.backends.cuda._cupti_memory import MemoryReader
+from gpustreamlab.backends.cuda._cupti_numbers import CallNumbers
 from gpustreamlab.backends.cuda._cupti_records import Columns, Records, concat_records, parse_buffer
 from gpustreamlab.backends.cuda._cupti_streams import StreamBook
 from gpustreamlab.backends.cuda._cupti_strings import StringReader
+from gpustreamlab.backends.cuda._cupti_wall import WallClock, without_implausible
 from gpustreamlab.backends.cuda._cupti_work import Texts, kernel_rows, work_batch
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda._own_calls import OwnCalls
@@ -62,10 +65,8 @@ DRAIN_EVERY_NS = 2_000_000_000
 """How long records may lie unread where nobody asks for them."""
 DRAIN_BYTES = 64 << 20
 """How much of them: 260,000 launches."""
-LOST_AFTER_NS = 3_000_000_000
-"""An anchor that has run and is missing in the records for so long tells that they go elsewhere."""
-LOST_TO_TORCH_NS = 500_000_000
-"""The same while torch.profiler runs; one that watches the host alone takes nothing."""
+HELD_RECORDS = 1_000_000
+"""Records that wait for the first anchor at most: 200 MB. Further ones are dropped and counted."""
 
 _FLUSH_FORCED = 1
 
@@ -132,6 +133,9 @@ class CuptiSource:
         self._memory = MemoryReader(watch, ordinal=ordinal)
         self._dependencies = DependencyReader()
         self._markers = MarkerReader(DOMAIN_NAME)
+        self._wall = WallClock(time.time_ns, host_time_ns)
+        self._numbers = CallNumbers()
+        self._loss = LossWatch(cupti, host_time_ns)
         self._lock = threading.RLock()
         self._is_on = False
         self._lost_reason = ""
@@ -142,17 +146,19 @@ class CuptiSource:
         """Records from before the first anchor came back."""
         self._is_drained = True
         """Whether everything of the last capture was told."""
+        self._is_left_on = False
+        """Whether kinds were left on for another client."""
         self._process = os.getpid()
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether it was started and not stopped."""
-        return self._is_on
 
     @property
     def lost_reason(self) -> str:
         """Why nothing comes any more although nobody stopped it; empty if not so."""
         return self._lost_reason
+
+    @property
+    def complete_until_host_ns(self) -> int:
+        """The host's time up to which nothing is missing: now, or before another client took over."""
+        return self._loss.complete_until_host_ns if self._lost_reason else self._host_time_ns()
 
     @property
     def dropped_count(self) -> int:
@@ -165,14 +171,14 @@ class CuptiSource:
         return self._clock.error_ns
 
     @property
+    def is_collecting(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._is_on
+
+    @property
     def tail_ns(self) -> int | None:
         """How much later a kernel ends than its last instruction (median of the anchors); None where not measured yet."""
         return self._clock.tail_ns
-
-    @property
-    def sees_annotations(self) -> bool:
-        """Whether NVTX ranges arrive, of any library that used NVTX first after the session was started."""
-        return self._markers.sees_own
 
     def start(self) -> None:
         """Begin to collect.
@@ -206,13 +212,9 @@ class CuptiSource:
                 return
             self._is_on = False
             self._watch.stop()
-            if self._lost_reason or is_torch_profiling():
-                self._cupti.include_other_calls()
-                self._cupti.disable(UNSHARED_KINDS)  # what else is on now belongs to another client
-            else:
+            if not self._lost_reason:
                 self._send_anchor(is_waited_for=True)
-                self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
-                self._cupti.disable_calls()
+            self._switch_off()
         self._tell_change()
 
     def keep_up(self) -> bool:
@@ -220,30 +222,36 @@ class CuptiSource:
         if self._is_in_child():
             return False
         with self._lock:
+            self._switch_off_the_rest()
             if not self._is_on or self._lost_reason:
                 return True
             self._keep_time()
-            self._keep_anchored()
-            now_ns = self._host_time_ns()
-            is_due = now_ns - self._drained_ns >= (LOST_TO_TORCH_NS if is_torch_profiling() else DRAIN_EVERY_NS)
-            return is_due or _buffers[0].full_bytes >= DRAIN_BYTES
+            self._wall.look()
+            waited_ns = self._host_time_ns() - self._drained_ns
+            is_due = waited_ns >= (LOST_TO_TORCH_NS if self._loss.look_for_torch() else DRAIN_EVERY_NS)
+            is_due = is_due or _buffers[0].full_bytes >= DRAIN_BYTES
+            if not is_due:
+                self._keep_anchored()
+            return is_due
 
     def drain(self, *, is_last: bool = False) -> Activities:
         """Return what is complete by now; with `is_last` also what CUPTI holds back as something near it still runs."""
         if self._is_in_child():
             return Activities()
         with self._lock:
+            self._switch_off_the_rest()
             if self._is_drained or self._lost_reason or self not in _owner:
                 return Activities()  # what comes now is another's
-            if self._is_on:
-                self._keep_anchored()
+            if self._is_on and self._is_young:
+                self._keep_anchored()  # and wait for it
             self._drained_ns = self._host_time_ns()
-            self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_last else 0)
-            records = self._take_records()
-            self._count_dropped()
-            self._note_anchors(records)
+            self._wall.look()
+            records = self._fetch(is_forced=is_last)
             if self._is_on:
-                self._look_for_loss()
+                records = self._look_for_loss(records)
+                # Not before the flush: an anchor that has not run yet would hold back the buffer that it is in.
+                if not (self._is_young or self._lost_reason):
+                    self._keep_anchored()
             self._is_drained = is_last and not self._is_on
             return self._read(records, is_last=is_last)
 
@@ -264,6 +272,9 @@ class CuptiSource:
     def close(self) -> None:
         """Stop, and forget what has not been drained. Idempotent."""
         self.stop()
+        if not self._is_in_child():
+            with self._lock:
+                self._switch_off_the_rest()
         self._clock.forget_sent()
         self._is_drained = True
         with _owner_lock:
@@ -280,6 +291,7 @@ class CuptiSource:
             for ticket, _ in buffers.take():
                 buffers.give_back(ticket)
             self._watch.take()
+            self._numbers.begin()
         try:
             self._cupti.enable(NEEDED_KINDS)
             for kind in WISHED_KINDS:
@@ -290,9 +302,30 @@ class CuptiSource:
             self._cupti.disable_calls()
             raise
         self._clock.forget_sent()
-        self._is_on, self._is_drained = True, False
+        self._wall.look()
+        self._loss.begin()
+        self._is_on, self._is_drained, self._is_left_on = True, False, False
         self._watch.start(self._streams.key_of)
         self._send_anchor(is_waited_for=True)
+
+    def _switch_off(self) -> None:
+        """Let nothing be collected any more, but what another client may collect now."""
+        if self._is_another_collecting():
+            self._cupti.include_other_calls()
+            self._cupti.disable(UNSHARED_KINDS)
+            self._is_left_on = True
+        else:
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
+            self._cupti.disable_calls()
+            self._is_left_on = False
+
+    def _is_another_collecting(self) -> bool:
+        return bool(active_client(self._cupti)) if self._lost_reason else is_torch_profiling()
+
+    def _switch_off_the_rest(self) -> None:
+        """Turn off what was left on for another client, once that has gone: it knows only of what it turned on itself."""
+        if self._is_left_on and not self._is_on and self in _owner and not self._is_another_collecting():
+            self._switch_off()
 
     def _tell_change(self) -> None:
         try:
@@ -309,15 +342,18 @@ class CuptiSource:
 
     def _keep_time(self) -> None:
         try:
-            with self._own_calls.making():
-                self._keep_session_time()
+            self._keep_session_time()  # it records events, which are no calls that are shown
         except GPUStreamLabError as error:
             _log.debug("The session's clock could not be kept: %s", error)
 
+    @property
+    def _is_young(self) -> bool:
+        """Whether the drift is not known yet."""
+        return self._clock.anchor_count < FIRST_ANCHORS
+
     def _keep_anchored(self) -> None:
-        is_young = self._clock.anchor_count < FIRST_ANCHORS
-        if is_young or self._host_time_ns() >= self._next_anchor_ns:
-            self._send_anchor(is_waited_for=is_young)
+        if self._is_young or self._host_time_ns() >= self._next_anchor_ns:
+            self._send_anchor(is_waited_for=self._is_young)
 
     def _send_anchor(self, *, is_waited_for: bool) -> None:
         try:
@@ -333,10 +369,22 @@ class CuptiSource:
 
     # Records
 
+    def _fetch(self, *, is_forced: bool) -> Records:
+        """Ask for what is complete, or for everything, and take it."""
+        self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_forced else 0)
+        records, refused_count = without_implausible(self._take_records(), self._wall)
+        self._dropped_count += refused_count
+        self._count_dropped()
+        records = self._numbers.continue_in(records)
+        self._note_anchors(records)
+        return records
+
     def _take_records(self) -> Records:
         buffers = _buffers[0]
         parts = []
-        for ticket, data in buffers.take():
+        taken = buffers.take()
+        self._loss.note_buffers(len(taken))
+        for ticket, data in taken:
             try:
                 parts.append(parse_buffer(data, self._cupti.layouts))
             finally:
@@ -350,21 +398,17 @@ class CuptiSource:
         return records
 
     def _read(self, records: Records, *, is_last: bool) -> Activities:
-        records, self._held = concat_records([*self._held, records]), []
         if not self._clock.anchor_count:
-            if is_last or self._lost_reason:
-                self._dropped_count += records.record_count
-            else:
-                self._held = [records]
+            self._hold(records, is_last=is_last)
             return Activities()
+        records, self._held = concat_records([*self._held, records]), []
         self._streams.note(records)
-        wall_ns = wall_minus_host_ns(time.time_ns, self._host_time_ns)
         texts = Texts()
         with StringReader() as reader:
             work = work_batch(records, texts, reader.read, self._is_wanted)
-            annotations = self._markers.read(records, texts, reader.read)
-        calls = self._calls.read(records, texts, self._own_calls, wall_ns=wall_ns)
-        memory = self._memory.read(records, texts, place=self._clock.place, wall_ns=wall_ns)
+            annotations = self._markers.read(records, texts, reader.read, self._wall)
+        calls = self._calls.read(records, texts, self._own_calls, self._wall)
+        memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
         self._streams.note_names(work, tuple(texts.details))
         return Activities(
             work=self._placed(work),
@@ -375,6 +419,17 @@ class CuptiSource:
             names=tuple(texts.names),
             details=tuple(texts.details),
         )
+
+    def _hold(self, records: Records, *, is_last: bool) -> None:
+        """Keep records until an anchor tells when they were, as far as there is room."""
+        held_count = sum(part.record_count for part in self._held)
+        if is_last or self._lost_reason:
+            self._dropped_count += held_count + records.record_count
+            self._held = []
+        elif held_count + records.record_count > HELD_RECORDS:
+            self._dropped_count += records.record_count
+        elif records.record_count:
+            self._held.append(records)
 
     def _placed(self, batch: _Batch) -> _Batch:
         start_ns = self._clock.place(batch.start_ns)
@@ -407,10 +462,15 @@ class CuptiSource:
         if self._cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)) == 0:
             self._dropped_count += dropped.value
 
-    def _look_for_loss(self) -> None:
-        oldest_ns = self._clock.oldest_waiting_host_ns
-        limit_ns = LOST_TO_TORCH_NS if is_torch_profiling() else LOST_AFTER_NS
-        if oldest_ns is None or self._host_time_ns() - oldest_ns < limit_ns:
-            return
-        who = "torch.profiler" if is_torch_profiling() or "torch" in sys.modules else "another profiler"
-        self._lost_reason = f"{who} took CUPTI over at {time.strftime('%H:%M:%S')}; kernels are not captured any more"
+    def _look_for_loss(self, records: Records) -> Records:
+        """See whether records go elsewhere; return those that were asked for once more behind the given ones."""
+        self._loss.note_anchors(self._clock.last_seen_host_ns)
+        who = self._loss.find(self._clock.oldest_waiting_host_ns)
+        if not who and self._loss.is_overdue(self._clock.oldest_waiting_host_ns):
+            records = concat_records([records, self._fetch(is_forced=True)])
+            self._loss.note_anchors(self._clock.last_seen_host_ns)
+            if self._loss.is_overdue(self._clock.oldest_waiting_host_ns):
+                who = "torch.profiler" if "torch" in sys.modules else "another profiler"
+        if who:
+            self._lost_reason = f"{who} took CUPTI over at {time.strftime('%H:%M:%S')}; kernels are not captured any more"
+        return records

@@ -15,7 +15,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-__all__ = ["StringReader", "demangle", "read_c_string", "short_name"]
+__all__ = ["StringReader", "demangle", "short_name"]
 
 STRING_LIMIT = 65_536
 """Longest string that is read, in bytes."""
@@ -97,12 +97,6 @@ class StringReader:
             return os.pread(self._file, min(limit, mmap.PAGESIZE - address % mmap.PAGESIZE), address)
         except (OSError, OverflowError):
             return b""
-
-
-def read_c_string(address: int, limit: int = STRING_LIMIT) -> str | None:
-    """Return the string at an address, cut at a limit in bytes, or None where there is none."""
-    with StringReader() as strings:
-        return strings.read(address, limit)
 
 
 def demangle(name: str) -> str:

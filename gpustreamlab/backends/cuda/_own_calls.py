@@ -12,7 +12,7 @@ import numpy as np
 from gpustreamlab.typing import BoolArray, Int64Array
 
 KEPT_STRETCHES = 1_024
-"""Stretches of own calls that are remembered; there is about one a second."""
+"""Stretches of own calls that are remembered; a few a second at most."""
 KEPT_CALLS = 16_384
 """Numbers of own calls that are remembered: their records may come later than those of the kernels that they launched."""
 SLACK_NS = 2_000

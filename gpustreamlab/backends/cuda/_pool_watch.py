@@ -2,12 +2,16 @@
 
 CuPy keeps one arena a stream and tells of none of them; its memory hooks tell of each allocation, per thread. So a hook follows
 in every thread that selects a stream. What is freed in a thread that never did is noticed when its address is used again.
+
+What the pool held before cannot be told apart by stream, nor what was freed of it while nobody looked. So every capture counts
+from zero: the sums are what was allocated since it began and is still held.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,12 +31,12 @@ USED, RESERVED = "pool_used_bytes", "pool_reserved_bytes"
 class Block(NamedTuple):
     """An allocation."""
 
-    handle: int
-    """The ``cudaStream_t`` on which it was made."""
+    key: tuple[int, int]
+    """The stream on which it was made, as records number it: its handle may be another stream's when it is freed."""
     size_bytes: int
     """Its size."""
     host_ns: int
-    """When it was noted, by the host's clock."""
+    """When it was made, by the host's clock."""
 
 
 class PoolSample(NamedTuple):
@@ -48,8 +52,23 @@ class PoolSample(NamedTuple):
     """How much."""
 
 
+class _Change(NamedTuple):
+    """An allocation, or its end."""
+
+    name: str
+    address: int
+    block: Block | None
+    """None where it ends."""
+    host_ns: int
+    newest_host_ns: int
+    """A block that was made later is another one."""
+
+
 class PoolWatch:
     """Follows CuPy's pool on one device.
+
+    Hooks only leave word of each change: an allocation may run the garbage collector anywhere, also in here, and that frees
+    arrays, whose hooks come here again. Who finds the sums idle brings them up to date for all.
 
     Parameters
     ----------
@@ -65,18 +84,19 @@ class PoolWatch:
         self._ordinal = ordinal
         self._host_time_ns = host_time_ns
         self._stream = cupy.cuda.get_current_stream
+        self._changes: deque[_Change] = deque(maxlen=KEPT_SAMPLES)
         self._samples: deque[PoolSample] = deque(maxlen=KEPT_SAMPLES)
-        self._held: dict[str, dict[int, int]] = {USED: {}, RESERVED: {}}
+        self._held: dict[str, dict[tuple[int, int], int]] = {USED: {}, RESERVED: {}}
         self._blocks: dict[str, dict[int, Block]] = {USED: {}, RESERVED: {}}
-        self._keys: dict[int, tuple[int, int] | None] = {}
         self._key_of: Callable[[int], tuple[int, int]] | None = None
+        # Never waited for in a hook: this thread may hold it.
         self._lock = threading.Lock()
         self.is_on = False
         self._hook = _make_hook(cupy, self)
         self._local = threading.local()
 
     def start(self, key_of: Callable[[int], tuple[int, int]]) -> None:
-        """Follow from now on; this thread first.
+        """Follow from now on, from zero; this thread first.
 
         Parameters
         ----------
@@ -85,12 +105,15 @@ class PoolWatch:
         """
         with self._lock:
             self._key_of = key_of
-            self._keys.clear()  # a handle may have been given to another stream meanwhile
+            self._changes.clear()
+            for name in (USED, RESERVED):
+                self._held[name].clear()
+                self._blocks[name].clear()
         self.is_on = True
         self.enter()
 
     def stop(self) -> None:
-        """Follow no more: this thread's hook goes, those of other threads do nothing until they are of use again."""
+        """Follow no more: this thread's hook goes, that of another thread with the next stream that it selects."""
         self.is_on = False
         self.leave()
 
@@ -109,6 +132,7 @@ class PoolWatch:
 
     def take(self) -> list[PoolSample]:
         """Return the samples since the last time."""
+        self._settle()
         taken = []
         while self._samples:
             taken.append(self._samples.popleft())
@@ -118,43 +142,67 @@ class PoolWatch:
         """Take an allocation on the current stream."""
         if device != self._ordinal or not address:
             return
-        handle = int(self._stream().ptr)
-        with self._lock:
-            self._learn(handle)
-            blocks = self._blocks[name]
-            if address in blocks:
-                self._drop(name, address)  # it was freed where nobody looked
-            if len(blocks) < FOLLOWED_BLOCKS:
-                blocks[address] = Block(handle, size_bytes, self._host_time_ns())
-                self._add(name, handle, size_bytes)
+        key = self._find_key()
+        now_ns = self._host_time_ns()
+        if key is None:
+            self.note_gone(name, address)
+        else:
+            self._note(_Change(name, address, Block(key, size_bytes, now_ns), now_ns, now_ns))
 
     def note_gone(self, name: str, address: int, *, at_host_ns: int | None = None) -> None:
         """Take that an allocation is given back, now or at a host time; one that is not known, or is newer, is ignored."""
-        with self._lock:
-            block = self._blocks[name].get(address)
-            if block is not None and (at_host_ns is None or block.host_ns <= at_host_ns):
-                self._drop(name, address)
+        now_ns = self._host_time_ns()
+        self._note(_Change(name, address, None, now_ns, now_ns if at_host_ns is None else at_host_ns))
 
-    def _learn(self, handle: int) -> None:
-        """Ask for a stream's number while it exists: asking for one that is gone may crash."""
-        if handle in self._keys or self._key_of is None:
-            return
+    def _find_key(self) -> tuple[int, int] | None:
+        """Return the current stream's number, asked for while it exists: asking for one that is gone may crash.
+
+        CuPy gives the same object for as long as a stream stays current; another stream may have the same handle.
+        """
+        stream = self._stream()
+        known = getattr(self._local, "known", None)
+        if known is not None and known[0] is self._key_of and known[1]() is stream:
+            key: tuple[int, int] | None = known[2]
+            return key
+        if self._key_of is None:
+            return None
         try:
-            self._keys[handle] = self._key_of(handle)
+            key = self._key_of(int(stream.ptr))
         except GPUStreamLabError:
-            self._keys[handle] = None
+            key = None
+        self._local.known = self._key_of, weakref.ref(stream), key
+        return key
 
-    def _drop(self, name: str, address: int) -> None:
-        block = self._blocks[name].pop(address, None)
-        if block is not None:
-            self._add(name, block.handle, -block.size_bytes)
+    def _note(self, change: _Change) -> None:
+        self._changes.append(change)
+        self._settle()
 
-    def _add(self, name: str, handle: int, change_bytes: int) -> None:
-        held = self._held[name]
-        held[handle] = value = max(0, held.get(handle, 0) + change_bytes)
-        key = self._keys.get(handle)
-        if key is not None:
-            self._samples.append(PoolSample(self._host_time_ns(), key, name, value))
+    def _settle(self) -> None:
+        """Bring the sums up to date, unless somebody is at it: who is looks again before they leave."""
+        while self._changes and self._lock.acquire(blocking=False):
+            try:
+                while self._changes:
+                    self._apply(self._changes.popleft())
+            finally:
+                self._lock.release()
+
+    def _apply(self, change: _Change) -> None:
+        blocks = self._blocks[change.name]
+        block = blocks.get(change.address)
+        # A new one in the place of one that is known: that was freed where nobody looked.
+        if block is not None and block.host_ns <= change.newest_host_ns:
+            del blocks[change.address]
+            self._add(change, block.key, -block.size_bytes)
+        if change.block is not None and len(blocks) < FOLLOWED_BLOCKS:
+            blocks[change.address] = change.block
+            self._add(change, change.block.key, change.block.size_bytes)
+
+    def _add(self, change: _Change, key: tuple[int, int], change_bytes: int) -> None:
+        held = self._held[change.name]
+        value = held.pop(key, 0) + change_bytes
+        if value:
+            held[key] = value
+        self._samples.append(PoolSample(change.host_ns, key, change.name, value))
 
 
 def _make_hook(cupy: Any, watch: PoolWatch) -> Any:
@@ -172,7 +220,8 @@ def _make_hook(cupy: Any, watch: PoolWatch) -> Any:
                 _try(watch.note_new, RESERVED, facts["device_id"], facts["mem_ptr"], facts["mem_size"])
 
         def free_postprocess(self, **facts: Any) -> None:
-            _try(watch.note_gone, USED, facts["mem_ptr"])
+            if watch.is_on:
+                _try(watch.note_gone, USED, facts["mem_ptr"])
 
     return Hook()
 

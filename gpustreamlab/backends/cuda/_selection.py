@@ -44,6 +44,8 @@ class CupySelection:
         entered.append(cupy_stream)
         if self.watch.is_on:
             self.watch.enter()
+        else:
+            self.watch.leave()  # from a capture that another thread has ended
         return token
 
     def restore(self, token: Any) -> None:

@@ -114,6 +114,11 @@ class SimActivitySource:
         return ""
 
     @property
+    def complete_until_host_ns(self) -> int:
+        """Return the host's present time: nothing is ever lost."""
+        return self._driver.clock.now_ns
+
+    @property
     def dropped_count(self) -> int:
         """Records that are missing because too many waited to be drained."""
         return self._log.dropped_count

@@ -6,9 +6,9 @@
 
 const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array }
 const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array }
-const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail"])
+const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"])
 // What is known of device work, and what a span has of which nothing is. Batches and rows without any such span store none.
-const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0 }
+const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 }
 const WORK_COLUMNS = Object.keys(WORK_DEFAULTS)
 const TWO_TO_32 = 4294967296
 const COLUMNS_FORMAT = 2 // FORMAT of draw/_columns.py
@@ -135,16 +135,22 @@ function mergeTimes(source, target, from, middle, to) {
   }
 }
 
-/** Arrows from x0 on row0 to x1 on row1, of a kind; x0 comes as steps, x1 as the distance from x0. */
+/**
+ * Arrows from x0 on row0 to x1 on row1, of a kind; x0 comes as steps, x1 as the distance from x0.
+ *
+ * The places of the spans at their ends come alike; they are -1 where they are not known.
+ */
 function readEdges(manifest, bytes) {
   const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes)
-  const x0 = Float64Array.from(reader.column("step"))
-  const x1 = Float64Array.from(reader.column("width"))
-  for (let index = 0, time = 0; index < reader.n; index++) {
+  const x0 = Float64Array.from(reader.column("step")), x1 = Float64Array.from(reader.column("width"))
+  const place0 = Int32Array.from(reader.column("sourcePlace")), place1 = Int32Array.from(reader.column("targetPlace"))
+  for (let index = 0, time = 0, place = -1; index < reader.n; index++) {
     x0[index] = time += x0[index]
     x1[index] += time
+    place0[index] = place += place0[index]
+    place1[index] += place
   }
-  return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), kind: reader.column("kind"), length: reader.n }
+  return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), place0, place1, twin: Int32Array.from(reader.column("twin")), kind: reader.column("kind"), length: reader.n }
 }
 
 class ColumnReader {

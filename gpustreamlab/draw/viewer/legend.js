@@ -5,6 +5,7 @@ const LEGEND_LINES = 2
 const LEAST_NAMES = 3
 const LEGEND_EVERY_MS = 2000
 const KIND_WORDS = { host: "call", annotation: "NVTX" }
+const PALE_KINDS = new Set(["range", "annotation"]) // Beside kernels they stand back: pale, with a line above.
 const PLAIN_FILL = "#d5d9dd" // Under a kind's hatch where its colour is that of the name.
 
 /**
@@ -142,10 +143,10 @@ function nameEntries(view, { times, order }) {
 /** Kinds are told where there is something to tell apart. */
 function kindEntries(view, { kinds }) {
   if (kinds.size < 2) return []
-  const all = [...kinds].sort((a, b) => a - b)
+  const all = [...kinds].sort((a, b) => a - b), hasPale = view.tables.rows.some(row => row.pale)
   return all.map(code => {
     const [fill, hatch] = view.tables.kind_styles[code], kind = view.tables.kinds[code]
-    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : ""), hatch }
+    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : SPARE_FILL), hatch, isPale: hasPale && PALE_KINDS.has(kind) }
   })
 }
 
@@ -155,11 +156,13 @@ function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } },
 }
 
 /** Calls of the host by what they are for; each class stands for all of its names. */
-function callEntries(view, { order }) {
+function callEntries(view, { order, times }) {
   const all = order.filter(code => callLabel(view, code))
+  // Any call may block the host: what that looks like is told also where no name stands for it.
+  const isTold = ({ codes, text }) => codes.length || (text === "synchronise" && times.hasBlocked)
   return (view.tables.call_styles ?? []).map(([label, fill, hatch]) => (
     { group: "hiddenNames", codes: all.filter(code => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill, hatch, isCall: true }
-  )).filter(entry => entry.codes.length)
+  )).filter(isTold)
 }
 
 /** What the red corner means; a click shows the strays alone. */
@@ -179,10 +182,11 @@ function partitionEntries({ tables: { bands, partitions } }) {
 }
 
 function chip(view, entry) {
-  const about = chipAbout(entry)
+  const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter, entry.isPale) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })]
+  if (!entry.codes.length) return makeNode("span", { class: "gsl-chip", title: about }, ...parts)
   const isHidden = entry.codes.every(code => view[entry.group].has(code))
   const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) }
-  const button = makeNode("button", facts, entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" }))
+  const button = makeNode("button", facts, ...parts)
   if (entry.time) button.append(makeNode("small", { text: entry.time }))
   button.addEventListener("click", event => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry))
   return button

@@ -5,6 +5,7 @@ class NameTimes {
     this.names = new Map() // By name code: {busy, count}, of all spans, hidden or not.
     this.kinds = new Set()
     this.strayCount = 0 // Work that left its stream.
+    this.hasBlocked = false // Whether a call that is made for something else blocked the host.
     this.rows = []
   }
 
@@ -45,7 +46,10 @@ class NameTimes {
   }
 
   countStrays(row, known) {
-    for (let i = known.length; i < row.length; i += 1) if (isStray(row, i)) { known.strays += 1; this.strayCount += 1 }
+    for (let i = known.length; i < row.length; i += 1) {
+      if (isStray(row, i)) { known.strays += 1; this.strayCount += 1 }
+      if (isBlocked(row, i)) this.hasBlocked = true
+    }
   }
 
   add(times, sign) { addTimes(this.names, times, sign) }

@@ -83,12 +83,26 @@ class Looks {
     this.nameFill = tables.name_styles.map(style => this.fillCode(style[0]))
     this.nameHatch = tables.name_styles.map(style => this.hatchCode(style[1]))
     this.nameText = tables.name_styles.map(style => style[2])
+    this.nameCount = tables.names.length
+    this.addBlocked(tables.call_styles ?? [])
     this.kindFill = tables.kind_styles.map(style => style[0] ? this.fillCode(style[0]) : -1)
     this.kindHatch = tables.kind_styles.map(style => style[1] ? this.hatchCode(style[1]) : -1)
     this.spareFill = this.fillCode(SPARE_FILL)
     this.shades = this.fills.map(fill => shadesOf(fill, theme.paper))
   }
 
+  // Calls that blocked the host look as those do that are made to wait, whatever their name.
+  addBlocked(calls) {
+    const [, fill, hatch, text] = calls.find(([label]) => label === "synchronise") ?? []
+    if (!fill) return
+    this.blockedCode = this.nameCount
+    this.nameFill[this.blockedCode] = this.fillCode(fill)
+    this.nameHatch[this.blockedCode] = this.hatchCode(hatch)
+    this.nameText[this.blockedCode] = text
+  }
+
+  // The name after which a span looks.
+  name(row, index) { return this.blockedCode !== undefined && isBlocked(row, index) ? this.blockedCode : row.name[index] }
   // The ink on a bar, and the colour below it.
   ink(row, name, kind) { return row.isPale ? this.paleInk : this.text(name, kind) }
   ground({ isPale }, name, kind) { const code = this.fill(name, kind); return isPale ? this.shades[code][PALE_SHADE] : this.fills[code] }
@@ -127,7 +141,7 @@ class Painter {
   // Names may have come since.
   currentLooks() {
     const {tables} = this.view
-    if (!this.looks || this.looksOf !== tables || this.looks.nameFill.length !== tables.names.length) {
+    if (!this.looks || this.looksOf !== tables || this.looks.nameCount !== tables.names.length) {
       this.looks = new Looks(tables, this.theme)
       this.looksOf = tables
     }

@@ -38,39 +38,45 @@ function collectItems(view, items) {
   return segments
 }
 
-// Left edges and widths in whole device px, by item; reused from paint to paint.
+// Left edges and widths in whole device px, and the time that each is painted over, by item; reused from paint to paint.
 function placeItems(painter, segments) {
   const {view, items, ratio} = painter
   if (!painter.boxes || painter.boxes.x.length < items.length)
-    painter.boxes = {x: new Int32Array(items.length * 2), w: new Int32Array(items.length * 2)}
-  const {x, w} = painter.boxes, scale = ratio / view.nsPerPx, origin = view.frame.left * ratio
+    painter.boxes = {x: new Int32Array(items.length * 2), w: new Int32Array(items.length * 2), ns: new Float64Array(items.length * 2)}
+  const {x, w, ns} = painter.boxes, scale = ratio / view.nsPerPx, origin = view.frame.left * ratio
   const low = Math.floor(view.frame.left * ratio) - 4 * ratio, high = Math.ceil(view.frame.right * ratio) + 4 * ratio
   const least = Math.max(1, Math.round(ratio))
   for (const {from, to} of segments) {
     for (let i = from; i < to; i++) {
+      // A gap of less than a px is none or one by chance: even spans would show stripes that are not there. It makes paler.
+      const gap = i + 1 < to ? items.left[i + 1] - items.right[i] : Infinity, isJoined = gap >= 0 && gap * scale < 1
+      const until = isJoined ? items.left[i + 1] : items.right[i]
       const left = Math.max(low, Math.round((items.left[i] - view.x0) * scale + origin))
-      const right = Math.min(high, Math.round((items.right[i] - view.x0) * scale + origin))
+      const right = Math.min(high, Math.round((until - view.x0) * scale + origin))
       x[i] = left
       w[i] = Math.max(least, right - left)
+      ns[i] = Math.max(until - items.left[i], (isJoined ? least : w[i]) / scale)
     }
-    widenLonely(painter.boxes, from, to, ratio)
+    widenLonely(painter.boxes, from, to, ratio, scale)
   }
   return painter.boxes
 }
 
 // A narrow bar with nothing beside it is easily missed: it gets as wide as can be seen.
-function widenLonely({x, w}, from, to, ratio) {
+function widenLonely({x, w, ns}, from, to, ratio, scale) {
   const wanted = LONELY_PX * ratio
   for (let i = from; i < to; i++) {
     if (w[i] >= wanted) continue
     const isLonely = (i === from || x[i - 1] + w[i - 1] + wanted <= x[i]) && (i === to - 1 || x[i] + 2 * wanted <= x[i + 1])
-    if (isLonely) w[i] = Math.round(wanted)
+    if (!isLonely) continue
+    ns[i] = Math.max(ns[i], wanted / scale)
+    w[i] = Math.round(wanted)
   }
 }
 
 // How strong the colour of an item is, of SHADES: by the share of its px in which something ran.
 function shadeOf(items, i, paintedNs) {
-  const share = items.busy[i] / Math.max(items.right[i] - items.left[i], paintedNs)
+  const share = items.busy[i] / paintedNs
   return Math.round(SHADES * Math.min(1, Math.max(LEAST_DENSITY, share)))
 }
 
@@ -80,17 +86,17 @@ function isItemMatch(painter, columns, row, i) {
   return view.store.matchCount(row, items.first[i], items.last[i]) > 0
 }
 
-function fillBoxes(ctx, painter, segments, {x, w}) {
-  const {view, items, looks, ratio} = painter, pixelNs = view.nsPerPx / ratio, narrowNs = LONELY_PX * view.nsPerPx
+function fillBoxes(ctx, painter, segments, {x, w, ns}) {
+  const {view, items, looks, ratio} = painter, narrowNs = LONELY_PX * view.nsPerPx
   const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio))
   let set = null
   for (const segment of segments) {
     const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
     for (let i = segment.from; i < segment.to; i++) {
-      const pick = items.pick[i], code = looks.fill(columns.name[pick], columns.kind[pick]), isWide = w[i] >= wide
+      const pick = items.pick[i], code = looks.fill(looks.name(columns, pick), columns.kind[pick]), isWide = w[i] >= wide
       // A short span is no busier than those that are merged beside it, and looks so.
       const isFull = items.first[i] === items.last[i] && items.right[i] - items.left[i] >= narrowNs
-      let shade = isFull ? SHADES : shadeOf(items, i, w[i] * pixelNs)
+      let shade = isFull ? SHADES : shadeOf(items, i, ns[i])
       if (columns.isPale) shade = Math.max(2, Math.round(shade * PALE_SHADE / SHADES))
       if (view.matches && !isItemMatch(painter, columns, segment.row, i)) shade = Math.min(shade, DIM_SHADE)
       const fill = looks.shades[code][shade]
@@ -110,7 +116,7 @@ function capBoxes(ctx, painter, segment, {x, w}) {
   for (let i = segment.from; i < segment.to; i++) {
     if (w[i] < wide) continue
     const pick = items.pick[i], isDim = view.matches && !isItemMatch(painter, columns, segment.row, i)
-    ctx.fillStyle = looks.shades[looks.fill(columns.name[pick], columns.kind[pick])][isDim ? DIM_SHADE : SHADES]
+    ctx.fillStyle = looks.shades[looks.fill(looks.name(columns, pick), columns.kind[pick])][isDim ? DIM_SHADE : SHADES]
     ctx.fillRect(x[i], top, w[i] - edge, cap)
   }
 }
@@ -129,7 +135,7 @@ function hatchBoxes(ctx, painter, segments, {x, w}) {
     if (columns.isPale) continue
     for (let i = segment.from; i < segment.to; i++) {
       if (w[i] < wide || items.first[i] !== items.last[i]) continue
-      const at = items.pick[i], name = columns.name[at], kind = columns.kind[at], hatch = looks.hatch(name, kind)
+      const at = items.pick[i], name = looks.name(columns, at), kind = columns.kind[at], hatch = looks.hatch(name, kind)
       if (hatch < 0 || view.matches && !columns.isMatch(at, view.matches)) continue
       ctx.fillStyle = patterns[hatch][looks.text(name, kind) === BAR_INK ? 0 : 1]
       ctx.fillRect(x[i], top, w[i] - edge, height)
@@ -156,8 +162,8 @@ function labelBoxes(ctx, painter, segments, {x, w}) {
 }
 
 function labelBar(ctx, painter, columns, at, {left, room, middle}) {
-  const {view, looks, texts} = painter, name = columns.name[at], kind = columns.kind[at]
-  const text = texts.fit(ctx, view.tables.names[name] ?? "", room)
+  const {view, looks, texts} = painter, name = looks.name(columns, at), kind = columns.kind[at]
+  const text = texts.fit(ctx, view.tables.names[columns.name[at]] ?? "", room)
   if (!text) return
   const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches)
   const hasHatch = !columns.isPale && looks.hatch(name, kind) >= 0
@@ -217,7 +223,7 @@ function paintMoments(ctx, painter, segments, {x, w}) {
       ctx.lineTo(left + half, middle)
       ctx.lineTo(left, middle + half)
       ctx.closePath()
-      ctx.fillStyle = looks.fills[looks.fill(columns.name[at], columns.kind[at])]
+      ctx.fillStyle = looks.fills[looks.fill(looks.name(columns, at), columns.kind[at])]
       ctx.fill()
       ctx.lineWidth = 1
       ctx.strokeStyle = painter.theme.ink

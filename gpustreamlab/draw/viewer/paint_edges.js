@@ -1,6 +1,8 @@
 // Waits as arrows: from the end of what was waited for to the start of what waited. All are faint, so that the bars stay in
 // sight; those of the span that is pinned or under the pointer are full, on the layer that follows the pointer.
 const MAX_EDGES = 2000
+const FEW_EDGES = 40 // So many leave the bars in sight; of more, only one is drawn for each so many px.
+const EDGE_BIN_PX = 24
 const ARROW_PX = 6
 const FAINT = 0.35
 const UNKNOWN = 0, SHOWN = 1, HIDDEN = 2 // Whether the filter leaves both ends of an arrow.
@@ -45,14 +47,17 @@ function launchEndsOf(view, hit) {
 
 // When the spans of a hit start and end. What stands for several spans has arrows anywhere within.
 function endsOf({store}, {row, index, first = index, last = index}) {
-  const {start, end, length} = store.row(row)
+  const {start, end, place, length} = store.row(row)
   if (!(last < length)) return null
   const isOne = first === last && store.countSum(row, first, last) === 1
-  return {row, startFrom: start[first], startTo: isOne ? start[first] : end[last], endFrom: isOne ? end[first] : start[first], endTo: end[last]}
+  return {row, place: isOne ? place[first] : -1, startFrom: start[first], startTo: isOne ? start[first] : end[last], endFrom: isOne ? end[first] : start[first], endTo: end[last]}
 }
 
-const isOwnEdge = ({row0, row1, x0, x1}, i, {row, startFrom, startTo, endFrom, endTo}) =>
-  row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo
+const isOwnEdge = ({row0, row1, x0, x1, place0, place1}, i, {row, place, startFrom, startTo, endFrom, endTo}) =>
+  row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo && isPlaceOf(place, place0[i]) ||
+  row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo && isPlaceOf(place, place1[i])
+
+const isPlaceOf = (place, known) => place < 0 || known < 0 || place === known
 
 // Whether anything of an arrow may be in view.
 function passesWindow(view, {x0, x1, row0, row1}, i) {
@@ -74,10 +79,28 @@ function edgesInView(view, edges) {
     const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1
     if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue
     if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || !isEdgeShown(view.store, edges, i)) continue
+    if (isToldByWork(view.store, edges, i)) continue
     total++
     if (places.length < MAX_EDGES) places.push(i)
   }
-  return {places, total}
+  return {places: places.length > FEW_EDGES ? longestEdges(view, edges, places) : places, total}
+}
+
+// A wait between two ranges is not drawn beside that between the work in them, as long as this is shown.
+function isToldByWork(store, edges, i) {
+  const twin = i + edges.twin[i]
+  return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin)
+}
+
+// Of many arrows from one row to another, the longest of those that end near each other. Like the bins of bars, those of arrows
+// have fixed places, so that panning does not flicker.
+function longestEdges(view, {x0, x1, row0, row1}, places) {
+  const bin = EDGE_BIN_PX / BIN_PX * binWidth(view.nsPerPx), {rows} = view.tables, longest = new Map()
+  for (const i of places) {
+    const key = (Math.floor(x1[i] / bin) * rows.length + row0[i]) * rows.length + row1[i], other = longest.get(key)
+    if (other === undefined || Math.abs(x1[i] - x0[i]) > Math.abs(x1[other] - x0[other])) longest.set(key, i)
+  }
+  return [...longest.values()]
 }
 
 // Whether the spans at both ends are shown; looked up once for each state of the store.
@@ -92,8 +115,8 @@ function isEdgeShown(store, edges, i) {
   return edges.shown[i] === SHOWN
 }
 
-function areEndsShown(store, {row0, row1, x0, x1}, i) {
-  return spanEndingAt(store.row(row0[i]), x0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i]) >= 0
+function areEndsShown(store, {row0, row1, x0, x1, place0, place1}, i) {
+  return spanEndingAt(store.row(row0[i]), x0[i], place0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0
 }
 
 function paintArrows(ctx, view, places, {colour, alpha, width, edges = view.store.edges, dash = []}) {

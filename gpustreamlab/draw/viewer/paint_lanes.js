@@ -96,7 +96,7 @@ function inDevicePx(ctx, ratio, paint) {
 
 // Names beside the lanes, as far as there is room between them.
 function paintLaneLabels(ctx, painter) {
-  const {view, theme, texts} = painter, {frame, tables} = view
+  const {view} = painter, {frame, tables} = view
   const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left
   let free = view.lanesTop() - 4
   clipLanes(ctx, view, 0, () => {
@@ -107,7 +107,7 @@ function paintLaneLabels(ctx, painter) {
       const hasDetail = detail && bottom - top >= 30 && parts.length < 2
       // The line of its group stays above it.
       const headPx = group >= 0 ? HEAD_PX : 0
-      paintPartLabels(ctx, painter, parts.slice(1), headPx, room)
+      paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room)
       const half = hasDetail ? 15 : 7
       // The label of a tall lane stays in view with it.
       const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom())
@@ -115,15 +115,32 @@ function paintLaneLabels(ctx, painter) {
       if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue
       if (middle - half < view.lanesTop() + headPx - 3) continue
       free = middle + half
-      setFont(ctx, 12)
-      ctx.fillStyle = theme.ink
-      ctx.fillText(texts.fit(ctx, label, room), frame.left - LABEL_GAP_PX, hasDetail ? middle - 7 : middle)
-      if (!hasDetail) continue
-      setFont(ctx, 11)
-      ctx.fillStyle = theme.soft
-      ctx.fillText(texts.fit(ctx, detail, room), frame.left - LABEL_GAP_PX, middle + 8)
+      const place = {right: frame.left - LABEL_GAP_PX, middle, room}
+      if (hasDetail) paintTwoLines(ctx, painter, label, detail, place)
+      else paintOneLine(ctx, painter, label, parts.length ? detail : "", place)
     }
   })
+}
+
+function paintTwoLines(ctx, {theme, texts}, label, detail, {right, middle, room}) {
+  setFont(ctx, 12)
+  ctx.fillStyle = theme.ink
+  ctx.fillText(texts.fit(ctx, label, room), right, middle - 7)
+  setFont(ctx, 11)
+  ctx.fillStyle = theme.soft
+  ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8)
+}
+
+// A name, and behind it what is not ordinary, where there is room for both.
+function paintOneLine(ctx, {theme, texts}, label, detail, {right, middle, room}) {
+  setFont(ctx, 12)
+  const text = detail && ` · ${detail}`, used = texts.width(ctx, text)
+  const fits = text && texts.width(ctx, label) + used <= room
+  ctx.fillStyle = theme.ink
+  ctx.fillText(texts.fit(ctx, label, room), fits ? right - used : right, middle)
+  if (!fits) return
+  ctx.fillStyle = theme.soft
+  ctx.fillText(text, right, middle)
 }
 
 // Where the name of a lane may stand: beside its first rows, if it has several sorts of them.
@@ -132,12 +149,12 @@ function labelRoom({top, bottom, parts = []}) {
 }
 
 // What the other rows of a lane hold.
-function paintPartLabels(ctx, {view, theme, texts}, parts, headPx, room) {
+function paintPartLabels(ctx, {view, theme, texts}, lane, parts, headPx, room) {
   for (const [label, top, bottom] of parts) {
     const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2
     if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue
     setFont(ctx, 11)
     ctx.fillStyle = theme.soft
-    ctx.fillText(texts.fit(ctx, label, room), view.frame.left - LABEL_GAP_PX, middle)
+    ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle)
   }
 }

@@ -5,7 +5,7 @@ const TABLE_ROWS = 200 // More are counted, not shown: nobody reads them, and th
 const TOTALS_EVERY_MS = 1000
 // Heads of the columns, with what is meant: a share without its whole says nothing.
 const OF_WINDOW = ["of window", "Share of the window's length"]
-const STREAM_HEADS = [["Stream"], ["Busy", "Time in which anything ran on the stream: what overlaps counts once"], OF_WINDOW, ["Spans"]]
+const STREAM_HEADS = [["Stream"], ["Busy", "Time in which anything ran on the stream: what overlaps counts once"], OF_WINDOW, ["Spans", "Spans that count as busy time: kernels, copies and fills, and ranges where no kernels were captured"]]
 const SUM_ABOUT = "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%"
 const NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["Spans"]]
 const PAIR_HEADS = [["Streams"], ["Both busy", "Time in which both were busy"], ["of the shorter", "Share of the busy time of the one that was busy less"]]
@@ -21,7 +21,7 @@ function addSelect(viewer) {
 
   function sumView() {
     // Not the margins, in which nothing can be: shares of the window would be less than they are.
-    const extent = view.extent(), start = Math.max(view.x0, extent.start), end = Math.min(view.x1, extent.end)
+    const extent = view.streamExtent(), start = Math.max(view.x0, extent.start), end = Math.min(view.x1, extent.end)
     if (end > start) view.set("selection", { start, end, lanes: new Set(view.tables.lanes.keys()) })
   }
   function refresh(property) {
@@ -142,7 +142,7 @@ function showTotals(viewer, panel) {
 
 function selectionHead(viewer, panel) {
   const { view } = viewer, { start, end, lanes } = view.selection
-  const facts = `${formatNs(start)} to ${formatNs(end)}, ${lanes.size === 1 ? "1 stream" : `${formatCount(lanes.size)} streams`}`
+  const facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`
   const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) })
   const copy = makeButton("Copy as DataFrame filter", {
     label: "Copy a pandas expression for these spans", onclick: () => copyText(dataFrameFilter(view.tables, view.selection), copy, panel),
@@ -150,6 +150,15 @@ function selectionHead(viewer, panel) {
   const clear = makeButton("Clear", { key: "Escape", onclick: () => { commandsOf(viewer).unselect(); rootOf(viewer).focus({ preventScroll: true }) } })
   announce(viewer, `Selected ${formatNs(end - start)}, ${facts}`)
   return makeNode("header", {}, makeNode("h3", { text: `Selected ${formatNs(end - start)}` }), makeNode("p", { text: facts }), zoom, copy, clear)
+}
+
+/** "2 streams and 1 host thread": of the lanes that are selected, those on which anything ran, and the threads. */
+function lanesText(view, lanes) {
+  const counted = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`
+  const streams = view.usedStreams().filter(lane => lanes.has(lane)).length
+  const threads = [...lanes].filter(lane => view.tables.lanes[lane]?.host).length
+  const parts = [...(streams || !threads ? [counted(streams, "stream")] : []), ...(threads ? [counted(threads, "host thread")] : [])]
+  return parts.join(" and ")
 }
 
 function totalTables(view, selection, found) {

@@ -3,6 +3,7 @@
 const DEFAULT_CAPACITY = 20_000_000
 const EDGE_CAPACITY = 200_000
 const WAIT_EDGE = 0, LAUNCH_EDGE = 1 // Codes of EdgeKind.
+const EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"]
 const FREED_SHARE = 1 / 8 // Of the capacity, after an eviction: so evictions are rare.
 
 class SpanStore {
@@ -178,17 +179,20 @@ class EdgeList {
     this.x1 = new Float64Array(0)
     this.row0 = new Uint32Array(0)
     this.row1 = new Uint32Array(0)
+    this.place0 = new Int32Array(0)
+    this.place1 = new Int32Array(0)
+    this.twin = new Int32Array(0) // Between ranges: how far from it the arrow is that joins the work in them; 0 for none.
   }
 
   append(edges) {
     if (!edges.length) return
-    for (const name of ["x0", "x1", "row0", "row1"]) this[name] = joined(this[name], this.length, edges[name], 0, edges.length)
+    for (const name of EDGE_COLUMNS) this[name] = joined(this[name], this.length, edges[name], 0, edges.length)
     this.length += edges.length
     if (this.length > this.capacity) this.dropFirst(this.length - Math.floor(this.capacity * (1 - FREED_SHARE)))
   }
 
   dropFirst(count) {
-    for (const name of ["x0", "x1", "row0", "row1"]) this[name].copyWithin(0, count, this.length)
+    for (const name of EDGE_COLUMNS) this[name].copyWithin(0, count, this.length)
     this.length -= count
     this.evictedCount += count
   }
@@ -205,6 +209,6 @@ class EdgeList {
 function edgesOfKind(edges, kind) {
   const places = []
   for (let i = 0; i < edges.length; i++) if (edges.kind[i] === kind) places.push(i)
-  const taken = Object.fromEntries(["x0", "x1", "row0", "row1"].map(name => [name, edges[name].constructor.from(places, i => edges[name][i])]))
+  const taken = Object.fromEntries(EDGE_COLUMNS.map(name => [name, edges[name].constructor.from(places, i => edges[name][i])]))
   return { ...taken, length: places.length }
 }

@@ -6,9 +6,10 @@ const OTHER_LANES = 48 // Lanes outside a selection that are paired with those i
 /**
  * Totals of the spans in the window {start, end, lanes}; `lanes` is a set of lane codes, null for all.
  *
- * Times are clipped to the window. A lane's busy time is the union of its counted spans, a name's the sum of its spans of any
- * kind. `wall_ns` is from the first to the last counted span. Pairs are of a lane in the set with any lane that was busy in the
- * window: who selects one lane asks what ran beside it. What a filter hides is part of all that.
+ * Times are clipped to the window. A lane's busy time is the union of its counted spans, its count that of these; a name's
+ * time is the sum of its spans of any kind. `wall_ns` is from the first to the last counted span. Pairs are of a lane in the
+ * set with any lane that was busy in the window: who selects one lane asks what ran beside it. What a filter hides is part of
+ * all that.
  */
 function totals(store, tables, { start, end, lanes = null }) {
   const sums = new WindowSums(tables, start, end)
@@ -42,15 +43,18 @@ class WindowSums {
 
   addRow(row) {
     const { start: starts, end: ends, length } = row, { start, end } = this
-    let count = 0
+    let count = 0, isTouched = false
     for (let index = row.firstEndingFrom(start); index < length && starts[index] <= end; index++) {
       const from = Math.max(start, starts[index]), to = Math.min(end, ends[index])
       // A span that only touches the window's border is not in it, unless it has no length.
-      if (to > from || (to === from && ends[index] === starts[index])) count += this.addSpan(row, index, from, to)
+      if (to < from || (to === from && ends[index] !== starts[index])) continue
+      isTouched = true
+      count += this.addSpan(row, index, from, to)
     }
-    if (count) this.lanes.set(row.lane, (this.lanes.get(row.lane) ?? 0) + count)
+    if (isTouched) this.lanes.set(row.lane, (this.lanes.get(row.lane) ?? 0) + count)
   }
 
+  /** Add a span, and return for how many it stands that count as busy time. */
   addSpan(row, index, from, to) {
     const count = row.countOrNull ? row.countOrNull[index] : 1, name = row.name[index]
     if (name >= this.nameCount.length) this.reserve(name + 1)
@@ -59,8 +63,9 @@ class WindowSums {
     if (this.isCounted[row.kind[index]] && (!this.uncaptured || this.uncaptured(row.kind[index], row.start[index]))) {
       if (from < this.first) this.first = from
       if (to > this.last) this.last = to
+      return count
     }
-    return count
+    return 0
   }
 
   /** Make room for a name that the tables do not have yet. */

@@ -66,3 +66,12 @@ function formatBytes(bytes) {
   while (Math.abs(bytes) >= 1023.5 && place < BYTE_UNITS.length - 1) { bytes /= 1024; place += 1 }
   return `${bytes.toFixed(place === 0 || Math.abs(bytes) >= 100 ? 0 : Math.abs(bytes) >= 10 ? 1 : 2)} ${BYTE_UNITS[place]}`
 }
+
+const SPEED_UNITS = ["GB/s", "MB/s", "kB/s"]
+
+/** Bytes in a ns, which are GB in a second, with three digits and a unit: "4,250 GB/s", "12.0 MB/s". */
+function formatSpeed(bytesPerNs) {
+  let place = 0
+  while (bytesPerNs < 0.9995 && place < SPEED_UNITS.length - 1) { bytesPerNs *= 1000; place += 1 }
+  return `${threeDigits(bytesPerNs)} ${SPEED_UNITS[place]}`
+}

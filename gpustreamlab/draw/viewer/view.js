@@ -79,6 +79,19 @@ class View {
     return {start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start)}
   }
 
+  // From the first start to the last end on any stream: what threads of the host called before and after is no work.
+  streamExtent() {
+    const rows = this.usedStreams().flatMap(lane => this.laneRows[lane]).map(code => this.store.ownRow(code)).filter(row => row.length)
+    if (!rows.length) return this.extent()
+    return {start: Math.min(...rows.map(row => row.start[0])), end: Math.max(...rows.map(row => row.lastEnd()))}
+  }
+
+  // Codes of the streams on which anything ran.
+  usedStreams() {
+    const isUsed = lane => this.laneRows[lane].some(code => this.store.ownRow(code).length)
+    return this.laneOrder.filter(lane => !this.tables.lanes[lane].host && isUsed(lane))
+  }
+
   // How far a window may reach.
   bounds() {
     const {start, end} = this.extent(), full = end - start || EMPTY_WINDOW_NS

@@ -2,8 +2,8 @@
 
 const SHOWN_WAITS = 20
 const WAIT_ENDS = {
-  for: { row: "row1", time: "x1", otherRow: "row0", otherTime: "x0" },
-  by: { row: "row0", time: "x0", otherRow: "row1", otherTime: "x1" },
+  for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
+  by: { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" },
 }
 
 /**
@@ -16,9 +16,9 @@ function waitsOf(view, { row: code, index }, side) {
   const own = side === "for" ? row.start[index] : row.end[index]
   const found = []
   for (let i = 0; i < edges.length; i += 1) {
-    if (edges[ends.row][i] !== code || edges[ends.time][i] !== own) continue
-    const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i]
-    const at = side === "for" ? spanEndingAt(store.row(other), time) : spanStartingAt(store.row(other), time)
+    if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue
+    const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i]
+    const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place)
     if (!found.some(wait => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] })
   }
   // What held it longest comes first: of what it waited for, that which ended last; of what waits, that which went on first.
@@ -29,11 +29,18 @@ function waitsOf(view, { row: code, index }, side) {
 function launchesOf({ store }, { row: code, index }) {
   const { launches } = store, row = store.row(code), own = row.start[index], found = []
   for (let i = 0; i < launches.length; i += 1) {
-    const gapNs = launches.x1[i] - launches.x0[i]
-    if (launches.row1[i] === code && launches.x1[i] === own) found.push({ row: launches.row0[i], index: spanStartingAt(store.row(launches.row0[i]), launches.x0[i]), gapNs, side: "from" })
-    if (launches.row0[i] === code && launches.x0[i] === own) found.push({ row: launches.row1[i], index: spanStartingAt(store.row(launches.row1[i]), launches.x1[i]), gapNs, side: "to" })
+    for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
+      if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue
+      const other = launches[otherRow][i]
+      found.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side })
+    }
   }
   return found
+}
+
+/** Whether an arrow that begins or ends when a span does is its own: it says the place of its span where that is known. */
+function isAtPlace(row, index, place) {
+  return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1)
 }
 
 function launchText(view, { row: code, index, gapNs, side }) {
@@ -52,16 +59,21 @@ function launchNodes(view, hit) {
   })
 }
 
-function spanEndingAt(row, time) {
-  if (!row.length) return -1
+/** The span that ends at a time and has a place in the trace, or -1. */
+function spanEndingAt(row, time, place = -1) {
   const last = row.indexAt(time)
-  for (let index = row.firstEndingFrom(time); index <= last; index += 1) if (row.end[index] === time) return index
+  for (let index = row.length ? row.firstEndingFrom(time) : 0; index <= last; index += 1) {
+    if (row.end[index] === time && isAtPlace(row, index, place)) return index
+  }
   return -1
 }
 
-function spanStartingAt(row, time) {
-  const index = row.length ? row.firstFrom(time) : 0
-  return index < row.length && row.start[index] === time ? index : -1
+/** The span that starts at a time and has a place in the trace, or -1. */
+function spanStartingAt(row, time, place = -1) {
+  for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
+    if (isAtPlace(row, index, place)) return index
+  }
+  return -1
 }
 
 /** A wait in words: "filter on compute, 200 µs before this starts". */

@@ -4,7 +4,7 @@ const WORK_KINDS = new Set(["kernel", "copy", "fill"])
 
 /** Whether a span is work of the device, by its kind. */
 function isWork({ tables }, row, index) {
-  return WORK_KINDS.has(tables.kinds[row.kind[index]])
+  return isWorkKind(tables, row.kind[index])
 }
 
 /** How a kernel was launched, or how much was copied. */
@@ -14,7 +14,9 @@ function launchFacts(view, row, index) {
   if (detail) {
     const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph] = detail
     if (fullName && fullName !== nameOf(view, row.name[index])) facts.push(["in full", fullName])
-    if (grid.some(Boolean)) facts.push(["grid", `${sizesText(grid)} blocks × ${sizesText(block)} threads`])
+    // A simulated device knows of no threads.
+    const threads = block.some(Boolean) ? ` × ${sizesText(block)} threads` : ""
+    if (grid.some(Boolean)) facts.push(["grid", `${sizesText(grid)} blocks${threads}`])
     if (registers) facts.push(["registers", `${registers} a thread`])
     if (staticBytes + dynamicBytes) facts.push(["shared", sharedText(staticBytes, dynamicBytes)])
     if (graph) facts.push(["graph", `launched by CUDA graph ${graph}`])
@@ -37,7 +39,7 @@ function sharedText(staticBytes, dynamicBytes) {
 /** How many bytes, and how fast where a copy or a fill moved them. */
 function sizeText(view, row, index, size) {
   const duration = row.end[index] - row.start[index], text = formatBytes(size)
-  return isWork(view, row, index) && duration > 0 ? `${text}, ${(size / duration).toPrecision(3)} GB/s` : text
+  return isWork(view, row, index) && duration > 0 ? `${text}, ${formatSpeed(size / duration)}` : text
 }
 
 /** In which range work was launched, and whether it left the stream that the range had selected. */
@@ -63,10 +65,34 @@ function signedTime(ns) {
   return `${ns < 0 ? "−" : "+"}${formatNs(Math.abs(ns))}`
 }
 
-/** What a call of the host is for. */
-function callFacts({ tables }, row, index) {
-  if (tables.kinds[row.kind[index]] !== "host") return []
-  const style = tables.name_styles[row.name[index]], entry = (tables.call_styles ?? []).find(([, fill]) => style && fill === style[0])
-  if (!entry) return []
-  return [["call", entry[0] === "synchronise" ? "synchronise: the host waits for the device" : entry[0]]]
+/** Whether a call blocked the host until the device was done; draw/_work.NO_WAIT stands for all that did not. */
+function isBlocked(row, index) {
+  return row.work("waitedName", index) > WORK_DEFAULTS.waitedName
 }
+
+/** What a call of the host is for, and for how long it blocked the host. */
+function callFacts(view, row, index) {
+  const { tables } = view
+  if (tables.kinds[row.kind[index]] !== "host") return []
+  const label = callLabel(view, row.name[index]), waits = label === "synchronise" || isBlocked(row, index)
+  const facts = waits ? [["call", `${label || "copy"}: the host waits for the device`]] : label ? [["call", label]] : []
+  if (!isBlocked(row, index)) return facts
+  const code = row.work("waitedName", index), duration = formatNs(row.end[index] - row.start[index])
+  return [...facts, ["blocked", code < 0 ? duration : `${duration}, for ${nameOf(view, code)}`]]
+}
+
+const WORK_WORDS = { kernel: "kernels", copy: "copies", fill: "fills" }
+
+/** What the rows of work of a lane hold, as far as it came: draw/_scene.py says so where it knows all spans. */
+function workWord(view, lane) {
+  const { store, tables } = view, kinds = new Set()
+  for (const code of view.laneRows[lane]) {
+    const row = store.ownRow(code)
+    const known = row.kindsSeen ??= new Set()
+    for (; row.seen.kinds < row.length; row.seen.kinds += 1) known.add(row.kind[row.seen.kinds])
+    for (const kind of known) if (isWorkKind(tables, kind)) kinds.add(tables.kinds[kind])
+  }
+  return kinds.size === 1 ? WORK_WORDS[[...kinds][0]] : "work"
+}
+
+const isWorkKind = ({ kinds }, kind) => WORK_KINDS.has(kinds[kind])

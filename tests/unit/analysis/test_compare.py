@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from gpustreamlab.analysis import compare_traces, comparison_line, comparison_tables, overlap
 from gpustreamlab.analysis._compare_rows import change_of_ns, ratio_text
+from gpustreamlab.model import Lane
+from tests.helpers.kernel_traces import lanes_of, make_kernel_trace
 from tests.helpers.traces import empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace
 
 
@@ -76,10 +78,63 @@ def test_busy_time_of_lanes_is_that_of_overlap():
 
 def test_notes_say_what_makes_the_traces_unlike():
     notes = compare_traces(nested_trace(), evil_trace()).notes
-    assert notes[0].startswith("Unlike: busy time is that of kernels, copies, fills in a and of ranges, kernels")
+    assert notes[0].startswith("Unlike: busy time is that of kernels, copies, fills in a and of ranges in b.")
+    assert "Capture both alike: lab.capture('kernels')" in notes[0]
     assert notes[1].startswith("Not the same device: a is NVIDIA H200 (SIMULATED), b is ")
     dropped = compare_traces(pipeline_trace(), pipeline_trace(dropped_spans=2)).notes
     assert dropped == ("In b: 2 spans dropped (a full buffer, a closed stream, an error or an interrupt).",)
+
+
+def same_run(tier):
+    """Ten steps on one stream, each around a kernel; one kernel of another library."""
+    spans = []
+    for at in range(0, 2_000, 200):
+        spans.append(("a", "step", at, at + 100, {"kind": "range"}))
+        if tier == "kernels":
+            spans.append(("a", "gemm", at + 20, at + 70, {"parent": len(spans) - 1}))
+    if tier == "ranges":
+        return make_kernel_trace(spans, windows=(), tier=tier)
+    outside = Lane(name="stream 13", stream=13, outside=True)
+    return make_kernel_trace([*spans, ("stream 13", "step", 50, 60)], lanes=(*lanes_of([{"lane": "a"}]), outside))
+
+
+def test_ranges_are_compared_with_ranges_and_kernels_are_not_called_new():
+    # GIVEN a run by ranges and the same run by kernels, in which a kernel is called as a range is
+    result = compare_traces(same_run("ranges"), same_run("kernels"))
+
+    # THEN the ranges are the same in both, and what only kernels tell is last and in neither list
+    names = result.names
+    assert list(zip(names.items, names.groups, strict=True)) == [("step", "range"), ("gemm", "work"), ("step", "work")]
+    assert names.difference_ns[0] == 0
+    assert names.a.is_captured.tolist() == [True, False, False]
+    assert names.b.is_captured.all()
+    assert names.only_a == names.only_b == result.lanes.only_b == ()
+    assert (result.lanes.items, result.lanes.is_comparable.tolist()) == (("a", "stream 13"), [True, False])
+
+
+def test_tables_tell_what_was_not_captured():
+    result = compare_traces(same_run("kernels"), same_run("ranges"))
+    _, ranges, work, lanes = comparison_tables(result, limit=10, name_limit=20)
+    assert ranges.title.startswith("Ranges")
+    assert ranges.rows == (("step", "10", "1.00 µs", "1.00 µs", "0 ns", "×1.00", "100 ns"),)
+    assert work.rows[0] == ("gemm", "10→0", "500 ns", "-", "-", "not captured in b", "50 ns→-")
+    assert lanes.rows[1][5] == "not captured in b"
+    frame = result.to_pandas()
+    assert frame.loc[frame["group"] == "work", "captured_b"].tolist() == [False, False]
+    assert frame["group"].isna().sum() == 4 + 2
+
+
+def test_two_runs_by_kernels_are_compared_by_kernels():
+    result = compare_traces(same_run("kernels"), same_run("kernels"))
+    assert set(result.names.groups) == {"work"}
+    assert result.notes == ()
+    assert [table.title for table in comparison_tables(result, limit=10, name_limit=20)][1].startswith("Names")
+
+
+def test_a_run_with_some_kernels_is_unlike_one_without():
+    part = make_kernel_trace([("a", "step", 0, 100, {"kind": "range"}), ("a", "gemm", 150, 200)], windows=((120, 300),))
+    result = compare_traces(same_run("ranges"), part)
+    assert "is that of ranges in a and of ranges, kernels, copies, fills in b" in result.notes[0]
 
 
 def test_swapping_both_swaps_the_signs():

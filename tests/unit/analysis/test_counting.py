@@ -15,6 +15,7 @@ from gpustreamlab.analysis import (
     sm_kinds,
     sm_time_steps,
     stream_count,
+    summary_text,
     utilisation,
 )
 from gpustreamlab.analysis._busy import DEVICE_WORK, is_in_windows
@@ -70,6 +71,51 @@ def test_windows_that_touch_or_overlap_are_one():
     times = np.arange(0, 60, 10)
     assert is_in_windows(times, ((10, 20), (20, 30), (25, 40))).tolist() == [False, True, True, True, False, False]
     assert is_in_windows(times, ()).tolist() == [False] * 6
+
+
+def with_early_range(length_ns, **options):
+    """One range in front of the capture, then 1,000 ns of kernels on two streams, half of them together."""
+    spans = [
+        ("a", "early", 0, length_ns, {"kind": "range"}),
+        ("a", "step", 9_990, 10_990, {"kind": "range"}),
+        ("a", "gemm", 10_000, 10_600, {"parent": 1}),
+        ("b", "copy", 10_300, 10_700, {"kind": "copy", "parent": 1}),
+    ]
+    return make_kernel_trace(spans, windows=((9_900, 11_000),), **options)
+
+
+@pytest.mark.parametrize(("length_ns", "share"), [(1, None), (10, None), (11, "1%"), (100, "9%"), (1_000, "50%"), (0, None)])
+def test_ranges_that_are_next_to_nothing_beside_kernels_do_not_count(length_ns, share):
+    # GIVEN kernels for 1,000 ns, and a range in front of them
+    trace = with_early_range(length_ns)
+
+    # THEN all figures are of the kernels alone, or all of them count the range and say how much it is
+    counts = share is not None
+    assert counted_kinds(trace) == (ALL if counts else DEVICE_WORK)
+    assert (SpanKind.RANGE in sm_kinds(trace)) is counts
+    expected_ns = length_ns if counts else 0
+    result, together = overlap(trace), concurrency(trace)
+    assert (result.sum_ns, together.sum_ns, utilisation(trace).busy_ns[-1]) == (
+        1_000 + expected_ns, 1_000 + expected_ns, 600 + expected_ns,
+    )  # fmt: skip
+    assert result.range_only_ns == together.range_only_ns == expected_ns
+    assert result.wall_ns == together.wall_ns == utilisation(trace).wall_ns == (10_700 if counts else 700)
+    assert ("upper bound" in str(result)) is counts
+    text = summary_text(trace)
+    if counts:
+        assert f": {share} of the busy time is by ranges only, which also contain the wait for SMs" in text
+        assert f"{share} of the busy time is by ranges only" in str(result)
+    else:
+        assert "At most" not in text
+        assert "ranges count" not in text
+
+
+def test_only_time_without_kernels_is_by_ranges_only():
+    # GIVEN a range that began before the capture and holds kernels of it
+    spans = [("a", "outer", 0, 400, {"kind": "range"}), ("a", "gemm", 200, 300, {"parent": 0}), ("b", "gemm", 200, 300)]
+    result = concurrency(make_kernel_trace(spans, windows=((150, 500),)))
+    assert (result.sum_ns, result.range_only_ns) == (500, 300)
+    assert concurrency(pipeline_trace()).range_only_ns == concurrency(pipeline_trace()).sum_ns
 
 
 def test_without_spans_the_tier_tells():

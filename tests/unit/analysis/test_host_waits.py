@@ -84,14 +84,22 @@ def test_to_pandas_has_a_row_for_each_call():
 
 
 @pytest.mark.parametrize(
-    "trace", [pipeline_trace(), empty_trace(), kernel_trace(has_host=False)], ids=["ranges", "empty", "no calls"]
+    ("trace", "told"),
+    [
+        (pipeline_trace(), "calls of the host were not captured, only ranges: capture them with lab.capture('kernels')"),
+        (empty_trace(), "calls of the host were not captured, only ranges: capture them with lab.capture('kernels')"),
+        (kernel_trace(has_host=False), "capture them with lab.capture('kernels'), without host=False"),
+        (make_kernel_trace([(MAIN, "cudaLaunchKernel", 0, 5, CALL)]), "no call of the host waited for the device"),
+    ],
+    ids=["ranges", "empty", "no calls", "none waits"],
 )
-def test_without_calls_it_is_false_and_says_so(trace):
+def test_without_waits_it_is_false_and_says_why(trace, told):
     result = host_waits(trace)
     assert not result
     assert result.groups == ()
     assert len(result.to_pandas()) == 0
-    assert "no call of the host waited" in str(result)
+    assert told in str(result)
+    assert (result.captured_ns > 0) is (result.call_count > 0)
     assert "Host:" not in summary_text(trace)
     ET.fromstring(result._repr_html_())
 

@@ -1,30 +1,45 @@
-"""The buffers that CUPTI fills: pooled, bounded, and never another's."""
+"""The buffers that CUPTI fills: pooled, bounded, and never another's; with native callbacks and with Python's."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
+import platform
 import threading
 
 import numpy as np
 import pytest
 
+from gpustreamlab.backends.cuda import _cupti_buffers, _native_callbacks
 from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
 from gpustreamlab.errors import CaptureUnavailableError
 from tests.helpers.fake_cupti import NOT_COMPATIBLE, FakeCuptiLibrary
 
 
+@pytest.fixture(params=["native", "python"], autouse=True)
+def is_native(request, monkeypatch):
+    """Run every test with both kinds of callbacks."""
+    if request.param == "python":
+        monkeypatch.setattr(_native_callbacks, "CODE", {})
+    return request.param == "native"
+
+
 def request(buffers):
     """Ask for a buffer as CUPTI does; return its address and size."""
-    address, size, most = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(9)
-    buffers._request(ctypes.byref(address), ctypes.byref(size), ctypes.byref(most))
+    address, size, most = ctypes.c_void_p(7), ctypes.c_size_t(8), ctypes.c_size_t(9)
+    buffers._pool.request(ctypes.byref(address), ctypes.byref(size), ctypes.byref(most))
     assert most.value == 0  # as many records as fit
     return address.value, size.value
 
 
 def complete(buffers, address, valid_bytes, text=b""):
     ctypes.memmove(address, text, len(text))
-    buffers._complete(None, 0, address, buffers.buffer_bytes, valid_bytes)
+    buffers._pool.complete(None, 0, address, buffers.buffer_bytes, valid_bytes)
+
+
+def test_the_kind_is_the_one_that_is_tested(is_native):
+    assert ActivityBuffers(buffer_bytes=64).is_native == is_native
 
 
 def test_what_was_written_comes_back_and_the_buffer_is_used_again():
@@ -42,6 +57,27 @@ def test_what_was_written_comes_back_and_the_buffer_is_used_again():
     buffers.give_back(ticket)
     buffers.give_back(ticket)
     assert request(buffers)[0] == first
+    assert request(buffers)[0] not in {first, second}
+
+
+def test_buffers_come_in_the_order_in_which_they_were_completed():
+    buffers = ActivityBuffers(buffer_bytes=64)
+    lent = [request(buffers)[0] for _ in range(3)]
+    for address in lent[1], lent[2], lent[0]:
+        complete(buffers, address, 8)
+
+    assert buffers.full_bytes == 3 * 64
+    assert [ticket for ticket, _ in buffers.take()] == [lent[1], lent[2], lent[0]]
+    assert buffers.full_bytes == 0
+
+
+def test_a_size_that_is_no_multiple_of_the_alignment_is_kept():
+    buffers = ActivityBuffers(buffer_bytes=100, buffer_limit=2)
+    (first, size), (second, _) = request(buffers), request(buffers)
+
+    assert size == 100
+    assert (first % 64, second % 64) == (0, 0)
+    assert abs(second - first) >= 100
 
 
 def test_there_is_a_limit_and_what_is_refused_is_counted():
@@ -56,11 +92,39 @@ def test_there_is_a_limit_and_what_is_refused_is_counted():
 def test_a_buffer_of_another_client_is_not_touched():
     buffers = ActivityBuffers(buffer_bytes=64)
     foreign = np.zeros(64, np.uint8)
+    ours, _ = request(buffers)
 
-    buffers._complete(None, 0, foreign.ctypes.data, 64, 64)
-    buffers._complete(None, 0, None, 0, 0)
+    for address in (foreign.ctypes.data, None, ours + 1, ours - 1, ours + (1 << 40), (1 << 64) - 64):
+        buffers._pool.complete(None, 0, address, 64, 64)
 
     assert buffers.take() == []
+    assert buffers.full_bytes == 0
+
+
+def test_a_buffer_counts_once_for_each_time_it_was_lent():
+    buffers = ActivityBuffers(buffer_bytes=64)
+    first, _ = request(buffers)
+    complete(buffers, first, 8)
+    complete(buffers, first, 16)
+
+    ((ticket, data),) = buffers.take()
+    complete(buffers, first, 24)
+
+    assert (ticket, len(data)) == (first, 8)
+    assert buffers.take() == []
+
+
+def test_what_was_never_taken_cannot_be_given_back():
+    buffers = ActivityBuffers(buffer_bytes=64, buffer_limit=1)
+    lent, _ = request(buffers)
+    for ticket in (lent, 4096, 0):
+        buffers.give_back(ticket)
+    assert request(buffers) == (None, 0)
+
+    complete(buffers, lent, 8)
+    buffers.give_back(lent)
+    assert request(buffers) == (None, 0)  # full, and not taken yet
+    assert [ticket for ticket, _ in buffers.take()] == [lent]
 
 
 def test_more_valid_bytes_than_there_are_are_not_believed():
@@ -83,7 +147,7 @@ def test_threads_may_fill_while_another_takes():
     threads = [threading.Thread(target=fill) for _ in range(3)]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads) or buffers._full:
+    while any(thread.is_alive() for thread in threads) or buffers.full_bytes:
         for ticket, data in buffers.take():
             taken.append(int.from_bytes(data.tobytes(), "little"))
             buffers.give_back(ticket)
@@ -94,8 +158,28 @@ def test_threads_may_fill_while_another_takes():
     assert buffers.refused_count == 0
 
 
+def test_cupti_is_served_through_what_was_registered():
+    library = FakeCuptiLibrary()
+    buffers = ActivityBuffers(buffer_bytes=64, buffer_limit=2)
+    buffers.register(Cupti(library, ""))
+    library.emit_raw(np.arange(8, dtype=np.uint8))
+    library.activity_flush_all(0)
+    library.complete_foreign()
+
+    assert [data.tobytes() for _, data in buffers.take()] == [bytes(range(8))]
+
+
 def test_a_refused_registration_says_so():
     cupti = Cupti(FakeCuptiLibrary(refused={"cuptiActivityRegisterCallbacks": NOT_COMPATIBLE}), "")
 
     with pytest.raises(CaptureUnavailableError, match="refused cuptiActivityRegisterCallbacks: CUPTI_ERROR_NOT_COMPATIBLE"):
         ActivityBuffers().register(cupti)
+
+
+def test_what_cannot_be_native_says_why(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, _cupti_buffers.__name__)
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+
+    assert not ActivityBuffers(buffer_bytes=64).is_native
+    assert "CUPTI is served through Python" in caplog.text
+    assert "no code for linux on riscv64" in caplog.text

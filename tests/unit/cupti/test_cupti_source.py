@@ -12,8 +12,10 @@ import pytest
 
 from gpustreamlab.backends import CallClass
 from gpustreamlab.backends.cuda import _cupti_clients, _cupti_source
+from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
 from gpustreamlab.backends.cuda._cupti_constants import MarkerFlag, RecordKind
-from gpustreamlab.backends.cuda._cupti_source import LOST_AFTER_NS, NEEDED_KINDS, WISHED_KINDS
+from gpustreamlab.backends.cuda._cupti_loss import LOST_AFTER_NS, LOST_UNSEEN_NS
+from gpustreamlab.backends.cuda._cupti_source import NEEDED_KINDS, WISHED_KINDS
 from gpustreamlab.backends.cuda._pool_watch import USED, PoolSample
 from gpustreamlab.errors import CaptureUnavailableError, DeviceError
 from gpustreamlab.model import SPAN_KINDS
@@ -382,11 +384,8 @@ def test_bytes_that_make_no_sense_are_counted_and_logged(card, source, caplog):
 
 def test_more_records_than_buffers_are_dropped_and_counted(monkeypatch, card):
     source = make_source(monkeypatch, card)
+    monkeypatch.setattr(_cupti_source, "_buffers", [ActivityBuffers(buffer_bytes=4096, buffer_limit=2)])
     source.start()
-    buffers = _cupti_source._buffers[0]
-    buffers.buffer_limit, buffers.buffer_bytes = 2, 4096
-    monkeypatch.setattr(buffers, "_idle", [])
-    buffers._made_count = 0
     for _ in range(100):
         card.kernel()
 
@@ -438,7 +437,7 @@ def test_recorded_buffers_become_work_and_calls(monkeypatch, version):
     source.start()
     for data in read_buffers("mixed", version):
         card.library.emit_raw(data)
-    card.advance(200_000_000)
+    card.advance(8_000_000_000)  # by then all of them are past
 
     # The names' addresses are those of another process: they cannot be read, or are anything.
     done = source.drain()
@@ -455,6 +454,134 @@ def test_recorded_buffers_become_work_and_calls(monkeypatch, version):
     assert done.dependencies.target_stream.tolist() == [14] * 3
     assert len(done.annotations) == 6
     assert (done.calls.size_bytes == 1 << 20).sum() == 2
+
+
+@pytest.mark.parametrize("bad_ns", [1, 2**62, 2**63 - 1])
+def test_a_time_that_cannot_be_spoils_nothing(card, source, bad_ns):
+    source.start()
+    drain_all(source, card)
+    error_ns = source.error_ns
+    card.advance(50_000)
+    emit, text, now_ns = card.library.emit, card.library.text, card.cupti_ns(card.now_ns)
+    memory = {"isAsync": 1, "bytes": 8, "contextId": 1, "streamId": 13, "deviceId": 0}
+    kernel = {"contextId": 1, "deviceId": 0}
+    emit(RecordKind.MARKER, flags=MarkerFlag.START, id=1, timestamp=bad_ns, threadId=7, name=text("x"), domain=text("cudf"))
+    emit(RecordKind.MARKER, flags=MarkerFlag.END, id=1, timestamp=now_ns, threadId=7)
+    emit(RecordKind.MEMORY2, memoryOperationType=1, address=8, timestamp=bad_ns, **memory)
+    emit(RecordKind.CONCURRENT_KERNEL, start=now_ns, end=bad_ns, streamId=13, name=text("bad"), **kernel)
+    emit(RecordKind.CONCURRENT_KERNEL, start=bad_ns, end=bad_ns, streamId=12, dynamicSharedMemory=9, **kernel)  # an anchor
+    emit(RecordKind.RUNTIME, start=bad_ns, end=bad_ns, cbid=SYNCHRONIZE[1], threadId=5, correlationId=9)
+    card.kernel("fine")
+    parts = drain_all(source, card)
+
+    assert [name for name, *_ in kernels_of(parts)] == ["fine"]
+    assert calls_of(parts) == ["cuLaunchKernel"]
+    assert sum(len(part.annotations) + len(part.memory) for part in parts) == 0
+    assert source.error_ns <= error_ns + 100
+    assert source.dropped_count == 5
+
+
+def test_a_marker_or_allocation_without_a_time_is_dropped(card, source):
+    source.start()
+    drain_all(source, card)
+    card.library.emit(RecordKind.MARKER, flags=MarkerFlag.START, id=1, timestamp=0, threadId=7)
+    card.library.emit(RecordKind.MEMORY2, timestamp=0, memoryOperationType=1, isAsync=1, address=8, bytes=5, deviceId=0)
+    parts = drain_all(source, card)
+
+    assert sum(len(part.memory) for part in parts) == 0
+    assert source.error_ns < 20_000
+    assert source.dropped_count == 2
+
+
+def test_records_that_wait_for_the_first_anchor_are_bounded(monkeypatch, card, source):
+    monkeypatch.setattr(_cupti_source, "HELD_RECORDS", 100)
+    card.is_stuck = True
+    source.start()
+    held = []
+    for _ in range(20):
+        for _ in range(10):
+            card.kernel()
+        drain_all(source, card, 1)
+        held.append(sum(records.record_count for records in source._held))
+    card.is_stuck = False
+    parts = drain_all(source, card, 2)
+    source.stop()
+    parts.append(source.drain(is_last=True))
+
+    assert max(held) <= 100
+    told = sum(len(part.work) for part in parts)
+    assert 0 < told < 200
+    assert source.dropped_count >= 200 - told
+
+
+@pytest.mark.parametrize("step_ns", [1_000_000_000, -1_000_000_000, 60_000])
+def test_a_call_is_placed_by_the_wall_clock_of_its_own_time(card, source, caplog, step_ns):
+    source.start()
+    drain_all(source, card)
+    keep_for(source, card, 1e9)
+    card.advance(1e9)
+    source.keep_up()
+    if step_ns > 0:
+        card.advance(50_000)
+        before_ns = card.now_ns
+        card.call(MALLOC)
+    card.wall_step_ns = step_ns
+    card.advance(100_000_000)
+    after_ns = card.now_ns
+    card.call(SYNCHRONIZE)
+    parts = [*drain_all(source, card, 1), *keep_for(source, card, 10e9)]
+    told = {
+        part.names[name]: start
+        for part in parts
+        for name, start in zip(part.calls.name.tolist(), part.calls.start_host_ns.tolist(), strict=True)
+    }
+
+    assert abs(told["cudaStreamSynchronize"] - after_ns) < 5_000
+    assert step_ns < 0 or abs(told["cudaMalloc"] - before_ns) < 5_000
+    assert caplog.text.count("The wall clock was set by") == 1
+    assert set(told) <= {"cudaStreamSynchronize", "cudaMalloc"}  # own calls are known all the same
+
+
+def test_numbers_of_calls_go_on_beyond_32_bits(card, source):
+    card.correlation = 2**32 - 30
+    source.start()
+    parts = []
+    for _ in range(20):
+        card.advance(50_000)
+        card.kernel()
+        parts += drain_all(source, card, 1)
+
+    work = np.concatenate([part.work.correlation for part in parts])
+    calls = np.concatenate([part.calls.correlation for part in parts])
+    assert (np.diff(work) > 0).all()
+    assert work.max() > 2**32
+    assert set(work.tolist()) == set(calls.tolist())
+
+
+def test_numbers_of_calls_that_begin_anew_do_not_come_twice(card, source):
+    numbers = []
+    for _ in range(3):
+        card.correlation = 1_000
+        source.start()
+        card.advance(50_000)
+        card.kernel()
+        parts = drain_all(source, card)
+        source.stop()
+        parts.append(source.drain(is_last=True))
+        numbers += [number for part in parts for number in part.work.correlation.tolist()]
+        assert {n for part in parts for n in part.calls.correlation.tolist()} == {numbers[-1]}
+
+    assert len(set(numbers)) == 3
+    assert numbers == sorted(numbers)
+
+
+def test_the_sessions_clock_is_kept_without_a_stretch_of_own_calls(card, source):
+    source.start()
+    before = len(source._own_calls._stretches)
+    keep_for(source, card, 10e9)
+
+    # The first anchors, and then one a second.
+    assert len(source._own_calls._stretches) - before <= 20
 
 
 # Others
@@ -587,17 +714,164 @@ def test_a_profiler_of_the_host_alone_takes_nothing(monkeypatch, card, source):
 def test_another_client_is_noticed_after_a_while_and_capture_can_start_again(card, source):
     source.start()
     drain_all(source, card)
+    complete_ns = card.now_ns
     card.library.be_taken_over()
-    drain_all(source, card, LOST_AFTER_NS // 200_000_000 + 3)
-    lost = source.lost_reason
+    card.library.subscriber = "another"
+    drain_all(source, card, 2 * LOST_AFTER_NS // 200_000_000)
+    lost, until_ns = source.lost_reason, source.complete_until_host_ns
 
     source.stop()
+    with pytest.raises(CaptureUnavailableError, match="another profiler"):
+        source.start()
+    card.library.subscriber = None
     source.start()
     card.kernel()
 
     assert lost.startswith("another profiler took CUPTI over")
+    assert complete_ns - 1_000_000_000 < until_ns <= complete_ns
     assert source.lost_reason == ""
+    assert source.complete_until_host_ns > card.now_ns - 1_000
     assert len(kernels_of(drain_all(source, card))) == 1
+
+
+def test_a_shortly_run_torch_profiler_is_noticed_within_seconds(monkeypatch, card, source):
+    """It was over before anybody looked; what it leaves behind is that it holds the subscriber's place."""
+    install_torch(monkeypatch, is_profiling=False)
+    source.start()
+    drain_all(source, card)
+    card.library.be_taken_over()
+    card.library.subscriber = "torch"
+    drain_all(source, card, 2 * LOST_AFTER_NS // 200_000_000)
+
+    assert source.lost_reason.startswith("torch.profiler took CUPTI over")
+    source.stop()
+    assert card.library.kinds == set()  # it is over, so nobody else would turn them off
+
+
+def test_a_torch_profiler_that_was_seen_running_is_noticed_soon(monkeypatch, card, source):
+    """It holds the place since before the capture: it has run once already."""
+    torch = install_torch(monkeypatch, is_profiling=False)
+    card.library.subscriber = "torch"
+    source.start()
+    drain_all(source, card)
+    torch.is_profiling = True
+    card.library.be_taken_over()
+    source.keep_up()
+    torch.is_profiling = False
+    for _ in range(10):
+        card.advance(200_000_000)
+        if source.keep_up():
+            source.drain()
+
+    assert source.lost_reason.startswith("torch.profiler took CUPTI over")
+
+
+def test_what_was_left_on_for_another_client_goes_off_once_that_is_gone(monkeypatch, card, source):
+    torch = install_torch(monkeypatch, is_profiling=False)
+    source.start()
+    drain_all(source, card)
+    torch.is_profiling = True
+    card.library.be_taken_over()
+    drain_all(source, card, 10)
+    source.stop()
+    source.drain()
+    assert set(NEEDED_KINDS) <= card.library.kinds
+
+    torch.is_profiling = False
+    source.close()
+
+    assert card.library.kinds == set()
+
+
+def keep_for(source, card, duration_ns):
+    """Let the session's thread do its work for a while."""
+    parts = []
+    for _ in range(int(duration_ns) // 200_000_000):
+        card.advance(200_000_000)
+        if source.keep_up():
+            parts.append(source.drain())
+    return parts
+
+
+def test_an_anchor_that_has_just_been_sent_holds_nothing_back(monkeypatch, card, source):
+    """A flush gives no buffer with a record that is not complete."""
+    source.start()
+    drain_all(source, card, 10)
+    launch, flush, launched_ns = source._clock._launch, FakeCuptiLibrary.activity_flush_all, [0]
+
+    def slow_launch(tag):
+        launched_ns[0] = card.now_ns
+        return launch(tag)
+
+    def flush_complete(library, flag):
+        if card.now_ns - launched_ns[0] > 1_000_000:
+            flush(library, flag)
+
+    monkeypatch.setattr(source._clock, "_launch", slow_launch)
+    monkeypatch.setattr(FakeCuptiLibrary, "activity_flush_all", flush_complete)
+    card.kernel()
+
+    assert len(kernels_of(keep_for(source, card, 6e9))) == 1
+
+
+@pytest.mark.parametrize("seconds", [4, 30])
+def test_a_kernel_that_runs_for_long_is_no_loss_and_is_told_of(card, source, seconds):
+    """No buffer comes while a record in it is not complete."""
+    source.start()
+    drain_all(source, card)
+    card.library.is_held_up = True
+    began_ns = card.now_ns
+    keep_for(source, card, seconds * 1e9)
+    card.library.is_held_up = False
+    end_ns = card.now_ns
+    card.kernel("long", start=card.cupti_ns(began_ns), end=card.cupti_ns(end_ns))
+    parts = drain_all(source, card)
+
+    assert source.lost_reason == ""
+    ((name, _, duration_ns),) = kernels_of(parts)
+    assert name == "long"
+    assert abs(duration_ns - (end_ns - began_ns)) <= 2 * source.error_ns
+    assert source.dropped_count == 0
+
+
+def test_a_kernel_of_minutes_costs_its_own_record_but_not_the_capture(card, source):
+    source.start()
+    drain_all(source, card)
+    card.library.is_held_up = True
+    card.kernel("of minutes", end=0)
+    card.kernel("beside it")
+    parts = keep_for(source, card, 3 * LOST_UNSEEN_NS)
+    card.library.is_held_up = False
+    parts += drain_all(source, card)
+
+    assert source.lost_reason == ""
+    assert [name for name, *_ in kernels_of(parts)] == ["beside it"]
+    assert source.dropped_count == 1
+
+
+def test_a_client_without_any_sign_is_noticed_after_a_long_while(card, source):
+    source.start()
+    drain_all(source, card)
+    card.library.be_taken_over()
+    keep_for(source, card, LOST_UNSEEN_NS - 5e9)
+    early = source.lost_reason
+    keep_for(source, card, 10e9)
+
+    assert early == ""
+    assert source.lost_reason.startswith("another profiler took CUPTI over")
+    source.stop()
+    assert card.library.kinds == set()
+
+
+def test_kernels_that_somebody_switched_off_are_noticed_although_calls_come(card, source):
+    source.start()
+    drain_all(source, card)
+    card.library.kinds -= set(NEEDED_KINDS)
+    for _ in range(70):
+        card.call(SYNCHRONIZE)
+        keep_for(source, card, 1e9)
+
+    assert source.lost_reason
 
 
 def test_anchors_that_do_not_run_are_no_loss(card, source):
@@ -646,6 +920,7 @@ def test_nvtx_ranges_are_paired_over_drains_and_threads(card, source):
     drain_all(source, card)
     card.marker(MarkerFlag.START, 1, "outer", thread=0x1_0000_0005)
     first = source.drain()
+    begun_ns = card.now_ns
     card.marker(MarkerFlag.START, 2, "inner", domain="", thread=6)
     card.marker(MarkerFlag.END, 2, domain="")
     card.marker(MarkerFlag.END, 99)  # began before anybody looked
@@ -659,7 +934,9 @@ def test_nvtx_ranges_are_paired_over_drains_and_threads(card, source):
     inner, outer = (second.annotations.end_ns - second.annotations.start_ns).tolist()
     assert abs(inner - 1_000) <= 2
     assert outer > inner
-    assert not source.sees_annotations
+    started_ns = second.annotations.start_host_ns.tolist()
+    assert abs(started_ns[0] - begun_ns) < 3_000
+    assert started_ns[1] < started_ns[0]
 
 
 def test_our_own_ranges_are_no_annotations(card, source):
@@ -670,7 +947,6 @@ def test_our_own_ranges_are_no_annotations(card, source):
     parts = drain_all(source, card)
 
     assert sum(len(part.annotations) for part in parts) == 0
-    assert source.sees_annotations
 
 
 def test_waits_find_records_of_this_drain_and_of_earlier_ones(card, source):

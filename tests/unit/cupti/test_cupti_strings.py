@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.backends.cuda import _cupti_strings
-from gpustreamlab.backends.cuda._cupti_strings import SHORT_LIMIT, StringReader, demangle, read_c_string, short_name
+from gpustreamlab.backends.cuda._cupti_strings import SHORT_LIMIT, StringReader, demangle, short_name
 
 KERNELS = {
     # torch
@@ -174,25 +174,30 @@ def test_name_that_is_no_linker_name_is_kept(name):
     assert demangle(name) == name
 
 
+def read_text(address, *limit):
+    with StringReader() as strings:
+        return strings.read(address, *limit)
+
+
 @pytest.mark.parametrize("size", [0, 1, 100, 4095, 4096, 10_000, 65_535, 65_536, 70_000])
 def test_string_is_read_up_to_the_limit(size):
     text = ctypes.create_string_buffer(b"k" * size)
-    assert read_c_string(ctypes.addressof(text)) == "k" * min(size, 65_536)
+    assert read_text(ctypes.addressof(text)) == "k" * min(size, 65_536)
 
 
 def test_string_is_cut_where_asked():
     text = ctypes.create_string_buffer(b"abcdef")
-    assert [read_c_string(ctypes.addressof(text), limit) for limit in (0, 1, 5, 6, 7)] == ["", "a", "abcde", "abcdef", "abcdef"]
+    assert [read_text(ctypes.addressof(text), limit) for limit in (0, 1, 5, 6, 7)] == ["", "a", "abcde", "abcdef", "abcdef"]
 
 
 @pytest.mark.parametrize("address", [0, 1, 4096, 2**47, 2**63 - 1, 2**63, 2**64 - 1, 0xDEADBEEFDEADBEEF])
 def test_bad_address_is_none(address):
-    assert read_c_string(address) is None
+    assert read_text(address) is None
 
 
 def test_bytes_that_are_no_text_are_replaced():
     text = ctypes.create_string_buffer(b"a\xff\xc3\xa9")
-    assert read_c_string(ctypes.addressof(text)) == "a\ufffdé"
+    assert read_text(ctypes.addressof(text)) == "a\ufffdé"
 
 
 def test_string_at_the_end_of_the_mapped_memory_is_read():
@@ -206,10 +211,10 @@ def test_string_at_the_end_of_the_mapped_memory_is_read():
     assert libc.munmap(end, ctypes.c_size_t(page)) == 0
 
     # WHEN strings before it are read THEN one without an end is none, and one with an end is whole
-    assert read_c_string(begin + page - 8) is None
+    assert read_text(begin + page - 8) is None
     memory_bytes = (ctypes.c_char * page).from_address(begin)
     memory_bytes[page - 1] = b"\0"
-    assert read_c_string(begin + page - 8) == "last on"
+    assert read_text(begin + page - 8) == "last on"
     # Map it again, so that closing unmaps what is ours.
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap(end, ctypes.c_size_t(page), 3, 0x32, -1, ctypes.c_long(0))
@@ -228,7 +233,7 @@ def test_reader_reads_each_address_once():
 def test_reader_that_may_not_read_gives_none(monkeypatch):
     monkeypatch.setattr(_cupti_strings, "_MEMORY", "/proc/self/not-there")
     text = ctypes.create_string_buffer(b"first")
-    assert read_c_string(ctypes.addressof(text)) is None
+    assert read_text(ctypes.addressof(text)) is None
 
 
 def test_closing_a_reader_twice_is_silent():

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 
 from gpustreamlab.backends import RangeTimes
+from gpustreamlab.backends.cuda import _calibrate
 from gpustreamlab.backends.cuda._calibrate import PairCost, PairCosts, locate_pairs
 
 
@@ -47,3 +48,20 @@ def test_pairs_are_located_around_their_kernels():
     places = RangeTimes(first_ns - [3_000, 3_100, 9_000], first_ns + 5_000 + [400, 500, 4_000], first_ns - 9_000)
 
     assert locate_pairs(places, timers_ns) == PairCost(3_100, 500)
+
+
+def test_only_so_many_changes_are_kept_and_the_first_of_them_holds_for_all_before(monkeypatch):
+    monkeypatch.setattr(_calibrate, "KEPT_COSTS", 3)
+    costs = PairCosts(PairCost(1, 1))
+    for number in range(2, 7):
+        costs.note(number * 100, PairCost(number, number))
+
+    assert costs.before_ns(np.array([0, 450, 500, 600])).tolist() == [4, 4, 5, 6]
+
+
+def test_what_was_measured_beside_other_work_is_told_from_the_rest():
+    plain = PairCost(3_500, 600)
+
+    assert PairCost(3_700, 900).is_near(plain)
+    assert not PairCost(203_500, 600).is_near(plain)
+    assert not PairCost(3_500, 9_000).is_near(plain)

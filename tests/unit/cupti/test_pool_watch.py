@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import types
+from collections import deque
 
 import pytest
 
@@ -13,6 +15,11 @@ from gpustreamlab.errors import DeviceError
 
 FIRST, SECOND = 0x10, 0x20
 KEYS = {FIRST: (1, 13), SECOND: (1, 14)}
+
+
+class FakeStream:
+    def __init__(self, ptr):
+        self.ptr = ptr
 
 
 class FakeCupy:
@@ -33,10 +40,21 @@ class FakeCupy:
             def __exit__(self, *error):
                 del outer.hooks()[self.name]
 
+        self.streams = {}
         self.stream = FIRST
-        self.cuda = types.SimpleNamespace(
-            MemoryHook=MemoryHook, get_current_stream=lambda: types.SimpleNamespace(ptr=self.stream)
-        )
+        self.cuda = types.SimpleNamespace(MemoryHook=MemoryHook, get_current_stream=lambda: self.current)
+
+    @property
+    def stream(self):
+        return self.current.ptr
+
+    @stream.setter
+    def stream(self, handle):
+        """Make a stream current; a handle has one object for as long as it is not destroyed."""
+        self.current = self.streams.setdefault(handle, FakeStream(handle))
+
+    def destroy(self, handle):
+        del self.streams[handle]
 
     def hooks(self):
         if not hasattr(self.local, "hooks"):
@@ -153,9 +171,116 @@ def test_nothing_is_followed_after_a_stop(cupy, watch):
     watch.start(KEYS.__getitem__)
     cupy.free(1)
 
-    assert values(watch) == [(13, 100)]  # what was freed has no number any more, for its stream may be gone
+    assert values(watch) == [(13, 100)]
     cupy.malloc(3, 8)
     assert values(watch) == [(13, 8)]
+
+
+def test_every_capture_counts_from_zero(cupy, watch):
+    cupy.malloc(1, 100, is_new=True)
+    cupy.malloc(2, 70)
+    watch.stop()
+    cupy.free(1)  # nobody looks
+    watch.take()
+
+    watch.start(KEYS.__getitem__)
+    cupy.malloc(3, 8, is_new=True)
+    cupy.free(2)  # it is of before
+
+    assert [(sample.name, sample.value_bytes) for sample in watch.take()] == [(RESERVED, 8), (USED, 8)]
+
+
+def test_the_garbage_collector_may_free_arrays_anywhere(cupy, watch):
+    """As it does, at any allocation of Python, also in the middle of the watch: deterministic, and no deadlock."""
+    key_of, clock = watch._key_of, watch._host_time_ns
+    waiting = [1, 2]
+
+    def free_one(outer):
+        def call(*arguments):
+            if waiting:
+                cupy.free(waiting.pop())
+            return outer(*arguments)
+
+        return call
+
+    cupy.malloc(1, 100)
+    cupy.malloc(2, 50)
+    watch._key_of, watch._host_time_ns = free_one(key_of), free_one(clock)
+    watch._samples = CollectingSamples(lambda: waiting and cupy.free(waiting.pop()))
+    cupy.malloc(3, 7)
+
+    assert values(watch)[-1] == (13, 7)
+    assert waiting == []
+
+
+class CollectingSamples(deque):
+    """Runs a garbage collection whenever a sample is kept, with the sums half changed."""
+
+    def __init__(self, collect):
+        super().__init__()
+        self.collect = collect
+
+    def append(self, sample):
+        self.collect()
+        super().append(sample)
+
+
+def test_arrays_in_reference_cycles_are_freed_in_the_middle_of_an_allocation(cupy, watch):
+    class Array:
+        def __init__(self, address):
+            self.address, self.cycle = address, self
+            cupy.malloc(address, 512)
+
+        def __del__(self):
+            cupy.free(self.address)
+
+    def work():
+        watch.enter()
+        before = gc.get_threshold()
+        gc.set_threshold(3)
+        try:
+            for number in range(1, 500):
+                Array(512 * number)
+        finally:
+            gc.set_threshold(*before)
+            gc.collect()
+            watch.leave()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+
+    assert not thread.is_alive()
+    assert values(watch)[-1] == (13, 0)
+
+
+def test_a_handle_that_is_another_streams_now_counts_for_that(cupy):
+    keys = {FIRST: (1, 13)}
+    watch = PoolWatch(cupy, 0, lambda: 0)
+    watch.start(lambda handle: keys[handle])
+    cupy.malloc(1, 100)
+    cupy.destroy(FIRST)
+    keys[FIRST] = (1, 99)
+    cupy.stream = FIRST
+    cupy.malloc(2, 30)
+    cupy.free(1)
+    watch.stop()
+
+    assert values(watch) == [(13, 100), (99, 30), (13, 0)]
+
+
+def test_streams_that_hold_nothing_are_forgotten(cupy):
+    numbers = iter(range(10**6))
+    watch = PoolWatch(cupy, 0, lambda: 0)
+    watch.start(lambda handle: (1, next(numbers)))
+    for handle in range(200):
+        cupy.stream = handle
+        cupy.malloc(1, 100)
+        cupy.free(1)
+    watch.stop()
+
+    assert len(watch.take()) == 400
+    assert sum(len(held) for held in watch._held.values()) == 0
 
 
 def test_a_stream_is_asked_for_its_number_once_and_while_it_exists(cupy):
@@ -182,6 +307,7 @@ def test_a_stream_without_a_number_is_left_out(cupy):
     watch = PoolWatch(cupy, 0, lambda: 0)
     watch.start(refuse)
     cupy.malloc(1, 100)
+    cupy.free(1)
     watch.stop()
 
     assert watch.take() == []

@@ -16,8 +16,9 @@ from gpustreamlab.draw._columns import WORK_DEFAULTS, pack_columns
 from gpustreamlab.draw._memory import MAX_SAMPLES, plan_memory
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import scene_tables
+from gpustreamlab.draw._twins import wait_twins
 from gpustreamlab.draw._work import owner_rows, stray_facts
-from gpustreamlab.model import SPAN_KINDS, Counters, WorkDetail
+from gpustreamlab.model import SPAN_KINDS, Counters, Lane, WorkDetail
 from gpustreamlab.typing import LaneKind, SpanKind
 from tests.helpers.kernel_traces import GEMM, MS, kernel_trace, make_kernel_trace
 from tests.helpers.traces import pipeline_trace, random_trace
@@ -82,13 +83,28 @@ def test_lanes_say_which_rows_hold_what(picture):
     labels = {box.label: [part.label for part in box.parts] for box in picture.scene.lanes}
     assert labels == {
         "prefill": ["ranges", "kernels", "memory"],
-        "decode": ["ranges", "priority -1 · kernels"],
-        "copies": ["ranges", "kernels", "memory"],
+        "decode": ["ranges", "work"],
+        "copies": ["ranges", "copies", "memory"],
         "torch stream 13": [],
         "stream 21": [],
         "host: MainThread": ["NVTX", "calls"],
         "host: loader": [],
     }
+
+
+def test_the_priority_stands_beside_the_name(picture):
+    texts = {box.label: box.texts[0] for box in picture.scene.lanes}
+    assert (texts["decode"], texts["prefill"]) == ("decode · priority -1", "prefill")
+    assert "decode · priority -1" in re.findall(r">([^<>]+)</text>", timeline_svg(kernel_trace()))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "label"), [(["kernel"], "kernels"), (["copy"], "copies"), (["fill"], "fills"), (["copy", "fill"], "work")]
+)
+def test_rows_of_work_are_called_after_what_they_hold(kinds, label):
+    work = [("a", "x", 10 * place, 10 * place + 5, {"kind": kind, "parent": 0}) for place, kind in enumerate(kinds)]
+    (box,) = plan_scene(make_kernel_trace([("a", "step", 0, 90, {"kind": "range"}), *work])).lanes
+    assert [part.label for part in box.parts] == ["ranges", label]
 
 
 def test_streams_of_others_say_so(picture):
@@ -177,7 +193,7 @@ def test_launches_lead_from_the_start_of_the_call(picture):
 def test_tables_hold_details_windows_and_call_styles(picture):
     tables = tables_of(picture)
     assert len(tables["details"]) == len(picture.trace.details)
-    assert [label for label, _, _ in tables["call_styles"]] == ["launch", "synchronise", "memory", "event"]
+    assert [label for label, *_ in tables["call_styles"]] == ["launch", "synchronise", "memory", "event"]
     assert tables["capture"]["shown"] is False
     assert [lane["host"] for lane in tables["lanes"]] == [False] * 5 + [True] * 2
     assert tables["kind_on_sms"][SPAN_KINDS.index(SpanKind.COPY)] is False
@@ -251,6 +267,43 @@ def test_memory_that_was_not_measured_has_no_line():
     assert "max 0 B" in timeline_svg(trace)
 
 
+def test_a_stream_with_memory_alone_is_its_strip():
+    counters = Counters(time_ns=[0, 50], lane=[1, 1], name=[0, 0], value=[7.0, 9.0], names=("pool_used_bytes",))
+    trace = replace(late_call_trace(), counters=counters)
+    scene = plan_scene(trace)
+    box = scene.lanes[1]
+    assert [part.label for part in box.parts] == ["memory"]
+    assert (box.texts[0], box.bottom - box.top) == ("default stream · memory", 40)
+    (strip,) = plan_memory(trace, scene)
+    assert box.top < strip.top < strip.bottom < box.bottom
+    assert "default stream" in timeline_svg(trace)
+    assert "default stream" not in text_timeline(trace, 100)
+
+
+# ---- waits
+
+
+def test_a_wait_of_ranges_knows_that_of_the_work_in_them():
+    trace = kernel_trace()
+    twins, waits = wait_twins(trace), np.flatnonzero(trace.edges.kind == 0)
+    kinds = np.array([kind.value for kind in SPAN_KINDS])
+    found = [
+        (kinds[trace.kind[trace.edges.source[own]]], trace.names[trace.name[trace.edges.target[waits[place + twins[own]]]]])
+        for place, own in enumerate(waits.tolist())
+        if twins[own]
+    ]
+    assert found == [("range", "gemm_bf16")] * 4
+    assert not twins[trace.edges.kind != 0].any()
+
+
+def test_waits_of_other_ranges_have_no_twin():
+    step = {"kind": "range"}
+    spans = [("a", "x", 0, 10, step), ("b", "y", 20, 90, step), ("a", "k", 1, 9), ("b", "m", 30, 40, {"parent": 1})]
+    assert wait_twins(make_kernel_trace(spans, edges=[(0, 1), (2, 3)])).tolist() == [0, 0]
+    spans[2] = ("a", "k", 1, 9, {"parent": 0})
+    assert wait_twins(make_kernel_trace(spans, edges=[(0, 1), (2, 3)])).tolist() == [1, 0]
+
+
 # ---- other forms
 
 
@@ -259,6 +312,40 @@ def test_header_says_what_was_captured():
     assert header.tier == "kernels + ranges by CUPTI 13.0, ±200 ns"
     assert "in 5 streams and 2 host threads" in header.facts
     assert plan_picture(pipeline_trace()).header.tier == "ranges only"
+
+
+def late_call_trace():
+    """Calls around all work, a range that reaches beyond its kernel, and a stream on which nothing ran."""
+    return make_kernel_trace(
+        [
+            ("host: MainThread", "cudaLaunchKernel", 0, 400, {"kind": "host"}),
+            ("a", "step", 100, 700, {"kind": "range"}),
+            ("a", "gemm", 300, 600, {"parent": 1}),
+            ("host: MainThread", "cudaDeviceSynchronize", 500, 1_000, {"kind": "host"}),
+        ],
+        lanes=(
+            Lane(name="a", stream=1),
+            Lane(name="default stream", stream=0, outside=True),
+            Lane(name="host: MainThread", kind=LaneKind.HOST),
+        ),
+    )
+
+
+def test_all_headers_tell_the_same_time_and_streams():
+    trace = late_call_trace()
+    header = plan_picture(trace).header
+    assert header.facts == "NVIDIA H200 · 4 spans in 1 stream and 1 host thread · 600 ns"
+    first, *lines = text_timeline(trace, 120).splitlines()
+    assert first == "Timeline of 4 spans in 1 stream and 1 host thread on NVIDIA H200 (SIMULATED): 600 ns"
+    assert header.finding == "Busy 50% of the time; one stream, so nothing can overlap"
+    assert header.finding in lines
+    assert next(line for line in lines if line.startswith("a ")).endswith(" 50%")
+
+
+def test_of_calls_alone_no_time_is_told():
+    trace = make_kernel_trace([("host: MainThread", "cudaFree", 10, 400, {"kind": "host"})])
+    assert plan_picture(trace).header.facts.endswith("1 span in 0 streams and 1 host thread · 0 ns")
+    assert "0 ns" in text_timeline(trace, 100).splitlines()[0]
 
 
 def test_static_picture_shows_kernels_calls_strays_memory_and_windows():

@@ -58,6 +58,9 @@ def test_tables_of_a_live_view_need_no_spans(trace):
         header=plan_header(trace),
         counted=(SpanKind.RANGE,),
     )
+    # The page sees itself whether the work of a lane is kernels or copies.
+    for lane in (*full["lanes"], *tables["lanes"]):
+        lane["parts"] = [[{"kernels": "work"}.get(label, label), *borders] for label, *borders in lane["parts"]]
     differing = {key for key in full if full[key] != tables[key]}
     assert differing <= {"kind_counted", "kind_on_sms"}
 

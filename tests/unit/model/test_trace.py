@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpustreamlab.errors import TraceError
+from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model import (
     COLUMN_DTYPES,
     SPAN_KINDS,
@@ -22,7 +22,7 @@ from gpustreamlab.model import (
     TraceMetadata,
 )
 from gpustreamlab.model._schema import table_to_trace
-from gpustreamlab.typing import SpanKind
+from gpustreamlab.typing import EdgeKind, SpanKind
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
 
@@ -260,6 +260,20 @@ INVALID_PARTS = {
 def test_an_invalid_part_cannot_be_made(build, message):
     with pytest.raises(TraceError, match=message):
         build()
+
+
+@pytest.mark.parametrize("kind", ["launch", EdgeKind.LAUNCH])
+def test_edges_of_one_kind_are_selected(kind):
+    edges = Edges(source=[0, 2, 4], target=[1, 3, 5], kind=[1, 0, 1]).select(kind)
+
+    assert (edges.source.tolist(), edges.target.tolist(), edges.kind.tolist()) == ([0, 4], [1, 5], [1, 1])
+    assert len(edges.select("wait")) == 0
+
+
+@pytest.mark.parametrize(("kind", "hint"), [("launches", "Did you mean 'launch'"), (1, "Choose from 'launch', 'wait'")])
+def test_an_unknown_kind_of_edge_is_told_with_the_nearest(kind, hint):
+    with pytest.raises(OptionError, match=hint):
+        Edges().select(kind)
 
 
 def test_lane_key_has_device_and_context_too():

@@ -12,7 +12,7 @@ from gpustreamlab.backends import Activities, CallClass, StreamFacts
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
-from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
+from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
 from tests.helpers.threads import run_in_thread
 
 
@@ -427,9 +427,9 @@ def test_random_records_never_raise(lab, source):
     told = 0
     for _ in range(60):
         count = int(rng.integers(0, 50))
-        shape = {"work": 9, "calls": 8, "annotations": 4, "dependencies": 6, "memory": 5}
         batches = {}
-        for kind, width in shape.items():
+        for kind, batch in BATCHES.items():
+            width = len(batch.__dataclass_fields__)
             wide = rng.integers(-(2**62), 2**62, (count, width))
             small = rng.integers(-3, 6, (count, width))
             batches[kind] = make_batch(kind, np.where(rng.random((count, width)) < 0.1, wide, small).tolist())

@@ -374,7 +374,7 @@ class TestLife:
         record(lab, 3)
         page = timeline.save(tmp_path / "run.html").read_text()
 
-        assert "3 spans in 2 streams" in page
+        assert "3 spans in 1 stream" in page
         record(lab, 1)
         assert len(timeline.trace) == 4
         assert "4 spans" in str(timeline)

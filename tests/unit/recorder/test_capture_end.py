@@ -1,0 +1,239 @@
+"""The end of a capture: work that ends later, ranges that are collected meanwhile, and a source that was lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import CaptureWarning
+from gpustreamlab.model import SPAN_KINDS
+from gpustreamlab.typing import CaptureTier, SpanKind
+from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
+
+LONG_NS = 50_000_000
+
+
+class SlowSource(FakeActivitySource):
+    """Keeps what has not been called complete yet, as CUPTI does: only the last drain takes it, and drops it."""
+
+    def __init__(self):
+        super().__init__()
+        self.late = []
+        self.on_start = self.on_stop = lambda: None
+
+    def push_late(self, *times, **work):
+        """Feed work that has begun, and ends at `complete`."""
+        self.late.append((times, work))
+
+    def complete(self):
+        """Let what has begun end."""
+        late, self.late = self.late, []
+        for times, work in late:
+            self.push_work(*times, **work)
+
+    def start(self):
+        super().start()
+        self.on_start()
+
+    def stop(self):
+        super().stop()
+        self.on_stop()
+
+    def drain(self, *, is_last=False):
+        if is_last:
+            self.dropped_count += len(self.late)
+            self.late = []
+        return super().drain(is_last=is_last)
+
+
+@pytest.fixture
+def source():
+    return SlowSource()
+
+
+@pytest.fixture
+def lab(source):
+    with Session(FakeSourceBackend(source)) as session:
+        session.stream("a")
+        yield session
+
+
+def parents(trace):
+    """Return the name of the range around each kernel, by the kernel's name."""
+    kernels = [row for row in range(len(trace)) if SPAN_KINDS[trace.kind[row]] is SpanKind.KERNEL]
+    names = [*(trace.names[code] for code in trace.name), None]
+    return {names[row]: names[trace.parent[row]] for row in kernels}
+
+
+def launch(lab, source, name, correlation=5):
+    """Feed a call of now, and let the kernel that it launched run on."""
+    now_ns = lab.backend.host_time_ns()
+    source.push_call(now_ns, now_ns + 1, correlation=correlation)
+    source.push_late(now_ns + 10, now_ns + LONG_NS, stream=lab.stream("a").backend_stream, name=name, correlation=correlation)
+    lab.backend.host_time_ns()
+
+
+# Work that ends later
+
+
+def test_work_that_ends_after_the_capture_is_in_the_trace_after_synchronize():
+    with Session("sim") as lab:
+        stream = lab.stream("a")
+        with lab.capture("kernels"), lab.on("a", "step"):
+            lab.backend.launch_spin(stream.backend_stream, LONG_NS, blocks=8, fill_sms=True)
+        assert lab.tier is CaptureTier.RANGES
+        assert parents(lab.trace) == {}
+        lab.synchronize()
+        assert parents(lab.trace) == {"spin": "step"}
+        assert lab.trace.metadata.dropped_records == 0
+
+
+def test_work_that_ends_after_the_capture_is_in_the_trace_after_the_close():
+    with Session("sim") as lab, lab.capture("kernels"), lab.on(lab.stream("a"), "step"):
+        lab.backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+    assert parents(lab.trace) == {"spin": "step"}
+
+
+def test_work_that_a_source_tells_of_late_keeps_its_range(lab, source):
+    with lab.on("a", "step"), lab.capture("kernels"):
+        launch(lab, source, "late")
+    assert parents(lab.trace) == {}
+    source.complete()
+    assert parents(lab.trace) == {"late": "step"}
+    assert lab.trace.metadata.dropped_records == 0
+
+
+def test_calls_that_a_source_tells_of_late_are_in_ranges_that_were_closed_after_the_capture(lab, source):
+    with lab.on("a", "step"):
+        with lab.capture("kernels"):
+            called_ns = lab.backend.host_time_ns()
+        lab.backend.host_time_ns()
+    lab.backend.synchronize()
+    lab._recorder.collect()
+    source.push_launch(called_ns, called_ns + 10, called_ns + 20, correlation=5, stream=0, name="late")
+    assert parents(lab.trace) == {"late": "step"}
+
+
+def test_synchronize_takes_the_rest_and_then_nothing_is_kept_for_late_work(lab, source):
+    recorder = lab._recorder
+    with lab.capture("kernels"), lab.on("a", "step"):
+        launch(lab, source, "late")
+    assert source.history[-1] == "drain"
+    assert recorder.is_awaiting_work
+    lab.backend.synchronize()
+    source.complete()
+    lab.synchronize()
+
+    assert source.history[-1] == "last drain"
+    assert parents(lab.trace) == {"late": "step"}
+    assert not recorder.is_awaiting_work
+    with lab.on("a", "not captured"):
+        pass
+    lab.synchronize()
+    assert source.history.count("last drain") == 1
+    assert len(recorder._kernels.closed) == len(recorder._kernels._reader._launches) == 0
+
+
+def test_a_capture_that_begins_before_the_last_ones_work_has_ended_loses_nothing(lab, source):
+    with lab.capture("kernels"), lab.on("a", "first"):
+        launch(lab, source, "one", correlation=1)
+    with lab.capture("kernels"), lab.on("a", "second"):
+        launch(lab, source, "two", correlation=2)
+    source.complete()
+    lab.synchronize()
+    assert parents(lab.trace) == {"one": "first", "two": "second"}
+
+
+def test_a_capture_that_stops_while_synchronize_waits_keeps_its_running_work(lab, source, monkeypatch):
+    capture = lab.capture("kernels")
+    synchronize = lab.backend.synchronize
+
+    def synchronize_then_launch():
+        synchronize()
+        launch(lab, source, "late")
+        capture.stop()
+
+    monkeypatch.setattr(lab.backend, "synchronize", synchronize_then_launch)
+    lab.synchronize()
+    source.complete()
+    assert parents(lab.trace) == {"late": None}
+
+
+# Ranges that are collected meanwhile
+
+
+@pytest.mark.parametrize("when", ["on_start", "on_stop"])
+def test_a_range_that_is_collected_while_the_source_starts_or_stops_keeps_its_work(lab, source, when):
+    def run_step():
+        setattr(source, when, lambda: None)
+        with lab.on("a", "step"):
+            now_ns = lab.backend.host_time_ns()
+            source.push_launch(now_ns, now_ns + 10, now_ns + 20, correlation=5, stream=0, name="kernel")
+            lab.backend.host_time_ns()
+        lab.backend.synchronize()
+        lab._recorder.collect()
+
+    setattr(source, when, run_step)
+    with lab.capture("kernels"):
+        pass
+    assert parents(lab.trace) == {"kernel": "step"}
+
+
+def test_a_source_that_refuses_leaves_nothing_behind(lab, source):
+    source.refusal = "another tool"
+    with pytest.warns(CaptureWarning):
+        lab.capture("kernels")
+    assert not lab._recorder.is_awaiting_work
+
+
+def test_what_another_thread_reads_is_not_emptied_by_a_stop(lab):
+    """Who matches launches holds the recorder's lock, who stops does not."""
+    with lab.capture("kernels"):
+        with lab.on("a", "step"):
+            pass
+        lab.synchronize()
+        read_by_another = lab._recorder._kernels.closed
+        assert len(read_by_another) == 1
+    lab.synchronize()
+    assert len(read_by_another) == 1
+    assert len(lab._recorder._kernels.closed) == 0
+
+
+# A source that was lost
+
+
+def test_a_window_ends_when_the_source_was_lost_not_when_that_is_found(lab, source):
+    lab._recorder.start_capture(source)
+    host_ns = lab.backend.host_time_ns()
+    source.lose_client(complete_until_host_ns=host_ns)
+    with lab.on("a", "unseen"):
+        lab.backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+    lab.synchronize()
+    ((_, end_ns),) = lab.trace.metadata.capture_windows
+
+    assert end_ns == lab.backend.host_to_clock_ns(host_ns) < lab._recorder.now_ns() - LONG_NS
+    assert lab.utilisation().busy_ns.tolist() == [pytest.approx(LONG_NS, rel=0.01)]
+
+
+def test_a_window_that_is_stopped_after_an_unnoticed_loss_ends_at_the_loss(lab, source):
+    recorder = lab._recorder
+    recorder.start_capture(source)
+    host_ns = lab.backend.host_time_ns()
+    source.lose_client(complete_until_host_ns=host_ns)
+    lab.backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+    lab.backend.synchronize()
+    recorder.stop_capture()
+    ((_, end_ns),) = lab.trace.metadata.capture_windows
+    assert end_ns == lab.backend.host_to_clock_ns(host_ns)
+
+
+def test_a_window_of_a_source_that_raises_ends_where_it_was_drained_last(lab, source):
+    recorder = lab._recorder
+    recorder.start_capture(source)
+    recorder.collect_work()
+    drained_ns = recorder.now_ns()
+    lab.backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+    lab.backend.synchronize()
+    source.drain_error = RuntimeError("bang")
+    ((_, end_ns),) = lab.trace.metadata.capture_windows
+    assert end_ns <= drained_ns
