@@ -282,7 +282,8 @@ class KernelTier:
 
     def _stop_source(self) -> None:
         if self._source is not None:
-            self._close_window(self._complete_until_ns(self._source))
+            if self.is_on:
+                self._close_window(self._complete_until_ns(self._source))
             self._source.stop()
 
     def _take_rest(self) -> None:
