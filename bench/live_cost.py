@@ -138,6 +138,9 @@ def _spans(count: int, begin_ns: int, numbers: Iterator[int]) -> dict[str, Any]:
         "parent": zeros - 1,
         "thread": zeros,
         "partition": zeros - 1,
+        "detail": zeros - 1,
+        "size_bytes": zeros,
+        "correlation": zeros,
         "number": (1 << 40) + next(numbers) * 10_000_000 + np.arange(count),
     }
 

@@ -19,7 +19,6 @@ _WORDS = {
     "pool_used_bytes": ("pool in use", True),
     "pool_reserved_bytes": ("pool reserved", False),
     "async_used_bytes": ("stream-ordered in use", True),
-    "async_reserved_bytes": ("stream-ordered reserved", False),
 }
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

@@ -269,8 +269,10 @@ def test_simulated_times_of_card_filling_kernels_match(lab):
             session.synchronize()
             trace = session.trace
             ends.append(np.sort(trace.end_ns) - trace.start_ns.min())
-    assert np.allclose(ends[0] / 1e6, [1, 2, 3, 4], rtol=0.1)
-    assert np.allclose(ends[0], ends[1], rtol=0.1)
+    # The first range also contains the first launch, by the host: 10 to 110 us on the machines tried.
+    assert np.allclose(np.diff(ends[0]) / 1e6, 1, rtol=0.05)
+    assert np.allclose(np.diff(ends[0]), np.diff(ends[1]), rtol=0.05)
+    assert ends[0][0] / 1e6 == pytest.approx(1.1, abs=0.15)
 
 
 _WITH_A_TOOL = """

@@ -433,9 +433,9 @@ class CudaBackend:
         return self._clock_stream.record(self._events.acquire())
 
     def _record_burst(self) -> tuple[list[Any], NDArray[Any]]:
-        timers = self.pinned_empty((BURST_EVENTS, 2), np.uint64)
         events = []
         with contextlib.nullcontext() if self._source is None else self._source.own_calls():
+            timers = self.pinned_empty((BURST_EVENTS, 2), np.uint64)
             for row in range(BURST_EVENTS):
                 self._spin_timed(BURST_SPIN_NS, timers[row])
                 events.append(self._record_anchor())

@@ -6,6 +6,7 @@ cupti-python hands over one Python object a record, 15 us each (FACTS.md); here 
 from __future__ import annotations
 
 import ctypes
+import logging
 import re
 import threading
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, RecordKi
 from gpustreamlab.backends.cuda._cupti_layouts import Layouts, find_layouts
 from gpustreamlab.backends.cuda._import import cupti_line, exact_cupti_line
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
+
+_log = logging.getLogger(__name__)
 
 MULTIPLE_SUBSCRIBERS = 39
 """What subscribing gives where another client holds the one place. Source: ``cupti_result.h``."""
@@ -122,6 +125,16 @@ class Cupti:
             self.call("cuptiUnsubscribe", handle)
         return code == MULTIPLE_SUBSCRIBERS
 
+    def use_wall_clock(self) -> None:
+        """Let CUPTI tell times by the wall clock, as it does by itself.
+
+        torch.profiler lets it tell the processor's time stamp counter, from each of its starts on, also when it has ended. What
+        stands there cannot be asked for, and torch sets its own again. Nothing may be enabled meanwhile.
+        """
+        address = _wall_clock_address()
+        if address is None or self.call("cuptiActivityRegisterTimestampCallback", ctypes.c_void_p(address)):
+            _log.info("CUPTI's clock could not be set; where another profiler has set it, kernels cannot be placed")
+
     def enable(self, kinds: Iterable[RecordKind]) -> None:
         """Record these kinds from now on."""
         for kind in kinds:
@@ -193,6 +206,15 @@ def classify_call(name: str) -> CallClass | None:
     if bare == name:
         return None
     return next((kind for kind, pattern in _CLASSES if pattern.fullmatch(bare)), None)
+
+
+def _wall_clock_address() -> int | None:
+    """Return the address of a function without arguments that gives the wall clock in ns, as CUPTI wants one."""
+    try:
+        now = ctypes.CDLL("libstdc++.so.6")["_ZNSt6chrono3_V212system_clock3nowEv"]
+    except (OSError, AttributeError):
+        return None
+    return ctypes.cast(now, ctypes.c_void_p).value
 
 
 def load_cupti() -> Cupti:

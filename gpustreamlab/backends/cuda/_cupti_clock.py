@@ -96,6 +96,12 @@ class CuptiClock:
             return GRAIN_NS + max(self._worst_ns, int(self._farthest_ns * self._slope_error(last=True)))
 
     @property
+    def newest_sent(self) -> SentAnchor | None:
+        """The anchor that was launched last and is not in the records; None where there is none."""
+        with self._lock:
+            return self._sent[-1] if self._sent else None
+
+    @property
     def oldest_waiting_host_ns(self) -> int | None:
         """When the oldest anchor was launched that has run but is not in the records; None where there is none."""
         with self._lock:

@@ -21,7 +21,7 @@ from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
 from gpustreamlab.backends.cuda._cupti_calls import CallReader, DependencyReader, MarkerReader
 from gpustreamlab.backends.cuda._cupti_clients import active_client, is_torch_profiling
-from gpustreamlab.backends.cuda._cupti_clock import CuptiClock
+from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, SentAnchor
 from gpustreamlab.backends.cuda._cupti_constants import RecordKind
 from gpustreamlab.backends.cuda._cupti_loss import LOST_TO_TORCH_NS, LossWatch
 from gpustreamlab.backends.cuda._cupti_memory import MemoryReader
@@ -245,6 +245,7 @@ class CuptiSource:
             if self._is_on and self._is_young:
                 self._keep_anchored()  # and wait for it
             self._drained_ns = self._host_time_ns()
+            self._await(self._clock.newest_sent)  # one that still runs would hold back the buffer that it is in
             self._wall.look()
             records = self._fetch(is_forced=is_last)
             if self._is_on:
@@ -292,6 +293,8 @@ class CuptiSource:
                 buffers.give_back(ticket)
             self._watch.take()
             self._numbers.begin()
+        if "torch" in sys.modules:
+            self._cupti.use_wall_clock()
         try:
             self._cupti.enable(NEEDED_KINDS)
             for kind in WISHED_KINDS:
@@ -362,9 +365,14 @@ class CuptiSource:
         except Exception as error:  # noqa: BLE001 - a device that has failed tells so elsewhere
             _log.debug("No anchor could be sent: %s", error)
             return
-        now_ns = self._host_time_ns()
-        self._next_anchor_ns = now_ns + ANCHOR_EVERY_NS
-        while is_waited_for and not sent.timers[1] and self._host_time_ns() - now_ns < ANCHOR_WAIT_NS:
+        self._next_anchor_ns = self._host_time_ns() + ANCHOR_EVERY_NS
+        if is_waited_for:
+            self._await(sent)
+
+    def _await(self, sent: SentAnchor | None) -> None:
+        """Wait for an anchor, but not where the card is full of other work."""
+        end_ns = self._host_time_ns() + ANCHOR_WAIT_NS
+        while sent is not None and not sent.timers[1] and self._host_time_ns() < end_ns:
             time.sleep(0)
 
     # Records

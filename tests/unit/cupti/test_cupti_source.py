@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
+import time
 import types
 
 import numpy as np
 import pytest
 
 from gpustreamlab.backends import CallClass
-from gpustreamlab.backends.cuda import _cupti_clients, _cupti_source
+from gpustreamlab.backends.cuda import _cupti, _cupti_clients, _cupti_source
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
 from gpustreamlab.backends.cuda._cupti_constants import MarkerFlag, RecordKind
 from gpustreamlab.backends.cuda._cupti_loss import LOST_AFTER_NS, LOST_UNSEEN_NS
@@ -1055,3 +1057,31 @@ def test_all_wished_kinds_are_known():
     assert set(WISHED_KINDS).isdisjoint(NEEDED_KINDS)
     assert RecordKind.KERNEL not in WISHED_KINDS
     assert len(build_buffer([(RecordKind.MARKER, {})])) == 56
+
+
+def test_the_wall_clock_is_set_again_where_torch_may_have_set_another(monkeypatch, card):
+    given = []
+    monkeypatch.setattr(
+        card.library, "cuptiActivityRegisterTimestampCallback", lambda address: given.append(address.value) or 0, raising=False
+    )
+    source = make_source(monkeypatch, card)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    source.start()
+    source.stop()
+    assert given == []
+
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    source.start()
+    source.stop()
+    tell = ctypes.CFUNCTYPE(ctypes.c_uint64)(given[0])
+    assert abs(tell() - time.time_ns()) < 1_000_000_000
+
+
+def test_a_clock_that_cannot_be_set_stops_nothing(monkeypatch, card):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.setattr(_cupti, "_wall_clock_address", lambda: None)
+    source = make_source(monkeypatch, card)
+    source.start()
+    card.kernel()
+    source.stop()
+    assert len(source.drain(is_last=True).work) == 1
