@@ -1059,7 +1059,7 @@ def test_all_wished_kinds_are_known():
     assert len(build_buffer([(RecordKind.MARKER, {})])) == 56
 
 
-def test_the_wall_clock_is_set_again_where_torch_may_have_set_another(monkeypatch, card):
+def test_the_wall_clock_is_set_again_once_torch_profiler_was_used(monkeypatch, card):
     given = []
     monkeypatch.setattr(
         card.library, "cuptiActivityRegisterTimestampCallback", lambda address: given.append(address.value) or 0, raising=False
@@ -1070,7 +1070,12 @@ def test_the_wall_clock_is_set_again_where_torch_may_have_set_another(monkeypatc
     source.stop()
     assert given == []
 
-    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(autograd=types.SimpleNamespace(_profiler_enabled=bool)))
+    source.start()
+    source.stop()
+    assert given == []  # imported, and not used
+
+    card.library.subscriber = "torch.profiler"
     source.start()
     source.stop()
     tell = ctypes.CFUNCTYPE(ctypes.c_uint64)(given[0])
@@ -1078,8 +1083,9 @@ def test_the_wall_clock_is_set_again_where_torch_may_have_set_another(monkeypatc
 
 
 def test_a_clock_that_cannot_be_set_stops_nothing(monkeypatch, card):
-    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(autograd=types.SimpleNamespace(_profiler_enabled=bool)))
     monkeypatch.setattr(_cupti, "_wall_clock_address", lambda: None)
+    card.library.subscriber = "torch.profiler"
     source = make_source(monkeypatch, card)
     source.start()
     card.kernel()
