@@ -36,6 +36,15 @@ def median_seconds(work: Any, *, rounds: int) -> float:
     return statistics.median(times)
 
 
+def take_ages(argv: list[str] | None) -> tuple[list[float], list[str]]:
+    """Take ``--ages 0,60,300`` (seconds; these if left out) from the arguments; return the ages and the rest."""
+    argv = sys.argv[1:] if argv is None else argv
+    if "--ages" not in argv:
+        return [0.0, 60.0, 300.0], argv
+    place = argv.index("--ages")
+    return [float(age) for age in argv[place + 1].split(",")], argv[:place] + argv[place + 2 :]
+
+
 def report(title: str, rows: list[dict[str, Any]], argv: list[str] | None = None) -> None:
     """Print rows as a table, and store them with the machine's facts where ``--json PATH`` was given."""
     parser = argparse.ArgumentParser(description=title)

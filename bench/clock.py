@@ -6,12 +6,11 @@ against one base event. ``--ages 0,60,300`` (seconds) chooses the ages; the defa
 
 from __future__ import annotations
 
-import sys
 import time
 
 import numpy as np
 
-from bench._common import report
+from bench._common import report, take_ages
 from gpustreamlab import Session
 from gpustreamlab.workloads import spin_card
 
@@ -23,12 +22,7 @@ LEAD_IN = 10  # the first events after a long kernel come 1 to 3 us later than t
 
 
 def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    ages_s = [0.0, 60.0, 300.0]
-    if "--ages" in argv:
-        place = argv.index("--ages")
-        ages_s = [float(age) for age in argv[place + 1].split(",")]
-        argv = argv[:place] + argv[place + 2 :]
+    ages_s, argv = take_ages(argv)
     rows = []
     with Session("cuda") as lab:
         lab.stream("a")

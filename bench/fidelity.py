@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench._common import report
+from bench._common import report, take_ages
 from gpustreamlab import Session
 from gpustreamlab.typing import Int64Array, SpanKind
 from gpustreamlab.workloads import spin_card
@@ -38,12 +38,7 @@ extern "C" __global__ void timed(long long duration_ns, unsigned long long* out)
 
 
 def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    ages_s = [0.0, 60.0, 300.0]
-    if "--ages" in argv:
-        place = argv.index("--ages")
-        ages_s = [float(age) for age in argv[place + 1].split(",")]
-        argv = argv[:place] + argv[place + 2 :]
+    ages_s, argv = take_ages(argv)
     rows = []
     with Session("cuda") as lab:
         lab.partition({LANES[0]: 32, LANES[1]: "rest"})
