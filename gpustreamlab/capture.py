@@ -19,6 +19,7 @@ from gpustreamlab.errors import (
     DeviceError,
     GPUStreamLabError,
     OptionError,
+    SessionError,
     nearest_hint,
 )
 from gpustreamlab.interrupts import delayed_interrupts
@@ -55,6 +56,8 @@ class Capture:
         request.holder = weakref.ref(self)
 
     def __enter__(self) -> Self:
+        if not self.is_active:
+            raise SessionError("This capture has ended, so it would capture nothing. Make another with lab.capture('kernels').")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -21,6 +21,7 @@ from gpustreamlab.errors import (
     MissingExtraError,
     OptionError,
     SessionClosedError,
+    SessionError,
 )
 from gpustreamlab.typing import CaptureTier
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
@@ -341,3 +342,14 @@ def test_interrupts_while_capturing_lose_no_record_and_leave_a_clear_state(lab, 
     assert interrupts > 20
     assert len(kernel_names(trace)) == pushed
     assert lab.tier in (RANGES, KERNELS)
+
+
+def test_a_capture_that_has_ended_is_not_entered_again():
+    with Session("sim") as lab:
+        capture = lab.capture("kernels")
+        with capture:
+            pass
+        with pytest.raises(SessionError, match="Make another with lab.capture"), capture:
+            pass
+    with pytest.raises(SessionError, match="has ended"), capture:
+        pass
