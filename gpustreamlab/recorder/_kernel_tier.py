@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from gpustreamlab.backends import ActivitySource, Backend
@@ -39,8 +39,6 @@ class KernelTier:
         Makes questions cost no virtual time.
     names, threads, lanes
         The recorder's tables.
-    thread_states
-        Returns what the threads that live have open.
     find_ranges
         Finds the range around each call.
     store
@@ -55,13 +53,11 @@ class KernelTier:
         names: NameTable,
         threads: ThreadNames,
         lanes: LaneTable,
-        thread_states: Callable[[], Iterable[ThreadState]],
         find_ranges: FindRanges,
         store: Callable[[Sequence[Columns]], None],
     ) -> None:
         self._backend = backend
         self._observing = observing
-        self._thread_states = thread_states
         self._find_ranges = find_ranges
         self._store = store
         self._threads = HostThreads(lanes, threads)
@@ -177,6 +173,11 @@ class KernelTier:
         except Exception as error:  # noqa: BLE001 - logged; the stream's work then has a lane of its own
             _log.warning("Kernels of stream %r cannot be told from those of others: %s", recorded.name, error)
 
+    def note_thread(self, state: ThreadState) -> None:
+        """Take that a thread has begun to use the session: another one may have had its number before."""
+        with self._observing():
+            self._threads.note(state.ident, state.name, self._backend.host_time_ns())
+
     def take(self, *, is_last: bool = False, is_complete: bool = True) -> None:
         """Take what the source tells, and store it. Never waits for the device; after a failure the capture is off.
 
@@ -247,7 +248,7 @@ class KernelTier:
                 asked_ns = self._now_ns()
                 activities = source.drain(is_last=is_last)
                 if len(activities.calls) or len(activities.annotations):
-                    self._threads.look(self._thread_states())
+                    self._threads.look(self._backend.host_time_ns())
                 blocks = self._reader.read(
                     activities,
                     source,

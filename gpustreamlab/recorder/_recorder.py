@@ -117,7 +117,6 @@ class Recorder:
             names=self._names,
             threads=self._threads,
             lanes=self._lanes,
-            thread_states=self._thread_states,
             find_ranges=self._find_ranges,
             store=self._store,
         )
@@ -193,6 +192,7 @@ class Recorder:
             state: ThreadState = self.local.state
         except AttributeError:
             state = self.local.state = ThreadState(self._threads)
+            self._kernels.note_thread(state)
             with self._lock:
                 self._states.add(state)
         return state
@@ -514,10 +514,6 @@ class Recorder:
     def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         with self._lock:
             return find_enclosing_ranges(self._kernels.closed, tuple(self._states), self._recorded, thread, at_host_ns)
-
-    def _thread_states(self) -> tuple[ThreadState, ...]:
-        with self._lock:
-            return tuple(self._states)
 
     def _store(self, blocks: Sequence[Mapping[str, Int64Array]]) -> None:
         with self._lock:

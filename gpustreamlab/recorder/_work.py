@@ -122,7 +122,7 @@ class WorkReader:
         if not len(calls["start_ns"]):
             return []
         parent = find_ranges(calls["thread"], calls["start_host_ns"])
-        thread = self._threads.codes(calls["thread"])
+        thread = self._threads.codes(calls["thread"], calls["start_host_ns"])
         self._launches.add(calls["correlation"], calls["start_ns"], thread, parent)
         if not with_calls:
             return []
@@ -130,7 +130,7 @@ class WorkReader:
             "start_ns": calls["start_ns"],
             "end_ns": calls["end_ns"],
             "queued_ns": calls["start_ns"],
-            "lane": self._threads.lanes(calls["thread"]),
+            "lane": self._threads.lanes(calls["thread"], calls["start_host_ns"]),
             "name": names[calls["name"]],
             "kind": np.full(len(parent), HOST_CODE, np.int64),
             "parent": parent,
@@ -147,11 +147,11 @@ class WorkReader:
             "start_ns": told["start_ns"],
             "end_ns": told["end_ns"],
             "queued_ns": told["start_ns"],
-            "lane": self._threads.lanes(told["thread"]),
+            "lane": self._threads.lanes(told["thread"], told["start_host_ns"]),
             "name": names[told["name"]],
             "kind": np.full(len(told["name"]), ANNOTATION_CODE, np.int64),
             "parent": find_ranges(told["thread"], told["start_host_ns"]),
-            "thread": self._threads.codes(told["thread"]),
+            "thread": self._threads.codes(told["thread"], told["start_host_ns"]),
         }
         return self._finish(row)
 

@@ -315,6 +315,7 @@ def test_a_forked_child_leaves_the_source_alone(lab, source):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+@pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
 def test_interrupts_while_capturing_lose_no_record_and_leave_a_clear_state(lab, source):
     """Ctrl-C at many instants of starting, taking and stopping."""
     pushed, interrupts = 0, 0

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 from gpustreamlab import Session
+from gpustreamlab.recorder._host_threads import HostThreads
+from gpustreamlab.recorder._lanes import LaneTable
 from gpustreamlab.recorder._names import NameTable
 from gpustreamlab.recorder._thread_names import ThreadNames
+from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 
 
@@ -147,3 +151,48 @@ class TestThreadNames:
         assert threads.texts == ("worker", "worker (2)", NameTable.OTHER)
         assert set(codes[2:]) == {2}
         assert len(threads._codes) <= 3
+
+
+def test_a_number_that_is_used_again_is_another_thread():
+    lanes = LaneTable()
+    threads = HostThreads(lanes, ThreadNames(99))
+    threads.note(5, "first", 1_000)
+    threads.note(5, "second", 2_000)
+
+    codes = threads.codes(np.array([5, 5, 5, 6]), np.array([500, 1_999, 2_000, 0]))
+
+    assert codes[0] == codes[1] != codes[2]
+    assert len(set(codes.tolist())) == 3
+    assert len(set(threads.lanes(np.array([5, 5]), np.array([0, 3_000])).tolist())) == 2
+
+
+def test_a_thread_that_has_ended_gives_its_name_to_no_other():
+    threads = HostThreads(LaneTable(), names := ThreadNames(99))
+    threads.note(5, "ended", 0)
+    threads.look(1_000)
+
+    codes = threads.codes(np.array([5, 5]), np.array([999, 1_000])).tolist()
+
+    assert [names.texts[code] for code in codes] == ["ended", "thread 5"]
+
+
+def test_kernels_of_short_threads_go_by_the_names_of_those():
+    with Session("sim") as lab:
+        lab.stream("a")
+        lab.capture("kernels")
+
+        def work():
+            with lab.on("a", threading.current_thread().name):
+                spin(lab, 1_000)
+
+        for number in range(4):
+            thread = threading.Thread(target=work, name=f"short-{number}")
+            thread.start()
+            thread.join()
+        lab.synchronize()
+        trace = lab.trace
+
+    kernels = [row for row in range(len(trace)) if trace.names[trace.name[row]] == "spin"]
+    assert [trace.threads[trace.thread[row]] for row in kernels] == [f"short-{number}" for number in range(4)]
+    assert [trace.names[trace.name[trace.parent[row]]] for row in kernels] == [f"short-{number}" for number in range(4)]
+    assert {f"host: short-{number}" for number in range(4)} <= {lane.name for lane in trace.lanes}
