@@ -1,6 +1,6 @@
 """Pure functions of traces: rows, overlap, summaries, units."""
 
-from gpustreamlab.analysis._busy import DEVICE_WORK, busy_edges, counted_kinds, counted_rows, sm_kinds, stream_count
+from gpustreamlab.analysis._busy import DEVICE_WORK, busy_edges, counted_kinds, counted_rows, is_work, sm_kinds, stream_count
 from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
@@ -28,7 +28,7 @@ from gpustreamlab.analysis._sm_time import (
     sm_time_steps,
     stack_sms,
 )
-from gpustreamlab.analysis._strays import StrayGroup, Strays, strays
+from gpustreamlab.analysis._strays import StrayGroup, Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import device_text, finding_text, headline, missing_facts, source_facts, summary_text
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.analysis._ticks import axis_unit, time_ticks
@@ -88,11 +88,13 @@ __all__ = [
     "format_share",
     "headline",
     "host_waits",
+    "is_work",
     "layout_size",
     "layout_spells",
     "layout_warnings",
     "merge_narrow",
     "missing_facts",
+    "nearest_ranges",
     "options_of",
     "overlap",
     "partition_sizes",

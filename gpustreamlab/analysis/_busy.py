@@ -43,21 +43,28 @@ def counted_kinds(trace: Trace) -> tuple[SpanKind, ...]:
         return (SpanKind.RANGE, *DEVICE_WORK)
     if not trace.metadata.capture_windows:
         # Of an older version, or made by hand: where nothing but ranges is there, they are all there is to count.
-        return DEVICE_WORK if not len(trace) or _of_kinds(trace, DEVICE_WORK).any() else (SpanKind.RANGE, *DEVICE_WORK)
+        return DEVICE_WORK if not len(trace) or is_work(trace).any() else (SpanKind.RANGE, *DEVICE_WORK)
     return (SpanKind.RANGE, *DEVICE_WORK) if _has_many_ranges(trace) else DEVICE_WORK
 
 
-def sm_kinds(trace: Trace) -> tuple[SpanKind, ...]:
+def sm_kinds(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[SpanKind, ...]:
     """Say which kinds of spans count as time in which SMs were in use.
 
     Copies and fills use none. Where only ranges were captured nobody knows what is in them, so all counts.
 
+    Parameters
+    ----------
+    trace
+        The spans.
+    kinds
+        Kinds that count as busy time; None means `counted_kinds`.
+
     Returns
     -------
     tuple of SpanKind
-        Some of `counted_kinds`, in the order of `SpanKind`.
+        Some of these, in their order.
     """
-    kinds = counted_kinds(trace)
+    kinds = counted_kinds(trace) if kinds is None else tuple(kinds)
     if trace.metadata.tier is not CaptureTier.KERNELS:
         return kinds
     return tuple(kind for kind in kinds if kind in {SpanKind.RANGE, SpanKind.KERNEL})
@@ -100,7 +107,7 @@ def range_only_ns(trace: Trace, kinds: Sequence[SpanKind], sum_ns: int) -> int:
     """
     if SpanKind.RANGE not in kinds:
         return 0
-    return sum_ns - _busy_sum_ns(trace, _of_kinds(trace, DEVICE_WORK))
+    return sum_ns - _busy_sum_ns(trace, is_work(trace))
 
 
 def stream_count(trace: Trace) -> int:
@@ -115,6 +122,11 @@ def is_in_windows(time_ns: Int64Array, windows: Sequence[tuple[int, int]]) -> Bo
     ended = np.searchsorted(np.sort(bounds_ns[:, 1]), time_ns, side="right")
     inside: BoolArray = begun > ended
     return inside
+
+
+def is_work(trace: Trace) -> BoolArray:
+    """Tell which spans are kernels, copies and fills; shape (n_spans,), bool."""
+    return _of_kinds(trace, DEVICE_WORK)
 
 
 def _of_kinds(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
@@ -136,7 +148,7 @@ def _has_many_ranges(trace: Trace) -> bool:
     ranges = _uncaptured_ranges(trace)
     if not ranges.any():
         return False
-    works = _of_kinds(trace, DEVICE_WORK)
+    works = is_work(trace)
     if not works.any():
         return True
     sum_ns = _busy_sum_ns(trace, works | ranges)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import DEVICE_WORK, RANGE_CODE, busy_edges, counted_kinds, counted_rows
+from gpustreamlab.analysis._busy import RANGE_CODE, busy_edges, counted_kinds, counted_rows, is_work
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._summary import device_text, missing_facts
-from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata
+from gpustreamlab.model import Trace, TraceMetadata
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
@@ -252,8 +252,7 @@ class _Side:
         is_range = trace.kind == RANGE_CODE
         listed = self._counted.is_listed | (is_range & with_ranges)
         self._listed = self._counted if (listed == self._counted.is_listed).all() else _Spans(trace, listed)
-        is_work = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
-        self._has_work = trace.metadata.tier is CaptureTier.KERNELS or bool(is_work.any())
+        self._has_work = trace.metadata.tier is CaptureTier.KERNELS or bool(is_work(trace).any())
         self.kinds = kinds if self._has_work else (SpanKind.RANGE,)
         rows = self._listed.row
         # Ranges behind all others: one name of both is two.

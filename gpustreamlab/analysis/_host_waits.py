@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import DEVICE_WORK, union_edges
+from gpustreamlab.analysis._busy import is_work, union_edges
 from gpustreamlab.analysis._report import Report, Reported
 from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._sm_time import interval_sum_ns
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata
-from gpustreamlab.typing import BoolArray, EdgeKind, FloatArray, Int64Array, SpanKind
+from gpustreamlab.typing import EdgeKind, FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_COLUMNS = ("row", "lane", "name", "start_ns", "duration_ns", "waited_for", "waited_name", "waited_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +73,7 @@ class HostWaits(Reported):
     metadata: TraceMetadata
     """Where the numbers come from."""
 
-    def __post_init__(self) -> None:
-        for name in _COLUMNS:
-            column = np.array(getattr(self, name), np.int64)
-            column.flags.writeable = False
-            object.__setattr__(self, name, column)
+    _columns: ClassVar = ("row", "lane", "name", "start_ns", "duration_ns", "waited_for", "waited_name", "waited_ns")
 
     def __len__(self) -> int:
         return len(self.row)
@@ -267,8 +261,7 @@ def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
 
     Work of a call itself (`own`, -1 for none) stands for what was in front of it where there is any.
     """
-    is_work: BoolArray = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
-    work = np.flatnonzero(is_work)
+    work = np.flatnonzero(is_work(trace))
     if not len(work) or not len(row):
         return np.full(len(row), -1, np.int64)
     by_end = work[np.argsort(trace.end_ns[work], kind="stable")]

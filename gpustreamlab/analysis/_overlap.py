@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -45,11 +45,7 @@ class Overlap(Reported):
     range_only_ns: int = 0
     """How much of `sum_ns` only ranges tell of, in ns: an upper bound, as they also contain queueing."""
 
-    def __post_init__(self) -> None:
-        for name in ("busy_ns", "common_ns", "concurrency_ns"):
-            column = np.array(getattr(self, name), np.int64)
-            column.flags.writeable = False
-            object.__setattr__(self, name, column)
+    _columns: ClassVar = ("busy_ns", "common_ns", "concurrency_ns")
 
     @property
     def sum_ns(self) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from html import escape
+from typing import ClassVar
+
+import numpy as np
 
 from gpustreamlab.model import show_text
 from gpustreamlab.typing import FloatArray
@@ -48,18 +52,27 @@ class Report:
     """What they mean and what they leave out, one sentence each."""
 
 
-class Reported:
-    """Shows a result by what it reports: ``repr``, ``str``, and what IPython asks for."""
+class Reported(ABC):
+    """A result with int64 columns that shows itself: ``repr``, ``str``, and what IPython asks for."""
 
     __slots__ = ()
 
+    _columns: ClassVar[tuple[str, ...]]
+    """Fields that are columns: read-only int64 copies are kept of them."""
+
+    def __post_init__(self) -> None:
+        for name in self._columns:
+            column = np.array(getattr(self, name), np.int64)
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+
+    @abstractmethod
     def _line(self) -> str:
         """Return the main figures in one line; cheap."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _report(self) -> Report:
         """Return all that is to be said."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._line()}>"

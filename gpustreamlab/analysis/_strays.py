@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import DEVICE_WORK, RANGE_CODE
+from gpustreamlab.analysis._busy import RANGE_CODE, is_work
 from gpustreamlab.analysis._report import Report, Reported
 from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
@@ -16,8 +16,6 @@ from gpustreamlab.typing import BoolArray, Int64Array
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_COLUMNS = ("row", "kind", "name", "ran_on", "selected", "range_name", "ran_in", "selected_in", "duration_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +80,7 @@ class Strays(Reported):
     metadata: TraceMetadata
     """Where the numbers come from."""
 
-    def __post_init__(self) -> None:
-        for name in _COLUMNS:
-            column = np.array(getattr(self, name), np.int64)
-            column.flags.writeable = False
-            object.__setattr__(self, name, column)
+    _columns: ClassVar = ("row", "kind", "name", "ran_on", "selected", "range_name", "ran_in", "selected_in", "duration_ns")
 
     def __len__(self) -> int:
         return len(self.row)
@@ -195,9 +189,8 @@ def strays(trace: Trace) -> Strays:
     ([2], 'torch stream 13', 'compute', 10)
     """
     require_trace(trace, "strays")
-    is_work = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK])
-    work = np.flatnonzero(is_work & (trace.parent >= 0))
-    above = _nearest_ranges(trace, work)
+    work = np.flatnonzero(is_work(trace) & (trace.parent >= 0))
+    above = nearest_ranges(trace, work)
     work, above = work[above >= 0], above[above >= 0]
     is_stray = trace.lane[work] != trace.lane[above]
     row, around = work[is_stray], above[is_stray]
@@ -219,16 +212,19 @@ def strays(trace: Trace) -> Strays:
     )
 
 
-def _nearest_ranges(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return the nearest range around each row, or -1; ranges of others are passed over."""
+def nearest_ranges(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return the nearest range around each of these rows, or -1; ranges of others are passed over.
+
+    Parents that point in a circle end at the depth at which rows are folded anyway.
+    """
     above = trace.parent[rows]
+    is_range = trace.kind == RANGE_CODE
     for _ in range(4 * MAX_LANE_ROWS):
-        other = np.flatnonzero((above >= 0) & (trace.kind[above] != RANGE_CODE))
+        other = np.flatnonzero((above >= 0) & ~is_range[above])
         if not other.size:
             return above
         above[other] = trace.parent[above[other]]
-    above[other] = -1
-    return above
+    return np.where((above >= 0) & is_range[above], above, -1)
 
 
 def _partition_places(partitions: tuple[Partition, ...]) -> Int64Array:

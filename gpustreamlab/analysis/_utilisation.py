@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -52,11 +52,7 @@ class Utilisation(Reported):
     metadata: TraceMetadata
     """Where the numbers come from."""
 
-    def __post_init__(self) -> None:
-        for name in ("requested_sms", "granted_sms", "busy_ns", "window_ns"):
-            column = np.array(getattr(self, name), np.int64)
-            column.flags.writeable = False
-            object.__setattr__(self, name, column)
+    _columns: ClassVar = ("requested_sms", "granted_sms", "busy_ns", "window_ns")
 
     def __len__(self) -> int:
         return len(self.names)

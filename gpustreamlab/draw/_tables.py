@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpustreamlab.analysis import RowTable, counted_kinds, display_name
+from gpustreamlab.analysis import RowTable, counted_kinds, display_name, sm_kinds
 from gpustreamlab.draw._colours import CALL_STYLES
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._memory import memory_entries
 from gpustreamlab.draw._scene import Scene, plan_scene
 from gpustreamlab.draw._work import detail_entries
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import CaptureTier, FloatArray, SpanKind
+from gpustreamlab.typing import FloatArray, SpanKind
 
 FORMAT = 2
 """Version of the object; a viewer refuses one that it does not know."""
@@ -57,7 +57,7 @@ def plan_tables(
 
 def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[SpanKind]) -> Tables:
     """Write a scene as the viewer's JSON object."""
-    meta = trace.metadata
+    meta, on_sms = trace.metadata, sm_kinds(trace, counted)
     return {
         "format": FORMAT,
         # Wall-clock times have more digits than a number of JavaScript.
@@ -77,7 +77,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "kinds": [kind.value for kind in SPAN_KINDS],
         "kind_styles": [list(pair) for pair in zip(scene.kind_fill, scene.kind_hatch, strict=True)],
         "kind_counted": [kind in counted for kind in SPAN_KINDS],
-        "kind_on_sms": [kind in counted and _uses_sms(trace, kind) for kind in SPAN_KINDS],
+        "kind_on_sms": [kind in on_sms for kind in SPAN_KINDS],
         "lanes": _lane_entries(trace, scene),
         "groups": _group_entries(scene),
         "rows": _row_entries(scene),
@@ -134,11 +134,6 @@ def _row_entries(scene: Scene) -> list[dict[str, Any]]:
         {"lane": code, "top": above, "bottom": below, "overlaps": overlap} | ({"pale": True} if stands_back else {})
         for code, above, below, overlap, stands_back in zip(lane, top, bottom, overlaps, pale, strict=True)
     ]
-
-
-def _uses_sms(trace: Trace, kind: SpanKind) -> bool:
-    """Tell whether work of a kind uses SMs: copies and fills do not, where they are told from kernels."""
-    return trace.metadata.tier is not CaptureTier.KERNELS or kind in {SpanKind.RANGE, SpanKind.KERNEL}
 
 
 def _shown(name: str) -> str:

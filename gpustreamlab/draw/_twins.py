@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpustreamlab.draw._work import is_work
+from gpustreamlab.analysis import is_work
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.analysis import display_name, host_waits, strays
+from gpustreamlab.analysis import display_name, host_waits, is_work, nearest_ranges, strays
 from gpustreamlab.model import SPAN_KINDS, Trace, WorkDetail
-from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
-
-WORK_KINDS = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
-"""Kinds of spans that are work on the device, launched by a call of the host."""
+from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 DETAIL_CHARACTERS = 1_000
 """How many characters of a kernel's full name the viewer gets."""
@@ -21,27 +18,13 @@ DETAIL_CHARACTERS = 1_000
 NO_WAIT = -2
 """What stands for the name of what a call waited for where a span is no call that blocked the host; -1: for nothing known."""
 
-_CLIMB_LIMIT = 256
-
-
-def is_work(trace: Trace) -> BoolArray:
-    """Tell which spans are kernels, copies and fills; shape (n_spans,), bool."""
-    table = np.array([kind in WORK_KINDS for kind in SPAN_KINDS])
-    return table[trace.kind]
-
 
 def owner_rows(trace: Trace) -> Int64Array:
     """Return the range in which each kernel, copy and fill was launched, -1 for none and for all else; shape (n_spans,)."""
-    owner = np.where(is_work(trace), trace.parent, -1)
-    is_range = trace.kind == SPAN_KINDS.index(SpanKind.RANGE)
-    for _ in range(_CLIMB_LIMIT):
-        # Annotations of others stand between; parents that point in a circle end somewhere.
-        climbing = np.flatnonzero(owner >= 0)
-        climbing = climbing[~is_range[owner[climbing]]]
-        if not climbing.size:
-            return owner
-        owner[climbing] = trace.parent[owner[climbing]]
-    return np.where((owner >= 0) & is_range[owner], owner, -1)
+    owner = np.full(len(trace), -1, np.int64)
+    work = np.flatnonzero(is_work(trace))
+    owner[work] = nearest_ranges(trace, work)
+    return owner
 
 
 def stray_facts(trace: Trace) -> list[str]:

@@ -8,6 +8,7 @@ import io
 import re
 
 import nbformat
+import pandas as pd
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -25,6 +26,30 @@ def run_without_gpu(notebook, folder):
         status = run_notebook.main(arguments)
     assert status == 0, "A cell failed; its traceback is above."
     return folder, printed.getvalue(), nbformat.read(folder / "executed.ipynb", as_version=4)
+
+
+def run_lesson(notebook, folder, tables, last_lines, **metadata):
+    """Run a notebook without a GPU, with one more cell that keeps DataFrames as files and then runs these lines."""
+    lesson = nbformat.read(notebook, as_version=4)
+    keep = "\n".join(f"{name}.to_json('{name}.json', orient='split')" for name in tables)
+    lesson.cells.append(nbformat.v4.new_code_cell(f"{keep}\n{last_lines}", metadata=metadata))
+    copy = folder / "lesson.ipynb"
+    nbformat.write(lesson, copy)
+    return run_without_gpu(copy, folder)
+
+
+def read_tables(folder, tables):
+    """Return the DataFrames that `run_lesson` kept, by name."""
+    return {name: pd.read_json(folder / f"{name}.json", orient="split") for name in tables}
+
+
+def assert_ran_cleanly(notebook):
+    """Assert that every cell of an executed notebook ran, without an error or a warning."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in cells)
+    assert [output for cell in cells for output in cell.outputs if output.output_type == "error"] == []
+    warnings = [output.text for cell in cells for output in cell.outputs if output.get("name") == "stderr"]
+    assert [text for text in warnings if not text.startswith("This session runs on the simulated device.")] == []
 
 
 def assert_clean(path):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from gpustreamlab import load_trace
-from tests.helpers.notebooks import assert_clean, run_without_gpu
+from tests.helpers.notebooks import assert_clean, assert_ran_cleanly, read_tables, run_lesson
 
 pytestmark = pytest.mark.notebook
 
@@ -23,18 +23,12 @@ WHOLE_CARD_SMS = 132
 @pytest.fixture(scope="module")
 def lesson(tmp_path_factory):
     """Run the notebook where no GPU is seen; return its folder, what was printed, and the executed notebook."""
-    folder = tmp_path_factory.mktemp("lesson")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    keep = "\n".join(f"{name}.to_json('{name}.json', orient='split')" for name in TABLES)
-    notebook.cells.append(nbformat.v4.new_code_cell(f"{keep}\nproof.holds, needs", metadata={"tags": ["show"]}))
-    copy = folder / "lesson.ipynb"
-    nbformat.write(notebook, copy)
-    return run_without_gpu(copy, folder)
+    return run_lesson(NOTEBOOK, tmp_path_factory.mktemp("lesson"), TABLES, "proof.holds, needs", tags=["show"])
 
 
 @pytest.fixture(scope="module")
 def tables(lesson):
-    return {name: pd.read_json(lesson[0] / f"{name}.json", orient="split") for name in TABLES}
+    return read_tables(lesson[0], TABLES)
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +37,7 @@ def trace(lesson):
 
 
 def test_every_cell_ran_without_an_error_or_a_warning(lesson):
-    cells = [cell for cell in lesson[2].cells if cell.cell_type == "code"]
-
-    assert all(cell.execution_count for cell in cells)
-    assert [output for cell in cells for output in cell.outputs if output.output_type == "error"] == []
-    warnings = [output.text for cell in cells for output in cell.outputs if output.get("name") == "stderr"]
-    assert [text for text in warnings if not text.startswith("This session runs on the simulated device.")] == []
+    assert_ran_cleanly(lesson[2])
 
 
 def test_the_plan_says_what_is_granted_and_what_would_work(lesson):

@@ -13,7 +13,7 @@ import pytest
 from gpustreamlab import load_trace
 from gpustreamlab.analysis import host_waits
 from gpustreamlab.typing import CaptureTier, LaneKind, SpanKind
-from tests.helpers.notebooks import assert_clean, run_without_gpu
+from tests.helpers.notebooks import assert_clean, assert_ran_cleanly, read_tables, run_lesson
 
 pytestmark = pytest.mark.notebook
 
@@ -26,18 +26,12 @@ KINDS = list(SpanKind)
 @pytest.fixture(scope="module")
 def lesson(tmp_path_factory):
     """Run the notebook where no GPU is seen; return its folder, what was printed, and the executed notebook."""
-    folder = tmp_path_factory.mktemp("lesson")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    keep = "\n".join(f"{name}.to_json('{name}.json', orient='split')" for name in TABLES)
-    notebook.cells.append(nbformat.v4.new_code_cell(f"{keep}\nby_kernels.save('tiers.parquet')"))
-    copy = folder / "lesson.ipynb"
-    nbformat.write(notebook, copy)
-    return run_without_gpu(copy, folder)
+    return run_lesson(NOTEBOOK, tmp_path_factory.mktemp("lesson"), TABLES, "by_kernels.save('tiers.parquet')")
 
 
 @pytest.fixture(scope="module")
 def tables(lesson):
-    return {name: pd.read_json(lesson[0] / f"{name}.json", orient="split") for name in TABLES}
+    return read_tables(lesson[0], TABLES)
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +40,7 @@ def trace(lesson):
 
 
 def test_every_cell_ran_without_an_error_or_a_warning(lesson):
-    cells = [cell for cell in lesson[2].cells if cell.cell_type == "code"]
-
-    assert all(cell.execution_count for cell in cells)
-    assert [output for cell in cells for output in cell.outputs if output.output_type == "error"] == []
-    warnings = [output.text for cell in cells for output in cell.outputs if output.get("name") == "stderr"]
-    assert [text for text in warnings if not text.startswith("This session runs on the simulated device.")] == []
+    assert_ran_cleanly(lesson[2])
 
 
 def test_ranges_seem_to_overlap_and_kernels_do_not(tables):
