@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
         for age_s in ages_s:
             time.sleep(max(0.0, age_s - (time.perf_counter() - began_s)))
             rows.append({"age s": age_s} | _measure(lab))
-    report("Ranges and kernels (CUPTI) against %globaltimer: p50 / p99 of the error, in ns", rows, argv)
+            report("Ranges and kernels (CUPTI) against %globaltimer: p50 / p99 of the error, in ns", rows, argv)
 
 
 def _measure(lab: Session) -> dict[str, Any]:

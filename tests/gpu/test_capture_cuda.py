@@ -284,6 +284,34 @@ def test_a_hundred_thousand_kernels_are_all_there(lab):
     assert trace.metadata.dropped_spans == 0
 
 
+def test_captures_before_and_after_a_torch_profile_keep_every_kernel():
+    out = run_alone(
+        """
+        import torch
+        import gpustreamlab as gsl
+        from gpustreamlab.typing import SpanKind
+        from gpustreamlab.workloads import spin
+        ones = torch.ones(1000, device="cuda")
+        with gsl.Session("cuda") as lab:
+            lab.stream("a")
+            for _ in range(3):
+                for is_profiled in (True, False):
+                    if is_profiled:
+                        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+                            ones + 1
+                            torch.cuda.synchronize()
+                    with lab.capture("kernels"), lab.on("a", "step"):
+                        spin(lab, 10_000)
+                        spin(lab, 10_000)
+            lab.synchronize()
+            trace = lab.trace
+            kernels = [trace.names[row] for row in trace.name[trace.kind == list(SpanKind).index(SpanKind.KERNEL)]]
+            print("kept", kernels.count("spin"), "dropped", trace.metadata.dropped_records)
+        """
+    )
+    assert "kept 12 dropped 0" in out
+
+
 def test_torch_profiler_in_the_middle_is_left_alone():
     out = run_alone(
         """

@@ -6,6 +6,7 @@ import ctypes
 import re
 import sys
 import threading
+import time
 import types
 
 import numpy as np
@@ -31,6 +32,9 @@ LAUNCH, SYNCHRONIZE, MALLOC, GET_DEVICE = (1, 307), (2, 131), (2, 20), (2, 17)
 """Domain and callback id of cuLaunchKernel, cudaStreamSynchronize, cudaMalloc, cudaGetDevice."""
 
 TICK_NS = 32
+
+CLOCK = ctypes.CFUNCTYPE(ctypes.c_uint64)
+"""A function that tells CUPTI the time."""
 
 
 class FakeCuptiLibrary:
@@ -67,6 +71,8 @@ class FakeCuptiLibrary:
         self.late = []
         self.is_held_up = False
         """Whether a record that is not complete lies in the buffer: all come with a forced flush only."""
+        self.clock_address = None
+        """The function that tells the time; None for the wall clock."""
         self._client = None
         self._texts = {}
 
@@ -110,6 +116,12 @@ class FakeCuptiLibrary:
             return 1
         place._obj.value = name.encode()
         return SUCCESS
+
+    def get_timestamp(self, place):
+        place._obj.value = time.time_ns() if self.clock_address is None else CLOCK(self.clock_address)()
+
+    def activity_register_timestamp_callback(self, address):
+        self.clock_address = address.value
 
     def activity_register_callbacks(self, request, complete):
         self._client = request, complete

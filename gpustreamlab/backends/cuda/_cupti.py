@@ -9,6 +9,7 @@ import ctypes
 import logging
 import re
 import threading
+import time
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +49,8 @@ _CLASSES = (
 )
 """What calls are recorded, by their names without ``cu`` and ``cuda``. Recorded events are in records of their own kind."""
 
+_SAME_CLOCK_NS = 10_000_000_000
+"""Two readings of the wall clock are less apart than this, also where somebody sets it; another clock's zero is far away."""
 _SUBSCRIBE_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 
 _loading = threading.Lock()
@@ -125,11 +128,16 @@ class Cupti:
             self.call("cuptiUnsubscribe", handle)
         return code == MULTIPLE_SUBSCRIBERS
 
-    def use_wall_clock(self) -> None:
-        """Let CUPTI tell times by the wall clock, as it does by itself.
+    def tells_wall_time(self) -> bool:
+        """Tell whether CUPTI's clock is the wall clock: torch.profiler sets its own at each start, and leaves it there."""
+        now_ns = ctypes.c_uint64()
+        is_told = self.call("cuptiGetTimestamp", ctypes.byref(now_ns)) == 0
+        return is_told and abs(now_ns.value - time.time_ns()) < _SAME_CLOCK_NS
 
-        torch.profiler lets it tell the processor's time stamp counter, from each of its starts on, also when it has ended. What
-        stands there cannot be asked for, and torch sets its own again. Nothing may be enabled meanwhile.
+    def use_wall_clock(self) -> None:
+        """Let CUPTI tell times by the wall clock, as it does by itself. Nothing may be enabled meanwhile.
+
+        Records that were not flushed yet lose their times by it, so it is for a clock that others have set, and nothing else.
         """
         address = _wall_clock_address()
         if address is None or self.call("cuptiActivityRegisterTimestampCallback", ctypes.c_void_p(address)):

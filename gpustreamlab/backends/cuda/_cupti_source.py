@@ -293,7 +293,7 @@ class CuptiSource:
                 buffers.give_back(ticket)
             self._watch.take()
             self._numbers.begin()
-        if self._cupti.is_held_by_another():  # torch.profiler, once it was used, holds the place and may have set its clock
+        if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
             self._cupti.enable(NEEDED_KINDS)

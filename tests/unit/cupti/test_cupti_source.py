@@ -24,6 +24,7 @@ from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.cupti_buffers import build_buffer
 from tests.helpers.fake_cupti import (
+    CLOCK,
     GET_DEVICE,
     INSUFFICIENT_PRIVILEGES,
     INVALID_KIND,
@@ -38,6 +39,7 @@ from tests.helpers.fake_cupti import (
 from tests.helpers.recorded_buffers import MIXED, read_buffers
 
 THREAD = threading.get_ident() & 0xFFFF_FFFF
+SET_CLOCK = "cuptiActivityRegisterTimestampCallback"
 CALL_RECORDS = {RecordKind.DRIVER, RecordKind.RUNTIME}
 
 
@@ -1059,33 +1061,31 @@ def test_all_wished_kinds_are_known():
     assert len(build_buffer([(RecordKind.MARKER, {})])) == 56
 
 
-def test_the_wall_clock_is_set_again_once_torch_profiler_was_used(monkeypatch, card):
-    given = []
-    monkeypatch.setattr(
-        card.library, "cuptiActivityRegisterTimestampCallback", lambda address: given.append(address.value) or 0, raising=False
-    )
+def test_a_clock_that_another_profiler_left_behind_is_set_right(monkeypatch, card):
+    setting = card.library.history
     source = make_source(monkeypatch, card)
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
     source.start()
     source.stop()
-    assert given == []
+    assert SET_CLOCK not in setting
 
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(autograd=types.SimpleNamespace(_profiler_enabled=bool)))
-    source.start()
-    source.stop()
-    assert given == []  # imported, and not used
+    foreign = CLOCK(lambda: 91_573_348_616)  # as torch.profiler's, which counts the processor's cycles
+    for _ in range(2):
+        card.library.clock_address = ctypes.cast(foreign, ctypes.c_void_p).value
+        setting.clear()
+        source.start()
+        source.stop()
+        assert setting.count(SET_CLOCK) == 1
+        assert abs(CLOCK(card.library.clock_address)() - time.time_ns()) < 1_000_000_000
 
-    card.library.subscriber = "torch.profiler"
-    source.start()
-    source.stop()
-    tell = ctypes.CFUNCTYPE(ctypes.c_uint64)(given[0])
-    assert abs(tell() - time.time_ns()) < 1_000_000_000
+        setting.clear()
+        source.start()  # setting it takes the times off records that are not read yet
+        source.stop()
+        assert SET_CLOCK not in setting
 
 
 def test_a_clock_that_cannot_be_set_stops_nothing(monkeypatch, card):
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(autograd=types.SimpleNamespace(_profiler_enabled=bool)))
     monkeypatch.setattr(_cupti, "_wall_clock_address", lambda: None)
-    card.library.subscriber = "torch.profiler"
+    card.library.lacking.add("cuptiGetTimestamp")
     source = make_source(monkeypatch, card)
     source.start()
     card.kernel()
