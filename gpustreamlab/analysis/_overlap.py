@@ -29,7 +29,7 @@ class Overlap(Reported):
     """
 
     lanes: tuple[Lane, ...]
-    """The streams, in the order of the rows and columns. Threads of the host are not among them."""
+    """The streams, in the order of the rows and columns; no threads of the host, and no streams of others on which nothing ran."""
     busy_ns: Int64Array
     """Busy time of each lane; shape (n_lanes,), int64, in ns."""
     common_ns: Int64Array
@@ -154,8 +154,12 @@ def overlap(trace: Trace) -> Overlap:
     """
     require_trace(trace, "overlap")
     kinds = counted_kinds(trace)
-    lanes = [place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.STREAM]
     edges_of_all = busy_edges(trace, kinds)
+    lanes = [
+        place
+        for place, lane in enumerate(trace.lanes)
+        if lane.kind is LaneKind.STREAM and (edges_of_all[place].size or not lane.outside)
+    ]
     edges = [edges_of_all[place] for place in lanes]
     first_ns, last_ns = _extent(trace, kinds)
     common_ns, concurrency_ns = _matrix(edges) if len(edges) <= MASK_LANES else _matrix_in_blocks(edges)

@@ -371,8 +371,8 @@ def _row_heights(trace: Trace, shelves: Int64Array, groups: Sequence[LaneGroup])
     """Return how high the rows of each layer of each lane are, in px; shape (2, n_lanes)."""
     heights: FloatArray = np.full(shelves.shape, float(ROW_PX))
     both: BoolArray = np.all(shelves > 0, axis=0)
-    # Where kernels are drawn, it is their rows whose height tells of SMs.
-    counts = np.where(both, shelves[1], shelves.max(axis=0, initial=0))
+    # Where kernels are drawn, it is their rows whose height tells of SMs. A lane with nothing but memory has no rows.
+    counts = np.where(both, shelves[1], shelves.max(axis=0, initial=1))
     for group in groups:
         for lane in group.lanes:
             of_sms = trace.metadata.device.sm_count

@@ -175,3 +175,10 @@ def test_threads_give_what_one_thread_gives(monkeypatch):
     assert np.array_equal(alone.common_ns, threaded.common_ns)
     assert np.array_equal(alone.concurrency_ns, threaded.concurrency_ns)
     assert alone.concurrency_ns.sum() == alone.wall_ns
+
+
+def test_streams_of_others_on_which_nothing_ran_are_left_out():
+    lanes = (Lane(name="a", stream=1), Lane(name="b", stream=2), Lane(name="default stream", stream=0, outside=True))
+    assert [lane.name for lane in overlap(make_trace([("a", "gemm", 0, 9)], lanes=lanes)).lanes] == ["a", "b"]
+    busy = make_trace([("a", "gemm", 0, 9), ("default stream", "gemm", 0, 9)], lanes=lanes)
+    assert [lane.name for lane in overlap(busy).lanes] == ["a", "b", "default stream"]

@@ -18,10 +18,10 @@ from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.draw._twins import wait_twins
 from gpustreamlab.draw._work import owner_rows, stray_facts
-from gpustreamlab.model import SPAN_KINDS, Counters, Lane, WorkDetail
+from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Edges, Lane, WorkDetail
 from gpustreamlab.typing import LaneKind, SpanKind
 from tests.helpers.kernel_traces import GEMM, MS, kernel_trace, make_kernel_trace
-from tests.helpers.traces import pipeline_trace, random_trace
+from tests.helpers.traces import partition_trace, pipeline_trace, random_trace
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +278,17 @@ def test_a_stream_with_memory_alone_is_its_strip():
     assert box.top < strip.top < strip.bottom < box.bottom
     assert "default stream" in timeline_svg(trace)
     assert "default stream" not in text_timeline(trace, 100)
+
+
+def test_a_stream_of_a_partition_with_memory_alone_is_its_strip_as_well():
+    whole = partition_trace()
+    own = np.flatnonzero(whole.lane != 2)  # all but those of "decode"
+    columns = {name: getattr(whole, name)[own] for name in COLUMN_DTYPES}
+    counters = Counters(time_ns=[0, 50], lane=[2, 2], name=[0, 0], value=[7.0, 9.0], names=("pool_used_bytes",))
+    trace = replace(whole, **columns | {"parent": np.full(len(own), -1)}, edges=Edges(), counters=counters)
+    box = plan_scene(trace).lanes[2]
+    assert [part.label for part in box.parts] == ["memory"]
+    assert "decode" in timeline_svg(trace)
 
 
 # ---- waits
