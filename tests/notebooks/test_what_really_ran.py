@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import nbformat
 import numpy as np
-import pandas as pd
 import pytest
 
 from gpustreamlab import load_trace
