@@ -10,10 +10,11 @@ PYTEST := $(BIN)/python -m pytest
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: .venv/.demo  ## install, run the notebooks, print what overlapped, what partitions do and what really ran, write a page of each
+demo: .venv/.demo  ## install, run the notebooks, print what overlapped, what partitions do, what really ran and what raced, write a page of each
 	$(BIN)/python scripts/run_notebook.py notebooks/01-quickstart.ipynb --folder .
 	$(BIN)/python scripts/run_notebook.py notebooks/02-partitions.ipynb --folder .
 	$(BIN)/python scripts/run_notebook.py notebooks/03-what-really-ran.ipynb --folder .
+	$(BIN)/python scripts/run_notebook.py notebooks/04-any-library.ipynb --folder .
 
 lab: .venv/.demo  ## install and open the notebooks in JupyterLab
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(LAB_OPTIONS)
@@ -48,7 +49,7 @@ bench: .venv/.dev  ## every benchmark; keeps the figures in bench/results
 	$(BIN)/python scripts/run_benchmarks.py --results bench/results
 
 clean:  ## remove .venv and everything that was built
-	rm -rf .venv build dist out timeline.html partitions.html what-really-ran.html trace.parquet partitions.parquet what-really-ran.parquet died.gsl .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist out timeline.html partitions.html what-really-ran.html trace.parquet partitions.parquet what-really-ran.parquet any-library.html any-library.parquet died.gsl .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.made: pyproject.toml scripts/make-venv

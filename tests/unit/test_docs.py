@@ -26,7 +26,7 @@ from gpustreamlab.analysis import HostWaits, Overlap, Strays
 from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
 from gpustreamlab.spool import Spool
 from gpustreamlab.typing import Unavailable
-from scripts import bench_table
+from scripts import bench_table, docs_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").glob("*.md")])
@@ -117,6 +117,14 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, shell):
         out = run_cell(shell, block)
         if printed is not None:
             assert out.split() == printed.split(), f"{page_id(page)}, line {block.line}, prints:\n{out}"
+    for name in docs_pictures.pictures_of(page):
+        kept = (docs_pictures.IMAGES / name).read_text(encoding="utf-8")
+        assert words_of(Path(name).read_text(encoding="utf-8")) == words_of(kept), "Run: python scripts/docs_pictures.py"
+
+
+def words_of(svg: str) -> list[str]:
+    """Return what a picture says. Its strips of memory are sampled by a thread, so their edges may differ a little."""
+    return re.findall(r">([^<>]+)</(?:text|tspan)>", svg)
 
 
 def test_the_first_pages_have_code_that_is_run():
