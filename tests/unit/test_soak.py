@@ -1,0 +1,113 @@
+"""The soak on the simulated device for some seconds, and the parts that would tell if something were wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from scripts import soak, soak_actions
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command, **options):
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, **options
+    )
+
+
+def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
+    # GIVEN the command, as a user runs it
+    done = run("scripts/soak.py", "--backend", "sim", "--seconds", "3", "--threads", "4", "--json", tmp_path / "soak.json")
+
+    # THEN nothing was wrong, the usual actions were done, and the figures are those that a table of benchmarks needs
+    assert done.returncode == 0, done.stderr[-5000:]
+    report = json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))
+    values = {row["what"]: row["value"] for row in report["rows"]}
+    assert (values["wrong results"], values["other failures"]) == (0, 0)
+    assert values["turns"] > 100
+    usual = {action.__name__.replace("_", " ") for action, weight in soak_actions.ACTIONS.items() if weight >= 3}
+    assert usual <= set(values)
+    assert values["host memory, MiB, at the end"] > 10
+    assert len(report["samples"]) > 2
+
+
+def test_lanes_and_sessions_may_close_under_the_threads_that_work_in_them():
+    done = run("scripts/soak.py", "--backend", "sim", "--seconds", "2", "--threads", "4", "--rude")
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "closes of what is in use" in done.stdout
+    assert "lanes closed and made again" in done.stdout
+
+
+PLANTED = """
+    import sys, threading
+    from scripts import soak, soak_actions
+    {plant}
+    sys.exit(soak.main(["--backend", "sim", "--seconds", "{seconds}", "--threads", "2", "--patience", "1"]))
+    """
+
+
+def run_with(plant, seconds):
+    return run("-c", textwrap.dedent(PLANTED).format(plant=plant, seconds=seconds))
+
+
+def test_a_thread_that_stops_is_told_with_the_stacks_of_all():
+    done = run_with("soak_actions.ACTIONS.clear(); soak_actions.ACTIONS[lambda turn: threading.Event().wait()] = 1", seconds=60)
+    assert done.returncode == 1
+    assert "made no progress for 1 s" in done.stderr
+    assert done.stderr.count("hread 0x") >= 3
+    assert "in work" in done.stderr
+
+
+def test_a_wrong_result_fails_the_run_and_says_where():
+    plant = "soak_actions.Turn.full = lambda turn, number=None: turn.lab.xp.zeros(turn.size, dtype='int64')"
+    done = run_with(plant, seconds=1)
+    assert done.returncode == 1
+    assert "WrongResultError: compute: " in done.stderr
+    assert "not" in done.stderr
+
+
+def test_growth_is_that_of_the_time_after_the_warm_up():
+    samples = [soak.Sample(second, (500 if second < 30 else 1_000 + second) << 20, 0) for second in range(121)]
+    assert soak.slope_mib_per_minute(samples, "host_bytes") == pytest.approx(60)
+    assert soak.slope_mib_per_minute(samples, "device_bytes") == 0
+    assert soak.slope_mib_per_minute(samples[:1], "host_bytes") == 0
+
+
+def test_one_alone_is_alone_and_others_share():
+    # GIVEN a gate with two inside
+    gate, inside, order = soak.Gate(), threading.Barrier(3), []
+    leave = threading.Event()
+
+    def share():
+        with gate.shared():
+            inside.wait(5)
+            leave.wait(5)
+            order.append("shared")
+
+    def alone():
+        with gate.alone():
+            order.append("alone")
+
+    threads = [threading.Thread(target=share) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    inside.wait(5)
+
+    # WHEN a third wants to be alone
+    threads.append(threading.Thread(target=alone))
+    threads[-1].start()
+    leave.set()
+    for thread in threads:
+        thread.join(5)
+
+    # THEN it waited, and the gate is free again
+    assert order == ["shared", "shared", "alone"]
+    with gate.alone():
+        pass
