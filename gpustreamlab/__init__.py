@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpustreamlab.session import Session
     from gpustreamlab.spool import load_trace
     from gpustreamlab.streams import Event, Stream
+    from gpustreamlab.tasks import task_factory
     from gpustreamlab.timeline import Timeline
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "load_ipython_extension",
     "load_trace",
     "plan_partitions",
+    "task_factory",
     "unload_ipython_extension",
 ]
 
@@ -59,6 +61,7 @@ _HOMES = {
     "load_ipython_extension": "magics",
     "load_trace": "spool",
     "plan_partitions": "analysis",
+    "task_factory": "tasks",
     "unload_ipython_extension": "magics",
 }
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Protocol
 
+from gpustreamlab.tasks import steered
+
 _log = logging.getLogger(__name__)
 
 __all__ = ["CellMarks", "CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer"]
@@ -42,7 +44,11 @@ class CompiledCell:
             return None if self.last_expression is None else eval(self.last_expression, namespace)  # noqa: S307
 
     async def run_async(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
-        """Run a cell that awaits at its top level; see `run`."""
+        """Run a cell that awaits at its top level; see `run`. Its selections are its own: other tasks do not get them."""
+        __tracebackhide__ = True
+        return await steered(self._run_awaiting(namespace, around))
+
+    async def _run_awaiting(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
         __tracebackhide__ = True
         with around:
             value = None

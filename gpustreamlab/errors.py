@@ -9,6 +9,7 @@
     │   ├── CaptureUnavailableError   (RuntimeError)  kernels cannot be captured here, or not now
     │   ├── MissingExtraError         (ImportError)   an optional package is not installed
     │   └── NotSimulatedError         (NotImplementedError)  the simulated device does not model this
+    ├── AdapterError                  (RuntimeError)  a library that cannot follow the selected lane
     ├── DeviceError                   (RuntimeError)  the driver refused or failed
     │   ├── DeviceNotFoundError       (ValueError)    no device of that ordinal
     │   ├── DeviceMemoryError         (MemoryError)   the device has no memory left
@@ -19,6 +20,7 @@
     │   ├── StreamClosedError                         the stream was closed before this call
     │   ├── EventClosedError                          the event was closed before this call
     │   ├── EventNotRecordedError                     the event was never recorded
+    │   ├── GuardClosedError                          the guard was closed before this call
     │   ├── SelectionError                            selections left in another order than entered
     │   └── CloseError                                parts of a session that could not be closed
     ├── InvalidNameError              (ValueError)    a stream or label name that cannot be used
@@ -29,6 +31,7 @@
     │   ├── PartitionInUseError       (RuntimeError)  streams still work in a partition that would go or change
     │   └── PartitionUnavailableError (RuntimeError)  this device or driver cannot partition its SMs
     ├── PartitionNotFoundError        (KeyError)      no partition of that name
+    ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
     ├── OptionError                   (ValueError)    a number or choice outside its range
     ├── TraceError                    (ValueError)    columns that do not make a trace
     └── TraceFileError                (OSError)       a file that could not be read or written
@@ -42,6 +45,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 __all__ = [
+    "AdapterError",
+    "AdapterWarning",
     "BackendError",
     "BackendNotFoundError",
     "BackendUnavailableError",
@@ -51,9 +56,11 @@ __all__ = [
     "DeviceError",
     "DeviceMemoryError",
     "DeviceNotFoundError",
+    "EngineError",
     "EventClosedError",
     "EventNotRecordedError",
     "GPUStreamLabError",
+    "GuardClosedError",
     "InvalidHandleError",
     "InvalidNameError",
     "MissingExtraError",
@@ -65,6 +72,7 @@ __all__ = [
     "PartitionUnavailableError",
     "PartitionWarning",
     "SelectionError",
+    "SelectionWarning",
     "SessionClosedError",
     "SessionError",
     "SpoolWarning",
@@ -110,6 +118,15 @@ class MissingExtraError(BackendError, ImportError):
 
 class NotSimulatedError(BackendError, NotImplementedError):
     """The simulated device does not model what was asked for."""
+
+
+class AdapterError(GPUStreamLabError, RuntimeError):
+    """A library cannot follow the selected lane; raised by what makes an adapter, and shown in ``lab.adapters``."""
+
+    def __init__(self, reason: str, *, has_work: bool = True) -> None:
+        super().__init__(reason)
+        self.has_work = has_work
+        """False where the library has no work on the device: nothing can leave the lane, so nobody is warned."""
 
 
 class DeviceError(GPUStreamLabError, RuntimeError):
@@ -161,6 +178,10 @@ class EventClosedError(SessionError):
 
 class EventNotRecordedError(SessionError):
     """The event has not been recorded on any stream."""
+
+
+class GuardClosedError(SessionError):
+    """The guard was closed before this call."""
 
 
 class SelectionError(SessionError):
@@ -225,8 +246,16 @@ class PartitionNotFoundError(GPUStreamLabError, KeyError):
         return str(self.args[0])
 
 
+class AdapterWarning(UserWarning):
+    """A library does not follow the selected lane, or not any more; its work runs elsewhere."""
+
+
 class CaptureWarning(UserWarning):
     """Something that was asked for is not captured, or not any more; work goes on without it."""
+
+
+class SelectionWarning(UserWarning):
+    """Work may have gone to another lane than the program says, in a way that cannot be made right from here."""
 
 
 class SpoolWarning(UserWarning):
@@ -235,6 +264,10 @@ class SpoolWarning(UserWarning):
 
 class PartitionWarning(UserWarning):
     """A partition is not what was asked for, and the session goes on with what there is."""
+
+
+class EngineError(GPUStreamLabError, RuntimeError):
+    """An inference engine refused a tensor, a lane or its run."""
 
 
 class OptionError(GPUStreamLabError, ValueError):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from gpustreamlab import tasks
+from gpustreamlab.adapters import Adapters, Followers, adapters_table
 from gpustreamlab.backends import Backend
-from gpustreamlab.errors import DeviceError, SelectionError
+from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, SelectionWarning, SessionClosedError
+from gpustreamlab.loop_watch import LoopWatch, loop_finder
 from gpustreamlab.recorder import LaneWriter, Range, Recorder, ThreadState
 from gpustreamlab.streams import Stream, check_label
 
@@ -16,6 +22,8 @@ __all__ = ["Selection", "Selections"]
 
 _log = logging.getLogger(__name__)
 _NOTHING: Final = object()
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Selections:
@@ -26,7 +34,13 @@ class Selections:
         self.recorder = recorder
         self.local = recorder.local
         self.select, self.restore = backend.select, backend.restore
+        self.followers: Followers | None = None  # libraries that follow, beside the backend's own
+        self.module_count = -1  # how many modules were loaded as libraries were looked for
+        if getattr(backend, "lends_streams", False):  # a backend of others may be older than this
+            self.followers = Followers(backend.select, backend.restore, backend.device.ordinal)
+        self.find_loop = loop_finder()
         self.is_closed = False
+        tasks.note(self)
 
     @property
     def current(self) -> Stream | None:
@@ -34,9 +48,38 @@ class Selections:
         entered = self.entered()
         return entered[-1].stream if entered else None
 
+    def require(self, what: str) -> Stream:
+        """Return the stream selected in this thread; raise `SelectionError` where there is none."""
+        stream = self.current
+        if stream is None:
+            raise SelectionError(
+                f"The lane of {what} is the one selected in this thread, and none is. Use: with lab.on('name'): ..., or "
+                "lab.stream('name').scratch(nbytes)."
+            )
+        return stream
+
     def entered(self) -> list[Selection]:
         """Return this thread's selections, innermost last."""
         return self.recorder.thread_state().selections
+
+    @property
+    def adapters(self) -> Adapters:
+        """What each library does about a selected lane."""
+        return adapters_table(self.followers)
+
+    def look(self) -> None:
+        """Take the libraries that were imported since the last time; from the first on, selections go through adapters."""
+        self.find_loop = loop_finder()
+        followers = self.followers
+        if followers is None or self.is_closed:
+            self.module_count = len(sys.modules)
+            return
+        untold = followers.look()
+        if followers.active:
+            self.select, self.restore = followers.select, followers.restore
+        self.module_count = followers.module_count
+        for text in untold:
+            warnings.warn(text, AdapterWarning, stacklevel=3)
 
     def range(self, label: str) -> Range:
         """Return a range on the stream selected in this thread, to enter with ``with``."""
@@ -50,12 +93,94 @@ class Selections:
     def close(self) -> None:
         """Close this thread's open ranges and put back what was selected before them; leaving one later is then silent."""
         self.is_closed = True
+        tasks.forget(self)
         state = self.recorder.thread_state()
         while (opened := state.open_ranges[-1][3]) is not None:
             with suppress(DeviceError):  # closing the stream tells of a device that has failed
                 opened.__exit__(None, None, None)
-        if state.selections:
-            state.selections[0].put_back()
+        try:
+            if state.selections:
+                state.selections[0].put_back()
+        finally:
+            if self.followers is not None:
+                self.followers.close()
+
+    def disown(self) -> None:
+        """Touch nothing any more, and be silent where a ``with`` block ends: in a forked child, all this is the parent's."""
+        self.is_closed = True
+        tasks.forget(self)
+        state = getattr(self.local, "state", None)
+        if state is None:
+            return
+        for lane in state.writers:
+            lane.is_closed = True
+        for selection in state.selections:
+            selection.forgo()
+        state.selections.clear()
+        del state.open_ranges[1:]
+        state.writer = None
+
+    # What tasks ask for
+
+    def depth(self) -> tasks.Depth:
+        """Return how many selections this thread has entered, and how many ranges it has open."""
+        try:
+            state: ThreadState = self.local.state
+        except AttributeError:
+            return 0, 1
+        return len(state.selections), len(state.open_ranges)
+
+    def entered_ns(self, depth: tasks.Depth) -> int:
+        """Return when this thread opened the first range above a depth."""
+        opened = self.recorder.thread_state().open_ranges
+        return opened[depth[1]][1] if len(opened) > depth[1] else 0
+
+    def park(self, depth: tasks.Depth, into: list[tuple[int, tasks.Parked]]) -> BaseException | None:
+        """Leave what this thread has entered above a depth, innermost first; see `gpustreamlab.tasks.Steerable.park`."""
+        state = self.recorder.thread_state()
+        failure: BaseException | None = None
+        while (before := self.depth()) > depth or before[1] > depth[1]:
+            try:
+                self._park_top(state, depth, into)
+            except BaseException as error:  # noqa: BLE001 - told by who called, after everything is left
+                failure = failure or error
+            if self.depth() == before:
+                self.drop(depth)
+                break
+        return failure
+
+    def drop(self, depth: tasks.Depth) -> None:
+        """Put back what was selected at a depth, and complain if anything was entered above it."""
+        entered = self.depth()
+        if entered[0] <= depth[0] and entered[1] <= depth[1]:
+            return
+        state = self.recorder.thread_state()
+        for entry in state.open_ranges[depth[1] :]:
+            if entry[3] is not None:
+                entry[3].set_aside()  # its block may end later, and must then not end a range of the same name
+        left = [entered.stream.name for entered in state.selections[depth[0] :]]
+        if left:
+            state.selections[depth[0]].put_back()
+        self.recorder.count_failed(self.recorder.drop_open(state.open_ranges, depth[1]))
+        _log.warning(
+            "A task ended inside %s. Enter and leave with nested `with` blocks.",
+            f"its selection of stream {left[-1]!r}" if left else "a range of its own",
+        )
+
+    def inherited(self) -> tasks.Base | None:
+        """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
+        current = self.current
+        return None if current is None else InheritedSelection(self, current, None)
+
+    def _park_top(self, state: ThreadState, depth: tasks.Depth, into: list[tuple[int, tasks.Parked]]) -> None:
+        entry = state.open_ranges[-1]
+        top = state.selections[-1] if len(state.selections) > depth[0] else None
+        if top is not None and top.is_innermost(state):
+            into.append((entry[1], top))
+            top.park()
+        elif entry[3] is not None:
+            into.append((entry[1], entry[3].set_aside()))
+            entry[3].__exit__(None, None, None)
 
 
 class Selection:
@@ -66,11 +191,25 @@ class Selection:
     is one, then puts everything back.
     """
 
-    __slots__ = ("_above", "_depth", "_is_taken", "_label", "_range", "_selections", "_state", "_token", "stream")
+    __slots__ = (
+        "_above",
+        "_depth",
+        "_is_taken",
+        "_label",
+        "_own_count",
+        "_range",
+        "_round_count",
+        "_selections",
+        "_state",
+        "_token",
+        "_watch",
+        "stream",
+    )
 
-    def __init__(self, selections: Selections, stream: Stream, label: str) -> None:
+    def __init__(self, selections: Selections, stream: Stream, label: str | None) -> None:
         self._selections = selections
         self._label = label
+        self._own_count = 0 if label is None else 1
         self.stream = stream
         """The selected stream."""
         self._state: ThreadState | None = None  # of the thread that entered it; None while it is not entered
@@ -79,6 +218,8 @@ class Selection:
         self._token: object  # what the backend needs to put back the selection before this one
         self._above: LaneWriter | None  # writer of the lane selected before
         self._depth: int  # how many ranges were open in this thread before
+        self._watch: LoopWatch | None  # of the event loop that runs in this thread
+        self._round_count: int  # of the loop
 
     def __enter__(self) -> Stream:
         if self._state is not None:
@@ -100,16 +241,24 @@ class Selection:
             writer = state.writers[home.recorded]
         except KeyError:
             writer = recorder.writer(home.recorded, state)
-        self._token = _NOTHING
-        self._above = state.writer
-        self._depth = len(state.open_ranges)
+        if len(sys.modules) != selections.module_count:
+            selections.look()
+        self._token, self._above, self._depth = _NOTHING, state.writer, len(state.open_ranges)
+        self._watch = None
+        if (find_loop := selections.find_loop) is not None and (loop := find_loop()) is not None:
+            self._watch = watch = state.watch
+            if watch.waits_in is not loop:
+                watch.start(loop)
+            self._round_count = watch.round_count
         try:
             self._state = state
             state.selections.append(self)
             self._token = selections.select(home.backend_stream)
             state.writer = writer
-            self._range = entered = writer.ranges.get(self._label) or writer.range(self._label)
-            entered.__enter__()
+            label = self._label
+            if label is not None:
+                self._range = entered = writer.ranges.get(label) or writer.range(label)
+                entered.__enter__()
             return stream
         except BaseException:
             recorder.drop_open(state.open_ranges, self._depth)  # the block does not run, so nothing will be missing
@@ -122,13 +271,16 @@ class Selection:
             is_mine = state is not None and getattr(self._selections.local, "state", None) is state
             if state is not None and is_mine:
                 # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
-                if state.selections[-1] is self and len(state.open_ranges) == self._depth + 1:
-                    self._range.__exit__(None, error, None)
+                if state.selections[-1] is self and len(state.open_ranges) == self._depth + self._own_count:
+                    if self._own_count:
+                        self._range.__exit__(None, error, None)
                     # What `put_back` does, without what it asks: this is the hot path.
                     state.writer = self._above
                     self._selections.restore(self._token)
                     del state.selections[-1]
                     self._state = None
+                    if self.stream.is_closed:
+                        self.stream.close_left()
                 else:
                     self._leave_out_of_turn(state, error)
         except BaseException:
@@ -137,6 +289,64 @@ class Selection:
             raise
         if not is_mine:
             self._refuse_to_leave(error)
+        elif self._watch is not None and self._watch.round_count != self._round_count:
+            self._tell_of_other_tasks(error)
+
+    def __call__(self, function: _Function) -> _Function:
+        """Select the stream around each call of a function: ``@lab.on("decode", "serve")``.
+
+        Each call has a selection of its own, so that the function may be called from several threads at once and call itself.
+        Coroutines, generators and asynchronous generators have the stream selected in each of their steps. Between the steps
+        the thread has what it had, and what they have entered inside is left and entered again. Each step is a range.
+
+        Parameters
+        ----------
+        function
+            A function, coroutine function, generator function or asynchronous generator function.
+
+        Raises
+        ------
+        OptionError
+            If it is none of these.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     lab.stream("decode")
+        ...     @lab.on("decode", "serve")
+        ...     async def serve(x):
+        ...         await asyncio.sleep(0)
+        ...         return lab.current.name, (lab.xp.ones(x) * 2).get()
+        ...     asyncio.run(serve(2))
+        <Stream 'decode', priority 0, handle 0x3>
+        ('decode', array([2., 2.]))
+        """
+        return tasks.steered_function(function, self._again)
+
+    def is_innermost(self, state: ThreadState) -> bool:
+        """Tell whether nothing was entered after it, if it is the last selection of its thread."""
+        return len(state.open_ranges) <= self._depth + self._own_count
+
+    def park(self) -> None:
+        """Leave it until `resume`; what ends its block meanwhile is silent."""
+        self._watch = None
+        self._is_taken = True
+        self.__exit__(None, None, None)
+
+    def resume(self) -> None:
+        """Enter it again."""
+        self.__enter__()
+        self._is_taken = False
+
+    def abandon(self) -> None:
+        """Be silent when its block ends, since it was not entered again."""
+        self._is_taken = True
+
+    def forgo(self) -> None:
+        """Be left silently without putting anything back."""
+        self._is_taken, self._state = True, None
 
     def put_back(self) -> None:
         """Leave this selection and those entered after it, whose own exits are then silent. Nothing to do the second time."""
@@ -146,24 +356,42 @@ class Selection:
         if len(state.open_ranges) > self._depth:
             self._drop_open(state, self._depth)
         state.writer = self._above
+        self._take_along(state)
         try:
-            if self._token is not _NOTHING:
-                self._selections.restore(self._token)
+            self.restore_token()
         except Exception:
             self._forget(state)
             raise
-        entered = state.selections
-        if entered and entered[-1] is self:
-            del entered[-1]
-            self._state = None
-        else:
-            self._forget(state)
+        self._forget(state)
+
+    def restore_token(self) -> None:
+        """Let the backend and the libraries work on what they had before; nothing else."""
+        if self._token is not _NOTHING:
+            self._selections.restore(self._token)
+
+    def _again(self) -> Selection:
+        if self._selections.is_closed:
+            raise SessionClosedError(
+                f"The session of stream {self.stream.name!r} is closed, or belongs to the process that this one was forked "
+                "from. Decorate the function with the lab.on(...) of an open session."
+            )
+        return Selection(self._selections, self.stream, self._label)
+
+    def _tell_of_other_tasks(self, error: BaseException | None) -> None:
+        message = (
+            f"The event loop ran other tasks while stream {self.stream.name!r} was selected here: their work may have gone to "
+            f"it, or this task's to another. Decorate the coroutine with @lab.on({self.stream.name!r}), or call "
+            "asyncio.get_running_loop().set_task_factory(gpustreamlab.task_factory) before the task is made."
+        )
+        with suppress(*(() if error is None else (SelectionWarning,))):  # a user's own error passes through unchanged
+            warnings.warn(message, SelectionWarning, stacklevel=3)
 
     def _leave_out_of_turn(self, state: ThreadState, error: BaseException | None) -> None:
         is_in_turn = state.selections[-1] is self
-        self._drop_open(state, self._depth + 1)
+        self._drop_open(state, self._depth + self._own_count)
         try:
-            self._range.__exit__(None, error, None)
+            if self._own_count:
+                self._range.__exit__(None, error, None)
         finally:
             self.put_back()
         if not is_in_turn:
@@ -175,15 +403,24 @@ class Selection:
             recorder = self._selections.recorder
             recorder.count_failed(recorder.drop_open(state.open_ranges, depth))
 
+    def _take_along(self, state: ThreadState) -> None:
+        """Put back those entered after this one: a library may have begun to follow with one of them."""
+        entered = state.selections
+        while self in entered and (taken := entered[-1]) is not self:
+            try:
+                taken.restore_token()
+            except Exception:  # noqa: BLE001 - what is below it is put back all the same
+                _log.warning("The selection of stream %r could not be put back.", taken.stream.name, exc_info=True)
+            taken.forgo()
+            del entered[-1]
+
     def _forget(self, state: ThreadState) -> None:
         entered = state.selections
-        while entered and entered[-1] is not self and self in entered:
-            taken = entered[-1]
-            taken._is_taken, taken._state = True, None  # noqa: SLF001 - of this class
-            del entered[-1]
         if entered and entered[-1] is self:
             del entered[-1]
         self._state = None
+        if self.stream.is_closed:
+            self.stream.close_left()
 
     def _refuse_to_leave(self, error: BaseException | None) -> None:
         if self._state is not None:
@@ -198,3 +435,23 @@ class Selection:
         if error is None:
             raise SelectionError(message)
         _log.warning(message)
+
+
+class InheritedSelection(Selection):
+    """The lane selected where a task was made, for that task, without a range."""
+
+    __slots__ = ()
+
+    def resume(self) -> None:
+        """Enter it again, unless the stream was closed meanwhile: the task may have nothing to do with it."""
+        if not self.stream.is_closed:
+            super().resume()
+            return
+        self.abandon()
+        if not self._selections.is_closed:
+            warnings.warn(
+                f"Stream {self.stream.name!r} was closed while a task that was made on it still runs. The task goes on with no "
+                "stream selected. Close the stream when its tasks have ended, or select another inside the task.",
+                SelectionWarning,
+                stacklevel=2,
+            )

@@ -6,17 +6,21 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from numpy.typing import DTypeLike, NDArray
 
+from gpustreamlab.accesses import watch_accesses
+from gpustreamlab.adapters import Adapters
 from gpustreamlab.analysis import (
+    Hazards,
     HostWaits,
     Overlap,
+    ScratchTable,
     Share,
     Strays,
     Utilisation,
@@ -30,11 +34,14 @@ from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.capture import Capture, CaptureControl
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionClosedError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
+from gpustreamlab.lifetimes import Guard, Keeper, call_on
 from gpustreamlab.live import DEFAULT_CAPACITY, DEFAULT_REFRESH_HZ
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.notebook import running_kernel_shell
+from gpustreamlab.raw_kernels import RawKernel
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
 from gpustreamlab.repartition import Partitions
+from gpustreamlab.scratch import Scratch, ScratchPool
 from gpustreamlab.selections import Selection, Selections
 from gpustreamlab.session_closing import CloseStep, Closing
 from gpustreamlab.session_facts import facts_table, session_facts
@@ -45,7 +52,7 @@ from gpustreamlab.spool import DEFAULT_LIMIT_BYTES, Spool, open_spool_file
 from gpustreamlab.stream_table import StreamTable
 from gpustreamlab.streams import Event, Stream, check_label, check_priority, check_stream_name
 from gpustreamlab.timeline import Timeline
-from gpustreamlab.typing import CaptureTier, Rounding, SessionState, SupportsCudaStream
+from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
     from gpustreamlab.widgets import Partitioner
@@ -53,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 _OPEN = SessionState.OPEN
 _open_sessions = known_sessions
 
@@ -81,6 +89,11 @@ class Session:
         `gpustreamlab.load_trace`; True chooses a name in the current folder. It must not exist yet, or be empty.
     spool_limit_bytes
         How large that file may become; a span takes about 15 bytes.
+    scratch_limit_bytes
+        How much device memory the lanes may hold as scratch together; None for half of the card.
+    hazards
+        What to do about data that crosses lanes without an order: ``"report"`` (see `check_hazards`), ``"wait"`` (put the
+        missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then.
 
     Raises
     ------
@@ -120,6 +133,8 @@ class Session:
         title: str = "",
         spool: str | PathLike[str] | bool | None = None,
         spool_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        scratch_limit_bytes: int | None = None,
+        hazards: HazardMode | str | None = None,
     ) -> None:
         self._why_closed = "is closed"
         self._state = SessionState.CLOSED  # until everything below has worked, there is nothing to close
@@ -141,10 +156,14 @@ class Session:
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
             self._partitions = Partitions(self._backend, self._recorder, ContextCache(self._backend, context_limit))
+            self._scratch_pool = ScratchPool(self._backend, self._recorder, scratch_limit_bytes)
             self._spool = None if spool_file is None else Spool(spool_file, self._recorder, title_of(self))
             undoing.pop_all()
         self._lock = threading.RLock()
-        self._table = StreamTable(self._backend, self._recorder, self._partitions, self._lock)
+        self._keeper = Keeper(self._backend, self._recorder.observing)
+        self._recorder.aside = self._keeper.sweep
+        self._table = StreamTable(self._backend, self._recorder, self._partitions, self._lock, self._keeper, self._scratch_pool)
+        self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
         self._streams = self._table.by_name  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
@@ -221,7 +240,7 @@ class Session:
     @property
     def xp(self) -> Any:
         """The array module: CuPy on a GPU, a NumPy-compatible one on the simulated device."""
-        return self._backend.xp
+        return self._accesses.xp
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -232,6 +251,11 @@ class Session:
     def current(self) -> Stream | None:
         """The stream selected in this thread, or None."""
         return self._selections.current
+
+    @property
+    def adapters(self) -> Adapters:
+        """Which libraries follow a selected lane, and why others do not; looking imports none of them."""
+        return self._selections.adapters
 
     @property
     def capabilities(self) -> Capabilities:
@@ -299,6 +323,10 @@ class Session:
         check_stream_name(name)
         if priority is not None:
             check_priority(priority, self._backend.priority_range)
+        elif external is None and isinstance(partition, EllipsisType):
+            known = self._streams.get(name)  # without the lock, which is held while a stream is drained
+            if known is not None and not known.is_closed:
+                return known
         with self._working(doing):
             return self._table.get(name, priority, partition, external)
 
@@ -493,6 +521,26 @@ class Session:
         """Return which calls of the host waited for the device, and how long; see `gpustreamlab.analysis.host_waits`."""
         return host_waits(self.trace)
 
+    def check_hazards(self) -> Hazards:
+        """Return which data crossed lanes without an order: what conflicts, and the wait that is missing.
+
+        Every access to arrays of `xp` since the start is compared with those before it; see docs/how-to/find-a-race.md.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     copy, compute = lab.stream("copy"), lab.stream("compute")
+        ...     with lab.on("copy", "upload"):
+        ...         x = lab.xp.ones(8)
+        ...     with lab.on("compute", "double"):
+        ...         y = x * 2
+        ...     found = lab.check_hazards()
+        ...     found.hazards[0].kind.value, found.hazards[0].array, found.hazards[0].fix, found.hazards[0].where
+        ('read-after-write', 'float64 (8)', "lab.stream('compute').wait(lab.stream('copy'))", "before 'double' (multiply)")
+        """
+        caller = sys._getframe(1)  # noqa: SLF001 - for the names of its arrays
+        return self._accesses.check({**caller.f_globals, **caller.f_locals})
+
     def utilisation(self) -> Utilisation:
         """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`."""
         return utilisation(self.trace)
@@ -500,7 +548,8 @@ class Session:
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
         """Select a stream for this thread, and record a range around what runs in the ``with`` block.
 
-        CuPy's current stream (or the simulated device's) follows, and is put back on every exit. Selections nest.
+        CuPy, torch, Numba-CUDA and what `adapters` lists follow, if they are loaded (or the simulated device's arrays), and get
+        back what they had on every exit. Selections nest.
 
         Parameters
         ----------
@@ -516,16 +565,26 @@ class Session:
         InvalidNameError
             If the label is no text.
         """
-        if self._state is not _OPEN:
-            self._require_open("select a stream")
+        chosen = self._choose(stream)
         if label is not None and type(label) is not str:
             check_label(label)
-        chosen = self._streams.get(stream) if type(stream) is str else stream
-        if type(chosen) is not Stream or self._streams.get(chosen.name) is not chosen:
-            chosen = self._find(stream)
-        if chosen.is_closed:
-            chosen.require_open()
         return Selection(self._selections, chosen, chosen.name if label is None else label)
+
+    def select(self, stream: str | Stream | SupportsCudaStream) -> Selection:
+        """Select a stream for this thread in a ``with`` block, as `on` does, without a range.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     lab.stream("decode")
+        ...     with lab.select("decode"), lab.range("step"):
+        ...         a = lab.xp.ones(4) * 2
+        ...     lab.synchronize()
+        ...     [lab.trace.names[code] for code in lab.trace.name]
+        <Stream 'decode', priority 0, handle 0x3>
+        ['step']
+        """
+        return Selection(self._selections, self._choose(stream), None)
 
     def range(self, label: str) -> Range:
         """Return a named range on the stream selected in this thread, to enter with ``with``. Ranges nest.
@@ -551,6 +610,48 @@ class Session:
         chosen = self._find(stream)
         chosen.require_open()
         return self._recorder.start_range(chosen.recorded, label)
+
+    def run_on(
+        self,
+        lane: str | Stream | SupportsCudaStream,
+        call: Callable[..., T],
+        /,
+        *args: object,
+        label: str | None = None,
+        hold: Iterable[object] = (),
+        **kwargs: object,
+    ) -> T:
+        """Call ``call(lane, *args, **kwargs)`` with the lane selected, in a range; return what it returns. Nothing waits.
+
+        What the call was given and returned is held until its work is done, also where it raises after it has enqueued some.
+
+        Parameters
+        ----------
+        lane
+            As for `on`; the call gets the `Stream`, whose ``handle`` is for libraries that take a raw ``cudaStream_t``.
+        label
+            Name of the range; the lane's name if None.
+        hold
+            What else the work needs.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     lane = lab.stream("decode")
+        ...     lab.run_on("decode", lambda lane, x: x * 2, lab.xp.ones(3), label="engine").tolist()
+        [2.0, 2.0, 2.0]
+        """
+        return call_on(self._keeper, self.on(lane, label), call, args, kwargs, hold=hold)
+
+    def guard(self, resource: object, name: str = "") -> Guard:
+        """Return a guard of what one lane at a time may use: an engine's execution context, a workspace. See `Guard`."""
+        self._require_open("guard something")
+        return Guard(self._keeper, self.on, resource, check_label(name))
+
+    @property
+    def held_count(self) -> int:
+        """How many objects are kept for work in flight, or because they crossed lanes and somebody still uses them."""
+        return self._keeper.held_count
 
     def mark(self, text: str) -> None:
         """Mark this moment in the timeline, across all streams.
@@ -616,6 +717,39 @@ class Session:
         self._require_open("make an event")
         return Event(self._backend)
 
+    def raw_kernel(self, code: str, name: str, **options: Any) -> RawKernel:
+        """Return a kernel written in CUDA C++, to launch on any stream: ``kernel(grid, block, args, stream="decode")``.
+
+        Parameters
+        ----------
+        code, name
+            The source, and the name of the ``extern "C" __global__`` function in it.
+        **options
+            What ``cupy.RawKernel`` takes, for example ``options=("-std=c++17",)``.
+
+        Raises
+        ------
+        NotSimulatedError
+            On the simulated device, which cannot run CUDA C++.
+        """
+        self._require_open("make a raw kernel")
+        return RawKernel(self._backend, self.select, self._recorder.blame, code=code, name=name, options=options)
+
+    def scratch(self, nbytes: int) -> Scratch:
+        """Return device memory for work of the stream selected in this thread; see `Stream.scratch`.
+
+        Raises
+        ------
+        SelectionError
+            If no stream is selected in this thread: the NULL stream is never meant.
+        """
+        return self._selections.require("scratch memory").scratch(nbytes)
+
+    @property
+    def scratch_statistics(self) -> ScratchTable:
+        """How much scratch memory every lane uses and holds, as a table."""
+        return self._scratch_pool.statistics
+
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float64") -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array: copies to and from it can overlap other work."""
         self._require_open("allocate page-locked memory")
@@ -624,13 +758,14 @@ class Session:
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range is in the trace, and all work that was captured."""
         self._require_open("synchronize")
-        with self._recorder.blame:
+        with self._keeper.waiting(), self._recorder.blame:
             self._recorder.synchronize()
 
     def clear(self) -> None:
         """Forget what was recorded so far, for example a warm-up; ranges whose work still runs come into the trace later."""
         self._require_open("clear its trace")
         self._recorder.clear()
+        self._accesses.clear()
 
     @property
     def trace(self) -> Trace:
@@ -718,11 +853,13 @@ class Session:
         steps: list[CloseStep] = [("selections", self._selections.close), ("capture", self._end_capture)]
         steps += [(f"stream {stream.name!r}", stream.close) for stream in self._streams.values()]
         steps += [
+            ("held objects", self._keeper.close),
             ("trace", self._keep_trace),
             *([] if self._spool is None else [("spool", self._spool.close)]),
             ("live timelines", self._views.finish),
             ("partitions", self._partitions.close),
             ("events", self._recorder.close),
+            ("accesses", self._accesses.close),
         ]
         if self._owns_backend:
             steps.append((f"backend {self._backend.name!r}", self._backend.close))
@@ -734,7 +871,10 @@ class Session:
         self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
         self._closing = Closing()
         self._captures.disown()
+        self._selections.disown()
         self._recorder.leave_to_parent()
+        self._scratch_pool.disown()
+        self._keeper.leave_to_parent()
         self._state = SessionState.CLOSED
 
     @contextmanager
@@ -750,6 +890,16 @@ class Session:
                 f"This session {self._why_closed}; it cannot {doing}. Its trace can still be read. "
                 "Start another with gpustreamlab.Session()."
             )
+
+    def _choose(self, stream: object) -> Stream:
+        if self._state is not _OPEN:
+            self._require_open("select a stream")
+        chosen = self._streams.get(stream) if type(stream) is str else stream
+        if type(chosen) is not Stream or self._streams.get(chosen.name) is not chosen:
+            chosen = self._find(stream)
+        if chosen.is_closed:
+            chosen.require_open()
+        return chosen
 
     def _find(self, stream: object) -> Stream:
         found = self._table.find(stream)

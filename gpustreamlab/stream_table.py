@@ -18,8 +18,10 @@ from gpustreamlab.errors import (
     nearest_hint,
 )
 from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.lifetimes import Keeper
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.repartition import Partitions
+from gpustreamlab.scratch import ScratchPool
 from gpustreamlab.streams import Home, Stream
 
 __all__ = ["StreamTable"]
@@ -30,17 +32,26 @@ class StreamTable:
 
     Parameters
     ----------
-    backend, recorder, partitions, lock
+    backend, recorder, partitions, lock, keeper, scratch_pool
         The session's.
     """
 
     def __init__(
-        self, backend: Backend, recorder: Recorder, partitions: Partitions, lock: AbstractContextManager[object]
+        self,
+        backend: Backend,
+        recorder: Recorder,
+        partitions: Partitions,
+        lock: AbstractContextManager[object],
+        keeper: Keeper,
+        scratch_pool: ScratchPool,
     ) -> None:
         self._backend = backend
         self._recorder = recorder
         self._partitions = partitions
         self._lock = lock
+        self._keeper = keeper
+        self._scratch_pool = scratch_pool
+        keeper.find = self.find
         self.by_name: dict[str, Stream] = {}
         """Every stream that there was, by its name; closed ones stay until the name is used again."""
 
@@ -141,5 +152,7 @@ class StreamTable:
         return (name for number in count(1) if (name := f"{library}-{number}") not in self.by_name)
 
     def _add(self, name: str, home: Home) -> Stream:
-        stream = self.by_name[name] = Stream(name, home, self._backend, self._recorder, self._lock)
+        stream = self.by_name[name] = Stream(
+            name, home, self._backend, self._recorder, self._lock, self._keeper, self._scratch_pool
+        )
         return stream

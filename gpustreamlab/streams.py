@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from gpustreamlab import adapters
+from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import (
     EventClosedError,
     EventNotRecordedError,
     InvalidNameError,
+    NotSimulatedError,
     OptionError,
     StreamClosedError,
 )
 from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.left_streams import LeftStreams
+from gpustreamlab.lifetimes import Keeper
 from gpustreamlab.model import Lane, Partition, check_name
 from gpustreamlab.recorder import Blame, RecordedLane, Recorder
+from gpustreamlab.scratch import Scratch, ScratchPool
 
 __all__ = ["Event", "Home", "Stream", "check_label", "check_priority", "check_stream_name"]
+
+ArrayT = TypeVar("ArrayT")
 
 
 class Home(NamedTuple):
@@ -48,7 +56,14 @@ class Stream:
     """
 
     def __init__(
-        self, name: str, home: Home, backend: Backend, recorder: Recorder, lock: AbstractContextManager[object]
+        self,
+        name: str,
+        home: Home,
+        backend: Backend,
+        recorder: Recorder,
+        lock: AbstractContextManager[object],
+        keeper: Keeper,
+        scratch_pool: ScratchPool,
     ) -> None:
         self.name = name
         """How the user calls it."""
@@ -57,9 +72,12 @@ class Stream:
         self._backend = backend
         self._recorder = recorder
         self._lock = lock  # the session's: a stream is not closed while it moves
+        self._keeper = keeper
         self.wanted_partition: str | None = home.partition.name if home.partition else None
         """The partition that it goes to where the layout has one of this name."""
         self._homes: dict[ContextSpec | None, Home] = {home.spec: home}
+        self._left = LeftStreams(name, is_lending=getattr(backend, "lends_streams", False))
+        self._arena = scratch_pool.open(self, home.backend_stream, home.recorded.index)
         self._work_in(home)
 
     def __repr__(self) -> str:
@@ -86,6 +104,26 @@ class Stream:
     def handle(self) -> int:
         """Address of the ``cudaStream_t``, or the stream's number on the simulated device."""
         return self.lane.stream
+
+    @property
+    def cupy(self) -> Any:
+        """The stream as CuPy has it, a ``cupy.cuda.Stream``. Like all of these it is the lane's stream now, not its owner."""
+        return adapters.cupy_view(self._lent())
+
+    @property
+    def torch(self) -> Any:
+        """The stream as torch has it, a ``torch.cuda.ExternalStream``."""
+        return adapters.torch_view(self._lent(), self._backend.device.ordinal)
+
+    @property
+    def numba(self) -> Any:
+        """The stream as Numba-CUDA has it, to name in ``kernel[grid, block, lane.numba]``."""
+        return adapters.numba_view(self._lent())
+
+    @property
+    def core(self) -> Any:
+        """The stream as cuda.core has it, a ``cuda.core.Stream``, to pass to ``launch``."""
+        return adapters.core_view(self._lent())
 
     @property
     def partition(self) -> str | None:
@@ -154,6 +192,98 @@ class Stream:
             )
         other.make_wait(self)
 
+    def hold(self, *objects: object) -> None:
+        """Keep objects alive until what is enqueued now is done: what the work reads and writes. Nothing waits.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     lane = lab.stream("a")
+        ...     with lab.on(lane):
+        ...         spin(lab, 1_000_000)
+        ...     lane.hold(lab.xp.zeros(8))
+        ...     print(lab.held_count)
+        ...     lane.synchronize()
+        ...     lab.held_count
+        1
+        0
+        """
+        self.require_open()
+        self._keeper.hold(self, objects)
+
+    def use(self, array: ArrayT, after: str | Event | Stream | None = None) -> ArrayT:
+        """Use an array that another lane wrote: wait for that lane, and keep the memory until this one is done with it.
+
+        The memory is kept until nobody refers to it any more, and then until what this lane holds at that moment is done,
+        however early its last user drops it. Nothing waits on the host.
+
+        Parameters
+        ----------
+        array
+            An array of CuPy, torch or NumPy, or of the simulated device: all its views count. Of another library: the object.
+        after
+            What wrote it: a lane, its name, or an event. If None, the lanes that are known to have written it.
+
+        Returns
+        -------
+        object
+            The array.
+
+        Raises
+        ------
+        OptionError
+            If what wrote the array is not known and not given.
+        """
+        return self._keeper.use(self, array, after)
+
+    def scratch(self, nbytes: int) -> Scratch:
+        """Return device memory for work of this stream: from an arena of its own, reused without a wait.
+
+        Parameters
+        ----------
+        nbytes
+            How many bytes; 0 gives the smallest block.
+
+        Returns
+        -------
+        Scratch
+            To use in a ``with`` block, at whose end the stream may give the memory to its later work; or until `close`, or
+            until it is garbage.
+
+        Raises
+        ------
+        OptionError
+            If it is no size.
+        DeviceMemoryError
+            If the device, or ``Session(scratch_limit_bytes=...)``, allows no more.
+        StreamClosedError
+            If the stream is closed.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     lane = lab.stream("a")
+        ...     with lab.on(lane), lane.scratch(1 << 20) as work:
+        ...         work.array((512, 512), "float32")[:] = 1
+        ...     print(lane.scratch_statistics)
+        scratch of a: 0 B in use of 1,048,576 B, at most 1,048,576 B; 1 allocations, 0 reused, 1 growths, 0 trims, 0.0% waste;
+        in the order of the stream
+        """
+        return Scratch(self._arena, nbytes)
+
+    @property
+    def scratch_statistics(self) -> ScratchStatistics:
+        """How much scratch memory is in use, reserved, reused and wasted."""
+        return self._arena.statistics
+
+    def trim_scratch(self, keep_bytes: int = 0) -> int:
+        """Give scratch memory that is not in use back to the device, but for so many bytes; return how many were given back."""
+        self.require_open()
+        return self._arena.trim(keep_bytes)
+
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended, without waiting for it."""
         self.require_open()
@@ -163,7 +293,7 @@ class Stream:
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
         self.require_open()
-        with self._recorder.blame:
+        with self._keeper.waiting(), self._recorder.blame:
             self.backend_stream.synchronize()
 
     def close(self) -> None:
@@ -171,6 +301,10 @@ class Stream:
         failures: list[Exception] = []
         with self._lock:
             self.is_closed = True
+            try:
+                self._arena.close()
+            except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
+                failures.append(error)
             while self._homes:
                 try:
                     self._close_home(next(iter(self._homes.values())))
@@ -203,6 +337,7 @@ class Stream:
         """Where it works now."""
         self.backend_stream = home.backend_stream
         self.recorded = home.recorded
+        self._arena.work_on(home.backend_stream)
         self._recorder.show_lane(home.recorded)
 
     def leave_home(self, spec: ContextSpec) -> None:
@@ -217,9 +352,25 @@ class Stream:
             home.backend_stream.synchronize()
             self._recorder.collect()
         finally:
+            # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
+            self._keeper.settle(self, home.backend_stream, is_last=self.is_closed and len(self._homes) == 1)
             with delayed_interrupts():  # what is not destroyed stays known
                 self._homes.pop(home.spec, None)
-                home.backend_stream.close()
+                self._arena.leave(home.backend_stream)
+                self._left.close(home.recorded, home.backend_stream)
+
+    def close_left(self) -> None:
+        """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""
+        self._left.sweep()
+
+    def _lent(self) -> Stream:
+        self.require_open()
+        if self._backend.device.simulated and not getattr(self._backend, "lends_streams", False):
+            raise NotSimulatedError(
+                f"Stream {self.name!r} is of the simulated device, so no library can work on it. Use lab.on({self.name!r}) and "
+                "lab.xp, or a GPU."
+            )
+        return self
 
     def is_within_reach_of(self, backend: Backend) -> bool:
         """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""

@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "AdapterState",
     "BoolArray",
     "CaptureTier",
     "EdgeKind",
     "Feature",
     "FloatArray",
+    "HazardKind",
+    "HazardMode",
     "Int8Array",
     "Int32Array",
     "Int64Array",
@@ -82,6 +85,30 @@ class MarkerKind(StrEnum):
     """The user marked the moment."""
 
 
+class HazardKind(StrEnum):
+    """How two accesses of the same memory conflict."""
+
+    READ_AFTER_WRITE = "read-after-write"
+    """Read on one lane without waiting for the write on another: the values may be old ones."""
+    WRITE_AFTER_READ = "write-after-read"
+    """Written on one lane while another may still read it."""
+    WRITE_AFTER_WRITE = "write-after-write"
+    """Written on two lanes: either may come last."""
+    USE_AFTER_FREE = "use-after-free"
+    """Freed while a lane may still use it, handed out again by its pool, and written there."""
+
+
+class HazardMode(StrEnum):
+    """What a session does about data that crosses lanes without an order."""
+
+    OFF = "off"
+    """Nothing is watched."""
+    REPORT = "report"
+    """It is found, for `Session.check_hazards`."""
+    WAIT = "wait"
+    """The missing wait is put in."""
+
+
 class CaptureTier(StrEnum):
     """How much of the device's work a trace holds."""
 
@@ -103,7 +130,7 @@ class Rounding(StrEnum):
 
 
 class Feature(StrEnum):
-    """What a device and its driver may be able to do with SMs and work queues."""
+    """What a device and its driver may be able to do with SMs, work queues and memory."""
 
     GREEN_CONTEXTS = "green-contexts"
     """Partition the SMs: contexts made of groups of SMs."""
@@ -115,6 +142,25 @@ class Feature(StrEnum):
     """Relax that where a count cannot be reached otherwise."""
     WORKQUEUES = "workqueues"
     """Give partitions work queues of their own, with a limit on concurrency."""
+    STREAM_ORDERED_MEMORY = "stream-ordered-memory"
+    """Allocate and free memory in the order of a stream, without waiting."""
+
+
+class AdapterState(StrEnum):
+    """What a library does about the selected lane."""
+
+    FOLLOWS = "follows"
+    """Its work of the thread goes to the lane."""
+    THROUGH_TORCH = "follows through torch"
+    """It works on torch's current stream."""
+    TAKES_STREAM = "takes a stream"
+    """It has no current stream; it is given the lane with each call."""
+    NOT_LOADED = "not loaded"
+    """It is not imported."""
+    CANNOT_FOLLOW = "cannot follow"
+    """Its work stays where it is."""
+    SWITCHED_OFF = "switched off"
+    """It did follow, and then its adapter failed."""
 
 
 class SessionState(StrEnum):

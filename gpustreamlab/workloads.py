@@ -1,18 +1,26 @@
-"""The same named work on the GPU and on the simulated device: for lessons, contract tests and benchmarks."""
+"""The same named work on the GPU and on the simulated device: for lessons, contract tests and benchmarks.
+
+Everything here takes ``stream=``: a stream's name, a `gpustreamlab.Stream`, or any object with ``__cuda_stream__``. Without it,
+work goes to the stream selected in this thread. None of it waits, and none of it opens a range.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
 from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.session import Session
 from gpustreamlab.streams import Stream
+from gpustreamlab.typing import SupportsCudaStream
 
 __all__ = ["copy_to_device", "copy_to_host", "matrix_product", "spin", "spin_card", "streaming_add"]
 
+_Target: TypeAlias = str | Stream | SupportsCudaStream | None
 
-def spin(lab: Session, duration_ns: int, *, blocks: int = 1) -> None:
-    """Enqueue a kernel on the selected stream whose blocks each stay busy for a time, and use next to nothing else.
+
+def spin(lab: Session, duration_ns: int, *, blocks: int = 1, stream: _Target = None) -> None:
+    """Enqueue a kernel whose blocks each stay busy for a time, and use next to nothing else.
 
     Parameters
     ----------
@@ -20,11 +28,13 @@ def spin(lab: Session, duration_ns: int, *, blocks: int = 1) -> None:
         How long each block is busy, in ns of the device's clock.
     blocks
         How many blocks; several fit onto one SM.
+    stream
+        Where: a stream's name, a stream, or an object with ``__cuda_stream__``; None for the one selected in this thread.
 
     Raises
     ------
     SelectionError
-        If no stream is selected in this thread.
+        If no stream is given, and none is selected in this thread.
     OptionError
         If a number is out of range.
 
@@ -34,65 +44,78 @@ def spin(lab: Session, duration_ns: int, *, blocks: int = 1) -> None:
     ...     lab.stream("a")
     ...     with lab.on("a", "spin"):
     ...         spin(lab, 50_000)
-    ...     lab.synchronize()
-    ...     int(lab.trace.duration_ns[0]) >= 50_000
+    ...     before = lab.stream("b").record()
+    ...     spin(lab, 50_000, stream="b")
+    ...     before.elapsed_ns(lab.stream("b").record()) >= 50_000
     <Stream 'a', ...>
     True
     """
-    lab.backend.launch_spin(
-        _selected(lab, "spin").backend_stream,
-        _positive("duration_ns", duration_ns),
-        blocks=_positive("blocks", blocks),
-        fill_sms=False,
-    )
+    _require_positive("duration_ns", duration_ns)
+    _require_positive("blocks", blocks)
+    with _target(lab, stream, "spin") as chosen:
+        lab.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=blocks, fill_sms=False)
 
 
-def spin_card(lab: Session, duration_ns: int) -> None:
-    """Enqueue a kernel on the selected stream that takes every SM of the card for a time: one block an SM.
+def spin_card(lab: Session, duration_ns: int, *, stream: _Target = None) -> None:
+    """Enqueue a kernel that takes every SM of the card for a time: one block an SM.
 
     Two of them cannot run side by side, whatever their streams.
     """
-    stream = _selected(lab, "spin_card").backend_stream
-    lab.backend.launch_spin(stream, _positive("duration_ns", duration_ns), blocks=lab.device.sm_count, fill_sms=True)
+    _require_positive("duration_ns", duration_ns)
+    with _target(lab, stream, "spin_card") as chosen:
+        lab.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=lab.device.sm_count, fill_sms=True)
 
 
-def streaming_add(lab: Session, x: Any, y: Any, out: Any) -> None:
+def streaming_add(lab: Session, x: Any, y: Any, out: Any, *, stream: _Target = None) -> None:
     """Enqueue ``out = x + y``: three arrays' worth of memory traffic and next to no arithmetic.
 
     Take elements of 16 bytes (complex128) to reach what the memory gives: CuPy's kernel handles one element a thread, and on
     an H200 float16 reached 1.3 TB/s, float32 2.5 TB/s and complex128 4.4 TB/s (CuPy 14.2).
     """
-    lab.xp.add(x, y, out=out)
+    with _where(lab, stream):
+        lab.xp.add(x, y, out=out)
 
 
-def matrix_product(lab: Session, a: Any, b: Any, out: Any) -> None:
+def matrix_product(lab: Session, a: Any, b: Any, out: Any, *, stream: _Target = None) -> None:
     """Enqueue ``out = a @ b``: 2 m n k operations for ``a`` of shape (m, k) and ``b`` of shape (k, n)."""
-    lab.xp.matmul(a, b, out=out)
+    with _where(lab, stream):
+        lab.xp.matmul(a, b, out=out)
 
 
-def copy_to_device(host: Any, device: Any) -> None:
+def copy_to_device(lab: Session, host: Any, device: Any, *, stream: _Target = None) -> None:
     """Enqueue a copy of a host array into a device array of its shape and type; asynchronous if `host` is page-locked."""
-    _require_device_array("copy_to_device(host, device)", device)
-    device.set(host)
+    _require_device_array("copy_to_device(lab, host, device)", device)
+    with _where(lab, stream):
+        device.set(host)
 
 
-def copy_to_host(device: Any, host: Any) -> None:
+def copy_to_host(lab: Session, device: Any, host: Any, *, stream: _Target = None) -> None:
     """Enqueue a copy of a device array into a host array of its shape and type; asynchronous if `host` is page-locked."""
-    _require_device_array("copy_to_host(device, host)", device)
-    device.get(out=host, blocking=False)
+    _require_device_array("copy_to_host(lab, device, host)", device)
+    with _where(lab, stream):
+        device.get(out=host, blocking=False)
 
 
-def _selected(lab: Session, work: str) -> Stream:
+def _where(lab: Session, stream: _Target) -> AbstractContextManager[Stream | None]:
+    """Return what selects the stream for a moment; the library's own choice stands where none was given."""
+    return nullcontext(lab.current) if stream is None else lab.select(stream)
+
+
+def _target(lab: Session, stream: _Target, work: str) -> AbstractContextManager[Stream]:
+    if stream is not None:
+        return lab.select(stream)
     current = lab.current
     if current is None:
-        raise SelectionError(f"{work} needs a stream, and none is selected in this thread. Use: with lab.on('name'): ...")
-    return current
+        raise SelectionError(
+            f"{work} needs a stream: none was given, and none is selected in this thread. "
+            "Use: with lab.on('name'): ... or pass stream='name'."
+        )
+    return nullcontext(current)
 
 
-def _positive(name: str, value: object) -> int:
+def _require_positive(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{name} is {value!r}; it is a whole number of at least 1.")
-    return value
 
 
 def _require_device_array(call: str, device: object) -> None:

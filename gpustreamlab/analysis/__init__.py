@@ -6,6 +6,9 @@ from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comp
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._distinct import distinct
 from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, partition_warnings
+from gpustreamlab.analysis._happens_before import LaneClock, LaneClocks, Moment
+from gpustreamlab.analysis._hazard_search import Access, FoundHazard, HazardSearch, Piece, Side, Touch
+from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, WaitGroup, host_waits
 from gpustreamlab.analysis._kernel_text import capture_facts
 from gpustreamlab.analysis._layers import Layer
@@ -15,8 +18,10 @@ from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
 from gpustreamlab.analysis._partly import partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
+from gpustreamlab.analysis._regions import Region, region_of
 from gpustreamlab.analysis._row_table import RowTable, span_rows
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
+from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
 from gpustreamlab.analysis._shares import REST, PartitionOptions, Share, options_of, require_mapping
 from gpustreamlab.analysis._sm_time import (
     PartitionSize,
@@ -38,27 +43,43 @@ from gpustreamlab.analysis._utilisation import Utilisation, utilisation
 __all__ = [
     "DEVICE_WORK",
     "MAX_LANE_ROWS",
+    "NO_LANE",
     "REST",
+    "Access",
     "ArrivedSpans",
     "CardSizedGrid",
     "ComparedFigures",
     "ComparedItems",
     "Concurrency",
+    "FoundHazard",
+    "Hazard",
+    "HazardSearch",
+    "HazardSide",
+    "Hazards",
     "HostWaits",
+    "LaneClock",
+    "LaneClocks",
     "Layer",
     "LiveRows",
     "Merged",
+    "Moment",
     "OpenSpans",
     "Overlap",
     "PartitionOptions",
     "PartitionSize",
+    "Piece",
+    "Region",
     "RowTable",
     "Rows",
     "SMSteps",
+    "ScratchStatistics",
+    "ScratchTable",
     "Share",
+    "Side",
     "StrayGroup",
     "Strays",
     "TextTable",
+    "Touch",
     "TraceComparison",
     "Utilisation",
     "WaitGroup",
@@ -102,6 +123,7 @@ __all__ = [
     "partly_captured",
     "plan_partitions",
     "proof_text",
+    "region_of",
     "require_mapping",
     "size_of",
     "sm_kinds",

@@ -29,7 +29,7 @@ class Overlap(Reported):
     """
 
     lanes: tuple[Lane, ...]
-    """The streams, in the order of the rows and columns; no threads of the host, and no streams of others on which nothing ran."""
+    """The streams, in the order of the rows and columns. No threads of the host, no streams of others on which nothing ran."""
     busy_ns: Int64Array
     """Busy time of each lane; shape (n_lanes,), int64, in ns."""
     common_ns: Int64Array

@@ -1,5 +1,6 @@
 """What a device has to be able to do, and the two that ship: the simulated one and CUDA."""
 
+from gpustreamlab.backends._accesses import AccessSink, WatchedArrays
 from gpustreamlab.backends._activity import (
     Activities,
     ActivitySource,
@@ -26,6 +27,7 @@ from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend
 
 __all__ = [
     "BACKEND_NAMES",
+    "AccessSink",
     "Activities",
     "ActivitySource",
     "AnnotationBatch",
@@ -42,6 +44,7 @@ __all__ = [
     "RangeTimes",
     "SplitGroup",
     "StreamFacts",
+    "WatchedArrays",
     "WorkBatch",
     "choose_backend",
     "green_capabilities",

@@ -27,8 +27,12 @@ _NEEDS = {
     Feature.COSCHEDULING: _Need((13, 1), "groups of the device's own size"),
     Feature.BACKFILL: _Need((13, 1), "counts are rounded to whole groups"),
     Feature.WORKQUEUES: _Need((13, 1), "all partitions share work queues"),
+    Feature.STREAM_ORDERED_MEMORY: _Need(
+        (11, 2), "scratch memory comes from cudaMalloc, and a lane waits for its work where its arena grows or is trimmed"
+    ),
 }
-"""Source: CUDA driver API 12.5 and 13.1, "Green Contexts"; `FACTS.md` for what 13.0 does.
+"""Source: CUDA driver API 12.5 and 13.1, "Green Contexts"; `FACTS.md` for what 13.0 does; 11.2,
+"Stream Ordered Memory Allocator".
 
 Green contexts came with 12.4, but ``cuGreenCtxStreamCreate`` with 12.5. Without it, a stream can only be made while the context
 is current, which a session never does.
@@ -36,7 +40,12 @@ is current, which a session never does.
 
 
 def green_capabilities(
-    driver: Version | None, bindings: Version | None, resource: SMResource | None, problem: str = ""
+    driver: Version | None,
+    bindings: Version | None,
+    resource: SMResource | None,
+    problem: str = "",
+    *,
+    has_memory_pools: bool = True,
 ) -> Capabilities:
     """Say which features a device has.
 
@@ -50,6 +59,8 @@ def green_capabilities(
         How the device's SMs can be shared out; None where they cannot.
     problem
         Why `resource` is None although the versions are new enough.
+    has_memory_pools
+        Whether the device allocates memory in the order of a stream.
 
     Examples
     --------
@@ -58,7 +69,20 @@ def green_capabilities(
     green-contexts: not available, the driver supports CUDA 12.2; it needs CUDA 12.5 in the driver and the bindings. Without
     it: plain streams that share all SMs
     """
-    return Capabilities(tuple(_on_device(item, resource, problem) for item in version_capabilities(driver, bindings)))
+    return Capabilities(
+        tuple(
+            _with_pools(item, has_memory_pools)
+            if item.feature is Feature.STREAM_ORDERED_MEMORY
+            else _on_device(item, resource, problem)
+            for item in version_capabilities(driver, bindings)
+        )
+    )
+
+
+def _with_pools(item: Capability, has_memory_pools: bool) -> Capability:  # noqa: FBT001 - a fact of the device
+    if has_memory_pools or not item.available:
+        return item
+    return replace(item, available=False, detail="this device has no memory pools", needs="a GPU that has memory pools")
 
 
 def _on_device(item: Capability, resource: SMResource | None, problem: str) -> Capability:

@@ -17,15 +17,18 @@ DEFAULT_STREAM_REASONS = MappingProxyType(
 """Handles that name no one stream, and why none can be a lane. Source: CUDA driver API, stream synchronisation behaviour."""
 
 
+_TOO_LARGE = 1 << 64
+
+
 def lent_handle(lender: object) -> int:
     """Return the handle of the stream that an object lends through ``__cuda_stream__``.
 
     Raises
     ------
     StreamRefusedError
-        If the object lends none, speaks another version of the protocol, or lends a default stream.
+        If the object lends none, speaks another version of the protocol, or lends a default stream or what is no handle.
     """
-    if not isinstance(lender, SupportsCudaStream):
+    if not isinstance(lender, SupportsCudaStream) or isinstance(lender, type):
         raise StreamRefusedError(
             f"A {type(lender).__name__} lends no CUDA stream: it has no __cuda_stream__ method. "
             "Pass the stream object of CuPy, torch, cuda.core or another library, not its handle."
@@ -35,10 +38,30 @@ def lent_handle(lender: object) -> int:
         raise StreamRefusedError(
             f"{type(lender).__name__}.__cuda_stream__() gave {lent!r}; version 0 of the protocol gives (0, handle)."
         )
-    handle = int(lent[1])
+    handle = _read_handle(lender, lent[1])
     if handle in DEFAULT_STREAM_REASONS:
         raise StreamRefusedError(
             f"Stream handle {handle} is {DEFAULT_STREAM_REASONS[handle]}; it cannot be a lane. "
             "Make a stream of your own: lab.stream('name'), cupy.cuda.Stream(non_blocking=True) or torch.cuda.Stream()."
         )
     return handle
+
+
+def refuse_stream(lender: object, handle: int, why: str, *, fix: str) -> StreamRefusedError:
+    """Return the error for a stream that cannot be a lane."""
+    return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; it cannot be a lane. {fix}")
+
+
+def _read_handle(lender: object, value: object) -> int:
+    try:
+        if isinstance(value, (bool, float, str)):
+            raise TypeError
+        handle = int(value)  # type: ignore[call-overload]  # handles of some libraries are ints by __int__ alone
+    except (TypeError, ValueError):
+        handle = -1
+    if not 0 <= handle < _TOO_LARGE:
+        raise StreamRefusedError(
+            f"{type(lender).__name__}.__cuda_stream__() gave {value!r} as its handle, which is no address of a cudaStream_t. "
+            "Pass the stream object of CuPy, torch, cuda.core or another library."
+        )
+    return int(handle)

@@ -12,6 +12,7 @@ from gpustreamlab.model import Capabilities, Device, WorkqueueOptions
 from gpustreamlab.typing import Int64Array
 
 if TYPE_CHECKING:
+    from gpustreamlab.backends._accesses import AccessSink, WatchedArrays
     from gpustreamlab.backends._activity import ActivitySource
 
 
@@ -150,6 +151,8 @@ class Backend(Protocol):
     """The array module: CuPy, or the simulated device's NumPy-compatible one."""
     priority_range: tuple[int, int]
     """Lowest and highest priority that streams take, for example (0, -5)."""
+    lends_streams: bool
+    """True if its streams are CUDA streams that other libraries can work on, so that they follow a selection."""
 
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
@@ -229,6 +232,10 @@ class Backend(Protocol):
         """Read the host's clock, in ns: a real monotonic clock, or the simulated host's."""
         ...
 
+    def glance_ns(self) -> int:
+        """Do what `host_time_ns` does, for nothing on the simulated host."""
+        ...
+
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the backend's clock, within `ClockInfo.host_error_ns`."""
         ...
@@ -269,8 +276,46 @@ class Backend(Protocol):
         """
         ...
 
+    def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
+        """Tell of every access to arrays from now on, and of what orders them; None if others watch already."""
+        ...
+
+    def leave_accesses(self, sink: AccessSink) -> None:
+        """Tell of no more accesses. Idempotent."""
+        ...
+
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array: copies from and to it are asynchronous."""
+        ...
+
+    def allocate_scratch(self, stream: BackendStream, size_bytes: int) -> int:
+        """Return the address of new device memory, aligned to 512 bytes, for work enqueued in the stream from now on.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If there is not enough.
+        DeviceError
+            If the stream is being captured into a graph: the memory would be the graph's.
+        """
+        ...
+
+    def free_scratch(self, stream: BackendStream, address: int) -> None:
+        """Give memory of `allocate_scratch` back behind the stream's work; wait for it where the device has no memory pools."""
+        ...
+
+    def scratch_array(
+        self, address: int, size_bytes: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: object
+    ) -> Any:
+        """Return an array of `xp` in the first bytes of memory of `allocate_scratch`; it keeps the owner alive."""
+        ...
+
+    def relieve_memory(self) -> None:
+        """Give back device memory that `xp` keeps and nobody uses; may wait for the device."""
+        ...
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return how much device memory is free, and how much there is, in bytes."""
         ...
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:

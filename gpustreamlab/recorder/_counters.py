@@ -7,12 +7,12 @@ import numpy as np
 from gpustreamlab.model import Counters
 from gpustreamlab.recorder._column_log import ColumnLog
 from gpustreamlab.recorder._names import NameTable
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 KEPT_SAMPLES = 262_144
 """Samples that are kept for the trace; the newest count."""
 SAMPLE_EVERY_NS = 1_000_000
-"""Of the samples of one lane and counter within a millisecond the last one counts."""
+"""Of the samples of one lane and counter within a millisecond the last one counts, and the highest where that is higher."""
 COUNTER_NAMES = 64
 """Different counters told apart."""
 
@@ -30,7 +30,7 @@ class CounterLog:
 
     def __init__(self, limit: int = KEPT_SAMPLES) -> None:
         self._log = ColumnLog(_COLUMNS, limit)
-        self._last = np.empty((4, 0), np.int64)  # of each lane and counter: the next sample may take its place
+        self._last = np.empty((4, 0), np.int64)  # of each lane and counter's last millisecond: later ones may take their place
         self._names = NameTable(COUNTER_NAMES)
 
     @property
@@ -48,9 +48,13 @@ class CounterLog:
         rows = np.concatenate((self._last, fresh), axis=1)
         # Stable: of two samples at one time the later one told of counts.
         rows = rows[:, np.lexsort((rows[0], rows[2], rows[1]))]
-        is_last = np.append((np.diff(rows[1:3], axis=1) != 0).any(axis=0), True)
-        counts = is_last | np.append(np.diff(rows[0] // SAMPLE_EVERY_NS) != 0, True)
-        self._last = rows[:, is_last]
+        counts = samples_that_count(rows[0], rows[1], rows[2], rows[3].view(np.float64))
+        is_other = (np.diff(rows[1:3], axis=1) != 0).any(axis=0)
+        ends = np.flatnonzero(np.append(is_other, True))
+        millisecond = rows[0] // SAMPLE_EVERY_NS
+        series = np.append(0, np.cumsum(is_other))
+        is_last = millisecond == millisecond[ends][series]
+        self._last = rows[:, counts & is_last]
         self._keep(rows[:, counts & ~is_last])
 
     def settle(self) -> None:
@@ -79,3 +83,28 @@ class CounterLog:
     def _keep(self, rows: Int64Array) -> None:
         rows = rows[:, np.argsort(rows[0], kind="stable")]
         self._log.append(dict(zip(_COLUMNS, rows, strict=True)))
+
+
+def samples_that_count(time_ns: Int64Array, lane: Int64Array, name: Int64Array, value: FloatArray) -> BoolArray:
+    """Tell which samples are kept: in each millisecond the last of a lane and counter, and the highest where that is higher.
+
+    Parameters
+    ----------
+    time_ns, lane, name, value
+        Ordered by lane, counter and time; shape (n,) each, one at least.
+
+    Examples
+    --------
+    >>> one = np.zeros(4, np.int64)
+    >>> samples_that_count(np.arange(4), one, one, np.array([1.0, 5.0, 5.0, 2.0])).tolist()
+    [False, True, False, True]
+    """
+    is_end = np.append((np.diff(np.stack((lane, name, time_ns // SAMPLE_EVERY_NS)), axis=1) != 0).any(axis=0), True)
+    ends = np.flatnonzero(is_end)
+    group = np.append(0, np.cumsum(is_end[:-1]))
+    height = np.where(np.isnan(value), -np.inf, value)
+    order = np.lexsort((-height, group))  # stable: the first of equally high ones
+    tops = order[np.append(True, np.diff(group[order]) != 0)]
+    counts: BoolArray = is_end.copy()
+    counts[tops[height[tops] > height[ends]]] = True
+    return counts

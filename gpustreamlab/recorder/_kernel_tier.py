@@ -15,6 +15,7 @@ from gpustreamlab.recorder._host_threads import HostThreads
 from gpustreamlab.recorder._lanes import LaneTable
 from gpustreamlab.recorder._names import NameTable
 from gpustreamlab.recorder._ranges import RecordedLane, ThreadState
+from gpustreamlab.recorder._samples import LaneSample, sample_columns
 from gpustreamlab.recorder._thread_names import ThreadNames
 from gpustreamlab.recorder._trace_work import WorkTables
 from gpustreamlab.recorder._windows import CaptureWindows
@@ -213,6 +214,12 @@ class KernelTier:
             self._dropped_before = 0
             self._dropped_base = 0 if self._source is None else self._source.dropped_count
             self.edit_count += 1
+
+    def add_samples(self, samples: Sequence[LaneSample]) -> None:
+        """Take quantities of lanes that others keep, whether kernels are captured or not."""
+        with self._lock, self._observing():
+            counters = self._reader.counters
+            counters.append(*sample_columns(samples, to_clock_ns=self._backend.host_to_clock_ns, code=counters.code))
 
     def tables(self) -> WorkTables:
         """Return what is known beside the rows of the ring."""

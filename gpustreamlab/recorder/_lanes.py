@@ -49,8 +49,9 @@ class LaneTable:
 
     def show(self, index: int, lane: Lane) -> None:
         """Let the trace show a lane like this from now on."""
-        self._lanes[index] = lane
-        self.edit_count += 1
+        with self._lock:
+            self._lanes[index] = lane
+            self.edit_count += 1
 
     def add_outside(self, context: int, stream: int, facts: StreamFacts) -> int:
         """Return the index of a lane for a stream that no session made."""

@@ -66,8 +66,10 @@ class Places:
         """Return the layouts, with their times put on the backend's clock."""
         kept = tuple(self._layouts)
         known = self._clock_ns
-        self._clock_ns = {host_ns: known[host_ns] if host_ns in known else to_clock_ns(host_ns) for host_ns, _ in kept}
-        return tuple(LayoutChange(time_ns=self._clock_ns[host_ns], layout=layout) for host_ns, layout in kept)
+        # Stored when it is whole, and not read again: other threads ask at the same time.
+        clock_ns = {host_ns: known[host_ns] if host_ns in known else to_clock_ns(host_ns) for host_ns, _ in kept}
+        self._clock_ns = clock_ns
+        return tuple(LayoutChange(time_ns=clock_ns[host_ns], layout=layout) for host_ns, layout in kept)
 
     def clear(self) -> None:
         """Forget all layouts but the newest."""

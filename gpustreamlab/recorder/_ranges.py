@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
+from gpustreamlab.loop_watch import LoopWatch
 from gpustreamlab.recorder._texts import cut_text
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class RecordedLane:
 class ThreadState:
     """What one thread has open and selected."""
 
-    __slots__ = ("__weakref__", "ident", "name", "open_ranges", "selections", "thread", "writer", "writers")
+    __slots__ = ("__weakref__", "ident", "name", "open_ranges", "selections", "thread", "watch", "writer", "writers")
 
     def __init__(self, threads: ThreadNames) -> None:
         self.ident = threading.get_ident() & 0xFFFF_FFFF
@@ -141,6 +142,8 @@ class ThreadState:
         """Writers by lane."""
         self.selections: list[Any] = []
         """Streams selected, innermost last; kept for `gpustreamlab.selections`."""
+        self.watch = LoopWatch()
+        """Tells whether an event loop ran other tasks meanwhile; kept for `gpustreamlab.selections`."""
 
     @property
     def top_number(self) -> int:
@@ -191,6 +194,11 @@ class Range:
         self._name = name
         self._code = code
         self._annotation = annotation
+
+    @property
+    def name(self) -> str:
+        """How the user calls it."""
+        return self._name
 
     @property
     def lane(self) -> RecordedLane:
@@ -252,9 +260,28 @@ class Range:
             self._settle(entry)
             raise
 
+    def set_aside(self) -> ParkedRange:
+        """Return what opens it again later, maybe in another thread; from now on nobody else is given this object."""
+        writer = self._writer
+        if writer.ranges.get(self._name) is self:
+            del writer.ranges[self._name]
+        return ParkedRange(self)
+
+    def reopen(self) -> None:
+        """Open it again: for its thread and lane, or a stand-in where the task that opened it has moved."""
+        writer = self._writer.recorder.thread_state().writer
+        if writer is None or writer is self._writer:
+            self.__enter__()
+        else:
+            StandInRange(writer, self).__enter__()
+
     def _uncover(self, error: BaseException | None) -> bool:
         """Drop the ranges above this one, which an interrupt or wrong nesting left open; tell whether this one is open."""
         writer = self._writer
+        innermost = writer.recorder.thread_state().open_ranges[-1][3]
+        if isinstance(innermost, StandInRange) and innermost.original is self:
+            innermost.__exit__(None, error, None)
+            return False
         open_ranges = writer.open_ranges
         for place in range(len(open_ranges) - 1, -1, -1):
             if open_ranges[place][3] is self:
@@ -290,6 +317,36 @@ class Range:
             _log.warning("%s", mapped)
         elif not any(mapped.where in note for note in getattr(error, "__notes__", ())):
             error.add_note(str(mapped))
+
+
+class StandInRange(Range):
+    """A range that a task opened in another thread or lane, and goes on with here; leaving the original leaves this one."""
+
+    __slots__ = ("original",)
+
+    def __init__(self, writer: LaneWriter, original: Range) -> None:
+        super().__init__(writer, original._name, original._code, original._annotation)  # noqa: SLF001 - of its base class
+        self.original = original
+
+    def set_aside(self) -> ParkedRange:
+        """Return what opens the original again."""
+        return ParkedRange(self.original)
+
+
+class ParkedRange:
+    """A range of a suspended task."""
+
+    __slots__ = ("_range",)
+
+    def __init__(self, parked: Range) -> None:
+        self._range = parked
+
+    def resume(self) -> None:
+        """Open it again in this thread, on the lane selected in it."""
+        self._range.reopen()
+
+    def abandon(self) -> None:
+        """Do nothing: leaving a range that is not open is told."""
 
 
 class OpenRange:

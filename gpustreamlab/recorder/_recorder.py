@@ -36,6 +36,7 @@ from gpustreamlab.recorder._ranges import (
     RecordedLane,
     ThreadState,
 )
+from gpustreamlab.recorder._samples import LaneSample, Sampler
 from gpustreamlab.recorder._snapshot import build_trace
 from gpustreamlab.recorder._texts import MAX_LABEL_LENGTH, cut_text
 from gpustreamlab.recorder._thread_names import ThreadNames
@@ -99,7 +100,10 @@ class Recorder:
         self._edge_count = 0
         self._overflowed_count = 0
         self._failed_count = 0
+        self._samplers: list[Sampler] = []
         self._idle_pairs: list[tuple[Any, Any]] = []
+        self.aside: Callable[[], object] = bool
+        """Called some times a second where something follows what is recorded: a live timeline, a spool."""
         self.blame = Blame(self.unfinished)
         """Names the ranges where the device's context is lost."""
         # What a range needs on its hot path, looked up once.
@@ -273,14 +277,16 @@ class Recorder:
     def add_edge(self, source_number: int, target: RecordedLane) -> None:
         """Note that the next range of a lane waits for an earlier range; -1 stands for none."""
         if source_number >= 0:
-            target.incoming.append(source_number)
-            del target.incoming[:-KEPT_EDGES]
+            with self._lock:
+                target.incoming.append(source_number)
+                del target.incoming[:-KEPT_EDGES]
 
     def close_edges(self, lane: RecordedLane, number: int) -> None:
         """Let the edges that wait for a lane's next range end at it."""
-        incoming, lane.incoming = lane.incoming, []
-        self._edge_count += len(incoming)
-        self._edges.extend((source, number) for source in incoming)
+        with self._lock:
+            incoming, lane.incoming = lane.incoming, []
+            self._edge_count += len(incoming)
+            self._edges.extend((source, number) for source in incoming)
 
     def collect(self) -> None:
         """Move ranges whose device work has ended into the buffer. Never waits for the device."""
@@ -303,6 +309,7 @@ class Recorder:
 
     def drain(self, cursor: int) -> Drained:
         """Collect, then return the spans appended since the cursor; start with 0."""
+        self.aside()
         self.collect()
         self._kernels.take(is_complete=False)
         with self._lock:
@@ -344,6 +351,7 @@ class Recorder:
         awaited
             Numbers of ranges that are asked for too: one that is not among the answers will never come.
         """
+        self.aside()
         self._kernels.take(is_complete=False)  # not while the lock is held
         with self._lock:
             self.collect()
@@ -374,8 +382,18 @@ class Recorder:
         """Return which stream was told to wait for which since a cursor, see `DEPENDENCY_COLUMNS`, and the next cursor."""
         return self._kernels.dependencies_from(cursor)
 
+    def add_sampler(self, sampler: Sampler) -> None:
+        """Ask a sampler for quantities of lanes whenever counters are read."""
+        self._samplers.append(sampler)
+
+    def add_samples(self, samples: Sequence[LaneSample]) -> None:
+        """Take quantities of lanes."""
+        if samples:
+            self._kernels.add_samples(samples)
+
     def counters_from(self, cursor: int) -> tuple[Counters, int]:
         """Return samples of lanes' quantities since a cursor, and the next cursor; the newest of each come again."""
+        self._take_samples()
         count = self._kernels.sample_count
         return self._kernels.counters_from(cursor), count
 
@@ -409,7 +427,10 @@ class Recorder:
         """Forget the ranges and the work that have ended, samples, and the counts of dropped ones."""
         self.collect()
         self._kernels.take()
+        self._take_samples()
         self._kernels.clear()
+        for sampler in self._samplers:
+            sampler.tell_all()
         with self._lock:
             self._buffer.clear()
             self._edges.clear()
@@ -435,6 +456,7 @@ class Recorder:
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
         self._kernels.take()
+        self._take_samples()
         with self._lock:
             columns = self._buffer.drain(0).columns
             edges = tuple(self._edges)
@@ -514,6 +536,10 @@ class Recorder:
     def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         with self._lock:
             return find_enclosing_ranges(self._kernels.closed, tuple(self._states), self._recorded, thread, at_host_ns)
+
+    def _take_samples(self) -> None:
+        for sampler in self._samplers:
+            self.add_samples(sampler.take_samples())
 
     def _store(self, blocks: Sequence[Mapping[str, Int64Array]]) -> None:
         with self._lock:

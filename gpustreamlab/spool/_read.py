@@ -14,7 +14,7 @@ import numpy as np
 
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata
-from gpustreamlab.recorder import DEPENDENCY_COLUMNS, SAMPLE_EVERY_NS, SPAN_COLUMNS, WorkTables, build_trace
+from gpustreamlab.recorder import DEPENDENCY_COLUMNS, SPAN_COLUMNS, WorkTables, build_trace, samples_that_count
 from gpustreamlab.spool._changes import LISTS, SAMPLE_COLUMNS
 from gpustreamlab.spool._format import FACTS_KEY, Batch, BatchReader, is_spool
 from gpustreamlab.typing import CaptureTier, Int64Array
@@ -185,8 +185,7 @@ class _Replay:
             for column, dtype in zip(SAMPLE_COLUMNS, types, strict=True)
         )
         order = np.lexsort((time_ns, name, lane))
-        keys = np.stack((lane, name, time_ns // SAMPLE_EVERY_NS))[:, order]
-        kept = order[np.append((np.diff(keys, axis=1) != 0).any(axis=0), True)]
+        kept = order[samples_that_count(time_ns[order], lane[order], name[order], value[order])]
         kept = kept[np.argsort(time_ns[kept], kind="stable")]
         names = tuple(self._samples[-1]["names"])
         return Counters(time_ns=time_ns[kept], lane=lane[kept], name=name[kept], value=value[kept], names=names)

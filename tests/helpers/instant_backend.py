@@ -37,7 +37,8 @@ class InstantBackend:
 
     name, xp, priority_range = "instant", np, (0, -5)
     device = Device(name="instant", sm_count=1)
-    host_time_ns = staticmethod(time.perf_counter_ns)
+    lends_streams = False
+    host_time_ns = glance_ns = staticmethod(time.perf_counter_ns)
     capabilities = green_capabilities((13, 0), (13, 0), None)
 
     def __init__(self):

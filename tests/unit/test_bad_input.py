@@ -342,18 +342,20 @@ WORK = {
         lambda lab, _: on_copy(lab, lambda: spin(lab, 5, blocks=True)), OptionError, ("blocks is True",)
     ),
     "copy the wrong way round": Bad(
-        lambda lab, _: copy_to_device(lab.xp.ones(3), np.ones(3)), OptionError, ("ndarray", "lab.xp.empty", "order")
+        lambda lab, _: copy_to_device(lab, lab.xp.ones(3), np.ones(3)), OptionError, ("ndarray", "lab.xp.empty", "order")
     ),
     "copy back the wrong way round": Bad(
-        lambda lab, _: copy_to_host(np.ones(3), lab.xp.ones(3)), OptionError, ("ndarray", "lab.xp.empty", "order")
+        lambda lab, _: copy_to_host(lab, np.ones(3), lab.xp.ones(3)), OptionError, ("ndarray", "lab.xp.empty", "order")
     ),
     # As with CuPy, what is wrong with an array is a ValueError or TypeError of the array module.
     "copy of another shape": Bad(
-        lambda lab, _: copy_to_device(np.ones(3), lab.xp.ones(4)), ValueError, ("(3,)", "(4,)", "reshape")
+        lambda lab, _: copy_to_device(lab, np.ones(3), lab.xp.ones(4)), ValueError, ("(3,)", "(4,)", "reshape")
     ),
-    "copy back into another shape": Bad(lambda lab, _: copy_to_host(lab.xp.ones(4), np.ones(3)), ValueError, ("(3,)", "(4,)")),
+    "copy back into another shape": Bad(
+        lambda lab, _: copy_to_host(lab, lab.xp.ones(4), np.ones(3)), ValueError, ("(3,)", "(4,)")
+    ),
     "copy back into another type": Bad(
-        lambda lab, _: copy_to_host(lab.xp.ones(3), np.ones(3, "float32")), ValueError, ("float32", "float64")
+        lambda lab, _: copy_to_host(lab, lab.xp.ones(3), np.ones(3, "float32")), ValueError, ("float32", "float64")
     ),
     "host array in device work": Bad(lambda lab, _: lab.xp.ones(3) + np.ones(3), TypeError, ("asarray",)),
     "what is not simulated": Bad(lambda lab, _: lab.xp.busday_count, NotSimulatedError, ("busday_count",)),

@@ -20,6 +20,7 @@ from tests.helpers.libcuda import NO_DEVICE, STUB_LIBRARY, UNKNOWN_ERROR, FakeLi
 CUDA_MODULES = ("cupy", "cuda", "cuda.core", "cuda.bindings", "nvtx", "cupti")
 ALL_INSTALLED = {"cupy-cuda13x": "14.2.0", "cuda-core": "1.2.2", "cuda-bindings": "13.5.0", "nvtx": "0.2.17"}
 
+LIBRARIES = ("torch", "numba-cuda", "triton", "jax", "onnxruntime")
 NEWER_FEATURES = ("unequal-split", "co-scheduling", "backfill", "workqueues")
 
 
@@ -256,8 +257,24 @@ def test_nothing_at_all_still_gives_every_row(monkeypatch, block_packages):
     checks = cuda_checks()
 
     first = ["CUDA driver", "GPU", "CuPy", "cuda.core", "nvtx", "green contexts"]
-    assert [check.name for check in checks] == [*first, *NEWER_FEATURES, "CUPTI", "NVTX ranges of others"]
-    assert all(check.fix for check in checks)
+    later = ["stream-ordered-memory", "CUPTI", "NVTX ranges of others"]
+    assert [check.name for check in checks] == [*first, *NEWER_FEATURES, *later, *LIBRARIES]
+    assert all(check.fix for check in checks if check.name not in LIBRARIES)
+
+
+def test_libraries_are_said_to_follow_or_not_and_none_is_needed(monkeypatch):
+    versions = {"torch": "2.11.0+cpu", "numba.cuda": "0.30.4", "jax": "0.9"}
+    monkeypatch.setattr(_probe, "installed_version", lambda module: versions.get(module, ""))
+    install_driver(monkeypatch, no_libcuda)
+
+    checks = {check.name: check for check in cuda_checks() if check.name in LIBRARIES}
+
+    assert list(checks) == [*LIBRARIES]
+    assert "build for the CPU" in checks["torch"].detail
+    assert checks["numba-cuda"].detail.startswith("0.30.4; follows: launches and copies")
+    assert checks["jax"].status is CheckStatus.UNAVAILABLE
+    assert checks["jax"].detail == "0.9; cannot follow: it has its own streams; its work is found by lab.strays()"
+    assert (checks["triton"].status, checks["triton"].detail) == (CheckStatus.OK, "not installed, and not needed")
 
 
 def test_a_package_that_is_there_but_broken_says_so(monkeypatch, working_packages):

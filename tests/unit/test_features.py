@@ -13,7 +13,8 @@ from gpustreamlab.model import SMResource
 from gpustreamlab.typing import Feature
 
 H200 = SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12)
-NEWER = [feature for feature in Feature if feature is not Feature.GREEN_CONTEXTS]
+OLDER = (Feature.GREEN_CONTEXTS, Feature.STREAM_ORDERED_MEMORY)
+NEWER = [feature for feature in Feature if feature not in OLDER]
 
 VERSIONS = [None, (11, 8), (12, 0), (12, 4), (12, 5), (12, 9), (13, 0), (13, 1), (13, 2), (14, 0)]
 
@@ -24,6 +25,7 @@ def test_both_the_driver_and_the_bindings_have_to_be_new_enough(driver, bindings
     capabilities = green_capabilities(driver, bindings, H200)
     older = min(driver or (0, 0), bindings or (0, 0))
     assert capabilities.has("green-contexts") == (older >= (12, 5))
+    assert capabilities.has("stream-ordered-memory") == (older >= (11, 2))
     assert {capabilities.has(feature) for feature in NEWER} == {older >= (13, 1)}
 
 
@@ -65,21 +67,30 @@ def test_sizes_are_told_where_it_works():
 
 def test_a_device_that_cannot_partition_has_none_of_it():
     capabilities = green_capabilities((13, 1), (13, 1), None)
-    assert not any(item.available for item in capabilities)
+    assert [item.feature for item in capabilities if item.available] == [Feature.STREAM_ORDERED_MEMORY]
     assert capabilities["workqueues"].detail == "this device cannot partition its SMs"
     assert green_capabilities((13, 1), (13, 1), None, "no luck")["workqueues"].detail == "no luck"
 
 
+def test_a_device_without_memory_pools_says_what_scratch_does_then():
+    item = green_capabilities((13, 1), (13, 1), H200, has_memory_pools=False)["stream-ordered-memory"]
+    assert not item.available
+    assert item.detail == "this device has no memory pools"
+    assert "cudaMalloc" in item.fallback
+    old = green_capabilities((11, 1), (13, 1), H200, has_memory_pools=False)["stream-ordered-memory"]
+    assert old.detail == "the driver supports CUDA 11.1"
+
+
 def test_versions_alone_say_nothing_of_sizes():
-    assert [item.detail for item in version_capabilities((13, 1), (13, 1))] == ["available"] * 5
+    assert [item.detail for item in version_capabilities((13, 1), (13, 1))] == ["available"] * len(Feature)
 
 
 @pytest.mark.parametrize(
     ("preset", "available"),
-    [("h200", ["green-contexts"]), ("h200-cuda13.1", list(Feature)), ("h200-cuda12.2", []), ("laptop", [])],
+    [("h200", [Feature.GREEN_CONTEXTS]), ("h200-cuda13.1", list(Feature)[:5]), ("h200-cuda12.2", []), ("laptop", [])],
 )
 def test_presets_have_what_their_driver_has(preset, available):
     backend = SimBackend(preset)
-    assert [item.feature for item in backend.capabilities if item.available] == available
+    assert [item.feature for item in backend.capabilities if item.available] == [*available, Feature.STREAM_ORDERED_MEMORY]
     assert (backend.device.sm_resource is not None) == bool(available)
     assert (backend.device.sm_resource is not None and backend.device.sm_resource.is_structured) == (len(available) == 5)

@@ -270,7 +270,7 @@ def test_a_cell_that_awaits_and_fails_is_shown_too(shell, lab):
     result, printed = run(shell, cell)
 
     assert isinstance(result.error_in_exec, ZeroDivisionError)
-    assert "mine: timeline of 1 span" in printed
+    assert "mine: timeline of 2 spans" in printed  # one before the await, one after it
 
 
 def test_a_slice_that_cannot_be_drawn_does_not_hide_the_error_of_the_cell(shell, lab):
@@ -293,7 +293,7 @@ def test_a_cell_that_awaits_can_be_shown_too(shell, lab):
     result, printed = run(shell, "%%gpustream copy --label mine --show\nawait asyncio.sleep(0)\n7")
 
     assert result.result == 7
-    assert "1 span in 1 stream" in printed
+    assert "2 spans in 1 stream" in printed
 
 
 def test_cells_that_recorded_are_marked_by_their_number(shell, lab):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.errors import OptionError, SelectionError
+from gpustreamlab.errors import OptionError, SelectionError, StreamNotFoundError
 from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, spin, spin_card, streaming_add
 
 
@@ -46,13 +46,68 @@ def test_arrays_get_what_numpy_gives(lab):
     a, b, product, total = (lab.xp.empty(shape, "float32") for shape in ((3, 4), (4, 3), (3, 3), (3, 3)))
     back = lab.pinned_empty((3, 3), "float32")
     with lab.on("a"):
-        copy_to_device(host_a, a)
-        copy_to_device(host_b, b)
+        copy_to_device(lab, host_a, a)
+        copy_to_device(lab, host_b, b)
         matrix_product(lab, a, b, product)
         streaming_add(lab, product, product, total)
-        copy_to_host(total, back)
+        copy_to_host(lab, total, back)
     lab.synchronize()
     np.testing.assert_array_equal(back, 2 * (host_a @ host_b))
+
+
+class Lender:
+    """A stream of the session that comes as another library's object."""
+
+    def __init__(self, stream):
+        self.__cuda_stream__ = stream.__cuda_stream__
+
+
+TARGETS = {"name": lambda lab: "b", "stream": lambda lab: lab.stream("b"), "lender": lambda lab: Lender(lab.stream("b"))}
+
+
+def works(lab):
+    """Every workload, as a function of the keywords that all of them take."""
+    host = lab.pinned_empty(1 << 20, "float32")
+    x, y, out = (lab.xp.ones((1 << 10, 1 << 10), "float32") for _ in range(3))
+    return {
+        "spin": lambda **where: spin(lab, 100_000, **where),
+        "spin_card": lambda **where: spin_card(lab, 100_000, **where),
+        "streaming_add": lambda **where: streaming_add(lab, x, y, out, **where),
+        "matrix_product": lambda **where: matrix_product(lab, x, y, out, **where),
+        "copy_to_device": lambda **where: copy_to_device(lab, host.reshape(x.shape), x, **where),
+        "copy_to_host": lambda **where: copy_to_host(lab, x, host.reshape(x.shape), **where),
+    }
+
+
+@pytest.mark.parametrize("how", TARGETS)
+@pytest.mark.parametrize("name", ["spin", "spin_card", "streaming_add", "matrix_product", "copy_to_device", "copy_to_host"])
+def test_work_goes_to_the_stream_it_is_told(lab, name, how):
+    # GIVEN a workload, and another stream selected or none
+    work = works(lab)[name]
+    lab.synchronize()
+    starts = {stream: lab.stream(stream).record() for stream in "ab"}
+
+    # WHEN it is told where to go
+    work(stream=TARGETS[how](lab))
+    with lab.on("a", "other"):
+        work(stream=TARGETS[how](lab))
+        assert lab.current is lab.stream("a")
+
+    # THEN only that stream was busy, no range was opened, and nothing is selected any more
+    busy_ns = {stream: starts[stream].elapsed_ns(lab.stream(stream).record()) for stream in "ab"}
+    lab.synchronize()
+    assert busy_ns["b"] > 0
+    assert lab.overlap().busy_ns.sum() < busy_ns["b"]
+    assert lab.current is None
+    assert [lab.trace.names[code] for code in lab.trace.name] == ["other"]
+
+
+def test_a_stream_that_is_not_there_is_told_before_anything_runs(lab):
+    for name, work in works(lab).items():
+        lab.synchronize()
+        with pytest.raises(StreamNotFoundError, match="'c'"):
+            work(stream="c")
+        assert lab.stream("a").query(), name
 
 
 def test_copies_from_page_locked_memory_do_not_wait(lab):
@@ -62,7 +117,7 @@ def test_copies_from_page_locked_memory_do_not_wait(lab):
     for host in (np.zeros(size, "int8"), lab.pinned_empty(size, "int8")):
         with lab.on("a"):
             began_ns = lab.backend.host_time_ns()
-            copy_to_device(host, device)
+            copy_to_device(lab, host, device)
             took_ns.append(lab.backend.host_time_ns() - began_ns)
         lab.synchronize()
     assert took_ns[0] > 100 * took_ns[1]
@@ -81,12 +136,12 @@ def test_numbers_out_of_range_are_told(lab, wrong):
 
 def test_kernels_need_a_stream(lab):
     for work in (spin, spin_card):
-        with pytest.raises(SelectionError, match=rf"{work.__name__} needs a stream.*lab\.on\('name'\)"):
+        with pytest.raises(SelectionError, match=rf"{work.__name__} needs a stream.*lab\.on\('name'\).*stream='name'"):
             work(lab, 1_000)
 
 
 def test_arrays_the_wrong_way_round_are_told(lab):
     host, device = np.zeros(3), lab.xp.zeros(3)
     for copy, arguments in ((copy_to_device, (device, host)), (copy_to_host, (host, device))):
-        with pytest.raises(OptionError, match=rf"{copy.__name__}\(.*ndarray.*order"):
-            copy(*arguments)
+        with pytest.raises(OptionError, match=rf"{copy.__name__}\(lab, .*ndarray.*order"):
+            copy(lab, *arguments)

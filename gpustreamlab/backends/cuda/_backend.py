@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gpustreamlab.backends._accesses import AccessSink, WatchedArrays
 from gpustreamlab.backends._events import EventPool
 from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
+from gpustreamlab.backends.cuda._access_order import AccessOrder, NullStream
 from gpustreamlab.backends.cuda._calibrate import (
     CAPTURE_COST_NS,
     KERNEL_TAIL_NS,
@@ -34,12 +36,16 @@ from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy
 from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
+from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
 from gpustreamlab.backends.cuda._nvtx import NvtxInjection, open_domain
 from gpustreamlab.backends.cuda._probe import why_unavailable
 from gpustreamlab.backends.cuda._probe_sms import probe_sms
+from gpustreamlab.backends.cuda._scratch import CudaScratch, has_memory_pools
 from gpustreamlab.backends.cuda._selection import CupySelection
 from gpustreamlab.backends.cuda._stream import CudaStream
-from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, SessionClosedError
+from gpustreamlab.backends.cuda._tracked import Tracker
+from gpustreamlab.backends.cuda._tracked_module import TrackedModule, cupy_library
+from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, InvalidHandleError, SessionClosedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array
 
@@ -70,6 +76,7 @@ class CudaBackend:
     """
 
     name = "cuda"
+    lends_streams = True
 
     def __init__(self, ordinal: int = 0) -> None:
         problem = why_unavailable()
@@ -85,13 +92,17 @@ class CudaBackend:
         # On the hot path of ranges, so nothing stands between: CuPy's current stream of this thread follows.
         self.select: Callable[[BackendStream], object] = self._selection.select
         self.restore: Callable[[object], None] = self._selection.restore
-        self.host_time_ns = time.perf_counter_ns
+        self.host_time_ns = self.glance_ns = time.perf_counter_ns
         self._is_closed = False
+        self._order = AccessOrder()
+        self._tracker: Tracker | None = None
         self._source: CuptiSource | None = None
         self._captured_cost: PairCost | None = None
         self._probes: deque[NDArray[Any]] = deque(maxlen=KEPT_PROBES)
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
-            self._green = self._find_green_contexts()
+            is_ordered = has_memory_pools(self.xp, ordinal)
+            self._scratch = CudaScratch(self.xp, ordinal, is_ordered=is_ordered, scope=self._device_scope)
+            self._green = self._find_green_contexts(has_memory_pools=is_ordered)
             self.capabilities = self._green.capabilities
             self.device = self._describe_device()
             self.priority_range = self._read_priority_range()
@@ -106,7 +117,7 @@ class CudaBackend:
         self.push_range = domain.push_range
         self.pop_range = domain.pop_range
         self.acquire_event = self._events.acquire
-        self.release_events = self._events.release
+        self.release_events: Callable[[Iterable[Any]], None] = self._events.release
         self.map_error = map_error
 
     def source(self) -> str:
@@ -142,20 +153,25 @@ class CudaBackend:
 
     def adopt_stream(self, lender: object) -> CudaStream:
         """Take a stream that others own, through ``__cuda_stream__``; the lender is kept alive."""
-        lent_handle(lender)
+        handle = lent_handle(lender)
         with mapped_errors(f"Taking the stream of a {type(lender).__name__}"), self._device_scope():
+            check_lent_stream(lender, handle, self._ordinal)
             stream = self._core.Device(self._ordinal).create_stream(lender)
             return self._wrap(stream, lender=lender)
 
     def is_event_done(self, event: Any) -> bool:
         """Tell whether the work in front of a recorded event has ended."""
         with mapped_errors("Asking whether an event has happened"):
-            return bool(event.is_done)
+            is_done = bool(event.is_done)
+        if is_done:
+            self._order.host_wait(event)
+        return is_done
 
     def synchronize_event(self, event: Any) -> None:
         """Block the host until the work in front of a recorded event has ended."""
         with mapped_errors("Waiting for an event"):
             event.sync()
+        self._order.host_wait(event)
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Return the device time between two finished events, in ns: what ``cuEventElapsedTime`` says."""
@@ -167,6 +183,7 @@ class CudaBackend:
         """Block the host until the whole device is idle."""
         with mapped_errors(f"Waiting for CUDA device {self._ordinal}"), self._device_scope():
             self.xp.cuda.runtime.deviceSynchronize()
+        self._order.host_wait_all()
 
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the event clock."""
@@ -215,7 +232,8 @@ class CudaBackend:
 
         _, before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
         try:
-            yield
+            with self._order.looking_on():
+                yield
         finally:
             driver.cuThreadExchangeStreamCaptureMode(before)
 
@@ -270,6 +288,53 @@ class CudaBackend:
             array: NDArray[Any] = cupyx.empty_pinned(shape, dtype)
         return array
 
+    def allocate_scratch(self, stream: BackendStream, size_bytes: int) -> int:
+        """Return the address of new device memory for work enqueued in the stream from now on."""
+        return self._scratch.allocate(self._own_stream(stream), size_bytes)
+
+    def free_scratch(self, stream: BackendStream, address: int) -> None:
+        """Give memory of `allocate_scratch` back behind the stream's work."""
+        self._scratch.free(self._own_stream(stream), address)
+
+    def scratch_array(
+        self, address: int, size_bytes: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: object
+    ) -> Any:
+        """Return a CuPy array in memory of `allocate_scratch`."""
+        array = self._scratch.array(address, size_bytes, shape, dtype, owner)
+        return array if self._tracker is None else self._tracker.track(array)
+
+    def relieve_memory(self) -> None:
+        """Give back device memory that CuPy's pool and freed scratch still hold, after what runs has ended."""
+        self._scratch.relieve()
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return how much device memory is free, and how much there is, in bytes."""
+        return self._scratch.info()
+
+    def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
+        """Tell of accesses to arrays of a tracking CuPy from now on, and of what orders them. None if others watch already."""
+        if self._order.sink is not None:
+            return None
+        tracker = self._tracker = Tracker(cupy_library(self.xp), sink)
+        self._order.watch(sink)
+        self.release_events = self._release_watched
+        null_stream = NullStream(self._core.LEGACY_DEFAULT_STREAM, self._order)
+        return WatchedArrays(TrackedModule(self.xp, tracker), tracker.find, null_stream)
+
+    def leave_accesses(self, sink: AccessSink) -> None:
+        """Tell of no more accesses. Idempotent."""
+        if self._order.sink is sink:
+            self._order.watch(None)
+            if self._tracker is not None:
+                self._tracker.stop()
+                self._tracker = None
+            self.release_events = self._events.release
+
+    def _release_watched(self, events: Iterable[Any]) -> None:
+        events = list(events)
+        self._order.forget(events)
+        self._events.release(events)
+
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for `duration_ns`."""
         token = self.select(stream)
@@ -290,11 +355,19 @@ class CudaBackend:
             if self._source is not None:
                 self._source.close()
             self._clock_stream.sync()
+            self._scratch.close()
             self._clock.close()
             for event in self._events.clear():
                 event.close()
             self.xp.get_default_memory_pool().free_all_blocks(stream=self._clock_lane.cupy)
             self._clock_stream.close()
+
+    def _own_stream(self, stream: BackendStream) -> CudaStream:
+        if not isinstance(stream, CudaStream) or stream.is_closed:
+            raise InvalidHandleError(
+                f"CUDA device {self._ordinal} has no {stream!r} to allocate on, or it is closed. Use a stream of lab.stream()."
+            )
+        return stream
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -333,12 +406,13 @@ class CudaBackend:
         version: int = self.xp.cuda.runtime.driverGetVersion()
         return version // 1000, version % 1000 // 10
 
-    def _find_green_contexts(self) -> GreenContexts:
+    def _find_green_contexts(self, *, has_memory_pools: bool) -> GreenContexts:
         return GreenContexts(
             self._core,
             self._core.Device(self._ordinal),
             driver=self._read_driver_version(),
             bindings=bindings_version(),
+            has_memory_pools=has_memory_pools,
             wrap=lambda stream, number: self._wrap(stream, lender=None, context=number),
             scope=self._device_scope,
         )
@@ -363,6 +437,7 @@ class CudaBackend:
             priority=int(stream.priority),
             sm_count=self._sms_of(stream),
             lender=lender,
+            order=self._order,
             free_arena=lambda cupy_stream: self.xp.get_default_memory_pool().free_all_blocks(stream=cupy_stream),
         )
 

@@ -38,6 +38,8 @@ class GreenContexts:
         The `cuda.core.Device`, whose primary context is current in every call.
     driver, bindings
         CUDA versions of the driver and of cuda.bindings.
+    has_memory_pools
+        Whether the device allocates in the order of a stream: one of the capabilities.
     wrap
         Makes a stream of ours.
     scope
@@ -51,6 +53,7 @@ class GreenContexts:
         *,
         driver: Version,
         bindings: Version | None,
+        has_memory_pools: bool = True,
         wrap: WrapStream,
         scope: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -72,7 +75,9 @@ class GreenContexts:
         except DeviceError as error:
             # A device without green contexts says so here; the capabilities carry its words.
             problem = str(error.__cause__ or error)
-        self.capabilities: Capabilities = green_capabilities(driver, bindings, self.resource, problem)
+        self.capabilities: Capabilities = green_capabilities(
+            driver, bindings, self.resource, problem, has_memory_pools=has_memory_pools
+        )
 
     def create(self, spec: ContextSpec) -> CudaContext:
         """Make the context of a spec."""

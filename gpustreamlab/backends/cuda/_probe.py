@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from gpustreamlab.adapters import KNOWN, installed_version
 from gpustreamlab.backends._features import version_capabilities
 from gpustreamlab.backends.cuda._cupti import load_cupti
 from gpustreamlab.backends.cuda._errors import mapped_errors
@@ -26,7 +27,7 @@ from gpustreamlab.backends.cuda._import import (
 from gpustreamlab.backends.cuda._libcuda import OLDEST_GREEN, Driver, cuda_extra, read_driver, read_gpus
 from gpustreamlab.backends.cuda._nvtx import CRASHING_VERSIONS, INJECTION_VARIABLE, is_injection_ours
 from gpustreamlab.errors import BackendError, CaptureUnavailableError, DeviceError, MissingExtraError
-from gpustreamlab.typing import Feature, Unavailable
+from gpustreamlab.typing import AdapterState, Feature, Unavailable
 
 _MODULES = ("cupy", "cuda.core", "cuda.bindings", "nvtx")
 _CUPY_BUILDS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
@@ -99,6 +100,7 @@ def cuda_checks() -> list[Check]:
         *_check_newer_features(driver),
         _check_cupti(driver),
         _check_annotations(driver),
+        *_check_libraries(),
     ]
 
 
@@ -140,7 +142,8 @@ def _check_cuda_core(driver: Driver) -> Check:
         core = import_cuda_core()
         with mapped_errors("cuda.core's first use"):
             core.Device(0)
-        return f"{core.__version__}, with cuda.bindings {_version_of('cuda-bindings') or 'of an unknown version'}"
+        bindings = _version_of("cuda-bindings") or "of an unknown version"
+        return f"{core.__version__}, with cuda.bindings {bindings}; takes a lane as lane.core"
 
     return _check_package("cuda.core", use, driver, distributions=("cuda-core",))
 
@@ -257,6 +260,20 @@ def _check_annotations(driver: Driver) -> Check:
         return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=_NEWER_CUPTI_LINE)
     detail = f"seen: a session sets {INJECTION_VARIABLE} while it is open. Start it before a library's first NVTX call"
     return Check(name=name, status=CheckStatus.OK, detail=detail)
+
+
+def _check_libraries() -> Iterator[Check]:
+    """Say which other libraries follow a selected lane. None is imported, and none is needed."""
+    for library in KNOWN:
+        if library.module in _MODULES:
+            continue  # has a row of its own
+        version = installed_version(library.module)
+        can_follow = library.state is not AdapterState.CANNOT_FOLLOW
+        status = CheckStatus.OK if can_follow or not version else CheckStatus.UNAVAILABLE
+        detail = f"{version}; {library.state}: {library.reason}" if version else "not installed, and not needed"
+        if version.endswith("+cpu"):
+            detail = f"{version}; a build for the CPU, which has no work to follow with"
+        yield Check(name=library.name, status=status, detail=detail)
 
 
 def _check_injection(name: str, taken: str) -> Check:

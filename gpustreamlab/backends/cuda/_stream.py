@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpustreamlab.backends.cuda._access_order import AccessOrder
 from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
 
 
@@ -22,6 +23,8 @@ class CudaStream:
         How many SMs its kernels may run on.
     lender
         The object that owns the stream, kept alive; None if the stream is ours.
+    order
+        Is told of what orders work, for those who watch accesses.
     free_arena
         Gives back what CuPy's pool keeps for the stream; called before a stream of ours is destroyed.
     """
@@ -36,6 +39,7 @@ class CudaStream:
         sm_count: int,
         lender: object,
         free_arena: Any,
+        order: AccessOrder | None = None,
     ) -> None:
         self.core = core_stream
         self.cupy = cupy_stream
@@ -45,25 +49,41 @@ class CudaStream:
         self.sm_count = sm_count
         self._lender = lender
         self._free_arena = free_arena
+        self._order = order or AccessOrder()
         self.record_raw = core_stream.record
         self._is_closed = False
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Lend the stream to an adapter: protocol version 0 and the handle."""
+        return (0, self.handle)
 
     def record(self, event: Any) -> object:
         """Record a `cuda.core.Event` behind the work enqueued so far."""
         try:
-            return self.record_raw(event)
+            recorded = self.record_raw(event)
         except Exception as error:
             raise map_error(error, f"Recording an event on stream {self.handle:#x}") from error
+        self._order.record(self.handle, event)
+        return recorded
 
     def wait(self, event: Any) -> None:
         """Make later work wait for a `cuda.core.Event`."""
         with mapped_errors(f"Making stream {self.handle:#x} wait for an event"):
             self.core.wait(event)
+        self._order.wait(self.handle, event)
 
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended."""
         with mapped_errors(f"Asking stream {self.handle:#x} whether it is done"):
-            return bool(self.cupy.done)
+            is_done = bool(self.cupy.done)
+        if is_done:
+            self._order.host_wait_stream(self.handle)
+        return is_done
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `close` was called."""
+        return self._is_closed
 
     @property
     def is_idle(self) -> bool:
@@ -77,6 +97,7 @@ class CudaStream:
         """Block the host until all work enqueued so far has ended."""
         with mapped_errors(f"Waiting for stream {self.handle:#x}"):
             self.core.sync()
+        self._order.host_wait_stream(self.handle)
 
     def close(self) -> None:
         """Destroy the stream if it is ours, with the memory that CuPy's pool keeps for it; forget it if it was lent."""
@@ -89,4 +110,6 @@ class CudaStream:
                 # the same pointer (cupy#8068).
                 self._free_arena(self.cupy)
             self.core.close()
+        if self._lender is None:
+            self._order.close_stream(self.handle)
         self._lender = None

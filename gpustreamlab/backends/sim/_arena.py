@@ -11,10 +11,12 @@ BLOCK_BYTES = 512
 class Chunk:
     """A piece of memory. Pieces that were split off one another know their neighbours, to be joined again."""
 
-    __slots__ = ("after", "arena", "before", "is_free", "size_bytes")
+    __slots__ = ("after", "arena", "before", "is_free", "offset", "size_bytes")
 
-    def __init__(self, arena: StreamArena, size_bytes: int) -> None:
+    def __init__(self, arena: StreamArena, offset: int, size_bytes: int) -> None:
         self.arena = arena
+        self.offset = offset
+        """Its place in the arena: bytes in front of it."""
         self.size_bytes = size_bytes
         self.is_free = False
         self.before: Chunk | None = None
@@ -52,7 +54,7 @@ class StreamArena:
         size_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
         place = bisect_left(self._sizes, size_bytes)
         if place == len(self._sizes):
-            chunk = Chunk(self, size_bytes)
+            chunk = Chunk(self, self.reserved_bytes, size_bytes)  # it never returns any, so nothing lies there yet
             self.reserved_bytes += size_bytes
         else:
             chunk = next(reversed(self._free[self._sizes[place]]))
@@ -76,7 +78,7 @@ class StreamArena:
         self._put(chunk)
 
     def _split(self, chunk: Chunk, size_bytes: int) -> None:
-        rest = Chunk(self, chunk.size_bytes - size_bytes)
+        rest = Chunk(self, chunk.offset + size_bytes, chunk.size_bytes - size_bytes)
         chunk.size_bytes = size_bytes
         rest.before, rest.after = chunk, chunk.after
         if rest.after is not None:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gpustreamlab.analysis import Touch
+from gpustreamlab.backends._accesses import AccessSink, WatchedArrays
 from gpustreamlab.backends._events import EventPool
-from gpustreamlab.backends._lent import lent_handle
+from gpustreamlab.backends._lent import lent_handle, refuse_stream
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
+from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec, StreamQueue
 from gpustreamlab.backends.sim._context import SimContext
 from gpustreamlab.backends.sim._cost import plan_spin
@@ -21,10 +24,11 @@ from gpustreamlab.backends.sim._event import SimEvent
 from gpustreamlab.backends.sim._pinned import create_pinned
 from gpustreamlab.backends.sim._presets import DevicePreset, find_preset
 from gpustreamlab.backends.sim._probe import probe_sms
+from gpustreamlab.backends.sim._scratch import SimScratch
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._split import SMSplitter
 from gpustreamlab.backends.sim._stream import SimStream
-from gpustreamlab.backends.sim._xp import ArrayModule
+from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
 from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array
@@ -62,6 +66,7 @@ class SimBackend:
     """
 
     name = "sim"
+    lends_streams = False
 
     def __init__(self, preset: str | DevicePreset = "h200") -> None:
         self.preset = find_preset(preset)
@@ -88,6 +93,7 @@ class SimBackend:
         self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
         self._events: EventPool[SimEvent] = EventPool(self._create_event)
+        self._scratch = SimScratch(self.driver)
         self._selected = threading.local()
 
     def __repr__(self) -> str:
@@ -179,7 +185,13 @@ class SimBackend:
             device does not have.
         """
         self.driver.check_open()
+        if isinstance(lender, SimStream):
+            lender.check_open()
         handle = lent_handle(lender)
+        if isinstance(lender, SimStream) and lender.driver is not self.driver:
+            raise refuse_stream(
+                lender, handle, "is of another simulated device", fix="Make one here: lab.stream('name'), or share the backend."
+            )
         queue = self.driver.streams.get(handle)
         if queue is None:
             raise StreamRefusedError(
@@ -243,6 +255,10 @@ class SimBackend:
         """Read the virtual host's clock; the reading itself takes 40 ns, so a loop that waits for a time ends."""
         return self.driver.read_clock()
 
+    def glance_ns(self) -> int:
+        """Read the virtual host's clock for nothing."""
+        return self.driver.clock.now_ns
+
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Return the time as it is: host and device share one clock here."""
         return host_ns
@@ -287,6 +303,23 @@ class SimBackend:
         self.driver.check_open()
         return SimActivitySource(self.driver, ordinal=self.device.ordinal)
 
+    def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
+        """Tell of every access to arrays from now on, exactly. None if others watch already."""
+        with self.driver.lock:
+            if self.driver.accesses is not None:
+                return None
+            sink.lock = self.driver.lock
+            self.driver.memory.forget_pieces()
+            self.driver.accesses = sink
+            return WatchedArrays(self.xp, self._find_touch, self.null_stream)
+
+    def leave_accesses(self, sink: AccessSink) -> None:
+        """Tell of no more accesses. Idempotent."""
+        with self.driver.lock:
+            if self.driver.accesses is sink:
+                self.driver.accesses = None
+                self.driver.memory.forget_pieces()
+
     # Ranges for other tools
 
     def annotation(self, name: str) -> str:
@@ -307,6 +340,29 @@ class SimBackend:
         """Return an uninitialised NumPy array in memory that counts as page-locked. Its views count too, copies do not."""
         return create_pinned(shape, dtype)
 
+    def allocate_scratch(self, stream: BackendStream, size_bytes: int) -> int:
+        """Return the address of new device memory for work of the stream; modelled, and counted against the device's size."""
+        return self._scratch.allocate(self._own_stream(stream).queue, size_bytes)
+
+    def free_scratch(self, stream: BackendStream, address: int) -> None:
+        """Give memory of `allocate_scratch` back behind the stream's work."""
+        self._scratch.free(self._own_stream(stream).queue, address)
+
+    def scratch_array(
+        self, address: int, size_bytes: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: object
+    ) -> SimArray:
+        """Return an array of `xp` in memory of `allocate_scratch`; what is written by one array of a block is seen by all."""
+        del size_bytes  # a block knows its own
+        check_dtype(np.dtype(dtype))
+        return SimArray(self._scratch.array(address, shape, dtype, owner), self.xp)
+
+    def relieve_memory(self) -> None:
+        """Do nothing: the simulated device keeps no memory that nobody uses."""
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return how much device memory is free, and how much there is, in bytes; arrays are not counted."""
+        return max(0, self.preset.memory_bytes - self._scratch.used_bytes), self.preset.memory_bytes
+
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one of its slots.
 
@@ -320,6 +376,11 @@ class SimBackend:
     def launch_kernel(self, stream: BackendStream, spec: KernelSpec) -> None:
         """Launch a kernel that computes nothing but takes time; see `gpustreamlab.backends.sim.plan_streaming` and its like."""
         self.driver.launch(self._own_stream(stream).queue, spec)
+
+    def _find_touch(self, array: object) -> Touch | None:
+        if isinstance(array, SimArray):
+            return self.driver.memory.touch(array.sim_values) if array.module is self.xp else None
+        return self.driver.memory.touch(array) if isinstance(array, np.ndarray) else None
 
     def _own_stream(self, stream: object) -> SimStream:
         if not isinstance(stream, SimStream) or stream.driver is not self.driver:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from gpustreamlab.analysis import Moment
 from gpustreamlab.errors import OptionError
 from gpustreamlab.typing import SpanKind
 
@@ -156,12 +157,14 @@ class Origin(NamedTuple):
 class Mark:
     """A point in a stream: what recording an event leaves behind."""
 
-    __slots__ = ("origin", "submit_ns", "time_ns", "waiters")
+    __slots__ = ("moment", "origin", "submit_ns", "time_ns", "waiters")
 
     def __init__(self) -> None:
         self.submit_ns = 0
         self.origin: Origin | None = None
         """Who recorded it; None if no source of activities was collecting."""
+        self.moment: Moment | None = None
+        """What it stands for where accesses are watched; None for events of ranges, which nobody waits for."""
         self.time_ns = -1
         """When the stream reached it; -1 before."""
         self.waiters: list[StreamQueue] | None = None

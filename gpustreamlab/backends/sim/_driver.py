@@ -8,9 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
+from gpustreamlab.backends._accesses import AccessSink
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.sim._clock import HostClock
-from gpustreamlab.backends.sim._commands import CopySpec, DeviceWork, KernelSpec, Mark, Origin, StreamQueue, Wait
+from gpustreamlab.backends.sim._commands import (
+    DEVICE_TO_HOST,
+    CopySpec,
+    DeviceWork,
+    KernelSpec,
+    Mark,
+    Origin,
+    StreamQueue,
+    Wait,
+)
 from gpustreamlab.backends.sim._event import SimEvent
 from gpustreamlab.backends.sim._log import ActivityLog
 from gpustreamlab.backends.sim._memory import MemoryPool
@@ -57,6 +67,8 @@ class SimDriver:
         """Streams by handle, without the NULL stream."""
         self.log: ActivityLog | None = None
         """Gets every call and what comes of it, while a source of activities collects."""
+        self.accesses: AccessSink | None = None
+        """Is told of every access to memory and of what orders them, while somebody watches."""
         self.memory = MemoryPool(self)
         """Which stream's memory arrays hold."""
         self.take_call_number = count(1).__next__
@@ -107,6 +119,8 @@ class SimDriver:
                 self._blocking.remove(stream)
             self.scheduler.remove_stream(stream)
             self.memory.forget_stream(stream)
+            if self.accesses is not None:
+                self.accesses.close_stream(stream.number)
 
     @property
     def context_count(self) -> int:
@@ -154,12 +168,15 @@ class SimDriver:
             try:
                 if not is_pinned:
                     self._block_until(lambda: not stream.is_busy)
+                    if self.accesses is not None and spec.engine == DEVICE_TO_HOST:
+                        # A copy to the device may return once its source was read: CuPy stages it. Not an order to build on.
+                        self.accesses.host_wait_stream(stream.number)
             finally:
                 if log is not None:
                     log.note_call("cudaMemcpyAsync", CallClass.LAUNCH, began_ns, self.clock.now_ns, number=number)
 
-    def record(self, stream: StreamQueue, event: SimEvent) -> None:
-        """Record an event; what it held before is forgotten."""
+    def record(self, stream: StreamQueue, event: SimEvent, *, is_noted: bool = True) -> None:
+        """Record an event; what it held before is forgotten. One that nobody will wait for need not be noted."""
         with self.lock:
             if type(event) is not SimEvent:
                 raise _refuse_event(event)
@@ -169,6 +186,8 @@ class SimDriver:
                 # As with CUPTI the call is numbered and not told of: each range makes two.
                 mark.origin = Origin(stream.context, stream.number, self.log.take_number())
             self.scheduler.submit(stream, mark, now_ns)
+            if is_noted and self.accesses is not None:
+                mark.moment = self.accesses.record(stream.number)
 
     def wait(self, stream: StreamQueue, event: SimEvent) -> None:
         """Make later work of a stream wait for the event as it is recorded now. Without a record nothing waits, as in CUDA."""
@@ -183,6 +202,8 @@ class SimDriver:
                     self.log.note_dependency(mark.origin, stream, number)
             if mark is not None and mark.time_ns < 0:
                 self.scheduler.submit(stream, Wait(mark), now_ns)
+            if mark is not None and self.accesses is not None:
+                self.accesses.wait(stream.number, mark.moment)
 
     # Ask and wait
 
@@ -192,6 +213,8 @@ class SimDriver:
             self.check_open()
             self._charge(self.preset.host.query_ns)
             self._catch_up()
+            if self.accesses is not None and not stream.is_busy and not self._is_observing:
+                self.accesses.host_wait_stream(stream.number)
             return not stream.is_busy
 
     def is_event_done(self, event: SimEvent) -> bool:
@@ -199,9 +222,12 @@ class SimDriver:
         with self.lock:
             mark = self._read_mark(event)
             self._charge(self.preset.host.query_ns)
-            if mark is None or 0 <= mark.time_ns < self.clock.now_ns:
+            if mark is None:
                 return True
-            self._catch_up()
+            if not 0 <= mark.time_ns < self.clock.now_ns:
+                self._catch_up()
+            if self.accesses is not None and mark.time_ns >= 0 and not self._is_observing:
+                self.accesses.host_wait(mark.moment)
             return mark.time_ns >= 0
 
     def elapsed_ns(self, start: SimEvent, end: SimEvent) -> int:
@@ -228,17 +254,25 @@ class SimDriver:
 
     def synchronize_stream(self, stream: StreamQueue) -> None:
         """Block the host until a stream has no work left."""
-        self._synchronize("cudaStreamSynchronize", lambda: not stream.is_busy)
+        with self.lock:
+            self._synchronize("cudaStreamSynchronize", lambda: not stream.is_busy)
+            if self.accesses is not None:
+                self.accesses.host_wait_stream(stream.number)
 
     def synchronize_event(self, event: SimEvent) -> None:
         """Block the host until an event is reached."""
         with self.lock:
             mark = self._read_mark(event)
             self._synchronize("cudaEventSynchronize", lambda: mark is None or mark.time_ns >= 0)
+            if self.accesses is not None and mark is not None:
+                self.accesses.host_wait(mark.moment)
 
     def synchronize(self) -> None:
         """Block the host until nothing runs."""
-        self._synchronize("cudaDeviceSynchronize", lambda: not self.scheduler.busy_count)
+        with self.lock:
+            self._synchronize("cudaDeviceSynchronize", lambda: not self.scheduler.busy_count)
+            if self.accesses is not None:
+                self.accesses.host_wait_all()
 
     # Clock
 
@@ -352,6 +386,8 @@ class SimDriver:
         mark = Mark()
         self.scheduler.submit(behind, mark, self.clock.now_ns)
         self.scheduler.submit(stream, Wait(mark), self.clock.now_ns)
+        if self.accesses is not None:
+            self.accesses.wait(stream.number, self.accesses.record(behind.number))
 
     def _wait_for_room(self, stream: StreamQueue) -> None:
         """Block the host until a full stream has room, as a full launch queue does on hardware."""
@@ -391,8 +427,13 @@ class SimDriver:
         self.clock.advance(self.preset.host.synchronize_ns)
 
     def _charge(self, duration_ns: int) -> None:
-        if not getattr(self._thread, "is_observing", False):
+        if not self._is_observing:
             self.clock.now_ns += duration_ns
+
+    @property
+    def _is_observing(self) -> bool:
+        """Whether this thread only looks on: what it sees done is not what the user's program waited for."""
+        return getattr(self._thread, "is_observing", False)
 
     def _read_mark(self, event: SimEvent) -> Mark | None:
         self.check_open()

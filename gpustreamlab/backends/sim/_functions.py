@@ -227,6 +227,9 @@ METHODS = split_names(
 WRITING_METHODS = frozenset({"fill", "sort", "put", "partition"})
 """Methods that write their own array and return nothing."""
 
+CHOOSING = frozenset({"take", "take_along_axis"})
+"""Functions that read only some elements of their first array."""
+
 METADATA = split_names(
     "shape ndim size result_type can_cast promote_types iscomplexobj isrealobj isscalar broadcast_shapes may_share_memory "
     "shares_memory "

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab.analysis import Piece, Region, Touch, region_of
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.sim._arena import Chunk, StreamArena
 from gpustreamlab.backends.sim._commands import StreamQueue
+from gpustreamlab.backends.sim._pinned import LockedPages
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
 
 USED, RESERVED = "pool_used_bytes", "pool_reserved_bytes"
+_ARENA_BITS, _LIFE_BITS = 40, 56  # of a modelled address: below them the place in an arena, then the stream, then the life
+_HOST_BASE = 1 << 62  # added to addresses of the host, which then meet none of the device
 
 
 class MemoryPool:
@@ -36,6 +41,7 @@ class MemoryPool:
         self._arenas: dict[int, tuple[StreamQueue, StreamArena]] = {}
         self._blocks: dict[int, _Block] = {}
         self._is_torn = False
+        self._life = 0  # how often all arenas were made anew
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Block] = deque()
 
@@ -52,7 +58,7 @@ class MemoryPool:
             owner = owner.base
         key = id(owner)
         known = self._blocks.get(key)
-        if (known is not None and known() is owner) or not owner.nbytes:
+        if (known is not None and known() is owner) or not owner.nbytes or type(owner) is ScratchPages:
             return
         with self._driver.lock:
             self.settle()
@@ -60,11 +66,48 @@ class MemoryPool:
             arena = self._arena_of(stream)
             reserved_bytes = arena.reserved_bytes
             block = _Block(owner, self._dead.append)
-            block.key, block.stream, block.chunk = key, stream, arena.allocate(owner.nbytes)
+            block.key, block.stream, block.chunk, block.touch = key, stream, arena.allocate(owner.nbytes), None
+            block.address = -1
             self._blocks[key] = block
             self._is_torn = False
             if self._driver.log is not None:
                 self._tell(stream, arena, grown_bytes=arena.reserved_bytes - reserved_bytes)
+
+    def find_touches(self, arrays: Sequence[NDArray[Any]], some: NDArray[Any] | None) -> list[Touch]:
+        """Return which memory arrays are, only some elements of `some`; called while accesses are watched."""
+        touches, blocks = [], self._blocks
+        for values in arrays:
+            if values.base is None and values is not some:
+                block = blocks.get(id(values))
+                if block is not None:
+                    touches.append(block.touch or self._find_memory(block, values))
+                    continue
+            touch = self.touch(values, is_certain=values is not some)
+            if touch is not None:
+                touches.append(touch)
+        return touches
+
+    def touch(self, values: NDArray[Any], *, is_certain: bool = True) -> Touch | None:
+        """Return which memory an array is; None where it is empty, or where copies block the host anyway: pageable memory."""
+        owner = values
+        while isinstance(base := owner.base, np.ndarray):
+            owner = base
+        block = self._blocks.get(id(owner))
+        if not values.size:
+            return None
+        if block is None:
+            return self._touch_pages(values, owner, is_certain=is_certain)
+        whole = block.touch or self._find_memory(block, owner)
+        if is_certain and (owner is values or (values.nbytes == owner.nbytes and values.flags.forc)):
+            return whole
+        if block.address < 0:
+            block.address = _address_of(owner)
+        return whole[0], _region_in(values, block.address, whole[0], is_certain=is_certain)
+
+    def forget_pieces(self) -> None:
+        """Let nobody's notes stand for the memory: another one begins to watch accesses, or none."""
+        for block in list(self._blocks.values()):
+            block.touch = None
 
     def settle(self) -> None:
         """Take back the memory of arrays that are gone; the clock has not moved since if this comes before each call."""
@@ -104,9 +147,34 @@ class MemoryPool:
     def _free(self, block: _Block) -> None:
         arena = block.chunk.arena
         arena.free(block.chunk)
+        if block.touch is not None and self._driver.accesses is not None:
+            self._driver.accesses.free(block.touch[0])
+        block.touch = None  # the piece knows the block: no cycle is left to the collector
         self._tell(block.stream, arena)
         if block.stream.is_closed and not arena.used_bytes:
             self._drop(block.stream)
+
+    def _find_memory(self, block: _Block, owner: NDArray[Any]) -> Touch:
+        """Return what stands for all of a block's memory among those who watch accesses."""
+        sink = self._driver.accesses
+        assert sink is not None  # noqa: S101 - for the type checker: asked for while accesses are watched only
+        start = (self._life << _LIFE_BITS) + (block.stream.number << _ARENA_BITS) + block.chunk.offset
+        end = start + block.chunk.size_bytes  # with what it was rounded up to
+        piece = sink.allocate(block.stream.number, start, end, owner.shape, owner.dtype)
+        piece.owner = block
+        touch = block.touch = piece, None
+        return touch
+
+    def _touch_pages(self, values: NDArray[Any], pages: NDArray[Any], *, is_certain: bool) -> Touch | None:
+        """Return which memory an array is that no pool has: page-locked, or a lane's scratch."""
+        sink = self._driver.accesses
+        if sink is None or not isinstance(pages, (LockedPages, ScratchPages)):
+            return None
+        if pages.noted is None or pages.noted[0] is not sink:
+            start = _HOST_BASE + _address_of(pages)
+            pages.noted = sink, sink.allocate(0, start, start + pages.nbytes, pages.shape, pages.dtype)
+        piece = pages.noted[1]
+        return piece, _region_in(values, _address_of(pages), piece, is_certain=is_certain)
 
     def _drop(self, stream: StreamQueue) -> None:
         self._arenas.pop(stream.number, None)
@@ -116,6 +184,7 @@ class MemoryPool:
         """Start from what arrays hold, after an interrupt in the middle of a change; what was free is not reserved any more."""
         self._dead.clear()
         self._arenas.clear()
+        self._life += 1
         for block in list(self._blocks.values()):
             owner = block()
             if owner is None:
@@ -135,10 +204,31 @@ class MemoryPool:
             self._driver.log.note_memory(self._driver.clock.now_ns, stream, name, value_bytes)
 
 
+class ScratchPages(np.ndarray[Any, np.dtype[Any]]):
+    """Memory of a lane's scratch, which is no pool's. Users get plain arrays whose base it is."""
+
+    owner: object = None
+    """Kept alive by the arrays."""
+    noted: tuple[object, Piece] | None = None
+    """Who watches accesses, and what stands for the memory there."""
+
+
 class _Block(weakref.ref["NDArray[Any]"]):
     """Looks at the array that owns memory, without keeping it."""
 
-    __slots__ = ("chunk", "key", "stream")
+    __slots__ = ("address", "chunk", "key", "stream", "touch")
+    address: int
     chunk: Chunk
     key: int
+    touch: Touch | None
     stream: StreamQueue
+
+
+def _region_in(values: NDArray[Any], owner_address: int, piece: Piece, *, is_certain: bool) -> Region:
+    """Return the bytes of a view, where its owner's memory has modelled addresses."""
+    address = piece.start + _address_of(values) - owner_address
+    return region_of(address, values.shape, values.strides, values.itemsize, is_certain=is_certain)
+
+
+def _address_of(values: NDArray[Any]) -> int:
+    return int(values.__array_interface__["data"][0])

@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gpustreamlab.analysis import Piece
+
 
 class LockedPages(np.ndarray[Any, np.dtype[Any]]):
     """Memory that counts as page-locked. Users get plain arrays whose base it is, so that copies and results do not count."""
+
+    noted: tuple[object, Piece] | None = None
+    """Who watches accesses, and what stands for the memory there."""
 
 
 def create_pinned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:

@@ -37,6 +37,8 @@ class HostCosts:
     """Creating a green context. Measured on an H200, driver 13.0: 1.1 to 1.7 ms."""
     destroy_context_ns: int = 16_000
     """Destroying a green context. Measured on an H200, driver 13.0."""
+    allocate_ns: int = 2_000
+    """Allocating or freeing memory in the order of a stream. An assumption."""
     push_ns: int = 50
     """Opening or closing a range for other tools. Source: FACTS.md, an NVTX domain."""
     clock_read_ns: int = 40
@@ -67,7 +69,7 @@ class DevicePreset:
     slots_per_sm: int = 32
     """How many of the smallest blocks fit on one SM; a power of two."""
     memory_bytes: int = 0
-    """Device memory; only shown, allocations are not counted against it."""
+    """Device memory. Scratch memory is counted against it, arrays are not; 0 for no limit."""
     compute_capability: tuple[int, int] = (0, 0)
     """Major and minor number; only shown."""
     memory_bytes_per_s: int = 4_250_000_000_000
@@ -98,6 +100,8 @@ class DevicePreset:
     """Work a stream may hold before the next enqueue blocks the host."""
     sm_groups: SMGroups | None = None
     """The smallest groups that the driver splits the SMs into; None for a device without green contexts."""
+    has_memory_pools: bool = True
+    """Whether memory can be allocated in the order of a stream."""
     driver_version: str = "13.0"
     """The CUDA version that the driver supports; the bindings are taken to have the same."""
     context_bytes: int = 4 << 20

@@ -41,7 +41,9 @@ class SMSplitter:
                 group_count=len(self._ids) - 1,
                 remainder_sms=len(self._ids[-1]),
             )
-        self.capabilities: Capabilities = green_capabilities(version, version, resource)
+        self.capabilities: Capabilities = green_capabilities(
+            version, version, resource, has_memory_pools=preset.has_memory_pools
+        )
         """What the driver can do; its bindings are taken to have the same version."""
         self.resource: SMResource | None = None
         """How the SMs can be shared out; None where they cannot."""

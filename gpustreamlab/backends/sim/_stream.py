@@ -78,8 +78,10 @@ class SimStream:
         self._driver.record(self.queue, event)
 
     def record_raw(self, event: SimEvent) -> None:
-        """Do what `record` does; the simulated device has no errors of a driver's to map."""
-        self.record(event)
+        """Do what `record` does, for a range: nobody waits for it. There are no errors of a driver's to map."""
+        if self.is_closed:
+            self.check_open()
+        self._driver.record(self.queue, event, is_noted=False)
 
     def wait(self, event: SimEvent) -> None:
         """Make work enqueued from now on wait for the event."""

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gpustreamlab.backends.sim._cost import plan_host_copy, plan_streaming
-from gpustreamlab.backends.sim._functions import CONSTANTS, METADATA, METHODS, RULES, WRITING_METHODS, Call, Rule
+from gpustreamlab.backends.sim._functions import CHOOSING, CONSTANTS, METADATA, METHODS, RULES, WRITING_METHODS, Call, Rule
 from gpustreamlab.backends.sim._pinned import is_pinned
 from gpustreamlab.backends.sim._random import RandomModule
 from gpustreamlab.errors import NotSimulatedError, nearest_hint
@@ -133,7 +133,8 @@ class ArrayModule:
         if name == "copyto":
             inputs, outputs = inputs[1:], inputs[:1]
         self._hold(outputs)
-        self._launch(rule, Call(name, inputs, outputs, plain_args))
+        some = inputs[0] if name in CHOOSING else outputs[0] if "where" in kwargs and outputs else None
+        self._launch(rule, Call(name, inputs, outputs, plain_args), some=some)
         out = kwargs.get("out")
         if out is None:
             return self._wrap_result(result)
@@ -149,7 +150,9 @@ class ArrayModule:
         call_args = _Arguments(self, name)
         plain_args = [call_args.unwrap(value) for value in (array, *args)]
         method(*plain_args, **kwargs)
-        self._launch(RULES[name], Call(name, call_args.inputs[1:], [array.sim_values], plain_args))
+        call = Call(name, call_args.inputs[1:], [array.sim_values], plain_args)
+        reads = call_args.inputs if name in {"sort", "partition"} else call.inputs
+        self._launch(RULES[name], call, reads=reads, some=array.sim_values if name == "put" else None)
         return None
 
     # Arrays
@@ -232,7 +235,8 @@ class ArrayModule:
         result = np.asarray(values[plain])
         rule = RULES["mask" if _has_mask(plain) else "getitem"]
         self._hold([result])
-        self._launch(rule, Call("getitem", [*call_args.inputs, result], [result], ()))
+        call = Call("getitem", [*call_args.inputs, result], [result], ())
+        self._launch(rule, call, reads=[*call_args.inputs, values], some=values)
         return self.wrap(result)
 
     def write_items(self, array: SimArray, index: Any, value: Any) -> None:
@@ -246,7 +250,9 @@ class ArrayModule:
         plain_index, plain_value = call_args.unwrap(_read_lists(index)), call_args.unwrap(value)
         values[plain_index] = plain_value
         region = np.asarray(values[plain_index])
-        self._launch(RULES["setitem"], Call("setitem", call_args.inputs, [region], ()))
+        written = self.read_items(array, index).sim_values if _is_basic(index) else values
+        call = Call("setitem", call_args.inputs, [region], ())
+        self._launch(RULES["setitem"], call, writes=[written], some=values)
 
     # Host and device
 
@@ -256,8 +262,9 @@ class ArrayModule:
         values = array.sim_values
         target = np.empty(values.shape, values.dtype) if out is None else _check_target(out, values)
         if values.size:
+            self._note("get", [values], [target])
             if not values.flags.c_contiguous:
-                self._launch(RULES["copy"], Call("copy", [values], [values], ()))
+                self._launch(RULES["copy"], Call("copy", [values], [values], ()), reads=(), writes=())
             self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target))
         np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
@@ -282,9 +289,10 @@ class ArrayModule:
                 f"{values.shape}. Give the same, for example by host.astype(array.dtype).reshape(array.shape)."
             )
         if values.size:
+            self._note("set", [source], [values])
             self._copy(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source))
             if not values.flags.c_contiguous:
-                self._launch(RULES["copy"], Call("copy", [values], [values], ()))
+                self._launch(RULES["copy"], Call("copy", [values], [values], ()), reads=(), writes=())
         np.copyto(values, source)
 
     # Inside
@@ -296,16 +304,48 @@ class ArrayModule:
         self._launch(rule, Call(name, [], outputs, ()))
         return self._wrap_result(result)
 
-    def _launch(self, rule: Rule, call: Call) -> None:
+    def _launch(
+        self,
+        rule: Rule,
+        call: Call,
+        *,
+        reads: Sequence[NDArray[Any]] | None = None,
+        writes: Sequence[NDArray[Any]] | None = None,
+        some: NDArray[Any] | None = None,
+    ) -> None:
+        """Launch a call's kernel. What it reads and writes are its inputs and outputs, where nothing else is said.
+
+        Of the array `some` only some elements are meant, and it is not known which.
+        """
         for array in call.outputs:
             check_dtype(array.dtype)
         if not call.element_count or (rule.may_be_view and _are_views(call)):
             return
         backend = self._backend
-        backend.launch_kernel(backend.selected_stream, rule.plan(backend.preset, call))
+        spec = rule.plan(backend.preset, call)
+        if backend.driver.accesses is not None:
+            reads = call.inputs if reads is None else reads
+            self._note(call.name, reads, call.outputs if writes is None else writes, some)
+        backend.launch_kernel(backend.selected_stream, spec)
         if rule.needs_host:
             self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True)
             self._synchronize()
+
+    def _note(
+        self, work: str, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]], some: NDArray[Any] | None = None
+    ) -> None:
+        """Tell who watches what is about to be read and written."""
+        driver = self._backend.driver
+        sink = driver.accesses
+        if sink is None or not (reads or writes):
+            return
+        stream = self._backend.selected_stream
+        stream.check_open()
+        with driver.lock:
+            find = driver.memory.find_touches
+            sink.work(stream.queue.number, work, find(reads, some), find(writes, some))
+        if sink.pending:
+            sink.finish()
 
     def _hold(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Count the results' memory before the kernel that writes them."""
@@ -314,6 +354,7 @@ class ArrayModule:
 
     def _fill_zeros(self, array: SimArray) -> None:
         if array.size:
+            self._note("zeros", (), [array.sim_values])
             backend = self._backend
             spec = plan_streaming(
                 backend.preset, "memset", size_bytes=array.nbytes, operations=0, dtype=array.dtype, kind=SpanKind.FILL

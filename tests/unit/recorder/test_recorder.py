@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.backends import ClockInfo, RangeTimes
+from gpustreamlab.backends import ClockInfo, RangeTimes, green_capabilities
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.model import Device
 from gpustreamlab.recorder._names import NameTable
@@ -42,6 +42,7 @@ class PlayedBackend:
 
     name, xp, priority_range = "played", np, (0, -5)
     device = Device(name="played", sm_count=1)
+    capabilities = green_capabilities((13, 0), (13, 0), None)
 
     def __init__(self):
         self.recorded, self.done_count, self.is_broken = [], 0, False
@@ -74,6 +75,9 @@ class PlayedBackend:
 
     def host_time_ns(self):
         self.now_ns += 10
+        return self.now_ns
+
+    def glance_ns(self):
         return self.now_ns
 
     def host_to_clock_ns(self, host_ns):

@@ -65,7 +65,13 @@ class TestGroups:
 class TestPresets:
     def test_what_they_can_do(self):
         has = {name: {item.feature for item in SimBackend(name).capabilities if item.available} for name in PRESETS}
-        assert has == {"h200": {Feature.GREEN_CONTEXTS}, "h200-cuda13.1": set(Feature), OLD: set(), "laptop": set()}
+        memory = Feature.STREAM_ORDERED_MEMORY
+        assert has == {
+            "h200": {Feature.GREEN_CONTEXTS, memory},
+            "h200-cuda13.1": set(Feature),
+            OLD: {memory},
+            "laptop": {memory},
+        }
 
     @pytest.mark.parametrize(
         ("name", "version"), [("h200", "13.0"), ("h200-cuda13.1", "13.1"), (OLD, "12.2"), ("laptop", "13.0")]

@@ -1,0 +1,369 @@
+"""Watch what lanes read and write: who wrote an array last, and which data crossed lanes without an order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from gpustreamlab.analysis import (
+    NO_LANE,
+    FoundHazard,
+    Hazard,
+    Hazards,
+    HazardSearch,
+    HazardSide,
+    LaneClock,
+    Moment,
+    Piece,
+    Side,
+    Touch,
+)
+from gpustreamlab.backends import Backend, WatchedArrays
+from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.lifetimes import Keeper
+from gpustreamlab.recorder import Range, Recorder
+from gpustreamlab.typing import HazardMode
+
+__all__ = ["AccessWatch", "check_hazard_mode", "watch_accesses"]
+
+_NULL_STREAM = 0
+
+
+class WatchedStream(Protocol):
+    """A stream of a session, as this module uses it."""
+
+    name: str
+    backend_stream: Any
+
+    @property
+    def handle(self) -> int:
+        """Address of the ``cudaStream_t``, or the stream's number on the simulated device."""
+        ...
+
+
+class StreamsByName(Protocol):
+    """The streams of a session."""
+
+    @property
+    def open_streams(self) -> Mapping[str, Any]:
+        """Those that are not closed."""
+        ...
+
+
+class AccessWatch:
+    """Follows every access to arrays of ``lab.xp``, and every order between lanes. One for each session.
+
+    The backend tells, see `gpustreamlab.backends.AccessSink`; the search is `gpustreamlab.analysis.HazardSearch`.
+
+    Parameters
+    ----------
+    backend, recorder
+        The session's.
+    mode
+        What to do about hazards.
+    table
+        The session's streams.
+    defer
+        Keeps an array's memory until a stream is done with it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        recorder: Recorder,
+        mode: HazardMode,
+        *,
+        table: StreamsByName,
+        defer: Callable[[Any, object], object],
+    ) -> None:
+        self.mode = mode
+        """What is done about hazards."""
+        self.lock: AbstractContextManager[object] = threading.RLock()
+        """Held around each note; the backend's own where it has one."""
+        self.wait_count = 0
+        """Waits that were put in."""
+        self._backend = backend
+        self._table = table
+        self._defer = defer
+        self._local = recorder.local
+        self._numbers: dict[int, int] = {}  # of lanes, by the handle that each has now
+        self._lanes: dict[int, LaneClock] = {}  # their clocks, by handle
+        self._handles: list[int] = []  # that each lane has, or had
+        self._names: dict[int, str] = {}
+        self._search = HazardSearch(_name_range)
+        self._clocks = self._search.clocks
+        self._watched: WatchedArrays | None = None
+        self._why_not = ""
+        self._puts_in = mode is HazardMode.WAIT
+        self._is_waiting = False
+        self.pending: list[tuple[Any, object]] = []
+        """Memory that is to be kept for lanes, as soon as the lock is not held: see `finish`."""
+        if mode is not HazardMode.OFF:
+            self._begin()
+
+    @property
+    def xp(self) -> Any:
+        """The array module: one that tells of accesses, where they are watched."""
+        return self._backend.xp if self._watched is None else self._watched.xp
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether accesses are told of."""
+        return self._watched is not None
+
+    def writers(self, array: object) -> tuple[Any, ...] | None:
+        """Return the streams that wrote an array last, as far as the session has them; None if that is not known.
+
+        It is not known for arrays of other libraries, where nothing is watched, and where no lane was selected: CUDA's NULL
+        stream is no stream of the session.
+        """
+        with self.lock:
+            touch = None if self._watched is None else self._watched.find(array)
+            if touch is None:
+                return None
+            writes = self._search.last_writers(*touch)
+            numbers = {access.lane.number for access in writes if not self._clocks.is_host_before(access.lane, access.tick)}
+        streams = [self._stream_of(number) for number in sorted(numbers)]
+        return None if any(stream is None for stream in streams) else tuple(streams)
+
+    def check(self, names: Mapping[str, object]) -> Hazards:
+        """Return what was found so far.
+
+        Parameters
+        ----------
+        names
+            Where arrays may have names: the caller's variables.
+        """
+        with self.lock:
+            found = list(self._search.found.values())
+            called = self._name_arrays(names) if found else {}
+            return Hazards(
+                hazards=tuple(self._describe(row, called) for row in found),
+                access_count=self._search.access_count,
+                array_count=self._search.piece_count,
+                wait_count=self.wait_count,
+                unlisted_count=self._search.unlisted_count,
+                let_go_count=self._search.let_go_count,
+                mode=self.mode,
+                unwatched=tuple(self._unwatched()),
+                device=self._backend.device.label,
+                simulated=self._backend.device.simulated,
+            )
+
+    def clear(self) -> None:
+        """Forget what was found so far; what is known of arrays and of the order stays."""
+        with self.lock:
+            self._search.clear()
+            self.wait_count = 0
+
+    def close(self) -> None:
+        """Stop watching. What was found stays. Idempotent."""
+        if self._watched is not None:
+            self._watched = None
+            self._backend.leave_accesses(self)
+
+    # What the backend tells, with the lock held
+
+    def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
+        """Note that a stream's pool handed out memory."""
+        return self._search.allocate(self._number(home), start, end, shape, dtype)
+
+    def free(self, piece: Piece) -> None:
+        """Note that memory went back to its pool."""
+        self._search.free(piece)
+
+    def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
+        """Note work that is about to be enqueued; put in the waits that it lacks, if the session is to."""
+        try:
+            place = self._local.state.open_ranges[-1][3]
+        except AttributeError:
+            place = None
+        lane = self._lanes.get(handle)
+        if lane is None or lane.host_seen != self._clocks.host_count:
+            lane = self._lane(handle)
+        if self._puts_in and not self._is_waiting:
+            self._put_in_waits(lane, reads, writes)
+        self._search.work(lane, work, place, reads, writes)
+
+    def finish(self) -> None:
+        """Keep the memory that crossed lanes. Keeping asks the device, so the lock is not held here."""
+        pending, self.pending = self.pending, []
+        for stream, owner in pending:
+            self._defer(stream, owner)
+
+    def record(self, handle: int) -> Moment:
+        """Note that an event was recorded."""
+        return self._clocks.record(self._lane(handle))
+
+    def wait(self, handle: int, moment: Moment | None) -> None:
+        """Note that a stream's later work waits for an event."""
+        if moment is not None:
+            self._clocks.wait(self._lane(handle), moment)
+
+    def host_wait(self, moment: Moment | None) -> None:
+        """Note that the host has seen an event reached."""
+        if moment is not None:
+            self._clocks.host_wait(moment)
+
+    def host_wait_stream(self, handle: int) -> None:
+        """Note that the host has seen a stream idle."""
+        self._clocks.host_wait(self._clocks.record(self._lane(handle)))
+
+    def host_wait_all(self) -> None:
+        """Note that the host has seen the device idle."""
+        self._clocks.host_wait_all()
+
+    def close_stream(self, handle: int) -> None:
+        """Note that a stream was destroyed."""
+        self._lanes.pop(handle, None)
+        number = self._numbers.pop(handle, None)
+        if number is not None:
+            self._clocks.forget(number)
+
+    # Inside
+
+    def _begin(self) -> None:
+        watch = getattr(self._backend, "watch_accesses", None)
+        if watch is None:
+            self._why_not = f"Backend {self._backend.name!r} tells of no accesses, so nothing was watched."
+            return
+        self._watched = watch(self)
+        if self._watched is None:
+            self._why_not = "Another session watches this device, so nothing was watched here: ask it, or give each its own."
+
+    def _put_in_waits(self, lane: LaneClock, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
+        """Let a lane wait for those that its next work conflicts with, and keep the memory that crosses."""
+        self._is_waiting = True  # what is done here is no work of the user's
+        try:
+            for other in self._search.unordered(lane, reads, writes):
+                with delayed_interrupts():
+                    self._put_in_wait(lane.number, other.number)
+            here = self._stream_of(lane.number)
+            for piece, _ in (*reads, *writes):
+                owner = piece.owner() if here is not None and piece.home != lane.number else None
+                if owner is not None:
+                    self.pending.append((here, owner))
+        finally:
+            self._is_waiting = False
+
+    def _put_in_wait(self, lane: int, other: int) -> None:
+        self.wait_count += 1
+        behind, ahead = self._backend_stream_of(lane), self._backend_stream_of(other)
+        if behind is None or ahead is None:  # a stream that the session does not know, or not any more
+            self._backend.synchronize()
+            return
+        event = self._backend.acquire_event()
+        ahead.record(event)
+        behind.wait(event)
+        self._backend.release_events((event,))
+
+    def _lane(self, handle: int) -> LaneClock:
+        """Return the clock of the lane that has a handle now. Handles come again, numbers of lanes do not."""
+        lane = self._lanes[handle] = self._clocks.lane(self._number(handle))
+        return lane
+
+    def _number(self, handle: int) -> int:
+        number = self._numbers.get(handle)
+        if number is None:
+            number = self._numbers[handle] = len(self._handles)
+            self._handles.append(handle)
+            stream = self._stream_of(number)
+            if stream is not None:
+                self._names[number] = stream.name
+        return number
+
+    def _stream_of(self, lane: int) -> Any | None:
+        handle = self._handles[lane]
+        if self._numbers.get(handle) != lane:
+            return None
+        return next((stream for stream in self._table.open_streams.values() if stream.handle == handle), None)
+
+    def _backend_stream_of(self, lane: int) -> Any | None:
+        if self._handles[lane] == _NULL_STREAM and self._watched is not None:
+            return self._watched.null_stream
+        stream = self._stream_of(lane)
+        return None if stream is None else stream.backend_stream
+
+    def _name_arrays(self, names: Mapping[str, object]) -> dict[int, str]:
+        """Return the names of arrays by the number of their memory; the first name counts."""
+        called: dict[int, str] = {}
+        watched, count = self._watched, self._search.piece_count
+        for name, value in list(names.items()) if watched is not None else ():
+            touch = None if watched is None or name.startswith("_") else watched.find(value)
+            if touch is not None:
+                called.setdefault(touch[0].number, name)
+        self._search.piece_count = count  # to look at an array that nobody has used is no use of it
+        return called
+
+    def _describe(self, row: FoundHazard, called: Mapping[int, str]) -> Hazard:
+        piece = row.piece
+        shape, dtype = f"({', '.join(map(str, piece.shape))})", str(piece.dtype)
+        return Hazard(
+            kind=row.kind,
+            is_certain=row.is_certain,
+            array=called.get(piece.number, f"{dtype} {shape}"),
+            shape=piece.shape,
+            dtype=dtype,
+            allocation=piece.number,
+            first=self._describe_side(row.first),
+            second=self._describe_side(row.second),
+            hazard_count=row.count,
+        )
+
+    def _describe_side(self, side: Side) -> HazardSide:
+        return HazardSide(lane=self._name_lane(side.lane), range=side.place, work=side.work, order=side.order)
+
+    def _name_lane(self, lane: int) -> str:
+        handle = self._handles[lane]
+        if handle == _NULL_STREAM:
+            return NO_LANE
+        stream = None if lane in self._names else self._stream_of(lane)  # it may have become one of the session's since
+        return self._names.get(lane, f"stream {handle:#x}") if stream is None else str(stream.name)
+
+    def _unwatched(self) -> Iterable[str]:
+        if self.mode is HazardMode.OFF:
+            yield 'To have hazards found, start the session with gpustreamlab.Session(hazards="report").'
+        elif self._why_not:
+            yield self._why_not
+        else:
+            yield "Arrays of lab.xp are watched from the session's start to its end; arrays of other libraries are not."
+
+
+def watch_accesses(backend: Backend, recorder: Recorder, mode: object, table: StreamsByName, keeper: Keeper) -> AccessWatch:
+    """Return the watch of a session, and let its keeper ask it who wrote an array."""
+    chosen = check_hazard_mode(mode, simulated=backend.device.simulated)
+    watch = AccessWatch(backend, recorder, chosen, table=table, defer=keeper.defer)
+    keeper.writers = watch.writers
+    return watch
+
+
+def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
+    """Return what a session does about hazards; None is "report" on the simulated device and "off" on a GPU.
+
+    Raises
+    ------
+    OptionError
+        For anything else than "off", "report" and "wait".
+
+    Examples
+    --------
+    >>> check_hazard_mode(None, simulated=True), check_hazard_mode("wait", simulated=False)
+    (<HazardMode.REPORT: 'report'>, <HazardMode.WAIT: 'wait'>)
+    """
+    if mode is None:
+        return HazardMode.REPORT if simulated else HazardMode.OFF
+    try:
+        return HazardMode(str(mode))
+    except ValueError:
+        known = [known.value for known in HazardMode]
+        raise OptionError(
+            f"hazards is {mode!r}. {nearest_hint(str(mode), known)} "
+            "Use gpustreamlab.Session(hazards='report'), 'wait' or 'off'."
+        ) from None
+
+
+def _name_range(place: object) -> str:
+    return place.name if isinstance(place, Range) else ""

@@ -1,0 +1,25 @@
+"""Libraries that follow the selected lane. None is imported here: an adapter works on a library that is loaded already."""
+
+from gpustreamlab.adapters._adapter import GROUP, Adapter, AdapterFactory, LaneStream
+from gpustreamlab.adapters._followers import Followers
+from gpustreamlab.adapters._known import KNOWN, Library, installed_version
+from gpustreamlab.adapters._table import Adapters, LibraryState, adapters_table
+from gpustreamlab.adapters._views import core_view, cupy_view, numba_view, torch_view
+
+__all__ = [
+    "GROUP",
+    "KNOWN",
+    "Adapter",
+    "AdapterFactory",
+    "Adapters",
+    "Followers",
+    "LaneStream",
+    "Library",
+    "LibraryState",
+    "adapters_table",
+    "core_view",
+    "cupy_view",
+    "installed_version",
+    "numba_view",
+    "torch_view",
+]

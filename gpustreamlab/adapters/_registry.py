@@ -1,0 +1,188 @@
+"""The adapters of this process: each is made once for a device, shared by the sessions, and closed with the last of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from gpustreamlab.adapters._adapter import Adapter, LaneStream
+from gpustreamlab.adapters._known import installed_version
+from gpustreamlab.adapters._sources import Source, find_sources
+from gpustreamlab.errors import AdapterError, AdapterWarning
+
+_log = logging.getLogger(__name__)
+
+STRAY = "its work leaves the lane; lab.strays() finds it"
+"""What it means that a library does not follow."""
+
+
+class Calls(NamedTuple):
+    """What a selection calls of an adapter. Read at once: another thread may switch the adapter off between two readings."""
+
+    select: Callable[[LaneStream], object]
+    restore: Callable[[Any], None]
+
+
+class Follower:
+    """An adapter in use."""
+
+    def __init__(self, module: str, version: str, adapter: Adapter) -> None:
+        self.module = module
+        self.version = version
+        self.adapter = adapter
+        self.calls = Calls(adapter.select, adapter.restore)
+        """What to call now."""
+        self.session_count = 0
+
+    def switch_off(self) -> None:
+        """Do nothing from now on. Selections that were made keep the call that puts them back."""
+        self.calls = Calls(_do_nothing, _do_nothing)
+
+
+class Failure(NamedTuple):
+    """An adapter that raised."""
+
+    follower: Follower
+    doing: str
+    error: Exception
+
+
+class Registry:
+    """Finds, makes, shares and closes adapters. Its lock is held around state, never around waits for the device."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.switched_off: dict[str, str] = {}
+        """Why libraries do not follow any more, by module."""
+        self.unable: dict[tuple[str, int], str] = {}
+        """Why libraries cannot follow, by module and device."""
+        self._sources: dict[str, list[Source]] | None = None
+        self._followers: dict[tuple[str, int], Follower] = {}
+        self._being_made: set[tuple[str, int]] = set()
+        self._untold: list[str] = []
+
+    def forget_threads(self) -> None:
+        """Take another lock: in a forked child, a thread that is not there may hold this one."""
+        self.lock = threading.RLock()
+        self._being_made = set()
+
+    @property
+    def sources(self) -> dict[str, list[Source]]:
+        """By module, who brings an adapter for it; looked up once."""
+        with self.lock:
+            if self._sources is None:
+                self._sources = find_sources()
+            return self._sources
+
+    def is_being_made(self, module: str, ordinal: int) -> bool:
+        """Tell whether this thread is in the middle of making the adapter; other threads wait for the lock."""
+        return (module, ordinal) in self._being_made
+
+    def acquire(self, module: str, ordinal: int) -> Follower | None:
+        """Return the adapter of a loaded library for one session more; None if it cannot follow."""
+        key = module, ordinal
+        with self.lock:
+            if module in self.switched_off or key in self.unable:
+                return None
+            follower = self._followers.get(key)
+            if follower is None:
+                self._being_made.add(key)  # a factory that selects a lane itself comes here again
+                try:
+                    follower = self._make(module, ordinal)
+                finally:
+                    self._being_made.discard(key)
+            if follower is not None:
+                self._followers[key] = follower
+                follower.session_count += 1
+            return follower
+
+    def release(self, followers: Iterable[Follower]) -> None:
+        """Let one session go. An adapter of none is closed, and made anew for the next."""
+        for follower in followers:
+            with self.lock:
+                follower.session_count -= 1
+                if follower.session_count > 0:
+                    continue
+                self._followers = {key: known for key, known in self._followers.items() if known is not follower}
+                close = getattr(follower.adapter, "close", None)
+                if callable(close):
+                    try:
+                        close()
+                    except Exception as error:  # noqa: BLE001 - told, and the others are closed
+                        _log.warning(self._note(Failure(follower, "close", error)))
+
+    def take_untold(self) -> list[str]:
+        """Return what the user has to be warned of, once."""
+        with self.lock:
+            untold, self._untold = self._untold, []
+            return untold
+
+    def tell(self, failures: list[Failure]) -> None:
+        """Switch off what raised. The first failure of a library is told as a warning."""
+        with self.lock:
+            texts = [text for failure in failures if (text := self._note(failure))]
+        for text in texts:
+            warnings.warn(text, AdapterWarning, stacklevel=5)
+
+    def _note(self, failure: Failure) -> str:
+        follower, doing, error = failure
+        _log.debug("The adapter of %s failed to %s", follower.module, doing, exc_info=error)
+        if follower.module in self.switched_off:
+            return ""
+        reason = f"its adapter failed to {doing} a stream: {_shown(error)}"
+        self.switched_off[follower.module] = reason
+        follower.switch_off()
+        title = f"{follower.module} {follower.version}".strip()
+        return (
+            f"{title} does not follow the selected lane any more: {reason}. From now on {STRAY}. "
+            "Restart the process to try again."
+        )
+
+    def _make(self, module: str, ordinal: int) -> Follower | None:
+        """Make the first adapter that can be made, and tell of those that cannot."""
+        version = installed_version(module)
+        title = f"{module} {version}".strip()
+        sources = self.sources[module]
+        told, has_work = _told_of_choice(sources), False
+        for source in sources:
+            try:
+                follower = Follower(module, version, source.load()(sys.modules[module], ordinal))
+            except AdapterError as error:
+                told.append(str(error))
+                has_work |= error.has_work
+            except Exception as error:  # noqa: BLE001 - what others bring must not stop the user's block
+                told.append(f"{source.origin} cannot be made: {_shown(error)}")
+                has_work = True
+            else:
+                if told:
+                    self._untold.append(f"{title} follows the selected lane by {source.origin}: {'; '.join(told)}.")
+                return follower
+        self.unable[module, ordinal] = reasons = "; ".join(told)
+        if has_work:
+            self._untold.append(f"{title} cannot follow the selected lane: {reasons}. So {STRAY}.")
+        return None
+
+
+def _told_of_choice(sources: Sequence[Source]) -> list[str]:
+    foreign = [source.origin for source in sources if source.is_foreign]
+    if len(foreign) < 2:
+        return []
+    return [f"{len(foreign)} adapters are installed for it, and {foreign[0]} is used before {', '.join(foreign[1:])}"]
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _do_nothing(_: object) -> None:
+    return None
+
+
+registry = Registry()
+"""The one of this process."""
+os.register_at_fork(after_in_child=registry.forget_threads)

@@ -1,0 +1,111 @@
+"""What each library does about the selected lane, as a table."""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpustreamlab.adapters._followers import Followers
+from gpustreamlab.adapters._known import KNOWN, Library, installed_version, is_loaded
+from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.typing import AdapterState
+
+_SIMULATED = "this session runs on the simulated device, which has no stream that a library could take"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryState:
+    """Whether one library follows the selected lane."""
+
+    name: str
+    """The library."""
+    version: str
+    """Its version; empty where it is not installed."""
+    state: AdapterState
+    """What it does."""
+    reason: str
+    """How, or why not."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".strip() + f": {self.state}, {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Every library that is known or has an adapter. Looking imports none of them."""
+
+    items: tuple[LibraryState, ...]
+    """One for each library."""
+
+    def __iter__(self) -> Iterator[LibraryState]:
+        return iter(self.items)
+
+    def __getitem__(self, name: str) -> LibraryState:
+        for item in self.items:
+            if item.name == name:
+                return item
+        raise OptionError(f"No library {name!r} is known. {nearest_hint(name, [item.name for item in self.items])}")
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
+        printer.text("…" if cycle else str(self))
+
+    def __str__(self) -> str:
+        rows = [(item.name, item.version or "-", str(item.state), item.reason) for item in self.items]
+        widths = [max(len(row[place]) for row in rows) for place in range(3)]
+        return "\n".join("  ".join([*(row[place].ljust(widths[place]) for place in range(3)), row[3]]) for row in rows)
+
+    def _repr_html_(self) -> str:
+        left = "style='text-align:left'"
+        rows = "".join(
+            "<tr>" + "".join(f"<td {left}>{html.escape(str(text))}</td>" for text in _cells(item)) + "</tr>"
+            for item in self.items
+        )
+        head = "".join(f"<th {left}>{text}</th>" for text in ("library", "version", "state", "reason"))
+        return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def adapters_table(followers: Followers | None) -> Adapters:
+    """Return what each library does now.
+
+    Parameters
+    ----------
+    followers
+        The session's; None on a device that lends no streams.
+    """
+    known = {library.module for library in KNOWN}
+    others = () if followers is None else tuple(name for name in followers.registry.sources if name not in known)
+    foreign = tuple(Library(name, name, (), AdapterState.FOLLOWS, "by an adapter of another package") for name in others)
+    items = {library.name: _state_of(library, followers) for library in (*KNOWN, *foreign)}
+    return Adapters(tuple(items.values()))
+
+
+def _state_of(library: Library, followers: Followers | None) -> LibraryState:
+    version = installed_version(library.module)
+    state, reason = library.state, library.reason
+    if library.module not in sys.modules or not is_loaded(sys.modules[library.module]):
+        state = AdapterState.NOT_LOADED
+        reason = f"once it is imported: {library.state}, {reason}" if version else "not installed"
+    elif followers is None:
+        state, reason = AdapterState.CANNOT_FOLLOW, _SIMULATED
+    elif library.state is AdapterState.THROUGH_TORCH:
+        torch = _state_of(next(item for item in KNOWN if item.name == "torch"), followers)
+        if torch.state is not AdapterState.FOLLOWS:
+            state, reason = AdapterState.CANNOT_FOLLOW, f"it launches on torch's current stream, and torch: {torch.state}"
+    else:
+        state, reason = _problem_of(library.module, followers) or (state, reason)
+    return LibraryState(name=library.name, version=version, state=state, reason=reason)
+
+
+def _problem_of(module: str, followers: Followers) -> tuple[AdapterState, str] | None:
+    registry = followers.registry
+    if module in registry.switched_off:
+        return AdapterState.SWITCHED_OFF, registry.switched_off[module]
+    why_unable = registry.unable.get((module, followers.ordinal))
+    return None if why_unable is None else (AdapterState.CANNOT_FOLLOW, why_unable)
+
+
+def _cells(item: LibraryState) -> tuple[str, ...]:
+    return item.name, item.version or "-", str(item.state), item.reason

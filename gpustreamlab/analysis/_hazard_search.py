@@ -1,0 +1,421 @@
+"""Find accesses to memory that conflict and are not ordered, one by one, as they are enqueued."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from gpustreamlab.analysis._happens_before import LaneClock, LaneClocks
+from gpustreamlab.analysis._regions import Region, covers, overlap
+from gpustreamlab.typing import HazardKind
+
+ACCESSES_KEPT = 64
+"""How many accesses to a piece of memory are kept that later ones may conflict with; the oldest make room, and are counted."""
+FREED_KEPT = 4_096
+"""How many freed pieces are kept whose last uses are not ordered yet; the oldest make room, and are counted."""
+PLAIN_ACCESSES = 8
+"""How many accesses of one lane alone are kept before it is asked which of them are needed."""
+_STALE_KEPT = 64
+ROWS_KEPT = 1_000
+"""How many kinds of hazards are told apart; further ones are only counted."""
+
+
+def _nobody() -> object:
+    return None
+
+
+class Piece:
+    """Memory that was allocated once. Its number is never used again; its address is, once it was freed."""
+
+    __slots__ = ("accesses", "dtype", "end", "freed", "home", "number", "only", "owner", "shape", "start")
+
+    def __init__(self, number: int, start: int, end: int, shape: tuple[int, ...], dtype: object, home: int) -> None:
+        self.number = number
+        """How many pieces there were before it."""
+        self.start, self.end = start, end
+        self.shape, self.dtype = shape, dtype
+        """Of the array that it was made for."""
+        self.home = home
+        """Number of the lane out of whose pool it is."""
+        self.owner: Callable[[], object] = _nobody
+        """Returns an object that keeps the memory, without keeping it by itself; None where that is gone."""
+        self.accesses: list[Access] = []
+        """What later accesses may conflict with."""
+        self.only: LaneClock | None = None
+        """The lane of all these accesses; None where there are several, or none."""
+        self.freed: list[Access] = []
+        """Uses of arrays that had the memory before, and were freed."""
+
+    @property
+    def whole(self) -> Region:
+        """All of it."""
+        return Region(self.start, self.end)
+
+
+class Access:
+    """One lane's read or write."""
+
+    __slots__ = ("is_met", "is_write", "lane", "order", "piece", "place", "region", "tick", "told", "work")
+
+    def __init__(
+        self,
+        piece: Piece,
+        lane: LaneClock,
+        region: Region | None,
+        work: str,
+        place: object,
+        order: int,
+        is_write: bool,  # noqa: FBT001 - on the hot path, where naming them costs
+        is_met: bool,  # noqa: FBT001
+    ) -> None:
+        self.piece = piece
+        self.lane = lane
+        self.tick = lane.tick
+        self.region = region
+        """Which bytes; None for all of the piece."""
+        self.work = work
+        self.place = place
+        self.order = order
+        self.is_write = is_write
+        self.is_met = is_met
+        """Whether another one was there that is not ordered before it."""
+        self.told = 0
+        """The last step that was found to conflict with it."""
+
+    @property
+    def bounds(self) -> Region:
+        """The bytes."""
+        return self.piece.whole if self.region is None else self.region
+
+
+NO_ACCESS = Access(Piece(0, 0, 0, (), "", 0), LaneClock(-1), None, "", None, 0, False, False)  # noqa: FBT003 - see there
+"""Stands for the last access where there is none."""
+
+Touch: TypeAlias = "tuple[Piece, Region | None]"
+"""A piece of memory, and which of its bytes; None for all of them."""
+
+
+class Side(NamedTuple):
+    """One of the two accesses of a hazard."""
+
+    lane: int
+    """Number of its lane."""
+    place: str
+    """Name of the range around it; empty outside all ranges."""
+    work: str
+    """What accessed the memory."""
+    order: int
+    """How many steps came before it."""
+
+
+class FoundHazard:
+    """Two accesses without an order, and those like them."""
+
+    __slots__ = ("count", "first", "is_certain", "kind", "piece", "second")
+
+    def __init__(self, kind: HazardKind, first: Side, second: Side, piece: Piece) -> None:
+        self.kind = kind
+        self.first, self.second = first, second
+        self.piece = piece
+        self.is_certain = False
+        self.count = 0
+
+
+class HazardSearch:
+    """Follows every access and every order, in the order in which the host enqueues them. It is not locked.
+
+    Parameters
+    ----------
+    name_place
+        Names what was given as the place of an access.
+    """
+
+    def __init__(self, name_place: Callable[[object], str] = str) -> None:
+        self.clocks = LaneClocks()
+        """What is ordered before what."""
+        self.found: dict[tuple[HazardKind, int, int, str, str], FoundHazard] = {}
+        """The hazards: one for each kind, pair of lanes and pair of ranges."""
+        self._name_place = name_place
+        self._freed = _FreedMemory()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was found and counted. What is kept to find more stays."""
+        self.found.clear()
+        self.step_count = getattr(self, "step_count", 0)
+        self.access_count = 0
+        """Accesses seen."""
+        self.piece_count = 0
+        """Pieces of memory seen."""
+        self.let_go_count = 0
+        """Accesses that were forgotten to keep memory bounded; a hazard with one of them goes unfound."""
+        self.unlisted_count = 0
+        """Hazards that are counted, and in no row."""
+
+    # Memory
+
+    def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
+        """Take note of a new piece of memory; it may have been somebody else's before."""
+        self._piece_number = number = getattr(self, "_piece_number", 0) + 1
+        self.piece_count += 1
+        piece = Piece(number, start, end, shape, dtype, home)
+        piece.freed = self._freed.take(start, end)
+        return piece
+
+    def free(self, piece: Piece) -> None:
+        """Take note that a piece of memory goes back to its pool; what still uses it is kept until that is ordered."""
+        left = self._newest([*piece.freed, *piece.accesses]) if piece.freed else piece.accesses
+        piece.accesses, piece.freed, piece.only = [], [], None
+        if left:
+            self._freed.put(piece.start, piece.end, left)
+            if len(self._freed) > FREED_KEPT:
+                self.let_go_count += self._freed.trim(self.clocks)
+
+    def _newest(self, uses: list[Access]) -> list[Access]:
+        """Return the last use of each lane and place in memory: it stands for those before it."""
+        left = list({(use.lane, use.bounds): use for use in uses}.values())
+        self.let_go_count += max(0, len(left) - ACCESSES_KEPT)
+        return left[-ACCESSES_KEPT:]
+
+    # Accesses
+
+    def work(self, lane: LaneClock, work: str, place: object, reads: Iterable[Touch], writes: Iterable[Touch]) -> None:
+        """Take note of work: what it reads, then what it writes."""
+        self.step_count = step = self.step_count + 1
+        is_write = False
+        for touches in (reads, writes):
+            for piece, region in touches:
+                self.access_count += 1
+                accesses = piece.accesses
+                last = accesses[-1] if accesses else NO_ACCESS
+                if (
+                    last.lane is lane
+                    and last.tick == lane.tick
+                    and last.region is region
+                    and last.is_write is is_write
+                    and last.place is place
+                    and not last.is_met
+                ):  # the same again: what it was compared with has not changed
+                    last.order, last.work = step, work
+                elif piece.only is not lane or not self._touch_alone(lane, piece, region, work, place, is_write):
+                    self._touch(lane, piece, region, work, place, is_write=is_write)
+            is_write = True
+
+    def unordered(self, lane: LaneClock, reads: Iterable[Touch], writes: Iterable[Touch]) -> set[LaneClock]:
+        """Return the lanes that work has to wait for, to be no hazard. Nothing is noted."""
+        lanes = {access.lane for touch in reads for access, _ in self._conflicts(lane, touch, is_write=False)}
+        return lanes | {access.lane for touch in writes for access, _ in self._conflicts(lane, touch, is_write=True)}
+
+    def last_writers(self, piece: Piece, region: Region | None) -> list[Access]:
+        """Return the writes that an array's values may come from, oldest first."""
+        bounds = piece.whole if region is None else region
+        return [access for access in piece.accesses if access.is_write and overlap(access.bounds, bounds) is not False]
+
+    def _touch_alone(
+        self,
+        lane: LaneClock,
+        piece: Piece,
+        region: Region | None,
+        work: str,
+        place: object,
+        is_write: bool,  # noqa: FBT001 - on the hot path
+    ) -> bool:
+        """Note an access of the only lane that there was; tell whether that was possible without comparing anything."""
+        accesses = piece.accesses
+        if is_write and piece.freed:
+            return False
+        if is_write and region is None:
+            accesses.clear()
+        elif len(accesses) >= PLAIN_ACCESSES:
+            return False
+        accesses.append(Access(piece, lane, region, work, place, self.step_count, is_write, False))  # noqa: FBT003 - see there
+        return True
+
+    def _touch(self, lane: LaneClock, piece: Piece, region: Region | None, work: str, place: object, *, is_write: bool) -> None:
+        """Compare an access with those before it, and keep it."""
+        accesses = piece.accesses
+        if not accesses and is_write and region is None and all(use.lane is lane for use in piece.freed):
+            piece.freed, piece.only = [], lane  # new memory, which was this lane's own before
+            piece.accesses = [Access(piece, lane, None, work, place, self.step_count, True, False)]  # noqa: FBT003 - see there
+            return
+        is_met = is_write and bool(piece.freed) and self._is_met(lane, piece.freed, is_write=True)
+        if is_write and region is None and not is_met:
+            piece.freed = []
+        kept = self._drop_covered(lane, piece, region, is_write=is_write) if accesses else []
+        is_met = is_met or self._is_met(lane, kept, is_write=is_write)
+        if is_met:
+            self._tell_all(lane, (piece, region), work, place, is_write=is_write)
+        is_alone = not kept or (piece.only is lane and not is_met)
+        piece.only = lane if is_alone or all(access.lane is lane for access in kept) else None
+        kept.append(Access(piece, lane, region, work, place, self.step_count, is_write, is_met))
+        piece.accesses = kept
+        if len(kept) > ACCESSES_KEPT:
+            self._make_room(piece)
+
+    @staticmethod
+    def _is_met(lane: LaneClock, accesses: list[Access], *, is_write: bool) -> bool:
+        """Tell whether an access may conflict with one of these."""
+        for access in accesses:
+            other = access.lane
+            if other is lane or access.tick <= lane.knows.get(other, 0) or other.is_gone:
+                continue
+            if is_write or access.is_write:
+                return True
+        return False
+
+    @staticmethod
+    def _drop_covered(lane: LaneClock, piece: Piece, region: Region | None, *, is_write: bool) -> list[Access]:
+        """Return the accesses that a new one does not stand for.
+
+        It stands for one that it is ordered behind, whose bytes it covers, and that was a read if it is one: whatever conflicts
+        with the earlier one, unordered, conflicts with the new one as well.
+        """
+        kept = []
+        knows = lane.knows
+        for access in piece.accesses:
+            other = access.lane
+            if other is lane or access.tick <= knows.get(other, 0) or other.is_gone:
+                known = access.region
+                if (is_write or not access.is_write) and (
+                    region is None or known is region or covers(region, piece.whole if known is None else known)
+                ):
+                    continue
+            kept.append(access)
+        return kept
+
+    def _conflicts(self, lane: LaneClock, touch: Touch, *, is_write: bool) -> Iterator[tuple[Access, bool]]:
+        """Find earlier accesses that are not ordered before this one, and whether they certainly share a byte with it."""
+        piece, region = touch
+        bounds = piece.whole if region is None else region
+        for access in (*piece.accesses, *(piece.freed if is_write else ())):
+            if (is_write or access.is_write) and not self.clocks.is_before(access.lane, access.tick, lane):
+                shared = overlap(access.bounds, bounds)
+                if shared is not False:
+                    yield access, shared is True
+
+    def _tell_all(self, lane: LaneClock, touch: Touch, work: str, place: object, *, is_write: bool) -> None:
+        piece, region = touch
+        for access, is_certain in self._conflicts(lane, touch, is_write=is_write):
+            if access.told != self.step_count:  # work that reads and writes an array meets each access once
+                access.told = self.step_count
+                kind = _kind_of(access, piece, is_write=is_write)
+                second = Side(lane.number, self._name_place(place), work, self.step_count)
+                self._tell(kind, access, second, is_certain=is_certain)
+        if is_write and piece.freed:
+            bounds = piece.whole if region is None else region
+            piece.freed = [
+                access
+                for access in piece.freed
+                if not (covers(bounds, access.bounds) and self.clocks.is_before(access.lane, access.tick, lane))
+            ]
+
+    def _tell(self, kind: HazardKind, access: Access, second: Side, *, is_certain: bool) -> None:
+        first = Side(access.lane.number, self._name_place(access.place), access.work, access.order)
+        key = kind, first.lane, second.lane, first.place, second.place
+        row = self.found.get(key)
+        if row is None:
+            if len(self.found) >= ROWS_KEPT:
+                self.unlisted_count += 1
+                return
+            row = self.found[key] = FoundHazard(kind, first, second, access.piece)
+        row.count += 1
+        row.is_certain |= is_certain
+
+    def _make_room(self, piece: Piece) -> None:
+        """Let go of an access: of one that everything is ordered behind, else of the oldest."""
+        accesses = piece.accesses
+        before = len(accesses)
+        accesses[:] = [access for access in accesses if not self.clocks.is_host_before(access.lane, access.tick)]
+        if len(accesses) == before:
+            del accesses[0]
+            self.let_go_count += 1
+
+
+def _kind_of(access: Access, piece: Piece, *, is_write: bool) -> HazardKind:
+    if access.piece is not piece:
+        return HazardKind.USE_AFTER_FREE
+    if not is_write:
+        return HazardKind.READ_AFTER_WRITE
+    return HazardKind.WRITE_AFTER_WRITE if access.is_write else HazardKind.WRITE_AFTER_READ
+
+
+def _uses_in(uses: list[Access], start: int, end: int) -> list[Access]:
+    """Return the uses that may share a byte with a piece."""
+    found = []
+    for use in uses:
+        place: Piece | Region = use.piece if use.region is None else use.region
+        if place.start < end and start < place.end:
+            found.append(use)
+    return found
+
+
+class _FreedMemory:
+    """What used memory that has gone back to a pool, by address. Entries do not overlap."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[int, list[Access]]] = {}  # by first address: behind the last, and the uses
+        self._starts: list[int] = []  # sorted; every first address, and some that have no entry any more
+        self._is_listed: set[int] = set()  # what stands there
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, start: int, end: int, uses: list[Access]) -> None:
+        """Keep the last uses of a piece. What was there before was taken when the piece was handed out."""
+        if not uses:
+            return
+        self._entries[start] = (end, uses)
+        if start not in self._is_listed:
+            self._is_listed.add(start)
+            insort(self._starts, start)
+
+    def take(self, start: int, end: int) -> list[Access]:
+        """Return the last uses of memory that is handed out again; what lies beside it stays."""
+        same = self._entries.get(start)
+        if same is not None and same[0] == end:
+            del self._entries[start]
+            return same[1]
+        taken: list[Access] = []
+        for first in self._overlapping(start, end):
+            last, uses = self._entries.pop(first)
+            taken += _uses_in(uses, start, end)
+            if first < start:
+                self.put(first, start, _uses_in(uses, first, start))
+            if end < last:
+                self.put(end, last, _uses_in(uses, end, last))
+        return taken
+
+    def trim(self, clocks: LaneClocks) -> int:
+        """Let go of half of what is allowed; return how many uses were let go of that may still matter."""
+        for start, (end, uses) in tuple(self._entries.items()):
+            left = [use for use in uses if not clocks.is_host_before(use.lane, use.tick)]
+            if left:
+                self._entries[start] = (end, left)
+            else:
+                del self._entries[start]
+        gone_count = 0
+        order = sorted(self._entries, key=lambda start: max(use.order for use in self._entries[start][1]))
+        for start in order[: len(order) - FREED_KEPT // 2]:
+            gone_count += len(self._entries.pop(start)[1])
+        self._list_anew()
+        return gone_count
+
+    def _overlapping(self, start: int, end: int) -> list[int]:
+        """Return the first addresses of entries that share a byte with a piece."""
+        if len(self._starts) > 2 * len(self._entries) + _STALE_KEPT:
+            self._list_anew()
+        found = []
+        place = bisect_left(self._starts, end) - 1
+        while place >= 0:
+            entry = self._entries.get(self._starts[place])
+            if entry is not None:
+                if entry[0] <= start:
+                    break
+                found.append(self._starts[place])
+            place -= 1
+        return found
+
+    def _list_anew(self) -> None:
+        self._starts = sorted(self._entries)
+        self._is_listed = set(self._starts)

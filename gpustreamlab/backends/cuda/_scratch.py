@@ -1,0 +1,142 @@
+"""Device memory for the scratch of lanes: from a memory pool of its own, in the order of a stream.
+
+A pool of its own, because the device's default pool may make a stream wait for another one whose memory it reuses. Source:
+CUDA runtime API, ``cudaMemPoolReuseAllowInternalDependencies``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
+from gpustreamlab.backends.cuda._stream import CudaStream
+from gpustreamlab.errors import DeviceError
+
+_log = logging.getLogger(__name__)
+
+MEMORY_POOLS_SUPPORTED = 115
+"""Source: CUDA runtime API, ``cudaDevAttrMemoryPoolsSupported``."""
+INTERNAL_DEPENDENCIES = 3
+"""Source: CUDA runtime API, ``cudaMemPoolReuseAllowInternalDependencies``."""
+_PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE = 1, 0, 1
+"""Source: CUDA runtime API, ``cudaMemAllocationTypePinned``, ``cudaMemHandleTypeNone``, ``cudaMemLocationTypeDevice``."""
+
+
+def has_memory_pools(cupy: Any, ordinal: int) -> bool:
+    """Tell whether a device allocates in the order of a stream."""
+    try:
+        return bool(cupy.cuda.runtime.deviceGetAttribute(MEMORY_POOLS_SUPPORTED, ordinal))
+    except Exception as error:  # noqa: BLE001 - a driver that does not know the attribute has no pools
+        _log.debug("The device was not asked for memory pools: %s", error)
+        return False
+
+
+class CudaScratch:
+    """Allocates and frees blocks of one device.
+
+    Parameters
+    ----------
+    cupy
+        The module.
+    ordinal
+        The CUDA device.
+    is_ordered
+        Whether it has memory pools. If not, ``cudaMalloc`` and ``cudaFree`` stand in, and a stream is waited for before its
+        memory is freed.
+    scope
+        Makes the device current, as a context manager.
+    """
+
+    def __init__(self, cupy: Any, ordinal: int, *, is_ordered: bool, scope: Callable[[], AbstractContextManager[None]]) -> None:
+        self._cupy = cupy
+        self._runtime = cupy.cuda.runtime
+        self._ordinal = ordinal
+        self._is_ordered = is_ordered
+        self._scope = scope
+        self._lock = threading.RLock()
+        self._pool = 0
+        self._own_pool = 0
+
+    def allocate(self, stream: CudaStream, size_bytes: int) -> int:
+        """Return the address of a new block."""
+        handle = stream.handle
+        with self._scope():
+            self._require_no_capture(handle, "grow")
+            try:
+                if self._is_ordered:
+                    return int(self._runtime.mallocFromPoolAsync(size_bytes, self._find_pool(), handle))
+                return int(self._runtime.malloc(size_bytes))
+            except Exception as error:
+                raise map_error(error, f"Allocating {size_bytes:,} bytes of scratch on stream {handle:#x}") from error
+
+    def free(self, stream: CudaStream, address: int) -> None:
+        """Give a block back behind the stream's work."""
+        handle = stream.handle
+        with self._scope():
+            self._require_no_capture(handle, "shrink")
+            if not self._is_ordered:
+                stream.synchronize()
+            with mapped_errors(f"Freeing the scratch at {address:#x} on stream {handle:#x}"):
+                if self._is_ordered:
+                    self._runtime.freeAsync(address, handle)
+                else:
+                    self._runtime.free(address)
+
+    def array(self, address: int, size_bytes: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: object) -> Any:
+        """Return a CuPy array in a block's memory, which keeps the owner alive."""
+        cuda = self._cupy.cuda
+        memory = cuda.UnownedMemory(address, size_bytes, owner, self._ordinal)
+        return self._cupy.ndarray(shape, dtype=np.dtype(dtype), memptr=cuda.MemoryPointer(memory, 0))
+
+    def relieve(self) -> None:
+        """Give back what CuPy's pool and this one keep and nobody uses, after all work that frees memory has been done."""
+        with mapped_errors("Giving back device memory that nobody uses"), self._scope():
+            self._cupy.get_default_memory_pool().free_all_blocks()
+            self._runtime.deviceSynchronize()
+            if self._pool:
+                self._runtime.memPoolTrimTo(self._pool, 0)
+
+    def info(self) -> tuple[int, int]:
+        """Return the free and the total device memory, in bytes."""
+        with mapped_errors("Asking for the free device memory"), self._scope():
+            free_bytes, total_bytes = self._runtime.memGetInfo()
+        return int(free_bytes), int(total_bytes)
+
+    def close(self) -> None:
+        """Destroy the pool; what was not freed stays until it is. Idempotent."""
+        with self._lock:
+            pool, self._own_pool, self._pool = self._own_pool, 0, 0
+            if pool:
+                self._runtime.memPoolDestroy(pool)
+
+    def _find_pool(self) -> int:
+        if not self._pool:
+            with self._lock:
+                if not self._pool:
+                    self._pool = self._make_pool() or int(self._runtime.deviceGetDefaultMemPool(self._ordinal))
+        return self._pool
+
+    def _make_pool(self) -> int:
+        """Return a pool that never makes one stream wait for another; 0 where it cannot be had."""
+        runtime = self._runtime
+        try:
+            properties = runtime.MemPoolProps(_PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE, self._ordinal)
+            self._own_pool = int(runtime.memPoolCreate(properties))
+            runtime.memPoolSetAttribute(self._own_pool, INTERNAL_DEPENDENCIES, 0)
+        except Exception as error:  # noqa: BLE001 - the device's own pool does, with waits of its own
+            _log.info("Scratch comes from the device's default memory pool: %s", error)
+        return self._own_pool
+
+    def _require_no_capture(self, handle: int, doing: str) -> None:
+        if self._runtime.streamIsCapturing(handle):
+            raise DeviceError(
+                f"The scratch of stream {handle:#x} cannot {doing} while the stream is captured into a CUDA graph: the memory "
+                "would be the graph's. Take it before the capture begins, and hold it for as long as the graph is used."
+            )

@@ -1,0 +1,374 @@
+"""Arrays that tell what is read and written: a subclass of CuPy's, and what follows its calls.
+
+A call gets plain arrays, so nothing changes inside of the library; what comes back becomes tracked again. The library is given
+as `ArrayLibrary`, so that all of this is tested with NumPy in CuPy's place as well.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gpustreamlab.analysis import Piece, Touch, region_of
+from gpustreamlab.backends._accesses import AccessSink
+
+
+class Memory(NamedTuple):
+    """What an array lies in."""
+
+    owner: Any
+    """An object that all arrays in this memory refer to, and no others."""
+    start: int
+    """Its first address."""
+    end: int
+    """The address behind its last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayLibrary:
+    """An array module, as far as tracking has to know it."""
+
+    module: Any
+    """The module."""
+    array_type: type
+    """Its arrays."""
+    memory_of: Callable[[Any], Memory]
+    """Tells what an array lies in."""
+    address_of: Callable[[Any], int]
+    """Tells the address of an array's first element."""
+    current_handle: Callable[[], int]
+    """Tells the handle of the stream that works now in this thread."""
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+OPERATORS = frozenset(
+    f"__{side}{name}__"
+    for name in _names("add sub mul truediv floordiv mod pow lshift rshift and or xor matmul divmod")
+    for side in ("", "r", "i")
+) | _names(
+    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __neg__ __pos__ __abs__ __invert__ __getitem__ __setitem__ __copy__ __deepcopy__"
+)
+"""Methods behind Python's operators that read or write arrays."""
+READS_BACK = _names(
+    "__bool__ __int__ __float__ __complex__ __index__ __format__ __repr__ __str__ __bytes__ __contains__ __reduce__ "
+    "__reduce_ex__ get item tolist tobytes tofile dump dumps asnumpy array_equal allclose array_repr array_str array2string "
+    "save savez"
+)
+"""Calls that give the host a value: it has waited for the stream then."""
+FINDS_SIZE = _names("nonzero flatnonzero argwhere unique compress extract")
+"""Calls that need a value on the host to know the size of their result: it has waited for the stream then."""
+WRITES_FIRST = _names(
+    "fill set put sort partition copyto fill_diagonal place putmask put_along_axis shuffle scatter_add scatter_max scatter_min "
+    "at __setitem__"
+)
+"""Calls that write their first array."""
+OVERWRITES_FIRST = _names("fill set put copyto place putmask put_along_axis __setitem__")
+"""Those of them that do not read it."""
+CHOOSES = _names("put place putmask put_along_axis fill_diagonal scatter_add scatter_max scatter_min at take take_along_axis")
+"""Calls that touch only some elements of their first array."""
+UNWRITTEN = _names("empty empty_like")
+"""Calls whose result is memory that nobody has written."""
+MAY_BE_VIEW = _names(
+    "reshape ravel transpose moveaxis rollaxis swapaxes squeeze expand_dims broadcast_to broadcast_arrays atleast_1d "
+    "atleast_2d atleast_3d split array_split hsplit vsplit dsplit flip fliplr flipud rot90 diagonal real imag view "
+    "ascontiguousarray asfortranarray require asarray asanyarray array astype nan_to_num reduced_view T mT __getitem__ "
+    "matrix_transpose permute_dims unstack flat sliding_window_view as_strided from_dlpack"
+)
+"""Calls whose result may lie in the memory of what they were given: they read nothing then."""
+METADATA = _names(
+    "shape ndim size result_type can_cast promote_types iscomplexobj isrealobj isscalar broadcast_shapes may_share_memory "
+    "shares_memory common_type issubdtype finfo iinfo min_scalar_type get_array_module get_default_memory_pool "
+    "get_default_pinned_memory_pool show_config is_available fuse vectorize toDlpack byte_bounds"
+)
+"""Functions that read no elements, or wrap functions of the user's; they are passed through."""
+PASSED_METHODS = _names("view toDlpack")
+VIEWS = ("T", "mT", "real", "imag")
+"""Properties whose values are arrays."""
+
+
+class Tracker:
+    """Follows the calls of one array library, and tells of them.
+
+    Parameters
+    ----------
+    library
+        The library.
+    sink
+        Takes the notes.
+    """
+
+    def __init__(self, library: ArrayLibrary, sink: AccessSink) -> None:
+        self.library = library
+        self.array_type: type = _make_array_type(self, library.array_type)
+        """The type of tracked arrays."""
+        self._sink: AccessSink | None = sink
+        self._known: dict[int, _Mark] = {}
+        # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
+        self._dead: deque[_Mark] = deque()
+
+    def stop(self) -> None:
+        """Tell of nothing any more; arrays go on working."""
+        self._sink = None
+
+    def call(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function with plain arrays; tell what it read and wrote; make what it returns tracked."""
+        sink = self._sink
+        originals: dict[int, Any] = {}
+        plain_args = [self._unwrap(value, originals) for value in args]
+        plain_kwargs = {key: self._unwrap(value, originals) for key, value in kwargs.items()}
+        if sink is None or name in METADATA:
+            return self._adopt(function(*plain_args, **plain_kwargs), originals)
+        use = _find_use(name, plain_args, plain_kwargs, self.library.array_type)
+        handle = self._handle_of(kwargs)
+        if name not in MAY_BE_VIEW:
+            self._tell(sink, handle, name, use.reads, use.writes, use.some)
+        result = function(*plain_args, **plain_kwargs)
+        adopted = self._adopt(result, originals)
+        given = {id(self.library.memory_of(array).owner) for array in use.all}
+        made = [array for array in find_arrays(result, self.library.array_type) if array.size]
+        made = [] if name in UNWRITTEN else [array for array in made if id(self.library.memory_of(array).owner) not in given]
+        if made:
+            self._tell(sink, handle, name, use.reads if name in MAY_BE_VIEW else (), made, use.some)
+        if name in FINDS_SIZE or (name in READS_BACK and use.all and kwargs.get("blocking", True)):
+            with sink.lock:
+                sink.host_wait_stream(handle)
+        return adopted
+
+    def find(self, array: object) -> Touch | None:
+        """Return which memory an array is; None if it is not tracked."""
+        if not isinstance(array, self.library.array_type) or self._sink is None:
+            return None
+        return self._touch(array, is_certain=True)
+
+    def track(self, array: Any) -> Any:
+        """Return an array of the library as a tracked one, in the same memory."""
+        if not isinstance(array, self.array_type):
+            array = self.library.array_type.view(array, self.array_type)  # type: ignore[attr-defined]
+        if array.size and self._sink is not None:
+            array.tracked_memory = self._know(array)
+        return array
+
+    def _unwrap(self, value: Any, originals: dict[int, Any]) -> Any:
+        if isinstance(value, self.array_type):
+            base = self.library.array_type
+            plain = base.view(value, base)  # type: ignore[attr-defined]
+            originals[id(plain)] = value, plain
+            return plain
+        if type(value) in {list, tuple}:
+            return type(value)(self._unwrap(item, originals) for item in value)
+        return value
+
+    def _adopt(self, result: Any, originals: Mapping[int, Any]) -> Any:
+        if isinstance(result, self.library.array_type):
+            known = originals.get(id(result))
+            return self.track(result) if known is None else known[0]
+        if isinstance(result, (list, tuple)):
+            items = [self._adopt(item, originals) for item in result]
+            return result._make(items) if hasattr(result, "_make") else type(result)(items)
+        return result
+
+    def _tell(
+        self, sink: AccessSink, handle: int, name: str, reads: Iterable[Any], writes: Iterable[Any], some: object
+    ) -> None:
+        with sink.lock:
+            self._settle(sink)
+            read = [self._touch(array, is_certain=array is not some) for array in reads]
+            written = [self._touch(array, is_certain=array is not some) for array in writes]
+            if any(read) or any(written):
+                sink.work(handle, name.strip("_"), [*filter(None, read)], [*filter(None, written)])
+        if sink.pending:
+            sink.finish()
+
+    def _touch(self, array: Any, *, is_certain: bool) -> Touch | None:
+        if not array.size:
+            return None
+        mark = self._known.get(id(self.library.memory_of(array).owner))
+        holder = None if mark is None else mark()
+        if holder is None:
+            return None
+        piece = holder.piece
+        address = self.library.address_of(array)
+        if is_certain and address == piece.start and array.nbytes == piece.end - address and array.flags.forc:
+            return piece, None
+        return piece, region_of(address, array.shape, array.strides, array.itemsize, is_certain=is_certain)
+
+    def _know(self, array: Any) -> _Holder:
+        """Return what stands for an array's memory, made on first sight."""
+        memory = self.library.memory_of(array)
+        sink = self._sink
+        assert sink is not None  # noqa: S101 - for the type checker
+        with sink.lock:
+            self._settle(sink)
+            mark = self._known.get(id(memory.owner))
+            holder = None if mark is None else mark()
+            if holder is None:
+                piece = sink.allocate(self.library.current_handle(), memory.start, memory.end, array.shape, array.dtype)
+                holder = _Holder(memory.owner, piece)
+                mark = self._known[id(memory.owner)] = _Mark(holder, self._dead.append)
+                mark.key, mark.piece = id(memory.owner), piece
+                piece.owner = mark
+            return holder
+
+    def _settle(self, sink: AccessSink) -> None:
+        """Take note of memory that no tracked array has any more."""
+        while self._dead:
+            mark = self._dead.popleft()
+            if self._known.get(mark.key) is mark:
+                del self._known[mark.key]
+            sink.free(mark.piece)
+
+    def _handle_of(self, kwargs: Mapping[str, Any]) -> int:
+        """Return where a call works: in the stream that it was given, or in the one that is selected."""
+        given = getattr(kwargs.get("stream"), "ptr", None)
+        handle = self.library.current_handle() if given is None else int(given)
+        return 0 if handle == 1 else handle  # CUDA's handle of the legacy default stream is the NULL stream's too
+
+
+class _Holder:
+    """Stands for memory, for as long as a tracked array is in it. The memory's own object may take no weak references."""
+
+    __slots__ = ("__weakref__", "memory", "piece")
+
+    def __init__(self, memory: object, piece: Piece) -> None:
+        self.memory = memory
+        self.piece = piece
+
+    @property
+    def data(self) -> _Holder:
+        """Show the memory where CuPy's arrays do, as ``data.mem``: for those who keep it."""
+        return self
+
+    @property
+    def mem(self) -> object:
+        """The memory."""
+        return self.memory
+
+
+class _Mark(weakref.ref["_Holder"]):
+    """Looks at a holder without keeping it."""
+
+    __slots__ = ("key", "piece")
+    key: int
+    piece: Piece
+
+
+class _Use(NamedTuple):
+    """The arrays of a call."""
+
+    all: list[Any]
+    reads: list[Any]
+    writes: list[Any]
+    some: object
+    """The array of which only some elements are touched."""
+
+
+def _find_use(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], array_type: type) -> _Use:
+    """Tell which arrays a call reads and writes, as far as its name and arguments say; its results come on top."""
+    given = list(find_arrays(args, array_type))
+    named = list(find_arrays([value for key, value in kwargs.items() if key != "out"], array_type))
+    writes = list(find_arrays(kwargs.get("out"), array_type))
+    reads = [*given, *named]
+    is_in_place = name in WRITES_FIRST or (name[:3] == "__i" and name in OPERATORS and name != "__invert__")
+    some: object = None
+    if is_in_place and given:
+        writes.append(given[0])
+        reads = reads[1:] if name in OVERWRITES_FIRST else reads
+    chooses = name in CHOOSES or (name in {"__getitem__", "__setitem__"} and not is_basic(args[1]))
+    if given and chooses:
+        some = given[0]
+    elif writes and kwargs.get("where", True) is not True:
+        some = writes[0]
+    if name == "__setitem__" and some is None and given:
+        writes = [given[0][args[1]]] if given[0].ndim else writes  # a view: just the elements that are set
+    return _Use([*reads, *writes, *given], reads, writes, some)
+
+
+def find_arrays(value: Any, array_type: type) -> Iterator[Any]:
+    """Find the arrays in arguments or results, in lists and tuples too."""
+    if isinstance(value, array_type):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from find_arrays(item, array_type)
+
+
+def is_basic(index: Any) -> bool:
+    """Tell whether an index gives a view.
+
+    Examples
+    --------
+    >>> is_basic((slice(None), 3, ...)), is_basic([1, 2])
+    (True, False)
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(
+        part is None or part is Ellipsis or (isinstance(part, (int, slice)) and not isinstance(part, bool)) for part in parts
+    )
+
+
+def _make_array_type(tracker: Tracker, base: Any) -> type:
+    """Make a subclass whose methods and operators go through the tracker."""
+    names = [
+        name
+        for name in dir(base)
+        if name in OPERATORS or name in READS_BACK or (name[0] != "_" and callable(getattr(base, name)))
+    ]
+    members: dict[str, Any] = {
+        name: _forward(tracker, base, name) for name in names if name not in PASSED_METHODS and hasattr(base, name)
+    }
+    members |= {name: _forward_view(tracker, base, name) for name in VIEWS if hasattr(base, name)}
+    members["__doc__"] = f"A {base.__module__}.{base.__qualname__} that tells what is read and written."
+    members["__module__"] = base.__module__
+    members["__hash__"] = None
+    members["tracked_memory"] = None
+
+    def finalize(self: Any, template: Any) -> None:
+        """Keep the memory's stand-in: a view that is made elsewhere is in it too."""
+        if template is not None and type(template) is type(self):
+            self.tracked_memory = template.tracked_memory
+
+    def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        def run(*plain: Any, **options: Any) -> Any:
+            return base.__array_ufunc__(base.view(self, base), ufunc, method, *plain, **options)
+
+        return tracker.call("at" if method == "at" else ufunc.__name__, run, inputs, kwargs)
+
+    def array_function(self: Any, function: Any, types: Iterable[type], args: Any, kwargs: Any) -> Any:
+        plain_types = tuple(base if issubclass(kind, base) else kind for kind in types)
+
+        def run(*plain: Any, **options: Any) -> Any:
+            return base.__array_function__(base.view(self, base), function, plain_types, plain, options)
+
+        return tracker.call(function.__name__, run, args, kwargs)
+
+    members |= {"__array_finalize__": finalize, "__array_ufunc__": array_ufunc, "__array_function__": array_function}
+    return type(base.__name__, (base,), members)
+
+
+def _forward(tracker: Tracker, base: Any, name: str) -> Callable[..., Any]:
+    plain = getattr(base, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return tracker.call(name, plain, (self, *args), kwargs)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = plain.__doc__
+    return method
+
+
+def _forward_view(tracker: Tracker, base: Any, name: str) -> property:
+    plain = getattr(base, name)
+
+    def look(self: Any) -> Any:
+        return tracker.call(name, plain.__get__, (self,), {})
+
+    def change(self: Any, value: Any) -> None:
+        tracker.call("set", plain.__set__, (self, value), {})
+
+    return property(look, change if name in {"real", "imag"} else None, doc=plain.__doc__)

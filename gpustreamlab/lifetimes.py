@@ -1,0 +1,588 @@
+"""What must outlive the call that used it: objects that work in flight needs, and what one lane at a time may use."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from weakref import WeakSet
+
+from gpustreamlab.backends import Backend, BackendStream
+from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, OptionError, SelectionError
+from gpustreamlab.ownership import Owner, find_owner
+
+__all__ = ["Guard", "GuardedUse", "Keeper", "KeptEvent", "KeptStream", "LaneSelection", "call_on"]
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CHECKED_OWNERS = 64
+"""How many owners a call looks at in passing; `Keeper.sweep` looks at all."""
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
+"""Arguments of a call that own no device memory."""
+
+
+class KeptEvent(Protocol):
+    """A recorded event, as a guard uses it."""
+
+    def query(self) -> bool:
+        """Tell whether the work in front of it has ended."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until that work has ended."""
+        ...
+
+    def close(self) -> None:
+        """Give it back to the pool."""
+        ...
+
+
+class KeptStream(Protocol):
+    """A stream of a session, as this module uses it."""
+
+    name: str
+    backend_stream: BackendStream
+    is_closed: bool
+
+    @property
+    def blame(self) -> AbstractContextManager[None]:
+        """Names the ranges where the device's context is lost."""
+        ...
+
+    def require_open(self) -> None:
+        """Raise if it is closed."""
+        ...
+
+    def record(self, event: Any = None) -> Any:
+        """Record an event behind the work enqueued so far."""
+        ...
+
+    def wait(self, other: Any) -> None:
+        """Make later work wait for an event or a stream."""
+        ...
+
+
+class LaneSelection(Protocol):
+    """What selects a lane for a ``with`` block."""
+
+    @property
+    def stream(self) -> Any:
+        """The lane."""
+        ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+class _Held(NamedTuple):
+    """Objects, and the event behind the last work that needs them."""
+
+    event: Any
+    objects: tuple[object, ...]
+
+
+class _Deferred:
+    """Memory that lanes use for as long as anybody refers to it, and a little longer."""
+
+    __slots__ = ("owner", "streams")
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.streams: set[KeptStream] = set()
+
+
+class Keeper:
+    """Keeps objects alive until the device is done with them. One for each session.
+
+    Nothing here waits for the device. Its lock is held around the lists alone; what is let go dies outside of it, since that
+    may run code of others.
+
+    Parameters
+    ----------
+    backend
+        The session's.
+    observing
+        Makes a context in which questions to the device disturb nobody: no virtual time, no capture of a CUDA graph.
+    """
+
+    def __init__(self, backend: Backend, observing: Callable[[], AbstractContextManager[None]]) -> None:
+        self._backend = backend
+        self._observing = observing
+        self._lock = threading.RLock()
+        self._queues: dict[BackendStream, deque[_Held]] = {}
+        self._deferred: dict[int, _Deferred] = {}
+        self._turns: deque[int] = deque()
+        self._guards: WeakSet[Guard] = WeakSet()
+        self.writers: Callable[[Any], tuple[KeptStream, ...] | None] = _untracked
+        """Tells which lanes wrote an array last; None for an array whose accesses nobody follows."""
+        self.find: Callable[[object], KeptStream | None] = _unknown
+        """Finds a lane by its name."""
+
+    @property
+    def held_count(self) -> int:
+        """Objects that are kept: those of work in flight, and the memory of arrays that crossed lanes and are still used."""
+        with self._lock:
+            in_flight = sum(len(held.objects) for queue in self._queues.values() for held in queue)
+            return in_flight + len(self._deferred)
+
+    def hold(self, stream: KeptStream, objects: tuple[object, ...]) -> None:
+        """Keep objects until what the stream holds now is done."""
+        if objects:
+            self._tidy(self._keep(stream, objects))
+
+    def use(self, stream: KeptStream, array: T, after: object = None) -> T:
+        """Order a stream behind those that wrote an array, and keep its memory until the stream is done with it."""
+        stream.require_open()
+        for producer in self._producers(stream, array, after):
+            if producer is not stream:
+                stream.wait(producer)
+        self.defer(stream, array)
+        return array
+
+    def defer(self, stream: KeptStream, array: object) -> None:
+        """Keep an array's memory until nobody else refers to it, and then until what the stream holds then is done."""
+        owner = find_owner(array)
+        with self._lock:
+            known = self._deferred.get(owner.key)
+            if known is None:
+                known = self._deferred[owner.key] = _Deferred(owner)
+                self._turns.append(owner.key)
+            known.streams.add(stream)
+        self._tidy(stream.backend_stream)
+
+    def sweep(self) -> None:
+        """Let go of what the device is done with. Never waits, never raises for a device that has failed."""
+        if self._queues:
+            self._let_go(self._take_done(tuple(self._queues)))
+        if self._deferred:
+            self._let_go(self._take_done(self._retire(len(self._turns))))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let go of what is done behind a wait for the device; what is not used any more is noted in front of it."""
+        self.sweep()
+        yield
+        self.sweep()
+
+    def settle(self, stream: KeptStream, backend_stream: BackendStream, *, is_last: bool) -> None:
+        """Let go of what a stream held in a place where its work was waited for; called before it is destroyed there.
+
+        Parameters
+        ----------
+        is_last
+            Whether the stream has no other place: then it uses no memory any more.
+        """
+        unused: list[_Deferred] = []
+        with self._lock:
+            done = list(self._queues.pop(backend_stream, ()))
+            for key, known in list(self._deferred.items()) if is_last else ():
+                known.streams.discard(stream)
+                if not known.streams:
+                    unused.append(self._deferred.pop(key))
+        self._let_go(done)
+
+    def add_guard(self, guard: Guard) -> None:
+        """Let a guard give its event back when the session closes."""
+        self._guards.add(guard)
+
+    def close(self) -> None:
+        """Let go of everything; called when the work of all streams was waited for. Idempotent."""
+        with self._lock:
+            done = [held for queue in self._queues.values() for held in queue]
+            unused = list(self._deferred.values())
+            self._queues.clear()
+            self._deferred.clear()
+            self._turns.clear()
+        self._let_go(done)
+        unused.clear()
+        for guard in tuple(self._guards):
+            guard.abandon()
+
+    def leave_to_parent(self) -> None:
+        """Touch nothing any more that is of the process that this one was forked from."""
+        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+
+    def _producers(self, stream: KeptStream, array: object, after: object) -> tuple[Any, ...]:
+        if after is not None:
+            return (self.find(after) if isinstance(after, str) else after,)
+        known = self.writers(array)
+        if known is None:
+            raise OptionError(
+                f"Which lane wrote this {type(array).__name__} is not known, so stream {stream.name!r} cannot wait for it. "
+                f"Name it: lab.stream({stream.name!r}).use(array, after='name of its lane'), or give after= an event."
+            )
+        return known
+
+    def _tidy(self, place: BackendStream) -> None:
+        """Let go in passing: of what is done in one place, and where memory was found that nobody uses any more."""
+        places = self._retire(CHECKED_OWNERS) if self._deferred else set()
+        places.add(place)
+        # The event that was recorded last is not asked for.
+        worth = [one for one in places if len(self._queues.get(one, ())) > 1]
+        if worth:
+            self._let_go(self._take_done(worth))
+
+    def _take_done(self, places: Iterable[BackendStream]) -> list[_Held]:
+        """Take from the lists what is done: in each place, events happen in the order of their recording."""
+        done: list[_Held] = []
+        with self._observing(), self._lock:
+            for place in places:
+                queue = self._queues.get(place)
+                while queue and self._is_done(queue[0].event):
+                    done.append(queue.popleft())
+                if queue is not None and not queue:
+                    del self._queues[place]
+        return done
+
+    def _is_done(self, event: Any) -> bool:
+        try:
+            return self._backend.is_event_done(event)
+        except GPUStreamLabError as error:
+            # A device that has failed is told of where the user asks it; closing lets go of everything.
+            _log.debug("Whether held objects can be let go is not known: %s", error)
+            return False
+
+    def _let_go(self, done: list[_Held]) -> None:
+        if done:
+            self._backend.release_events(held.event for held in done)
+            done.clear()
+
+    def _keep(self, stream: KeptStream, objects: tuple[object, ...]) -> BackendStream:
+        """Record an event, and keep objects until it has happened; return where."""
+        place = stream.backend_stream  # read once: another thread may move the stream
+        event = self._backend.acquire_event()
+        with stream.blame:
+            place.record(event)
+        with self._lock:
+            self._queues.setdefault(place, deque()).append(_Held(event, objects))
+        return place
+
+    def _retire(self, count: int) -> set[BackendStream]:
+        """Hold for a last time what nobody refers to any more, of the next so many owners; return where."""
+        with self._lock:
+            alone = self._take_alone(min(count, len(self._turns)))
+            by_stream: dict[KeptStream, list[_Deferred]] = {}
+            for known in alone:
+                for stream in known.streams:
+                    by_stream.setdefault(stream, []).append(known)
+        later: set[int] = set()
+        for stream, owners in by_stream.items():
+            if not self._keep_last(stream, owners):
+                later.update(known.owner.key for known in owners)
+        with self._lock:
+            self._turns.extend(later)
+            for known in alone:
+                if known.owner.key not in later:
+                    self._deferred.pop(known.owner.key, None)
+        return {stream.backend_stream for stream in by_stream}
+
+    def _take_alone(self, count: int) -> list[_Deferred]:
+        """Return those of the next so many owners to which nobody refers; they have no turn any more."""
+        alone: list[_Deferred] = []
+        for _ in range(count):
+            key = self._turns.popleft()
+            known = self._deferred.get(key)
+            if known is None:
+                continue
+            if known.owner.is_alone():
+                alone.append(known)
+            else:
+                self._turns.append(key)
+        return alone
+
+    def _keep_last(self, stream: KeptStream, owners: list[_Deferred]) -> bool:
+        """Tell whether owners are kept for what the stream holds; if not, they wait for its close, or for another try."""
+        if stream.is_closed:  # who closes it may still wait for its work, and calls `settle` then
+            return False
+        try:
+            self._keep(stream, tuple(known.owner for known in owners))
+        except GPUStreamLabError as error:
+            _log.debug("The memory of %d arrays is kept for now: %s", len(owners), error)
+            return False
+        return True
+
+
+class Guard:
+    """Lets one lane at a time use what two cannot: an execution context, a workspace. Made by `Session.guard`.
+
+    A use on another lane than the last one waits for that on the device; the host does not wait. A use by another thread waits
+    until this thread's ``with`` block has ended, that is until its work is enqueued. The thing itself is never destroyed here:
+    it is kept until its last work is done, also where the guard is forgotten.
+
+    Parameters
+    ----------
+    keeper
+        The session's.
+    select
+        Makes a selection of a lane, given the lane and the label of its range.
+    resource
+        What is guarded.
+    name
+        What it is called in messages and, where no label is given, on the timeline.
+
+    Examples
+    --------
+    >>> from gpustreamlab import Session
+    >>> with Session("sim") as lab:
+    ...     lanes = lab.stream("a"), lab.stream("b")
+    ...     workspace = lab.xp.zeros(8)
+    ...     guard = lab.guard(workspace, "workspace")
+    ...     with guard.on("a"):
+    ...         workspace += 1
+    ...     with guard.on("b"):  # waits for "a", on the device
+    ...         workspace *= 2
+    ...     guard.close()
+    ...     workspace.tolist()[0]
+    2.0
+    """
+
+    def __init__(self, keeper: Keeper, select: Callable[[Any, str | None], LaneSelection], resource: object, name: str) -> None:
+        self.name = name
+        """What it is called."""
+        self._keeper = keeper
+        self._select = select
+        self._resource = resource
+        self._turn = _Turn()
+        self._lanes: list[KeptStream] = []  # on which it is used now, innermost last
+        self._last: KeptStream | None = None
+        self._done: KeptEvent | None = None  # behind the last use
+        self._is_closed = False
+        keeper.add_guard(self)
+
+    def __repr__(self) -> str:
+        if self._is_closed:
+            return f"<Guard {self.name!r} closed>"
+        last = self._last
+        return f"<Guard {self.name!r}, {'not used yet' if last is None else f'last used on {last.name!r}'}>"
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def resource(self) -> object:
+        """What is guarded; None once it was let go."""
+        return self._resource
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `close` was called."""
+        return self._is_closed
+
+    def on(self, stream: object, label: str | None = None) -> GuardedUse:
+        """Return a use on a lane, for a ``with`` block; it selects the lane and gives it.
+
+        Parameters
+        ----------
+        stream
+            A lane, its name, or any object with ``__cuda_stream__``.
+        label
+            Name of the range; the guard's name if None.
+
+        Raises
+        ------
+        GuardClosedError
+            If the guard is closed.
+        """
+        self._require_open()
+        return GuardedUse(self, self._select(stream, label or self.name or None))
+
+    def query(self) -> bool:
+        """Tell whether the work of the last use has ended; True if there was none."""
+        return self._done is None or self._done.query()
+
+    def close(self) -> None:
+        """Wait for the work of the last use, and let go of what is guarded. Closing twice is silent.
+
+        Raises
+        ------
+        SelectionError
+            If this thread uses it just now.
+        """
+        if self._turn.is_mine:
+            raise SelectionError(f"Guard {self.name!r} cannot close inside `with guard.on(...)`. Leave the block first.")
+        self._turn.take()  # another thread may be in the middle of enqueuing
+        self._is_closed = True
+        self._turn.give()
+        if self._done is not None:
+            self._done.synchronize()
+        self.abandon()
+        self._keeper.sweep()
+
+    def abandon(self) -> None:
+        """Let go without waiting: the work of all streams was waited for. Idempotent."""
+        self._is_closed = True
+        done, self._done = self._done, None
+        self._resource = self._last = None
+        if done is not None:
+            done.close()
+
+    def begin(self, lane: KeptStream) -> None:
+        """Make a lane wait for the last use, or for what a block around this one has enqueued so far."""
+        if self._lanes:
+            self._note_use(self._lanes[-1])
+        if self._done is not None and self._last is not lane:
+            lane.wait(self._done)
+        self._lanes.append(lane)
+
+    def end(self, lane: KeptStream) -> None:
+        """Record an event behind what the lane holds; a block around this one on another lane goes on behind it."""
+        self.leave(lane)
+        if lane.is_closed or self._is_closed:
+            return  # closing a lane, or the session, waits for its work
+        self._keeper.hold(lane, (self._resource,))
+        self._note_use(lane)
+        if self._lanes and self._lanes[-1] is not lane:
+            self._lanes[-1].wait(self._done)
+
+    def leave(self, lane: KeptStream) -> None:
+        """Forget that a block uses it on a lane."""
+        if self._lanes and self._lanes[-1] is lane:
+            self._lanes.pop()
+        elif lane in self._lanes:  # left in another order than entered
+            self._lanes.remove(lane)
+
+    def take(self) -> None:
+        """Wait until no other thread is inside a use."""
+        self._turn.take()
+        if self._is_closed:
+            self._turn.give()
+            self._require_open()
+
+    def give(self) -> None:
+        """Let the next thread in."""
+        self._turn.give()
+
+    def _note_use(self, lane: KeptStream) -> None:
+        self._done = lane.record(self._done)
+        self._last = lane
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise GuardClosedError(
+                f"Guard {self.name!r} is closed. Make another with lab.guard(resource, {self.name!r}) on an open session."
+            )
+
+
+class GuardedUse:
+    """One use of what a `Guard` guards: a ``with`` block."""
+
+    __slots__ = ("_guard", "_lane", "_selection")
+
+    def __init__(self, guard: Guard, selection: LaneSelection) -> None:
+        self._guard = guard
+        self._selection = selection
+        self._lane: KeptStream = selection.stream
+
+    def __enter__(self) -> Any:
+        guard, lane = self._guard, self._lane
+        guard.take()
+        try:
+            guard.begin(lane)  # before the range, which then holds no waiting
+            try:
+                return self._selection.__enter__()
+            except BaseException:
+                guard.leave(lane)
+                raise
+        except BaseException:
+            guard.give()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._end(error)
+        finally:
+            try:
+                self._selection.__exit__(kind, error, trace)
+            finally:
+                self._guard.give()
+
+    def _end(self, error: BaseException | None) -> None:
+        try:
+            self._guard.end(self._lane)
+        except GPUStreamLabError as failure:
+            if error is None:
+                raise
+            error.add_note(f"The end of this use of {self._guard!r} could not be recorded: {failure}")
+
+
+class _Turn:
+    """A lock that its thread may take again, and that any thread may give back: a block may end in another one."""
+
+    __slots__ = ("_depth", "_lock", "_owner")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._depth = 0
+
+    @property
+    def is_mine(self) -> bool:
+        """True if this thread has it."""
+        return self._owner == threading.get_ident()
+
+    def take(self) -> None:
+        """Wait until no other thread has it."""
+        if not self.is_mine:
+            self._lock.acquire()
+            self._owner = threading.get_ident()
+        self._depth += 1
+
+    def give(self) -> None:
+        """Give it back as often as it was taken."""
+        self._depth -= 1
+        if not self._depth:
+            self._owner = 0
+            self._lock.release()
+
+
+def call_on(
+    keeper: Keeper,
+    selection: LaneSelection,
+    call: Callable[..., T],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    *,
+    hold: Iterable[object],
+) -> T:
+    """Call a function with a lane, selected; keep what it was given and returned until its work is done."""
+    held = [*args, *kwargs.values(), *hold]
+    with selection as lane:
+        try:
+            result = call(lane, *args, **kwargs)
+            held.append(result)
+        except BaseException as error:
+            _hold_after_error(keeper, lane, held, error)
+            raise
+        keeper.hold(lane, _worth_keeping(held))
+    return result
+
+
+def _hold_after_error(keeper: Keeper, lane: KeptStream, held: list[object], error: BaseException) -> None:
+    """Keep the arguments of a call that has failed: it may have enqueued work before."""
+    try:
+        if not lane.is_closed:
+            keeper.hold(lane, _worth_keeping(held))
+    except GPUStreamLabError as failure:
+        error.add_note(f"What the call was given is not held until its work is done: {failure}")
+
+
+def _worth_keeping(objects: Iterable[object]) -> tuple[object, ...]:
+    return tuple(one for one in objects if not isinstance(one, _PLAIN))
+
+
+def _untracked(array: object) -> None:
+    """Know of no array."""
+
+
+def _unknown(name: object) -> None:
+    """Know of no lane."""

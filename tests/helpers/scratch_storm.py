@@ -1,0 +1,57 @@
+"""Interrupt the taking and giving back of scratch by real signals at random instants, and print what is wrong, or ok."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+
+from gpustreamlab import Session
+from gpustreamlab.backends.sim import SimBackend
+
+
+def use(lane, wrong):
+    with lane.scratch(1024) as one, lane.scratch(2048) as two:
+        if one.ptr == two.ptr:
+            wrong.append("one block for two")
+    lane.scratch(4096)
+
+
+def look(lane, wrong):
+    """Nobody holds anything now."""
+    used_bytes = lane.scratch_statistics.used_bytes
+    lane.trim_scratch()
+    reserved_bytes = lane.scratch_statistics.reserved_bytes
+    if used_bytes or reserved_bytes:
+        wrong.append(f"{used_bytes} bytes in use by nobody, {reserved_bytes} that cannot be freed")
+
+
+def main(interrupt_count):
+    rng = random.Random(7)
+    armed, wrong = [], []
+
+    def interrupt(number, frame):
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    with Session(SimBackend()) as lab:
+        lane = lab.stream("a")
+        for turn in range(interrupt_count):
+            try:
+                armed.append(True)
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(5e-6, 300e-6))
+                while armed:
+                    use(lane, wrong)
+            except KeyboardInterrupt:
+                pass
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            armed.clear()
+            if not turn % 100:
+                look(lane, wrong)
+    print("; ".join(wrong) or "ok")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

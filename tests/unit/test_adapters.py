@@ -1,0 +1,559 @@
+"""Libraries follow the selected lane: who is taken, in which order, and what happens when one fails."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+import warnings
+
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.adapters import _registry, _sources
+from gpustreamlab.adapters._registry import Registry
+from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError, NotSimulatedError, OptionError
+from gpustreamlab.typing import AdapterState
+from tests.helpers.lending_backend import LendingBackend, StandIn, make_torch
+
+NULL = (0, 0, 1)
+
+
+class Library:
+    """A library with a current stream for each thread, and its adapter."""
+
+    def __init__(self, name, log):
+        self.name, self.log, self.local = name, log, threading.local()
+        self.fails = set()
+        self.closed_count = 0
+
+    @property
+    def current(self):
+        return getattr(self.local, "current", 0)
+
+    def select(self, stream):
+        self.log.append((self.name, "select", stream.handle))
+        if "select" in self.fails:
+            raise ValueError("no such stream")
+        assert stream.__cuda_stream__() == (0, stream.handle)
+        before, self.local.current = self.current, stream.handle
+        return before
+
+    def restore(self, token):
+        self.log.append((self.name, "restore", token))
+        if "restore" in self.fails:
+            raise OSError("lost")
+        self.local.current = token
+
+    def close(self):
+        self.closed_count += 1
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """A registry of its own, and a function that makes a library loaded."""
+    monkeypatch.setattr(_registry, "registry", Registry())
+
+    def load(name, module):
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    for name in ("torch", "numba.cuda"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return load
+
+
+@pytest.fixture
+def lab(fresh):
+    with Session(LendingBackend()) as session:
+        session.stream("a")
+        session.stream("b")
+        yield session
+
+
+@pytest.fixture
+def libraries(fresh, monkeypatch):
+    """Return a function that loads libraries with adapters of other packages; it gives them and the log of all calls."""
+    log, found = [], {}
+
+    def add(*names):
+        for name in names:
+            library = Library(name, log)
+            module = fresh(name, StandIn(name, __version__="1.2", library=library))
+            found[name] = module
+        return [found[name].library for name in names]
+
+    def make(module, ordinal):
+        log.append((module.__name__, "make", ordinal))
+        return module.library
+
+    known = _sources.find_sources()
+    for name in ("one", "two", "three"):
+        known[name] = [_sources.Source(f"the adapter of {name}", lambda: make)]
+    monkeypatch.setattr(_registry, "find_sources", lambda: known)
+    return types.SimpleNamespace(add=add, log=log)
+
+
+def handles(lab):
+    return [lab.stream(name).handle for name in ("a", "b")]
+
+
+def test_torch_follows_through_nested_selections_and_gets_its_own_back(fresh, lab):
+    torch, state = make_torch()
+    fresh("torch", torch)
+    a, b = handles(lab)
+    torch.cuda.set_stream(torch.cuda.ExternalStream(99, device=0))
+    with lab.on("a"):
+        assert state.current == (a, 0, 1)
+        with lab.select("b"), lab.range("step"):
+            assert state.current == (b, 0, 1)
+        assert state.current == (a, 0, 1)
+    assert state.current == (99, 0, 1)
+    assert lab.current is None
+
+
+def test_torch_is_started_by_the_first_selection_only(fresh, lab):
+    torch, state = make_torch()
+    fresh("torch", torch)
+    assert lab.adapters["torch"].state == AdapterState.FOLLOWS
+    assert state.calls == []
+    for _ in range(2):
+        with lab.select("a"):
+            pass
+    assert state.calls.count("init") == 1
+
+
+def test_torch_without_the_private_calls_follows_by_the_public_ones(fresh, lab):
+    torch, state = make_torch(private=False)
+    fresh("torch", torch)
+    state.local.current = (55, 0, 1)
+    with lab.on("a"):
+        assert state.current == (lab.stream("a").handle, 0, 1)
+    assert state.calls[1:] == [("set_public", lab.stream("a").handle), ("set_public", 55)]
+
+
+def test_a_build_of_torch_for_the_cpu_is_left_alone_without_a_warning(fresh, lab):
+    torch, state = make_torch(cuda_version=None)
+    fresh("torch", torch)
+    with lab.on("a"):
+        pass
+    assert state.calls == []
+    told = lab.adapters["torch"]
+    assert told.state == AdapterState.CANNOT_FOLLOW
+    assert "no CUDA" in told.reason
+
+
+def test_torch_whose_cuda_does_not_start_is_told_in_the_table(fresh, lab):
+    torch, _ = make_torch()
+
+    def init():
+        raise RuntimeError("The NVIDIA driver on your system is too old")
+
+    torch.cuda.init = init
+    fresh("torch", torch)
+    with lab.on("a"):
+        pass
+    assert "too old" in lab.adapters["torch"].reason
+
+
+def test_a_torch_that_lacks_everything_is_told_with_what_is_missing(fresh, lab):
+    torch, _ = make_torch(private=False)
+    del torch.cuda.set_stream
+    fresh("torch", torch)
+    with pytest.warns(AdapterWarning, match=r"torch 2.11.0 cannot follow .*no set_stream.*strays"), lab.on("a"):
+        pass
+    with lab.on("a"):  # told once
+        pass
+    assert lab.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
+
+
+def test_a_session_on_the_simulated_device_touches_no_library(fresh):
+    torch, state = make_torch()
+    fresh("torch", torch)
+    with Session("sim") as lab:
+        lab.stream("a")
+        with lab.on("a"), lab.select("a"):
+            pass
+        assert state.calls == []
+        assert lab.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
+        assert "simulated" in lab.adapters["torch"].reason
+        for library in ("cupy", "torch", "numba", "core"):
+            with pytest.raises(NotSimulatedError, match="simulated device"):
+                getattr(lab.stream("a"), library)
+
+
+def test_a_library_that_is_being_imported_is_taken_when_it_is_there(fresh, lab):
+    torch, state = make_torch()
+    torch.__spec__._initializing = True
+    fresh("torch", torch)
+    with lab.on("a"):
+        assert state.current == NULL
+    assert lab.adapters["torch"].state == AdapterState.NOT_LOADED
+    torch.__spec__._initializing = False
+    with lab.on("a"):
+        assert state.current[0] == lab.stream("a").handle
+    assert state.current == NULL
+
+
+def test_a_library_imported_inside_a_selection_follows_from_the_next_one(fresh, lab):
+    torch, state = make_torch()
+    _, b = handles(lab)
+    with lab.on("a"):
+        fresh("torch", torch)
+        assert state.current == NULL
+        with lab.on("b"):
+            assert state.current == (b, 0, 1)
+        assert state.current == NULL
+    assert state.current == NULL
+    assert state.calls == ["init", ("set", b), ("set", 0)]
+
+
+def test_a_library_taken_inside_is_put_back_when_the_outer_selection_is_left_first(fresh, lab):
+    torch, state = make_torch()
+    outer, inner = lab.on("a"), lab.on("b")
+    outer.__enter__()
+    fresh("torch", torch)
+    inner.__enter__()
+    with pytest.raises(Exception, match="before one that was entered after it"):
+        outer.__exit__(None, None, None)
+    assert state.current == NULL
+    assert lab.backend.selected_stream is lab.backend.null_stream
+    inner.__exit__(None, None, None)
+
+
+def test_libraries_are_selected_in_one_order_and_put_back_in_the_other(libraries, lab):
+    libraries.add("one", "two")
+    a, b = handles(lab)
+    with lab.on("a"), lab.select("b"):
+        pass
+    calls = [entry for entry in libraries.log if entry[1] != "make"]
+    assert calls == [
+        *(("one", "select", a), ("two", "select", a), ("one", "select", b), ("two", "select", b)),
+        *(("two", "restore", a), ("one", "restore", a), ("two", "restore", 0), ("one", "restore", 0)),
+    ]
+
+
+def test_an_exception_in_the_block_passes_through_and_puts_back(libraries, lab):
+    (one,) = libraries.add("one")
+    with pytest.raises(ZeroDivisionError), lab.on("a"):
+        raise ZeroDivisionError
+    assert one.current == 0
+
+
+def test_an_adapter_that_fails_to_select_is_switched_off_with_one_warning(libraries, lab):
+    one, two = libraries.add("one", "two")
+    with lab.on("a"):
+        one.fails.add("select")
+        with pytest.warns(AdapterWarning) as told, lab.on("b"):
+            assert (one.current, two.current) == (lab.stream("a").handle, lab.stream("b").handle)
+        with lab.on("b"):
+            assert two.current == lab.stream("b").handle
+    assert (one.current, two.current) == (0, 0), "what it had selected before it failed is put back"
+    assert [str(item.message) for item in told] == [
+        "one 1.2 does not follow the selected lane any more: its adapter failed to select a stream: ValueError: no such stream."
+        " From now on its work leaves the lane; lab.strays() finds it. Restart the process to try again."
+    ]
+    assert told[0].filename == __file__
+    assert lab.adapters["one"].state == AdapterState.SWITCHED_OFF
+    assert lab.adapters["two"].state == AdapterState.FOLLOWS
+
+
+def test_an_adapter_that_fails_to_restore_does_not_stop_the_others(libraries, lab):
+    one, two, three = libraries.add("one", "two", "three")
+    two.fails.add("restore")
+    with pytest.warns(AdapterWarning, match="two 1.2 .* failed to restore a stream: OSError: lost") as told:
+        with lab.on("a"), lab.on("b"):
+            pass
+    assert len(told) == 1
+    assert (one.current, three.current) == (0, 0)
+    assert lab.backend.selected_stream is lab.backend.null_stream
+    with lab.on("a"):
+        assert (one.current, three.current) == (lab.stream("a").handle,) * 2
+
+
+def test_one_that_failed_is_off_for_every_session_and_those_to_come(libraries, lab):
+    (one,) = libraries.add("one")
+    with Session(LendingBackend()) as other:
+        other.stream("c")
+        with other.on("c"):
+            assert one.current == other.stream("c").handle
+        one.fails.add("select")
+        with pytest.warns(AdapterWarning), lab.on("a"):
+            pass
+        one.fails.clear()
+        del libraries.log[:]
+        with other.on("c"):
+            assert one.current == 0
+        assert libraries.log == []
+    with Session(LendingBackend()) as later:
+        assert later.adapters["one"].state == AdapterState.SWITCHED_OFF
+
+
+def test_a_failure_that_warnings_make_an_error_leaves_nothing_selected(libraries, lab):
+    one, two = libraries.add("one", "two")
+    two.fails.add("select")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(AdapterWarning):
+            with lab.on("a"):
+                raise AssertionError("the block does not run")
+    assert (one.current, two.current) == (0, 0)
+    assert (lab.current, lab.backend.selected_stream) == (None, lab.backend.null_stream)
+    with lab.on("a"):
+        assert one.current == lab.stream("a").handle
+
+
+@pytest.mark.parametrize("filters", ["default", "error"])
+def test_a_factory_that_raises_is_told_once(libraries, lab, filters):
+    libraries.add("one")
+    sys.modules["one"].__dict__.pop("library")
+    libraries.add("two")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always" if filters == "default" else "error")
+        for _ in range(3):
+            try:
+                with lab.on("a"):
+                    assert sys.modules["two"].library.current == lab.stream("a").handle
+            except AdapterWarning as error:
+                told.append(error)
+    assert len(told) == 1
+    assert "has no attribute 'library'" in lab.adapters["one"].reason
+
+
+def test_an_adapter_without_the_two_methods_is_no_adapter(libraries, lab):
+    libraries.add("one")
+    sys.modules["one"].library = object()
+    with pytest.warns(AdapterWarning, match="has no attribute 'select'"), lab.on("a"):
+        pass
+
+
+def test_a_reason_of_ones_own_stands_in_the_table(libraries, lab, monkeypatch):
+    def make(module, ordinal):
+        raise AdapterError("it is version 1.2, and needs 2.0")
+
+    monkeypatch.setitem(_registry.registry.sources, "one", [_sources.Source("the adapter", lambda: make)])
+    libraries.add("one")
+    with pytest.warns(AdapterWarning, match="one 1.2 cannot follow the selected lane: it is version 1.2, and needs 2.0"):
+        with lab.on("a"):
+            pass
+    assert lab.adapters["one"].reason == "it is version 1.2, and needs 2.0"
+
+
+def test_adapters_are_made_once_and_closed_with_the_last_session(libraries):
+    (one,) = libraries.add("one")
+    first, second = Session(LendingBackend()), Session(LendingBackend())
+    for session in (first, second):
+        session.stream("a")
+        with session.on("a"):
+            pass
+    first.close()
+    assert (one.closed_count, [entry[1] for entry in libraries.log].count("make")) == (0, 1)
+    second.close()
+    assert one.closed_count == 1
+    with Session(LendingBackend()) as third:
+        third.stream("a")
+        with third.on("a"):
+            assert one.current == third.stream("a").handle
+    assert one.closed_count == 2
+
+
+def test_an_adapter_that_fails_to_close_does_not_stop_the_session(libraries):
+    one, two = libraries.add("one", "two")
+    one.close = lambda: {}["nothing"]
+    with Session(LendingBackend()) as lab:
+        lab.stream("a")
+        with lab.on("a"):
+            pass
+    assert lab.is_closed
+    assert two.closed_count == 1
+
+
+def test_a_lane_that_moved_is_followed_to_its_new_handle(fresh, lab):
+    torch, state = make_torch()
+    fresh("torch", torch)
+    stream = lab.stream("a")
+    before = stream.handle
+    with lab.on("a"):
+        assert state.current[0] == before
+    lab.partition(p=32, rest="rest")
+    lab.stream("a", partition="p")
+    assert stream.handle != before
+    with lab.on("a"):
+        assert state.current[0] == stream.handle
+    assert state.current == NULL
+
+
+def test_sixteen_threads_each_follow_their_own_lane(fresh, lab):
+    torch, state = make_torch()
+    fresh("torch", torch)
+    wrong, barrier = [], threading.Barrier(16)
+
+    def work(number):
+        stream, other = lab.stream(f"t{number}"), lab.stream(f"u{number}")
+        barrier.wait()
+        for _ in range(50):
+            with lab.on(stream):
+                with lab.select(other):
+                    wrong.append(state.current[0] != other.handle)
+                wrong.append(state.current[0] != stream.handle)
+            wrong.append(state.current != NULL)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wrong) == 16 * 150
+    assert not any(wrong)
+    assert state.calls.count("init") == 1
+
+
+def test_a_factory_that_selects_a_lane_itself_is_not_asked_again_meanwhile(libraries, lab, monkeypatch):
+    (one,) = libraries.add("one")
+
+    def make(module, ordinal):
+        with lab.on("b"):
+            return one
+
+    monkeypatch.setitem(_registry.registry.sources, "one", [_sources.Source("the adapter", lambda: make)])
+    with lab.on("a"):
+        assert one.current == lab.stream("a").handle
+    assert one.current == 0
+
+
+# Entry points
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch, fresh):
+    """Return a function that installs a package with entry points of the group."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(name, entries, code=""):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[gpustreamlab.adapters]\n" + "\n".join(entries))
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return install
+
+
+CODE = """
+class Adapter:
+    selected = []
+    def select(self, stream): self.selected.append(stream.handle)
+    def restore(self, token): self.selected.append(token)
+
+def make(module, ordinal): return Adapter()
+"""
+
+
+def test_an_entry_point_is_loaded_only_when_its_library_is(package, fresh, lab):
+    package("adapter_of_mylib", ["mylib = adapter_of_mylib:make"], CODE)
+    with lab.on("a"):
+        assert "adapter_of_mylib" not in sys.modules
+    assert lab.adapters["mylib"].state == AdapterState.NOT_LOADED
+    assert "adapter_of_mylib" not in sys.modules
+    fresh("mylib", StandIn("mylib", __version__="0.1"))
+    with lab.on("a"):
+        pass
+    assert sys.modules["adapter_of_mylib"].Adapter.selected == [lab.stream("a").handle, None]
+    assert str(lab.adapters["mylib"]) == "mylib 0.1: follows, by an adapter of another package"
+
+
+def test_an_entry_point_that_fails_to_load_is_named_once(package, fresh, lab):
+    package("broken_adapter", ["mylib = broken_adapter:make"], "import nothing_of_this_name")
+    fresh("mylib", StandIn("mylib"))
+    with pytest.warns(AdapterWarning, match="'broken_adapter:make' of broken_adapter .*No module named 'nothing_of") as told:
+        for _ in range(2):
+            with lab.on("a"):
+                pass
+    assert len(told) == 1
+
+
+def test_an_entry_point_goes_before_the_adapter_that_ships(package, fresh, lab):
+    package("other_torch", ["torch = other_torch:make"], CODE)
+    torch, state = make_torch()
+    fresh("torch", torch)
+    with lab.on("a"):
+        pass
+    assert sys.modules["other_torch"].Adapter.selected == [lab.stream("a").handle, None]
+    assert state.calls == []
+
+
+def test_where_an_entry_point_fails_the_adapter_that_ships_is_used_and_that_is_told(package, fresh, lab):
+    package("other_torch", ["torch = other_torch:not_there"], CODE)
+    torch, state = make_torch()
+    fresh("torch", torch)
+    with pytest.warns(AdapterWarning, match="torch 2.11.0 follows the selected lane by the adapter of gpu"), lab.on("a"):
+        assert state.current[0] == lab.stream("a").handle
+
+
+def test_two_adapters_for_one_library_are_told_and_one_is_used(package, fresh, lab):
+    package("adapter_x", ["mylib = adapter_x:make"], CODE)
+    package("adapter_y", ["mylib = adapter_y:make"], CODE)
+    fresh("mylib", StandIn("mylib"))
+    with pytest.warns(AdapterWarning, match="2 adapters.*'adapter_x:make' of adapter_x is used"), lab.on("a"):
+        pass
+    assert sys.modules["adapter_x"].Adapter.selected
+    assert "adapter_y" not in sys.modules
+
+
+# The table, and the stream as others have it
+
+
+def test_the_table_is_text_and_html_and_imports_nothing(fresh, lab):
+    fresh("onnxruntime", StandIn("onnxruntime", __version__="1.23"))
+    before = set(sys.modules)
+    table = lab.adapters
+    text, page = str(table), table._repr_html_()
+    assert {item.name for item in table} >= {"cupy", "torch", "numba-cuda", "triton", "cuda.core", "jax", "onnxruntime"}
+    assert "user_compute_stream" in text
+    assert page.startswith("<table>")
+    assert page.count("<tr>") == len(table.items) + 1
+    assert not {"torch", "cupy", "jax", "numba"} & (set(sys.modules) - before)
+
+
+def test_an_unknown_library_is_answered_with_the_nearest(lab):
+    with pytest.raises(OptionError, match="Did you mean 'torch'"):
+        lab.adapters["torhc"]
+
+
+@pytest.mark.parametrize(
+    ("torch_state", "wanted"), [("none", AdapterState.CANNOT_FOLLOW), ("there", AdapterState.THROUGH_TORCH)]
+)
+def test_triton_follows_through_torch(fresh, lab, torch_state, wanted):
+    fresh("triton", StandIn("triton", __version__="3.6"))
+    if torch_state == "there":
+        fresh("torch", make_torch()[0])
+    assert lab.adapters["triton"].state == wanted
+
+
+def test_jax_is_said_not_to_follow(fresh, lab):
+    fresh("jax", StandIn("jax", __version__="<0.9>"))
+    assert lab.adapters["jax"].state == AdapterState.CANNOT_FOLLOW
+    assert "lab.strays()" in lab.adapters["jax"].reason
+    assert "&lt;0.9&gt;" in lab.adapters._repr_html_()
+
+
+def test_a_lane_is_given_as_the_library_has_it(fresh, lab):
+    torch, _ = make_torch()
+    fresh("torch", torch)
+    fresh("numba.cuda", StandIn("numba.cuda", external_stream=lambda handle: ("numba", handle)))
+    fresh(
+        "cupy", StandIn("cupy", cuda=types.SimpleNamespace(Stream=types.SimpleNamespace(from_external=lambda s: ("cupy", s))))
+    )
+    fresh("cuda.core", StandIn("cuda.core", Stream=types.SimpleNamespace(from_handle=lambda handle: ("core", handle))))
+    stream = lab.stream("a")
+    assert stream.torch.triple == (stream.handle, 0, 1)
+    assert stream.numba == ("numba", stream.handle)
+    assert stream.cupy == ("cupy", stream)
+    assert stream.core == ("core", stream.handle)
+
+
+def test_a_library_that_is_not_installed_is_told_with_what_to_type(fresh, lab, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match="pip install torch"):
+        _ = lab.stream("a").torch

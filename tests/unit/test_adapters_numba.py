@@ -1,0 +1,300 @@
+"""Numba-CUDA follows the selected lane: checked against a stand-in with its documented calls, as numba-cuda 0.30 has them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.adapters import _registry
+from gpustreamlab.adapters._registry import Registry
+from gpustreamlab.errors import AdapterWarning
+from gpustreamlab.typing import AdapterState
+from tests.helpers.lending_backend import LendingBackend, StandIn
+
+
+class Handle:
+    """A ``CUstream`` of cuda.bindings: a number inside, true whatever it is."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __int__(self):
+        return self.number
+
+
+class OnDevice:
+    __cuda_array_interface__ = None
+
+
+def make_numba(*, has_core=True, device=0):  # noqa: C901 - one stand-in of many small parts
+    """Return a stand-in of ``numba.cuda`` and the list of what reached the driver: name, handle, whether it is asynchronous."""
+    calls = []
+
+    class Stream:
+        def __init__(self, handle):
+            self.handle = handle
+
+        def synchronize(self):
+            calls.append(("synchronize", int(self.handle)))
+
+    class CoreStream:
+        def __init__(self, handle):
+            self.handle = Handle(handle)
+
+    class Event:
+        def record(self, stream=0):
+            calls.append(("record", _number(stream)))
+
+        def wait(self, stream=0):
+            calls.append(("wait", _number(stream)))
+
+    class Context:
+        device = types.SimpleNamespace()
+
+        def create_external_stream(self, handle):
+            assert isinstance(handle, int)
+            return Stream(Handle(handle))
+
+    class Kernel:
+        def launch(self, args, griddim, blockdim, stream=0, sharedmem=0):
+            assert isinstance(stream, CoreStream if has_core else Stream | int)
+            calls.append(("launch", _number(stream), griddim, sharedmem))
+            return "launched"
+
+    def _number(stream):
+        return int(getattr(stream, "handle", stream))
+
+    def copy_named(name):
+        def copy(dst, src, size, stream=0):
+            calls.append((name, _number(stream), "async" if stream else "sync"))
+
+        return copy
+
+    Context.device.id = device
+    driver = types.SimpleNamespace(__name__="driver", Stream=Stream, Event=Event, Context=Context)
+    for name in ("host_to_device", "device_to_host", "device_to_device", "device_memset"):
+        setattr(driver, name, copy_named(name))
+    if has_core:
+        driver._to_core_stream = lambda stream: CoreStream(int(stream.handle))
+    cuda = StandIn(
+        "numba.cuda",
+        __version__="0.30.4",
+        dispatcher=types.SimpleNamespace(_Kernel=Kernel),
+        cudadrv=types.SimpleNamespace(driver=driver, devices=types.SimpleNamespace(get_context=Context)),
+    )
+    return types.SimpleNamespace(
+        cuda=cuda, driver=driver, kernel=Kernel(), stream=Stream, core=CoreStream, event=Event(), calls=calls
+    )
+
+
+@pytest.fixture
+def numba(monkeypatch):
+    monkeypatch.setattr(_registry, "registry", Registry())
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    numba = make_numba()
+    monkeypatch.setitem(sys.modules, "numba.cuda", numba.cuda)
+    return numba
+
+
+@pytest.fixture
+def lab(numba):
+    with Session(LendingBackend()) as session:
+        session.stream("a")
+        session.stream("b")
+        yield session
+
+
+def test_a_launch_without_a_stream_goes_to_the_lane(numba, lab):
+    a, b = lab.stream("a").handle, lab.stream("b").handle
+    default = numba.core(0)
+    with lab.on("a"):
+        assert numba.kernel.launch((1, 2.0, OnDevice()), (4,), (32,), default, 16) == "launched"
+        with lab.select("b"):
+            numba.kernel.launch((), (5,), (32,), stream=default)
+        numba.kernel.launch((), (6,), (32,), default)
+    numba.kernel.launch((), (7,), (32,), default)
+    assert numba.calls == [
+        *(("launch", a, (4,), 16), ("launch", b, (5,), 0), ("launch", a, (6,), 0), ("launch", 0, (7,), 0)),
+    ]
+
+
+@pytest.mark.parametrize("handle", [1, 2, 77])
+def test_a_stream_that_the_user_names_stays(numba, lab, handle):
+    mine = numba.stream(Handle(handle))
+    with lab.on("a"):
+        numba.kernel.launch((), (1,), (1,), numba.core(handle))
+        numba.driver.host_to_device(None, None, 8, stream=mine)
+        numba.driver.device_to_host(None, None, 8, mine)
+        numba.event.record(mine)
+        mine.synchronize()
+    assert [call[1] for call in numba.calls] == [handle] * 5
+
+
+HOST_ARGUMENTS = {
+    "array": np.zeros(3),
+    "record": np.zeros(1, "i4,f4")[0],
+    "tuple": (1, np.zeros(3)),
+    "hint": types.SimpleNamespace(value=np.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("argument", HOST_ARGUMENTS.values(), ids=HOST_ARGUMENTS)
+def test_a_launch_with_an_array_of_the_host_returns_when_it_is_copied_back(numba, lab, argument):
+    a = lab.stream("a").handle
+    with lab.on("a"):
+        numba.kernel.launch((OnDevice(), argument), (1,), (1,), numba.core(0))
+    assert numba.calls == [("launch", a, (1,), 0), ("synchronize", a)]
+
+
+@pytest.mark.parametrize("name", ["host_to_device", "device_to_host", "device_to_device", "device_memset"])
+def test_a_copy_without_a_stream_runs_on_the_lane_and_waits_for_the_lane_only(numba, lab, name):
+    a = lab.stream("a").handle
+    with lab.on("a"):
+        getattr(numba.driver, name)(None, None, 8)
+        getattr(numba.driver, name)(None, None, 8, stream=0)
+        getattr(numba.driver, name)(None, None, 8, 0)
+    getattr(numba.driver, name)(None, None, 8)
+    assert numba.calls == [(name, a, "async"), ("synchronize", a)] * 3 + [(name, 0, "sync")]
+
+
+def test_the_default_streams_object_means_the_lane_without_a_wait_until_it_is_synchronised(numba, lab):
+    a, default = lab.stream("a").handle, numba.stream(Handle(0))
+    with lab.on("a"):
+        numba.driver.host_to_device(None, None, 8, stream=default)
+        assert numba.calls == [("host_to_device", a, "async")]
+        default.synchronize()
+    assert numba.calls[1:] == [("synchronize", a), ("synchronize", 0)]
+    default.synchronize()
+    assert numba.calls[3:] == [("synchronize", 0)]
+
+
+def test_events_are_recorded_in_the_lane(numba, lab):
+    a = lab.stream("a").handle
+    with lab.on("a"):
+        numba.event.record()
+        numba.event.wait(stream=0)
+    numba.event.record()
+    assert numba.calls == [("record", a), ("wait", a), ("record", 0)]
+
+
+def test_a_handle_of_ctypes_is_read_too(numba, lab):
+    a = lab.stream("a").handle
+    with lab.on("a"):
+        numba.event.record(types.SimpleNamespace(handle=ctypes.c_void_p(0)))
+        numba.event.record(types.SimpleNamespace(handle=Handle(9)))
+    assert numba.calls == [("record", a), ("record", 9)]
+
+
+def test_an_older_numba_that_launches_through_its_own_streams_follows(monkeypatch, numba, lab):
+    old = make_numba(has_core=False)
+    monkeypatch.setitem(sys.modules, "numba.cuda", old.cuda)
+    with lab.on("a"):
+        old.kernel.launch((), (1,), (1,))
+    assert old.calls == [("launch", lab.stream("a").handle, (1,), 0)]
+
+
+def test_work_on_another_device_stays_there(monkeypatch, numba, lab):
+    second = make_numba(device=1)
+    monkeypatch.setitem(sys.modules, "numba.cuda", second.cuda)
+    with lab.on("a"):
+        second.driver.host_to_device(None, None, 8)
+    assert second.calls == [("host_to_device", 0, "sync")]
+
+
+def test_other_threads_see_nothing_of_a_selection(numba, lab):
+    with lab.on("a"):
+        thread = threading.Thread(target=numba.event.record)
+        thread.start()
+        thread.join()
+    assert numba.calls == [("record", 0)]
+
+
+def functions_of(numba):
+    driver = numba.driver
+    return [
+        type(numba.kernel).launch,
+        *(driver.host_to_device, driver.device_to_host, driver.device_to_device, driver.device_memset),
+        *(driver.Event.record, driver.Event.wait, driver.Stream.synchronize),
+    ]
+
+
+def test_nothing_is_hooked_before_the_first_selection_nor_after_the_last_session(numba):
+    before = functions_of(numba)
+    first, second = Session(LendingBackend()), Session(LendingBackend())
+    for session in (first, second):
+        session.stream("a")
+    assert functions_of(numba) == before
+    for session in (first, second):
+        with session.on("a"):
+            assert not set(functions_of(numba)) & set(before)
+    first.close()
+    assert not set(functions_of(numba)) & set(before)
+    second.close()
+    assert functions_of(numba) == before
+
+
+def test_what_others_put_in_place_of_a_hook_stays(numba):
+    with Session(LendingBackend()) as lab:
+        lab.stream("a")
+        with lab.on("a"):
+            pass
+        hook = numba.driver.host_to_device
+
+        def theirs(*args, **kwargs):
+            return hook(*args, **kwargs)
+
+        numba.driver.host_to_device = theirs
+    assert numba.driver.host_to_device is theirs
+    numba.driver.host_to_device(None, None, 8)
+    assert numba.calls == [("host_to_device", 0, "sync")]
+
+
+MISSING = {
+    "dispatcher._Kernel": "numba.cuda.dispatcher._Kernel",
+    "dispatcher._Kernel.launch": "Kernel.launch",
+    "cudadrv.driver": "numba.cuda.cudadrv.driver",
+    "cudadrv.driver.device_memset": "driver.device_memset",
+    "cudadrv.driver.Event": "numba.cuda.cudadrv.driver.Event",
+    "cudadrv.driver.Event.wait": "Event.wait",
+    "cudadrv.driver.Stream.synchronize": "Stream.synchronize",
+    "cudadrv.driver.Context.create_external_stream": "create_external_stream",
+    "cudadrv.devices.get_context": "get_context",
+}
+
+
+@pytest.mark.parametrize("path", MISSING)
+def test_where_a_function_is_missing_nothing_is_hooked_and_it_is_named(monkeypatch, numba, lab, path):
+    *owners, name = path.split(".")
+    owner = numba.cuda
+    for part in owners:
+        owner = getattr(owner, part)
+    original = {item: value for item, value in vars(numba.driver).items() if callable(value)}
+    launch = type(numba.kernel).launch
+    delattr(owner, name)
+    with pytest.warns(AdapterWarning, match=f"numba.cuda 0.30.4 cannot follow .*{MISSING[path]}.*lab.strays"), lab.on("a"):
+        pass
+    assert all(getattr(numba.driver, item) is value for item, value in original.items() if hasattr(numba.driver, item))
+    assert getattr(type(numba.kernel), "launch", launch) is launch
+    assert lab.adapters["numba-cuda"].state == AdapterState.CANNOT_FOLLOW
+
+
+@pytest.mark.parametrize("function", [lambda dst, src, size: None, dict.update])
+def test_a_function_that_takes_no_stream_any_more_is_named(numba, lab, function):
+    numba.driver.device_to_host = function
+    with pytest.warns(AdapterWarning, match="driver.device_to_host takes no stream"), lab.on("a"):
+        pass
+    assert numba.driver.device_to_host is function
+
+
+def test_numbas_simulator_is_left_alone_without_a_warning(numba, lab):
+    numba.cuda.simulator_init = types.SimpleNamespace()
+    with lab.on("a"):
+        numba.event.record()
+    assert numba.calls == [("record", 0)]
+    assert "NUMBA_ENABLE_CUDASIM" in lab.adapters["numba-cuda"].reason

@@ -1,0 +1,200 @@
+"""``lab.select``: what `Session.on` does, without a range; and interrupts while libraries follow."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gpustreamlab import Session, selections
+from gpustreamlab.adapters import _followers, _registry, _torch
+from gpustreamlab.adapters._registry import Registry
+from gpustreamlab.errors import SelectionError, SessionClosedError, StreamClosedError, StreamNotFoundError
+from gpustreamlab.recorder import _ranges
+from tests.helpers.lending_backend import LendingBackend, make_torch
+from tests.helpers.threads import run_in_thread
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        session.stream("a")
+        session.stream("b")
+        yield session
+
+
+def names(lab):
+    lab.synchronize()
+    return sorted(lab.trace.names[code] for code in lab.trace.name)
+
+
+def test_it_selects_and_records_no_range(lab):
+    with lab.select("a") as stream:
+        assert lab.current is stream is lab.stream("a")
+        assert lab.backend.selected_stream.handle == stream.handle
+        lab.xp.ones(4)
+    assert lab.current is None
+    assert names(lab) == []
+
+
+def test_ranges_inside_go_to_its_lane(lab):
+    with lab.on("b", "outer"):
+        with lab.select("a"), lab.range("inside"):
+            lab.xp.ones(4)
+        with lab.range("after"):
+            lab.xp.ones(4)
+    lab.synchronize()
+    trace = lab.trace
+    lanes = {trace.names[name]: trace.lanes[lane].name for name, lane in zip(trace.name, trace.lane, strict=True)}
+    assert lanes == {"outer": "b", "inside": "a", "after": "b"}
+
+
+def test_it_nests_with_on_in_any_order(lab):
+    seen = []
+    with lab.select("a"):
+        with lab.on("b", "one"):
+            with lab.select("a"):
+                seen.append(lab.current.name)
+            seen.append(lab.current.name)
+        seen.append(lab.current.name)
+        with pytest.raises(ZeroDivisionError), lab.select("b"):
+            raise ZeroDivisionError
+        seen.append(lab.current.name)
+    assert seen == ["a", "b", "a", "a"]
+    assert names(lab) == ["one"]
+
+
+def test_one_selection_can_be_entered_again_but_not_twice_at_once(lab):
+    selection = lab.select("a")
+    for _ in range(2):
+        with selection:
+            with pytest.raises(SelectionError, match="entered already"):
+                selection.__enter__()
+    assert lab.current is None
+
+
+def test_wrong_nesting_is_reported_and_puts_back(lab):
+    outer, inner = lab.select("a"), lab.select("b")
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(SelectionError, match="before one that was entered after it"):
+        outer.__exit__(None, None, None)
+    assert lab.current is None
+    inner.__exit__(None, None, None)
+    with pytest.raises(SelectionError, match="twice"):
+        inner.__exit__(None, None, None)
+
+
+def test_a_range_left_open_inside_is_closed_with_it(lab):
+    selection = lab.select("a")
+    selection.__enter__()
+    lab.range("open").__enter__()
+    selection.__exit__(None, None, None)
+    assert lab.current is None
+    with lab.on("b", "later"):
+        pass
+    assert names(lab) == ["later"]
+
+
+def test_leaving_it_in_another_thread_is_refused(lab):
+    with lab.select("a") as stream:
+        inner = lab.select("b")
+        inner.__enter__()
+        raised = run_in_thread(lambda: inner.__exit__(None, None, None))
+        assert "in a thread that did not enter it" in str(raised)
+        inner.__exit__(None, None, None)
+        assert lab.current is stream
+    assert run_in_thread(lambda: lab.current) is None
+
+
+def test_what_cannot_be_selected_is_told(lab):
+    with pytest.raises(StreamNotFoundError, match="'a'"):
+        lab.select("aa")
+    closed = lab.stream("gone")
+    selection = lab.select(closed)
+    closed.close()
+    with pytest.raises(StreamClosedError):
+        lab.select(closed)
+    with pytest.raises(StreamClosedError):
+        selection.__enter__()
+    lab.close()
+    with pytest.raises(SessionClosedError):
+        lab.select("a")
+
+
+# Interrupts while a library follows
+
+FILES = {str(Path(module.__file__)) for module in (selections, _followers, _torch, _ranges)}
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt before one line of the watched files, counted from the start of the block."""
+
+    def __init__(self, at):
+        self.left, self.place = at, None
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace_call)
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+
+    def trace_call(self, frame, event, argument):
+        return self.trace_line if frame.f_code.co_filename in FILES else None
+
+    def trace_line(self, frame, event, argument):
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                self.place = frame.f_code, frame.f_lineno - frame.f_code.co_firstlineno
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self.trace_line
+
+
+def program(lab):
+    with lab.on("a"):
+        with lab.select("b"):
+            pass
+        with lab.on("b", "two"):
+            pass
+
+
+def run_interrupted(monkeypatch, at):
+    """Run on a new session with an interrupt before a line; return where it came, and what torch and the backend have."""
+    torch, state = make_torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(_registry, "registry", Registry())
+    interrupter = Interrupter(at)
+    with Session(LendingBackend()) as lab:
+        lab.stream("a")
+        lab.stream("b")
+        with lab.select("a"):  # torch is started here
+            pass
+        try:
+            with interrupter:
+                program(lab)
+        except KeyboardInterrupt:
+            pass
+        is_selected = lab.backend.selected_stream is not lab.backend.null_stream
+        found = (state.current != (0, 0, 1), is_selected, lab.current is not None)
+        with lab.on("a"):
+            assert state.current[0] == lab.stream("a").handle
+    return interrupter, found
+
+
+def test_an_interrupt_before_any_line_leaves_nothing_selected_in_the_library(monkeypatch):
+    counter, _ = run_interrupted(monkeypatch, 10**9)
+    line_count = 10**9 - counter.left
+    assert line_count > 150
+    told = Counter()
+    for at in range(1, line_count + 1):
+        interrupter, found = run_interrupted(monkeypatch, at)
+        code, line = interrupter.place
+        is_beyond = code is selections.Selection.__exit__.__code__ and line <= 2  # beyond Python, see `Selection`
+        told[is_beyond] += 1
+        assert is_beyond or not any(found), f"{found} after an interrupt before line {line} of {code.co_qualname}"
+    assert told[False] > 140

@@ -1,0 +1,333 @@
+"""The order of accesses: vector clocks against plain reachability in a graph, on small random programs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpustreamlab.analysis import HazardSearch, LaneClocks, region_of
+from gpustreamlab.analysis._hazard_search import ACCESSES_KEPT, FREED_KEPT, ROWS_KEPT
+from gpustreamlab.analysis._regions import covers, overlap
+from gpustreamlab.typing import HazardKind
+
+LANES, EVENTS, ARENA_BYTES = 4, 3, 24
+
+
+class Enqueued(NamedTuple):
+    """An access as the oracle keeps it."""
+
+    node: int
+    lane: int
+    is_write: bool
+    bytes_read: frozenset
+    piece: int
+
+
+class Oracle:
+    """Knows the order of everything by a graph: an access is before another one if there is a path."""
+
+    def __init__(self):
+        self.edges, self.last, self.events = [], {}, {}
+        self.host = None  # the host's last wait
+        self.accesses = []
+
+    def node(self, *behind):
+        self.edges.append([node for node in behind if node is not None])
+        return len(self.edges) - 1
+
+    def on_lane(self, lane, *behind):
+        self.last[lane] = self.node(self.last.get(lane), self.host, *behind)
+        return self.last[lane]
+
+    def host_wait(self, *behind):
+        self.host = self.node(self.host, *behind)
+
+    def is_before(self, first, second):
+        seen, todo = set(), [second]
+        while todo:
+            node = todo.pop()
+            if node == first:
+                return True
+            if node not in seen and node > first:
+                seen.add(node)
+                todo += self.edges[node]
+        return False
+
+    def access(self, lane, is_write, bytes_read, piece):
+        """Note an access; return those before it that it conflicts with, in no order."""
+        mine = Enqueued(self.on_lane(lane), lane, is_write, bytes_read, piece)
+        met = [
+            other
+            for other in self.accesses
+            if other.bytes_read & bytes_read
+            and (is_write if other.piece != piece else is_write or other.is_write)
+            and not self.is_before(other.node, mine.node)
+        ]
+        self.accesses.append(mine)
+        return met
+
+
+def kind_of(first, second):
+    """Name what two accesses do to each other."""
+    if first.piece != second.piece:
+        return HazardKind.USE_AFTER_FREE
+    if not second.is_write:
+        return HazardKind.READ_AFTER_WRITE
+    return HazardKind.WRITE_AFTER_WRITE if first.is_write else HazardKind.WRITE_AFTER_READ
+
+
+lanes = st.integers(0, LANES - 1)
+slices = st.tuples(st.integers(0, 7), st.integers(1, 8), st.sampled_from([1, 1, 2, 3]))
+steps = st.one_of(
+    st.tuples(st.just("access"), lanes, st.integers(0, 2), st.booleans(), st.none() | slices),
+    st.tuples(st.just("record"), lanes, st.integers(0, EVENTS - 1)),
+    st.tuples(st.just("wait"), lanes, st.integers(0, EVENTS - 1)),
+    st.tuples(st.just("lane done"), lanes),
+    st.tuples(st.just("event done"), st.integers(0, EVENTS - 1)),
+    st.tuples(st.just("all done")),
+    st.tuples(st.just("free"), st.integers(0, 2), st.integers(0, 2)),
+    st.tuples(st.just("close"), lanes),
+)
+
+
+class Programs:
+    """Runs the same steps through the search and the oracle."""
+
+    def __init__(self):
+        self.search, self.oracle = HazardSearch(), Oracle()
+        self.moments, self.met, self.numbers = {}, {}, dict(enumerate(range(LANES)))
+        # Three arrays of 8 bytes; memory that is freed is given out again, shifted against what was there.
+        self.pieces = [self.allocate(8 * place) for place in range(3)]
+        self.step, self.steps_of, self.access_of = 0, {}, {}
+
+    def allocate(self, start):
+        return self.search.allocate(0, start, start + 8, (8,), "u1")
+
+    def lane(self, lane):
+        return self.search.clocks.lane(self.numbers[lane])
+
+    def access(self, lane, place, is_write, cut):
+        piece = self.pieces[place]
+        chosen = range(8) if cut is None else range(*cut[:2])[:: cut[2]]
+        if not len(chosen):
+            return
+        self.step += 1
+        region = None if cut is None else region_of(piece.start + chosen[0], (len(chosen),), (cut[2],), 1)
+        touch = [(piece, region)]
+        args = ([], touch) if is_write else (touch, [])
+        self.search.work(self.lane(lane), "work", self.step, *args)
+        node_bytes = frozenset(piece.start + byte for byte in chosen)
+        self.met[self.step] = self.oracle.access(self.numbers[lane], is_write, node_bytes, piece.number)
+        self.access_of[self.step] = self.oracle.accesses[-1]
+        self.steps_of[self.oracle.accesses[-1].node] = self.step
+
+    def record(self, lane, event):
+        self.moments[event] = self.search.clocks.record(self.lane(lane))
+        self.oracle.events[event] = self.oracle.on_lane(self.numbers[lane])
+
+    def wait(self, lane, event):
+        if event in self.moments:
+            self.search.clocks.wait(self.lane(lane), self.moments[event])
+            self.oracle.on_lane(self.numbers[lane], self.oracle.events[event])
+
+    def lane_done(self, lane):
+        self.search.clocks.host_wait(self.search.clocks.record(self.lane(lane)))
+        self.oracle.host_wait(self.oracle.last.get(self.numbers[lane]))
+
+    def event_done(self, event):
+        if event in self.moments:
+            self.search.clocks.host_wait(self.moments[event])
+            self.oracle.host_wait(self.oracle.events[event])
+
+    def all_done(self):
+        self.search.clocks.host_wait_all()
+        self.oracle.host_wait(*self.oracle.last.values())
+
+    def free(self, place, shift):
+        self.search.free(self.pieces[place])
+        free = set(range(ARENA_BYTES))
+        for other, piece in enumerate(self.pieces):
+            if other != place:
+                free -= set(range(piece.start, piece.end))
+        starts = [start for start in range(ARENA_BYTES - 7) if free >= set(range(start, start + 8))]
+        self.pieces[place] = self.allocate(starts[min(shift, len(starts) - 1)])
+
+    def close(self, lane):
+        """Wait for a lane and give its place to another one."""
+        self.lane_done(lane)
+        self.search.clocks.forget(self.numbers[lane])
+        self.numbers[lane] = max(self.numbers.values()) + 1
+
+    def run(self, program):
+        for name, *args in program:
+            getattr(self, name.replace(" ", "_"))(*args)
+
+
+@settings(max_examples=400)
+@given(st.lists(steps, max_size=40))
+def test_an_access_is_told_of_exactly_if_it_conflicts_with_one_that_no_path_orders_before_it(program):
+    # GIVEN
+    programs = Programs()
+    # WHEN
+    programs.run(program)
+    # THEN
+    found = programs.search.found.values()
+    assert {int(row.second.place) for row in found} == {step for step, met in programs.met.items() if met}
+    for row in found:  # and each pair that is named is such a pair
+        pairs = {programs.steps_of[other.node]: other for other in programs.met[int(row.second.place)]}
+        first, second = pairs[int(row.first.place)], programs.access_of[int(row.second.place)]
+        assert row.kind == kind_of(first, second)
+        assert row.is_certain
+    assert not programs.search.let_go_count
+
+
+@settings(max_examples=200)
+@given(st.lists(steps, max_size=40))
+def test_waiting_for_the_lanes_that_are_named_leaves_no_hazard(program):
+    # GIVEN
+    programs = Programs()
+    plain = programs.access
+
+    def access_behind_all(lane, place, is_write, cut):
+        touch = [(programs.pieces[place], None)]
+        clock = programs.lane(lane)
+        for other in programs.search.unordered(clock, [] if is_write else touch, touch if is_write else []):
+            programs.search.clocks.wait(clock, programs.search.clocks.record(other))
+        plain(lane, place, is_write, cut)
+
+    programs.access = access_behind_all
+    # WHEN
+    programs.run(program)
+    # THEN
+    assert not programs.search.found
+
+
+arrays = st.tuples(
+    st.integers(0, 40),
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from([-16, -6, -3, -1, 0, 1, 2, 4, 5, 8, 16])), max_size=3),
+    st.sampled_from([1, 2, 4]),
+)
+
+
+@settings(max_examples=400)
+@given(arrays, arrays)
+def test_regions_overlap_exactly_if_they_share_a_byte(first, second):
+    # GIVEN
+    regions, sets = [], []
+    for start, dims, itemsize in (first, second):
+        shape, strides = tuple(size for size, _ in dims), tuple(stride for _, stride in dims)
+        regions.append(region_of(start, shape, strides, itemsize))
+        starts = [start + sum(map(int.__mul__, strides, index)) for index in np.ndindex(shape)]
+        sets.append({byte + more for byte in starts for more in range(itemsize)})
+    # THEN
+    assert [(region.start, region.end) for region in regions] == [(min(own), max(own) + 1) for own in sets]
+    assert overlap(*regions) is bool(sets[0] & sets[1])
+    if covers(*regions):
+        assert sets[0] >= sets[1]
+    for region, own in zip(regions, sets, strict=True):
+        assert not region.is_whole or len(own) == region.end - region.start
+
+
+def test_regions_too_hard_to_compare_may_overlap():
+    # GIVEN two arrays of many dimensions, which NumPy gives up on
+    sizes = tuple(range(2, 14))
+    strides = (
+        10_007,
+        20_011,
+        40_009,
+        80_021,
+        160_001,
+        320_009,
+        640_007,
+        1_280_023,
+        2_560_021,
+        5_120_029,
+        10_240_033,
+        20_480_011,
+    )
+    # THEN
+    assert overlap(region_of(0, sizes, strides, 1), region_of(5_003, sizes, strides[::-1], 1)) is None
+
+
+def test_a_lane_that_is_forgotten_orders_its_work_before_everything():
+    # GIVEN
+    clocks = LaneClocks()
+    lane = clocks.lane(1)
+    tick = lane.tick
+    clocks.host_wait(clocks.record(lane))
+    # WHEN
+    clocks.forget(1)
+    # THEN
+    assert clocks.is_before(lane, tick, clocks.lane(2))
+    assert not clocks.host
+    assert list(clocks.lanes) == [2]
+
+
+def test_a_lane_with_work_that_nobody_waited_for_is_not_forgotten():
+    # GIVEN
+    clocks = LaneClocks()
+    lane = clocks.lane(1)
+    clocks.record(lane)
+    # WHEN
+    clocks.forget(1)
+    # THEN
+    assert clocks.lanes == {1: lane}
+
+
+def test_accesses_to_one_piece_are_bounded_and_what_goes_is_counted():
+    # GIVEN
+    search = HazardSearch()
+    piece = search.allocate(0, 0, 10_000, (10_000,), "u1")
+    # WHEN
+    for place in range(3 * ACCESSES_KEPT):
+        search.work(search.clocks.lane(1), "set", None, [], [(piece, region_of(10 * place, (5,), (1,), 1))])
+    # THEN
+    assert len(piece.accesses) == ACCESSES_KEPT
+    assert search.let_go_count == 2 * ACCESSES_KEPT
+
+
+def test_freed_memory_is_bounded_and_what_goes_is_counted():
+    # GIVEN
+    search = HazardSearch()
+    # WHEN
+    for place in range(FREED_KEPT + 10):
+        piece = search.allocate(0, place * 8, place * 8 + 8, (8,), "u1")
+        search.work(search.clocks.lane(1), "set", None, [], [(piece, None)])
+        search.free(piece)
+    # THEN
+    assert FREED_KEPT // 2 <= len(search._freed) <= FREED_KEPT
+    assert search.let_go_count >= FREED_KEPT // 2
+
+
+@pytest.mark.parametrize("is_waited_for", [False, True])
+def test_freed_memory_that_the_host_has_waited_for_is_let_go_silently(is_waited_for):
+    # GIVEN
+    search = HazardSearch()
+    for place in range(FREED_KEPT):
+        piece = search.allocate(0, place * 8, place * 8 + 8, (8,), "u1")
+        search.work(search.clocks.lane(1), "set", None, [], [(piece, None)])
+        search.free(piece)
+    if is_waited_for:
+        search.clocks.host_wait_all()
+    # WHEN
+    piece = search.allocate(0, 1 << 20, (1 << 20) + 8, (8,), "u1")
+    search.work(search.clocks.lane(1), "set", None, [], [(piece, None)])
+    search.free(piece)
+    # THEN
+    assert bool(search.let_go_count) is not is_waited_for
+
+
+def test_rows_are_bounded_and_further_hazards_are_counted():
+    # GIVEN
+    search = HazardSearch()
+    piece = search.allocate(0, 0, 8, (8,), "u1")
+    # WHEN
+    for place in range(ROWS_KEPT + 8):
+        search.work(search.clocks.lane(place % 2), "set", place, [], [(piece, None)])
+    # THEN
+    assert len(search.found) == ROWS_KEPT
+    assert search.unlisted_count > 0

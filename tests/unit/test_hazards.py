@@ -1,0 +1,425 @@
+"""Hazards of planted and clean programs on the simulated device: each is found, and nothing else."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import gpustreamlab.backends.sim
+from gpustreamlab import Session
+from gpustreamlab.errors import NotSimulatedError, OptionError
+from gpustreamlab.typing import HazardKind, HazardMode
+from tests.helpers.hazard_cases import CASES, upload
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_has_the_hazards_that_were_planted(name):
+    # GIVEN
+    case = CASES[name]
+    with Session("sim") as lab:
+        # WHEN
+        kept = case.run(lab)
+        result = lab.check_hazards()
+    # THEN
+    assert sorted(hazard.kind.value for hazard in result.hazards) == sorted(case.found), str(result)
+    assert bool(result) == bool(case.found)
+    if case.found:
+        assert case.missing in [hazard.fix for hazard in result.hazards]
+    else:
+        assert str(result).startswith("Hazards: No hazard in ")
+    del kept
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_with_waits_put_in_no_program_has_a_hazard(name):
+    # GIVEN
+    case = CASES[name]
+    with Session("sim", hazards="wait") as lab:
+        # WHEN
+        kept = case.run(lab)
+        result, held_count = lab.check_hazards(), lab.held_count
+    # THEN
+    assert not result.hazards
+    # Memory that is still used elsewhere is kept instead, so it is not handed out again.
+    assert bool(result.wait_count) == bool(case.found) or held_count
+    del kept
+
+
+def test_the_report_names_what_conflicts_and_the_missing_wait():
+    # GIVEN
+    with Session("sim") as lab:
+        copy, compute = lab.stream("copy"), lab.stream("compute")
+        weights = upload(lab)
+        # WHEN
+        for _ in range(3):
+            with lab.on(compute, "gemm"):
+                weights * 2
+        result = lab.check_hazards()
+    # THEN
+    (row,) = result.hazards
+    assert (row.kind, row.array, row.dtype, row.shape, row.hazard_count) == (
+        "read-after-write",
+        "weights",
+        "float64",
+        (1_024,),
+        3,
+    )
+    assert (row.first.lane, row.first.range, row.first.work, row.first.order) == ("copy", "upload", "ones", 1)
+    assert (row.second.lane, row.second.range, row.second.work, row.second.order) == ("compute", "gemm", "multiply", 2)
+    assert (row.fix, row.where) == ("lab.stream('compute').wait(lab.stream('copy'))", "before 'gemm' (multiply)")
+    assert (len(result), result.hazard_count, result.array_count) == (1, 3, 4)
+    for shown in (str(result), result._repr_html_().replace("&#x27;", "'")):
+        assert "lab.stream('compute').wait(lab.stream('copy'))" in shown
+        assert "before 'gemm'" in shown
+        assert "weights #1" in shown
+    assert repr(result) == "<Hazards: 3 hazards (read-after-write) in 7 accesses of 4 arrays>"
+    frame = result.to_pandas()
+    assert frame.loc[0, ["kind", "first_lane", "second_range", "hazard_count"]].tolist() == [
+        "read-after-write",
+        "copy",
+        "gemm",
+        3,
+    ]
+    assert copy.name in frame.loc[0, "fix"]
+
+
+def test_a_clean_program_says_what_was_watched():
+    # GIVEN
+    with Session("sim") as lab:
+        lab.stream("copy")
+        upload(lab) + 1
+        # WHEN
+        lab.synchronize()
+    result = lab.check_hazards()
+    # THEN
+    assert result.to_pandas().shape == (1, 17)
+    with Session("sim") as lab:
+        lab.xp.ones(4) + 1
+        clean = lab.check_hazards()
+    assert clean.to_pandas().shape == (0, 17)
+    assert str(clean).splitlines()[0] == "Hazards: No hazard in 3 accesses of 2 arrays"
+    assert "arrays of other libraries are not" in str(clean)
+
+
+def test_a_session_that_watches_nothing_says_how_to():
+    # GIVEN
+    with Session("sim", hazards="off") as lab:
+        lab.stream("copy")
+        x = upload(lab)
+        # WHEN
+        x + 1
+        result = lab.check_hazards()
+    # THEN
+    assert result.mode is HazardMode.OFF
+    assert not result
+    assert "nothing was watched" in repr(result)
+    assert 'Session(hazards="report")' in str(result)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(OptionError, match="Did you mean"):
+        Session("sim", hazards="reports")
+
+
+def test_of_two_sessions_on_one_device_one_watches():
+    # GIVEN
+    with Session("sim") as first, Session(first.backend) as second:
+        second.xp.ones(3)
+        # THEN
+        assert "Another session watches this device" in str(second.check_hazards())
+        assert first.check_hazards().access_count == 1
+        # WHEN the first stops
+        first._accesses.close()
+        with Session(first.backend) as third:
+            third.xp.ones(3)
+            # THEN
+            assert third.check_hazards().access_count == 1
+
+
+def test_a_backend_that_tells_nothing_is_said_to():
+    # GIVEN
+    from tests.helpers.instant_backend import InstantBackend
+
+    with Session(InstantBackend(), hazards="report") as lab:
+        # THEN
+        assert "tells of no accesses" in str(lab.check_hazards())
+
+
+def test_what_was_found_can_be_read_after_closing_and_names_closed_lanes():
+    # GIVEN
+    with Session("sim") as lab:
+        lab.stream("copy"), lab.stream("compute")
+        x = upload(lab)
+        with lab.on("compute", "double"):
+            x * 2
+        lab.stream("compute").close()
+    # THEN
+    (row,) = lab.check_hazards().hazards
+    assert (row.first.lane, row.second.lane) == ("copy", "compute")
+    x.sim_values[:] = 3  # no sink is left behind
+    assert lab.backend.driver.accesses is None
+
+
+def test_arrays_from_before_the_watch_are_watched_from_their_first_use():
+    # GIVEN
+    backend = gpustreamlab.backends.sim.SimBackend()
+    x = backend.xp.ones(8)
+    with Session(backend) as lab:
+        lab.stream("copy"), lab.stream("compute")
+        with lab.on("copy", "fill"):
+            x.fill(1)
+        # WHEN
+        with lab.on("compute", "double"):
+            x * 2
+        # THEN
+        assert [row.kind for row in lab.check_hazards().hazards] == [HazardKind.READ_AFTER_WRITE]
+
+
+def test_the_lanes_that_wrote_an_array_last_are_known():
+    # GIVEN
+    with Session("sim") as lab:
+        copy, compute = lab.stream("copy"), lab.stream("compute")
+        x = upload(lab)
+        watch = lab._accesses
+        # THEN
+        assert watch.writers(x) == (copy,)
+        assert watch.writers(x[3:]) == (copy,)
+        with lab.on("compute", "half"):
+            x[:512] = 0
+        assert watch.writers(x[600:]) == (copy,)
+        assert watch.writers(x) == (copy, compute)
+        assert watch.writers("no array") is None
+        assert watch.writers(lab.xp.ones(3)) is None  # CUDA's NULL stream is no stream of the session
+        lab.synchronize()
+        assert watch.writers(x) == ()
+
+
+def test_a_stream_that_others_lend_is_named():
+    # GIVEN
+    with Session("sim") as lab:
+        lab.stream("copy")
+        lender = lab.backend.create_stream()
+        x = upload(lab)
+        # WHEN
+        with lab.on(lender, "lent"):
+            x * 2
+        # THEN
+        (row,) = lab.check_hazards().hazards
+        assert row.second.lane == lab.stream(row.second.lane).name
+
+
+def test_looking_on_is_no_order():
+    # GIVEN a tool that sees that an event was reached, which the program does not wait for
+    with Session("sim") as lab:
+        copy, _ = lab.stream("copy"), lab.stream("compute")
+        x = upload(lab)
+        with copy.record() as event:
+            lab.backend.driver.clock.advance(1_000_000_000)
+            with lab.backend.observing():
+                assert event.query()
+        # WHEN
+        with lab.on("compute", "double"):
+            x * 2
+        # THEN
+        assert len(lab.check_hazards()) == 1
+
+
+def test_a_program_that_asks_and_is_told_that_all_is_done_has_an_order():
+    # GIVEN
+    with Session("sim") as lab:
+        copy, _ = lab.stream("copy"), lab.stream("compute")
+        x = upload(lab)
+        while not copy.query():
+            pass
+        # WHEN
+        with lab.on("compute", "double"):
+            x * 2
+        # THEN
+        assert not lab.check_hazards()
+
+
+def test_blocking_streams_are_ordered_with_the_null_stream_as_in_cuda():
+    # GIVEN
+    with Session("sim") as lab:
+        blocking = lab.stream("blocking", external=lab.backend.create_stream(nonblocking=False))
+        x = lab.xp.ones(8)
+        # WHEN
+        with lab.on(blocking, "double"):
+            x * 2
+        # THEN
+        assert not lab.check_hazards()
+
+
+def test_work_that_is_refused_in_place_of_running_is_not_counted():
+    # GIVEN
+    with Session("sim") as lab:
+        x = lab.xp.ones(8)
+        before = lab.check_hazards().access_count
+        # WHEN
+        with pytest.raises(NotSimulatedError):
+            x.astype("O")
+        # THEN
+        assert lab.check_hazards().access_count == before
+
+
+def test_what_only_may_be_a_hazard_says_so():
+    # GIVEN
+    with Session("sim") as lab:
+        CASES["index_array"].run(lab)
+        # WHEN
+        result = lab.check_hazards()
+    # THEN
+    assert [row.is_certain for row in result.hazards] == [False]
+    assert "read-after-write, may be" in str(result)
+    assert "need not share any" in str(result)
+
+
+def test_the_how_to_lists_every_program():
+    # GIVEN
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "find-a-race.md").read_text(encoding="utf-8")
+    listed = [line for line in page.splitlines() if line.startswith("| ")]
+    # THEN
+    for case in CASES.values():
+        only = ", on the simulated device" if case.only_simulated else ""
+        assert f"| {case.does} | {', '.join(case.found) or 'nothing'}{only} |" in listed
+
+
+def test_a_loop_of_many_calls_keeps_no_more_than_it_needs():
+    # GIVEN
+    with Session("sim") as lab:
+        copy, compute = lab.stream("copy"), lab.stream("compute")
+        x = upload(lab)
+        search = lab._accesses._search
+        # WHEN
+        for number in range(400):
+            with lab.on("copy", "write"):
+                x[number % 7 :: 3] = number
+                x += x[::-1]
+            compute.wait(copy)
+            with lab.on("compute", "read"):
+                y = x[::2] * 2 + x[:8].sum()
+                lab.xp.stack([y, y])
+            copy.wait(compute)
+        # THEN
+        assert not lab.check_hazards()
+        (touch,) = lab.backend.driver.memory.find_touches([x.sim_values], None)
+        assert len(touch[0].accesses) <= 16
+        assert len(search._freed) <= 16
+        assert not search.let_go_count
+
+
+def test_lanes_that_come_and_go_are_forgotten():
+    # GIVEN
+    with Session("sim") as lab:
+        kept = lab.stream("kept")
+        for number in range(50):
+            lane = lab.stream(f"lane {number}".replace(" ", "-"))
+            with lab.on(lane, "work"):
+                x = lab.xp.ones(8)
+            kept.wait(lane)
+            with lab.on(kept, "use"):
+                x + 1
+            # WHEN
+            lane.close()
+        # THEN
+        clocks = lab._accesses._clocks
+        assert len(clocks.lanes) <= 2
+        assert all(len(lane.knows) <= 2 for lane in clocks.lanes.values())
+
+
+def test_threads_on_lanes_of_their_own_are_followed_at_once():
+    # GIVEN
+    with Session("sim") as lab:
+        lanes = [lab.stream(f"lane{number}") for number in range(8)]
+
+        def work(lane):
+            for _ in range(50):
+                with lab.on(lane, "own"):
+                    x = lab.xp.ones(64)
+                    x += 1
+                    x.sum()
+
+        threads = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
+        # WHEN
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # THEN
+        result = lab.check_hazards()
+    assert not result, str(result)
+    assert result.access_count == 8 * 50 * 5
+
+
+def test_threads_with_waits_put_in_do_not_lock_each_other_out():
+    # GIVEN
+    with Session("sim", hazards="wait") as lab:
+        lanes = [lab.stream(f"lane{number}") for number in range(4)]
+        shared = upload(lab, "lane0")
+
+        def work(lane):
+            for _ in range(25):
+                with lab.on(lane, "shared"):
+                    lane.hold(shared * 2)
+                    shared.fill(1)
+                lane.synchronize()
+
+        threads = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
+        # WHEN
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        # THEN
+        assert not any(thread.is_alive() for thread in threads)
+        assert not lab.check_hazards()
+
+
+def test_an_interrupted_change_of_memory_leaves_no_old_address_behind():
+    # GIVEN
+    with Session("sim") as lab:
+        lab.stream("copy"), lab.stream("compute")
+        x = upload(lab)
+        memory = lab.backend.driver.memory
+        # WHEN all arenas are made anew, as after Ctrl-C in the middle of a change
+        memory._is_torn = True
+        memory.settle()
+        with lab.on("compute", "double"):
+            x * 2
+        y = upload(lab)
+        with lab.on("compute", "other"):
+            y * 2
+        # THEN
+        assert {(row.kind, row.first.range) for row in lab.check_hazards().hazards} == {(HazardKind.READ_AFTER_WRITE, "upload")}
+
+
+def test_clearing_forgets_what_was_found_and_not_what_lanes_hold():
+    # GIVEN
+    with Session("sim") as lab:
+        lab.stream("copy"), lab.stream("compute")
+        x = upload(lab)
+        with lab.on("compute", "warm-up"):
+            x * 2
+        assert lab.check_hazards()
+        # WHEN
+        lab.clear()
+        # THEN
+        assert not lab.check_hazards()
+        assert lab.check_hazards().access_count == 0
+        with lab.on("compute", "double"):
+            x * 2
+        assert len(lab.check_hazards()) == 1
+
+
+@pytest.mark.parametrize("name", ["two_readers", "diamond", "scratch_too_early", "pinned_buffer"])
+def test_watching_costs_no_virtual_time(name):
+    # GIVEN
+    times_ns = []
+    for mode in ("off", "report"):
+        with Session("sim", hazards=mode) as lab:
+            # WHEN
+            CASES[name].run(lab)
+            lab.synchronize()
+            times_ns.append(lab.backend.driver.clock.now_ns)
+    # THEN
+    assert times_ns[0] == times_ns[1]

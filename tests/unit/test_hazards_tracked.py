@@ -1,0 +1,260 @@
+"""Tracked arrays, as on CUDA: with NumPy in CuPy's place, and with CuPy's own class as far as it goes without a GPU."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.analysis import Piece
+from gpustreamlab.backends.cuda._tracked import Tracker
+from gpustreamlab.backends.cuda._tracked_module import TrackedModule, cupy_library
+from gpustreamlab.typing import HazardKind
+from tests.helpers.hazard_cases import CASES
+from tests.helpers.tracked_numpy import TrackedNumpyBackend, numpy_library
+
+NEEDS_DEVICE_ARRAYS = {
+    "read_back_too_early": "NumPy's arrays have no get()",
+    "pinned_buffer": "NumPy's arrays have no get()",
+    "value_read_back": "an element of a NumPy array is no array",
+    "use_after_free": "malloc gives out what it likes",
+    "fresh_memory_elsewhere": "malloc gives out what it likes",
+}
+
+
+class Notes:
+    """A sink that writes down what it is told."""
+
+    def __init__(self):
+        self.lock = threading.RLock()
+        self.told, self.pending = [], []
+        self.made_count = 0
+
+    def allocate(self, home, start, end, shape, dtype):
+        self.made_count += 1
+        return Piece(self.made_count, start, end, shape, dtype, home)
+
+    def free(self, piece):
+        self.told.append(("free", piece.number))
+
+    def work(self, handle, work, reads, writes):
+        self.told.append((work, [piece.number for piece, _ in reads], [piece.number for piece, _ in writes]))
+
+    def host_wait_stream(self, handle):
+        self.told.append(("host waits", handle))
+
+    def take(self):
+        told, self.told = self.told, []
+        return told
+
+
+@pytest.fixture
+def notes():
+    return Notes()
+
+
+@pytest.fixture
+def xp(notes):
+    return TrackedModule(np, Tracker(numpy_library(lambda: 7), notes))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NEEDS_DEVICE_ARRAYS])
+def test_a_program_has_the_hazards_that_were_planted(name):
+    # GIVEN
+    case = CASES[name]
+    with Session(TrackedNumpyBackend(), hazards="report") as lab:
+        # WHEN
+        kept = case.run(lab)
+        result = lab.check_hazards()
+    # THEN
+    assert sorted(hazard.kind.value for hazard in result.hazards) == sorted(case.found), str(result)
+    assert not case.found or case.missing in [hazard.fix for hazard in result.hazards]
+    del kept
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NEEDS_DEVICE_ARRAYS])
+def test_with_waits_put_in_no_program_has_a_hazard(name):
+    # GIVEN
+    with Session(TrackedNumpyBackend(), hazards="wait") as lab:
+        # WHEN
+        kept = CASES[name].run(lab)
+        result = lab.check_hazards()
+    # THEN
+    assert [row for row in result.hazards if row.kind is not HazardKind.USE_AFTER_FREE] == []
+    del kept
+
+
+CALLS = {
+    "an operator reads both and makes a third": (lambda xp, x, y: x + y, [("add", [1, 2], []), ("add", [], [3])]),
+    "a reflected operator": (lambda xp, x, y: 2 - x, [("rsub", [1], []), ("rsub", [], [3])]),
+    "a comparison": (lambda xp, x, y: x < y, [("lt", [1, 2], []), ("lt", [], [3])]),
+    "an operator in place": (lambda xp, x, y: x.__iadd__(y), [("iadd", [1, 2], [1])]),
+    "out=": (lambda xp, x, y: xp.add(x, x, out=y), [("add", [1, 1], [2])]),
+    "a method": (lambda xp, x, y: x.cumsum(), [("cumsum", [1], []), ("cumsum", [], [3])]),
+    "a method's out=": (lambda xp, x, y: x.cumsum(out=y), [("cumsum", [1], [2])]),
+    "fill writes only": (lambda xp, x, y: x.fill(3), [("fill", [], [1])]),
+    "sort reads and writes": (lambda xp, x, y: x.sort(), [("sort", [1], [1])]),
+    "setitem reads the value": (lambda xp, x, y: x.__setitem__(slice(2), y[:2]), [("setitem", [2], [1])]),
+    "copyto": (lambda xp, x, y: xp.copyto(x, y), [("copyto", [2], [1])]),
+    "lists of arrays": (lambda xp, x, y: xp.concatenate([x, y]), [("concatenate", [1, 2], []), ("concatenate", [], [3])]),
+    "several results": (lambda xp, x, y: xp.divmod(x, y), [("divmod", [1, 2], []), ("divmod", [], [3, 4])]),
+    "a keyword": (
+        lambda xp, x, y: xp.where(x > 0, x, y),
+        [("gt", [1], []), ("gt", [], [3]), ("where", [3, 1, 2], []), ("where", [], [4]), ("free", 3)],
+    ),
+    "a view reads nothing": (lambda xp, x, y: [x[1:], x.T, x.reshape(2, 2), xp.split(x, 2), x.real, x[None]], []),
+    "a reshape that copies": (
+        lambda xp, x, y: x[::2].reshape(1, 2).T.copy().size,
+        [("copy", [1], []), ("copy", [], [3]), ("free", 3)],
+    ),
+    "a gather": (lambda xp, x, y: x[[0, 2]], [("getitem", [1], [3])]),
+    "metadata": (lambda xp, x, y: (xp.shape(x), xp.result_type(x, y), xp.may_share_memory(x, y), x.dtype, len(x)), []),
+    "a value on the host": (lambda xp, x, y: x.item(0), [("item", [1], []), ("host waits", 7)]),
+    "a list on the host": (lambda xp, x, y: x.tolist(), [("tolist", [1], []), ("host waits", 7)]),
+    "text": (lambda xp, x, y: repr(x), [("repr", [1], []), ("host waits", 7)]),
+    "a size that the host must know": (
+        lambda xp, x, y: xp.nonzero(x),
+        [("nonzero", [1], []), ("nonzero", [], [3]), ("host waits", 7)],
+    ),
+    "NumPy's own ufunc": (lambda xp, x, y: np.subtract(x, y), [("subtract", [1, 2], []), ("subtract", [], [3])]),
+    "NumPy's own ufunc with out=": (lambda xp, x, y: np.subtract(x, x, out=y), [("subtract", [1, 1], [2])]),
+    "NumPy's own function": (lambda xp, x, y: np.stack([x, y]), [("stack", [1, 2], []), ("stack", [], [3])]),
+    "a ufunc's method": (lambda xp, x, y: xp.add.reduce(x), [("reduce", [1], [])]),
+    "a submodule": (lambda xp, x, y: xp.fft.fft(x), [("fft", [1], []), ("fft", [], [3])]),
+    "random numbers": (lambda xp, x, y: xp.random.random(3), [("random", [], [3])]),
+    "a generator": (lambda xp, x, y: xp.random.default_rng(0).random(3), [("random", [], [3])]),
+    "copy.copy": (lambda xp, x, y: copy.copy(x), [("copy", [1], []), ("copy", [], [3])]),
+    "an empty array": (lambda xp, x, y: xp.zeros(0) + 1, []),
+    "setting the real part": (lambda xp, x, y: setattr(x, "real", y), [("set", [2], [1])]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_tells_what_it_reads_and_writes(xp, notes, name):
+    # GIVEN
+    x, y = xp.ones(4), xp.ones(4)
+    notes.take()
+    call, expected = CALLS[name]
+    # WHEN
+    kept = call(xp, x, y)
+    # THEN
+    gc.collect()
+    xp.zeros(0)
+    assert notes.take() == expected
+    del kept
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "random numbers"])
+def test_a_call_gives_what_the_library_gives(xp, name):
+    # GIVEN
+    call, _ = CALLS[name]
+    # WHEN
+    tracked = call(xp, xp.arange(1.0, 5), xp.arange(2.0, 6))
+    plain = call(np, np.arange(1.0, 5), np.arange(2.0, 6))
+    # THEN
+    np.testing.assert_equal(tracked, plain)
+
+
+def test_arrays_are_the_librarys_own_and_a_subclass(xp):
+    # GIVEN
+    x = xp.ones(4)
+    # THEN
+    assert isinstance(x, np.ndarray)
+    assert type(x) is not np.ndarray
+    assert {type(part) for part in (x[1:], x + 1, np.exp(x), x.T, xp.split(x, 2)[0], xp.asarray(np.ones(3)))} == {type(x)}
+    assert x.__iadd__(1) is x
+    assert xp.add(x, 1, out=x) is x
+
+
+def test_what_is_no_function_is_the_librarys_own(xp):
+    assert (xp.float32, xp.pi, xp.ndarray, xp.newaxis, xp.testing) == (np.float32, np.pi, np.ndarray, None, np.testing)
+    assert dir(xp) == dir(np)
+    assert repr(xp) == "<numpy with tracked arrays>"
+    assert xp.add.nin == 2
+    assert repr(xp.add) == repr(np.add)
+    assert xp.add is xp.add
+    assert xp.mean.__name__ == "mean"
+    assert xp.mean.__doc__ == np.mean.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'ad'"):
+        xp.ad  # noqa: B018
+
+
+def test_memory_is_free_when_its_last_view_goes(xp, notes):
+    # GIVEN
+    x = xp.ones(8)
+    view = x[2:][1:]
+    rows = list(x.reshape(4, 2))
+    # WHEN
+    del x
+    xp.zeros(0)
+    xp.ones(1)
+    # THEN
+    assert ("free", 1) not in notes.take()
+    # WHEN
+    del view, rows
+    xp.ones(1)
+    # THEN
+    assert ("free", 1) in notes.take()
+
+
+def test_arrays_go_on_working_when_nobody_watches_any_more(notes):
+    # GIVEN
+    tracker = Tracker(numpy_library(lambda: 7), notes)
+    xp = TrackedModule(np, tracker)
+    x = xp.ones(4)
+    notes.take()
+    # WHEN
+    tracker.stop()
+    # THEN
+    assert (x + xp.ones(4)).tolist() == [2.0] * 4
+    assert tracker.find(x) is None
+    assert notes.take() == []
+
+
+def test_an_error_of_the_library_comes_through(xp):
+    with pytest.raises(ValueError, match="could not be broadcast"):
+        xp.ones(3) + xp.ones(4)
+
+
+def test_arrays_made_elsewhere_are_tracked_once_they_pass_through_the_module(xp, notes):
+    # GIVEN
+    plain = np.ones(4)
+    xp.ones(4) + plain
+    notes.take()
+    # WHEN
+    x = xp.asarray(plain)
+    # THEN
+    assert notes.take()[-1:] != [("asarray", [], [3])]  # nothing was written
+    x + 1
+    assert ("add", [3], []) in notes.take()
+
+
+def test_cupys_class_can_be_tracked_without_a_device():
+    # GIVEN CuPy's arrays in memory that nobody has
+    cupy = pytest.importorskip("cupy")
+    from cupy.cuda import memory
+
+    sink = Notes()
+    library = dataclasses.replace(cupy_library(cupy), current_handle=lambda: 7)
+    tracker = Tracker(library, sink)
+    place = memory.MemoryPointer(memory.UnownedMemory(0x1000, 4_096, None, 0), 0)
+    plain = cupy.ndarray((32, 32), dtype="f4", memptr=place)
+    # WHEN
+    x = tracker.track(plain)
+    views = [x[1:], x.T, x.reshape(-1), *TrackedModule(cupy, tracker).split(x, 2)]
+    # THEN
+    assert all(isinstance(view, cupy.ndarray) and type(view) is type(x) for view in views)
+    assert [tracker.find(view)[0].number for view in views] == [1] * 5
+    assert tracker.find(views[0])[1][:2] == (0x1080, 0x2000)
+    assert tracker.find(x)[1] is None
+    assert sink.told == []
+    # WHEN
+    del x, views
+    tracker.track(plain)
+    # THEN
+    assert sink.told == [("free", 1)]

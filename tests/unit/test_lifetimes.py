@@ -1,0 +1,709 @@
+"""What is kept until the device is done with it: by `hold`, `use` and `run_on`, and when a lane or a session closes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.errors import DeviceError, OptionError, SessionClosedError, StreamClosedError, StreamNotFoundError
+from gpustreamlab.lifetimes import CHECKED_OWNERS
+from gpustreamlab.workloads import spin
+from tests.helpers.instant_backend import InstantBackend
+
+LONG_NS = 1_000_000_000
+
+
+class Thing:
+    """Stands for anything that work needs; notes when it dies."""
+
+    def __init__(self, on_death=None):
+        if on_death is not None:
+            weakref.finalize(self, on_death)
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        session.stream("a")
+        session.stream("b")
+        yield session
+
+
+def work(lab, lane, duration_ns=LONG_NS):
+    """Enqueue work; return a function that tells whether it has ended, at no virtual time."""
+    with lab.on(lane, "work"):
+        spin(lab, duration_ns)
+    event = lab.backend.acquire_event()
+    lab.stream(lane).backend_stream.record(event)
+
+    def is_done():
+        with lab.backend.observing():
+            return lab.backend.is_event_done(event)
+
+    return is_done
+
+
+def pass_time(lab, duration_ns=2 * LONG_NS):
+    """Let the virtual host spend time on other things."""
+    lab.backend.driver.charge(duration_ns)
+
+
+# hold
+
+
+def test_what_is_held_lives_until_the_work_is_done_and_no_longer(lab):
+    # GIVEN a thing that work in flight needs, and nobody else knows
+    is_done = work(lab, "a")
+    states = []
+    lab.stream("a").hold(Thing(lambda: states.append(is_done())))
+    assert lab.held_count == 1
+
+    # WHEN the lane is asked while it works, and after it has ended
+    lab.stream("a").hold(Thing())
+    assert states == []
+    pass_time(lab)
+    lab.stream("a").hold(Thing())
+
+    # THEN it died behind the work
+    assert states == [True]
+    assert lab.held_count == 1
+
+
+def test_holding_waits_for_nothing(lab):
+    is_done = work(lab, "a")
+    before_ns = lab.backend.driver.clock.now_ns
+
+    lab.stream("a").hold(Thing())
+
+    assert not is_done()
+    assert lab.backend.driver.clock.now_ns - before_ns < 10_000
+
+
+@pytest.mark.parametrize("thing", [np.zeros(3), (1, 2), "text", None, len], ids=lambda thing: type(thing).__name__)
+def test_anything_can_be_held(lab, thing):
+    lab.stream("a").hold(thing, thing)
+
+    assert lab.held_count == 2
+
+
+def test_holding_nothing_records_nothing():
+    backend = InstantBackend()
+    with Session(backend) as lab:
+        lane = lab.stream("a")
+        before = len(backend.recorded)
+        lane.hold()
+        assert (len(backend.recorded), lab.held_count) == (before, 0)
+
+
+def test_a_closed_lane_holds_nothing(lab):
+    lane = lab.stream("a")
+    lane.close()
+
+    with pytest.raises(StreamClosedError, match="'a'"):
+        lane.hold(Thing())
+    with pytest.raises(StreamClosedError, match="'a'"):
+        lane.use(Thing(), after="b")
+
+
+def test_what_is_held_is_what_is_in_flight(lab):
+    most = 0
+    for _ in range(300):
+        work(lab, "a", 1_000)
+        lab.stream("a").hold(Thing())
+        pass_time(lab, 10_000)
+        most = max(most, lab.held_count)
+
+    assert most <= 2
+
+
+def test_events_are_used_again():
+    backend = InstantBackend()
+    with Session(backend) as lab:
+        lane = lab.stream("a")
+        for _ in range(100):
+            lane.hold(Thing())
+        assert lab.held_count <= 1
+    assert backend.released_count >= 100
+
+
+def test_an_event_that_cannot_be_recorded_loses_nothing_that_was_held(lab, monkeypatch):
+    lane, kept = lab.stream("a"), Thing()
+    work(lab, "a")
+    lane.hold(kept)
+
+    def fail(event):
+        raise DeviceError("no more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(lane.backend_stream), "record", lambda stream, event: fail(event))
+        with pytest.raises(DeviceError, match="no more"):
+            lane.hold(Thing())
+
+    assert lab.held_count == 1
+
+
+def test_a_device_that_has_failed_is_told_of_elsewhere(lab, monkeypatch):
+    died = []
+    lab.stream("a").hold(Thing(lambda: died.append(1)), Thing())
+
+    def fail(event):
+        raise DeviceError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.backend, "is_event_done", fail)
+        lab._keeper.sweep()
+        lab.stream("a").hold(Thing())
+    assert died == []
+    lab.close()
+
+    assert died == [1]
+
+
+SWEEPERS = {
+    "lab.synchronize": lambda lab: lab.synchronize(),
+    "lane.synchronize": lambda lab: lab.stream("a").synchronize(),
+    "who follows the session": lambda lab: lab._recorder.drain(0),
+    "a live timeline": lambda lab: lab._recorder.drain_family(0),
+    "another hold": lambda lab: lab.stream("a").hold(Thing()),
+}
+
+
+@pytest.mark.parametrize("sweep", SWEEPERS.values(), ids=SWEEPERS.keys())
+def test_what_is_done_is_let_go(lab, sweep):
+    died = []
+    work(lab, "a")
+    lab.stream("a").hold(Thing(lambda: died.append(1)))
+    pass_time(lab)
+
+    sweep(lab)
+
+    assert died == [1]
+
+
+def test_who_dies_may_hold_something_in_turn(lab):
+    lane, second = lab.stream("a"), []
+    lane.hold(Thing(lambda: lane.hold(Thing(lambda: second.append(1)))))
+
+    lab.synchronize()
+    lab.synchronize()
+
+    assert second == [1]
+
+
+# use
+
+
+def test_the_producer_has_to_be_known(lab):
+    with pytest.raises(OptionError, match=r"Which lane wrote this Thing is not known.*'a'.*after="):
+        lab.stream("a").use(Thing())
+
+
+def test_a_name_that_is_no_lane_is_an_error(lab):
+    with pytest.raises(StreamNotFoundError, match="'bb'"):
+        lab.stream("a").use(Thing(), after="bb")
+
+
+AFTERS = {
+    "a lane": lambda lab: lab.stream("a"),
+    "a name": lambda lab: "a",
+    "an event": lambda lab: lab.stream("a").record(),
+}
+
+
+@pytest.mark.parametrize("after", AFTERS.values(), ids=AFTERS.keys())
+def test_the_lane_waits_for_the_producer_on_the_device(lab, after):
+    # GIVEN an array that long work on another lane writes
+    x = lab.xp.zeros(4)
+    work(lab, "a")
+
+    # WHEN this lane uses it
+    used = lab.stream("b").use(x, after=after(lab))
+    with lab.on("b", "reader"):
+        used.sum()
+    reached = lab.stream("b").record()
+
+    # THEN its work comes behind, and the host went on at once
+    assert used is x
+    assert not reached.query()
+    lab.synchronize()
+    trace = lab.trace
+    ends = {trace.names[name]: row for row, name in enumerate(trace.name)}
+    assert trace.start_ns[ends["reader"]] >= trace.end_ns[ends["work"]] - 1
+
+
+def test_a_lane_does_not_wait_for_itself(lab, monkeypatch):
+    lane = lab.stream("a")
+    monkeypatch.setattr(type(lane), "wait", lambda *_: pytest.fail("waited"))
+
+    lane.use(lab.xp.zeros(4), after="a")
+
+
+def test_known_producers_need_not_be_named(lab):
+    lane, asked = lab.stream("a"), []
+    x = lab.xp.zeros(4)
+    is_done = work(lab, "b")
+    lab._keeper.writers = lambda array: asked.append(array is x) or (lab.stream("b"), lane)
+
+    assert lane.use(x) is x
+
+    lane.synchronize()
+    assert asked == [True]
+    assert is_done()
+
+
+def test_an_array_without_writers_is_waited_for_by_nobody(lab, monkeypatch):
+    lane = lab.stream("a")
+    lab._keeper.writers = lambda array: ()
+    monkeypatch.setattr(type(lane), "wait", lambda *_: pytest.fail("waited"))
+
+    lane.use(lab.xp.zeros(4))
+
+
+def test_memory_that_crossed_lanes_lives_until_the_consumer_is_done_however_early_it_is_dropped(lab):
+    # GIVEN an array of "a" that "b" reads in long work
+    with lab.on("a"):
+        x = lab.xp.zeros(1 << 16)
+    lab.stream("b").use(x, after="a")
+    owner = weakref.ref(x.sim_values)
+    is_done = work(lab, "b")
+
+    # WHEN it is dropped at once, and more work comes to "b" afterwards
+    del x
+    lab._keeper.sweep()
+    is_later_done = work(lab, "b")
+
+    # THEN its memory is not given to the next array of "a", and is when the work that could use it is done
+    assert lab.held_count == 1
+    assert owner() is not None
+    pass_time(lab, LONG_NS + 100_000)
+    lab._keeper.sweep()
+    assert (is_done(), is_later_done()) == (True, False)
+    assert owner() is None
+    assert lab.held_count == 0
+
+
+def test_memory_is_kept_as_long_as_a_view_of_it_is_used(lab):
+    x = lab.xp.zeros((4, 4))
+    view = x.T[1:]
+    owner = weakref.ref(x.sim_values)
+    lab.stream("b").use(x, after="a")
+    del x
+    lab.synchronize()
+    assert lab.held_count == 1
+
+    work(lab, "b")
+    del view
+    lab._keeper.sweep()
+    assert owner() is not None
+
+    lab.synchronize()
+    assert (owner(), lab.held_count) == (None, 0)
+
+
+def test_memory_used_by_two_lanes_waits_for_both(lab):
+    x = lab.xp.zeros(8)
+    owner = weakref.ref(x.sim_values)
+    lab.stream("b").use(x, after="a")
+    lab.stream("c").use(x, after="a")
+    assert lab.held_count == 1
+    work(lab, "b", LONG_NS)
+    is_c_done = work(lab, "c", 5 * LONG_NS)
+    del x
+
+    lab._keeper.sweep()
+    assert lab.held_count == 2
+    lab.stream("b").synchronize()
+    assert owner() is not None
+    assert not is_c_done()
+    lab.stream("c").synchronize()
+    assert owner() is None
+
+
+def test_one_of_two_lanes_that_closes_leaves_the_memory_to_the_other(lab):
+    x = lab.xp.zeros(8)
+    owner = weakref.ref(x.sim_values)
+    lab.stream("b").use(x, after="a")
+    lab.stream("c").use(x, after="a")
+    is_c_done = work(lab, "c", 5 * LONG_NS)
+    del x
+
+    lab.stream("b").close()
+    lab._keeper.sweep()
+    assert not is_c_done()
+    assert owner() is not None
+
+    lab.stream("c").close()
+    assert owner() is None
+
+
+def test_using_many_arrays_looks_at_few_of_them_each_time(lab, monkeypatch):
+    lane = lab.stream("b")
+    arrays = [lab.xp.zeros(2) for _ in range(3 * CHECKED_OWNERS)]
+    for array in arrays:
+        lane.use(array, after="b")
+    asked = []
+    owners = {type(known.owner) for known in lab._keeper._deferred.values()}
+    assert len(owners) == 1
+    kind = owners.pop()
+    real = kind.is_alone
+    monkeypatch.setattr(kind, "is_alone", lambda owner: asked.append(1) or real(owner))
+
+    lane.use(arrays[0], after="b")
+
+    assert len(asked) == CHECKED_OWNERS
+
+
+def test_dropped_arrays_are_found_in_passing(lab):
+    lane = lab.stream("b")
+    for _ in range(1000):
+        lane.use(lab.xp.zeros(2), after="b")
+        pass_time(lab, 1_000)
+
+    assert lab.held_count <= 2 * CHECKED_OWNERS
+
+
+def test_an_array_used_again_and_again_is_kept_once(lab):
+    weights = lab.xp.zeros(8)
+    for _ in range(100):
+        lab.stream("b").use(weights, after="a")
+
+    assert lab.held_count == 1
+
+
+# Closing
+
+
+def test_closing_a_lane_lets_go_behind_its_work(lab):
+    states, is_done = [], work(lab, "a")
+    lab.stream("a").hold(Thing(lambda: states.append(is_done())))
+    other = Thing()
+    lab.stream("b").hold(other)
+
+    lab.stream("a").close()
+
+    assert states == [True]
+    assert lab.held_count == 1
+
+
+def test_closing_a_session_lets_go_behind_the_work_and_leaks_nothing():
+    states = []
+    lab = Session("sim")
+    lab.stream("a")
+    is_done = work(lab, "a")
+    lab.stream("a").hold(Thing(lambda: states.append(("held", is_done()))))
+    x = Thing(lambda: states.append(("used", is_done())))
+    lab.stream("a").use(x, after="a")
+    del x
+
+    lab.close()
+    lab.close()
+
+    assert sorted(states) == [("held", True), ("used", True)]
+    assert lab.held_count == 0
+
+
+def test_memory_still_used_when_the_session_closes_stays_its_users(lab):
+    x = Thing()
+    known = weakref.ref(x)
+    lab.stream("a").use(x, after="a")
+
+    lab.close()
+    assert known() is not None
+    del x
+    assert known() is None
+
+
+def test_what_is_held_is_let_go_before_the_stream_is_destroyed():
+    # CuPy's pool takes memory back into the arena of its stream, which has to be there still.
+    backend = InstantBackend()
+    with Session(backend) as lab:
+        lane = lab.stream("a")
+        lane.hold(Thing(lambda: backend.calls.append("let go")))
+    assert backend.calls[:3] == ["synchronize 7", "let go", "close 7"]
+
+
+def test_a_lane_that_closes_gives_its_events_back():
+    backend = InstantBackend()
+    with Session(backend) as lab:
+        lane = lab.stream("a")
+        lane.hold(Thing())
+        before = backend.released_count
+        lane.close()
+        assert backend.released_count == before + 1
+
+
+def test_memory_is_kept_while_another_thread_waits_for_a_lane_that_it_closes(lab, monkeypatch):
+    # GIVEN a lane that still works on memory which nobody refers to
+    lane = lab.stream("b")
+    x = lab.xp.zeros(8)
+    owner, seen = weakref.ref(x.sim_values), []
+    lane.use(x, after="a")
+    work(lab, "b")
+    del x
+
+    # WHEN somebody sweeps while the one who closes it waits
+    real = type(lane.backend_stream).synchronize
+
+    def synchronize(stream):
+        lab._keeper.sweep()
+        seen.append(owner() is not None)
+        real(stream)
+
+    monkeypatch.setattr(type(lane.backend_stream), "synchronize", synchronize)
+    lane.close()
+
+    # THEN it was kept until the wait was over
+    assert seen == [True]
+    assert owner() is None
+
+
+def test_a_place_that_a_lane_has_left_takes_no_memory_with_it(lab):
+    # GIVEN a lane that has worked on other SMs before, and memory that it uses
+    lab.partition(left=96, right="rest")
+    lane = lab.stream("c", partition="left")
+    old = lane.home.spec
+    lab.stream("c", partition="right")
+    x = lab.xp.zeros(8)
+    owner = weakref.ref(x.sim_values)
+    lane.use(x, after="a")
+    is_done = work(lab, "c")
+    del x
+
+    # WHEN the old place goes
+    lane.leave_home(old)
+
+    # THEN the memory is kept for the work in the new one
+    assert not is_done()
+    assert owner() is not None
+    lab.synchronize()
+    assert owner() is None
+
+
+def test_a_stream_that_others_lend_is_never_destroyed():
+    backend = SimBackend()
+    theirs = backend.create_stream()
+    with Session(backend) as lab:
+        lane = lab.stream("lent", external=theirs)
+        with lab.on(lane):
+            spin(lab, LONG_NS)
+        lane.hold(Thing())
+    assert not theirs.is_closed
+    assert theirs.query()
+
+
+def test_what_is_held_survives_a_move_to_other_sms(lab):
+    lab.partition(left=96, right="rest")
+    lane = lab.stream("c", partition="left")
+    states, is_done = [], work(lab, "c")
+    lane.hold(Thing(lambda: states.append(is_done())))
+    lab.stream("c", partition="right")
+    lane.hold(Thing())
+
+    lab.synchronize()
+
+    assert states == [True]
+    assert lab.held_count == 0
+
+
+def test_a_failed_session_close_lets_go_all_the_same(monkeypatch):
+    lab, died = Session("sim"), []
+    lane = lab.stream("a")
+    lane.hold(Thing(lambda: died.append(1)))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(lane.backend_stream), "synchronize", lambda stream: (_ for _ in ()).throw(DeviceError("lost")))
+        with pytest.raises(Exception, match="lost"):
+            lab.close()
+
+    assert died == [1]
+
+
+ENDINGS = {
+    "held": "lab.stream('a').hold(Thing())",
+    "used": "x = Thing(); lab.stream('a').use(x, after='a')",
+    "used and dropped": "lab.stream('a').use(lab.xp.zeros(4), after='a')",
+    "guard": "guard = lab.guard(Thing(), 'g')\nwith guard.on('a'): spin(lab, 10**9)",
+    "guard inside": "guard = lab.guard(Thing(), 'g')\nuse = guard.on('a'); use.__enter__()",
+    "guard waited for": "guard = lab.guard(Thing(), 'g')\nwith guard.on('a'): sys.exit(0)",
+    "session in a cycle": "lab.me = lab; lab.stream('a').hold(lab); del lab",
+    "run": "lab.run_on('a', lambda lane, x: spin(lab, 10**9), Thing())",
+}
+
+
+def test_the_interpreter_ends_silently_whatever_is_held():
+    program = f"""
+    import os, sys, textwrap, warnings
+    from gpustreamlab import Session
+    from gpustreamlab.workloads import spin
+    warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+    class Thing: pass
+    for name, ending in {ENDINGS!r}.items():
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            print("begin", name)
+            lab = Session("sim")
+            lab.stream("a")
+            with lab.on("a"):
+                spin(lab, 10**9)
+            exec(ending, globals())
+            sys.exit(0)
+        print("end", name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONDEVMODE": "1"},
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [line for name in ENDINGS for line in (f"begin {name}", f"end {name} 0")]
+
+
+def test_a_forked_child_can_ask_what_is_held(lab):
+    lab.stream("a").hold(Thing())
+    taken, release = threading.Event(), threading.Event()
+
+    def take():
+        with lab._keeper._lock:
+            taken.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    taken.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(lab.held_count)
+    release.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+# Many threads
+
+
+def test_many_threads_hold_and_use_at_once(lab):
+    errors, died = [], []
+    count, threads = 60, 8
+
+    def run(number):
+        chance = random.Random(number)
+        lane = lab.stream(f"lane {number}".replace(" ", "-"))
+        try:
+            for _ in range(count):
+                with lab.on(lane):
+                    x = lab.xp.zeros(16)
+                    spin(lab, chance.randrange(1, 50_000))
+                lane.hold(Thing(lambda: died.append(1)), x)
+                lab.stream(chance.choice(["a", "b"])).use(x, after=lane)
+                if chance.random() < 0.05:
+                    lane.close()
+                    lane = lab.stream(lane.name)
+        except Exception as error:
+            errors.append(error)
+
+    started = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    lab.synchronize()
+    lab.synchronize()
+    gc.collect()
+
+    assert errors == []
+    assert len(died) == count * threads
+    assert lab.held_count == 0
+    assert lab.backend.driver.memory.block_count == 0
+
+
+# run_on
+
+
+def test_run_on_calls_with_the_lane_selected_and_returns_what_it_gives(lab):
+    def engine(lane, x, *, factor):
+        assert lab.current is lane is lab.stream("b")
+        return x * factor
+
+    y = lab.run_on("b", engine, lab.xp.ones(3), factor=2, label="engine")
+
+    assert y.tolist() == [2, 2, 2]
+    assert lab.current is None
+    lab.synchronize()
+    assert [lab.trace.names[name] for name in lab.trace.name] == ["engine"]
+
+
+def test_run_on_holds_what_the_call_got_and_gave(lab):
+    died = []
+
+    def engine(lane, *things, **named):
+        spin(lab, LONG_NS)
+        return Thing(lambda: died.append("result"))
+
+    thing = [Thing(lambda name=name: died.append(name)) for name in ("positional", "named", "hold")]
+    lab.run_on("a", engine, thing[0], 3, "text", None, named=thing[1], hold=[thing[2]])
+    del thing
+    assert died == []
+    assert lab.held_count == 4
+
+    lab.synchronize()
+    assert sorted(died) == ["hold", "named", "positional", "result"]
+
+
+def test_run_on_holds_also_what_a_call_got_that_failed_after_it_has_enqueued(lab):
+    # GIVEN a call that enqueues work on what it was given, and then fails
+    states = []
+
+    def engine(lane, thing):
+        spin(lab, LONG_NS)
+        raise ValueError("half-way")
+
+    # WHEN it runs
+    with pytest.raises(ValueError, match="half-way") as caught:
+        lab.run_on("a", engine, Thing(lambda: states.append(lab.stream("a").query())))
+    del caught
+    gc.collect()
+
+    # THEN its argument outlives the work
+    assert states == []
+    lab.synchronize()
+    assert states == [True]
+
+
+def test_a_failure_to_hold_does_not_hide_the_users_error(lab, monkeypatch):
+    def engine(lane, thing):
+        monkeypatch.setattr(lab._keeper, "hold", lambda *_: (_ for _ in ()).throw(DeviceError("lost")))
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        lab.run_on("a", engine, Thing())
+
+    assert any("lost" in note for note in caught.value.__notes__)
+
+
+def test_run_on_a_closed_session_says_so(lab):
+    lab.close()
+
+    with pytest.raises(SessionClosedError, match=r"select|run"):
+        lab.run_on("a", print)
+
+
+def test_run_on_takes_streams_of_others(lab):
+    theirs = lab.backend.create_stream()
+
+    handle = lab.run_on(theirs, lambda lane: lane.handle)
+
+    assert handle == theirs.handle

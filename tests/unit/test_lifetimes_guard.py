@@ -1,0 +1,397 @@
+"""A guard lets one lane at a time use a thing, orders lanes on the device, and keeps the thing until its last work is done."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import DeviceError, GuardClosedError, InvalidNameError, SelectionError, SessionClosedError
+from gpustreamlab.workloads import spin
+from tests.helpers.threads import run_in_thread
+
+LONG_NS = 1_000_000_000
+
+
+class Thing:
+    """Stands for an execution context."""
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        session.stream("a")
+        session.stream("b")
+        yield session
+
+
+def spans(lab):
+    """Return when each named range began and ended."""
+    lab.synchronize()
+    trace = lab.trace
+    rows = zip(trace.name, trace.start_ns.tolist(), trace.end_ns.tolist(), strict=True)
+    return {trace.names[name]: (start, end) for name, start, end in rows}
+
+
+def test_uses_on_two_lanes_come_one_behind_the_other_and_the_host_waits_for_none(lab):
+    guard = lab.guard(Thing(), "context")
+    before_ns = lab.backend.driver.clock.now_ns
+    for lane, label in (("a", "first"), ("b", "second"), ("a", "third")):
+        with guard.on(lane, label) as used:
+            assert used is lab.stream(lane)
+            assert lab.current is used
+            spin(lab, LONG_NS)
+
+    assert lab.backend.driver.clock.now_ns - before_ns < 1_000_000
+    assert not guard.query()
+    ran = spans(lab)
+    assert ran["second"][0] >= ran["first"][1] - 1
+    assert ran["third"][0] >= ran["second"][1] - 1
+    assert guard.query()
+
+
+def test_without_a_guard_they_would_overlap(lab):
+    for lane, label in (("a", "first"), ("b", "second")):
+        with lab.on(lane, label):
+            spin(lab, LONG_NS)
+
+    ran = spans(lab)
+    assert ran["second"][0] < ran["first"][1]
+
+
+def test_a_second_use_on_the_same_lane_waits_for_nothing(lab, monkeypatch):
+    guard = lab.guard(Thing())
+    monkeypatch.setattr(type(lab.stream("a")), "wait", lambda *_: pytest.fail("waited"))
+
+    for _ in range(3):
+        with guard.on("a"):
+            spin(lab, 10)
+
+
+def test_the_range_has_the_label_or_the_guards_name_or_the_lanes(lab):
+    with lab.guard(Thing(), "context").on("a"):
+        pass
+    with lab.guard(Thing(), "context").on("a", "mine"):
+        pass
+    with lab.guard(Thing()).on("a"):
+        pass
+
+    assert set(spans(lab)) == {"context", "mine", "a"}
+
+
+def test_a_guard_shows_what_it_is(lab):
+    guard = lab.guard(Thing(), "context")
+    assert repr(guard) == "<Guard 'context', not used yet>"
+    with guard.on("a"):
+        pass
+    assert repr(guard) == "<Guard 'context', last used on 'a'>"
+    guard.close()
+    assert repr(guard) == "<Guard 'context' closed>"
+
+
+def test_a_guard_needs_a_name_that_is_text(lab):
+    with pytest.raises(InvalidNameError):
+        lab.guard(Thing(), 3)
+
+
+# Errors inside
+
+
+def test_the_work_of_a_use_that_raises_is_waited_for_too(lab):
+    guard = lab.guard(Thing(), "context")
+    with pytest.raises(ValueError, match="mine"), guard.on("a", "first"):
+        spin(lab, LONG_NS)
+        raise ValueError("mine")
+    with guard.on("b", "second"):
+        spin(lab, 10)
+
+    ran = spans(lab)
+    assert ran["second"][0] >= ran["first"][1] - 1
+    assert lab.current is None
+
+
+def test_errors_inside_nested_guards_leave_all_in_order(lab):
+    # GIVEN two guards, one inside the other, and an error in the innermost
+    one, two = lab.guard(Thing(), "one"), lab.guard(Thing(), "two")
+    with pytest.raises(ValueError, match="mine"):
+        with one.on("a", "outer"):
+            spin(lab, LONG_NS)
+            with two.on("b", "inner"):
+                spin(lab, 2 * LONG_NS)
+                raise ValueError("mine")
+
+    # THEN nothing is selected, and both wait for what was enqueued
+    assert lab.current is None
+    with two.on("a", "two again"), one.on("b", "one again"):
+        spin(lab, 10)
+    ran = spans(lab)
+    assert ran["two again"][1] >= ran["inner"][1]
+    assert ran["one again"][0] >= ran["outer"][1] - 1
+
+
+def test_an_error_of_the_device_at_the_end_does_not_hide_the_users(lab, monkeypatch):
+    guard = lab.guard(Thing(), "context")
+
+    def fail(*_):
+        raise DeviceError("lost")
+
+    with pytest.raises(ValueError, match="mine") as caught, guard.on("a"):
+        monkeypatch.setattr(lab._keeper, "hold", fail)
+        raise ValueError("mine")
+    assert any("lost" in note for note in caught.value.__notes__)
+    with pytest.raises(DeviceError, match="lost"), guard.on("a"):
+        pass
+    assert run_in_thread(lambda: guard.on("a").__enter__()) is None  # and it is free for others
+
+
+def test_a_use_that_cannot_begin_leaves_nothing_selected_or_locked(lab, monkeypatch):
+    guard = lab.guard(Thing(), "context")
+    with guard.on("a"):
+        spin(lab, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(lab.stream("b")), "wait", lambda *_: (_ for _ in ()).throw(DeviceError("lost")))
+        with pytest.raises(DeviceError, match="lost"), guard.on("b"):
+            pytest.fail("entered")
+    assert lab.current is None
+
+    def use():
+        with guard.on("b"):
+            pass
+
+    assert run_in_thread(use) is None
+
+
+# Nested uses of one guard
+
+
+def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab):
+    guard = lab.guard(Thing(), "context")
+    with guard.on("a", "outer"):
+        with lab.range("before"):
+            spin(lab, LONG_NS)
+        with guard.on("b", "inner"):
+            spin(lab, LONG_NS)
+        with lab.range("after"):
+            spin(lab, LONG_NS)
+
+    ran = spans(lab)
+    assert ran["inner"][0] >= ran["before"][1] - 1
+    assert ran["after"][0] >= ran["inner"][1] - 1
+    assert ran["outer"][1] >= ran["after"][1]
+
+
+def test_uses_left_in_another_order_are_reported_and_leave_the_guard_free(lab):
+    guard = lab.guard(Thing(), "context")
+    first, second = guard.on("a"), guard.on("b")
+    first.__enter__()
+    second.__enter__()
+    with pytest.raises(SelectionError):
+        first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+
+    def use():
+        with guard.on("a"):
+            pass
+
+    assert run_in_thread(use) is None
+
+
+# Threads
+
+
+def test_a_second_thread_waits_until_the_first_has_enqueued_and_not_longer(lab):
+    # GIVEN a thread inside a use
+    guard, order = lab.guard(Thing(), "context"), []
+    entered = threading.Event()
+
+    def second():
+        entered.set()
+        with guard.on("b", "second"):
+            order.append("second")
+            spin(lab, 10)
+
+    with guard.on("a", "first"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        entered.wait(60)
+        thread.join(0.05)
+        order.append("first")
+        spin(lab, LONG_NS)
+
+    # WHEN it has left, though its work still runs
+    thread.join(60)
+
+    # THEN the other one came behind, on the host and on the device
+    assert order == ["first", "second"]
+    assert not lab.stream("a").query()
+    ran = spans(lab)
+    assert ran["second"][0] >= ran["first"][1] - 1
+
+
+def test_many_threads_never_share_it(lab):
+    guard, inside, most, errors = lab.guard(Thing(), "context"), [], [], []
+
+    def run(number):
+        lane = lab.stream(f"lane-{number}")
+        try:
+            for turn in range(20):
+                with guard.on(lane, f"{number}.{turn}"):
+                    inside.append(number)
+                    most.append(len(inside))
+                    spin(lab, 1_000)
+                    inside.remove(number)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert max(most) == 1
+    ran = sorted(spans(lab).values())
+    assert len(ran) == 160
+    assert all(before[1] <= after[0] + 1 for before, after in itertools.pairwise(ran))
+
+
+# Lifetimes
+
+
+def test_closing_waits_for_the_last_use_and_lets_go(lab):
+    thing = Thing()
+    known = weakref.ref(thing)
+    guard = lab.guard(thing, "context")
+    del thing
+    with guard.on("a"):
+        spin(lab, LONG_NS)
+
+    guard.close()
+    guard.close()
+
+    assert guard.is_closed
+    assert guard.resource is None
+    assert known() is None
+    with lab.backend.observing():
+        assert lab.stream("a").query()
+
+
+def test_a_closed_guard_cannot_be_used(lab):
+    with lab.guard(Thing(), "context") as guard:
+        late = guard.on("a")
+    with pytest.raises(GuardClosedError, match=r"Guard 'context' is closed.*lab.guard"):
+        guard.on("a")
+    with pytest.raises(GuardClosedError, match="context"), late:
+        pytest.fail("entered")
+    with pytest.raises(GuardClosedError, match="context"), guard:
+        pytest.fail("entered")
+    assert lab.current is None
+
+
+def test_a_guard_is_not_closed_from_inside(lab):
+    guard = lab.guard(Thing(), "context")
+    with guard.on("a"), pytest.raises(SelectionError, match="inside"):
+        guard.close()
+    assert not guard.is_closed
+
+
+def test_closing_is_gone_on_with_after_an_interrupt(lab, monkeypatch):
+    guard = lab.guard(Thing(), "context")
+    with guard.on("a"):
+        spin(lab, LONG_NS)
+
+    def interrupt(event):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.backend, "synchronize_event", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            guard.close()
+    assert guard.resource is not None
+
+    guard.close()
+
+    assert guard.resource is None
+
+
+def test_what_a_forgotten_guard_guarded_lives_until_its_last_work_is_done(lab):
+    thing = Thing()
+    known = weakref.ref(thing)
+    guard = lab.guard(thing, "context")
+    with guard.on("a"):
+        spin(lab, LONG_NS)
+    del thing, guard
+    assert known() is not None
+
+    lab.synchronize()
+    assert known() is None
+
+
+def test_a_session_that_closes_lets_go_behind_the_work_and_the_guard_closes_silently(lab):
+    thing, states = Thing(), []
+    weakref.finalize(thing, lambda: states.append(lab.backend.driver.scheduler.busy_count))
+    guard = lab.guard(thing, "context")
+    del thing
+    with guard.on("a"):
+        spin(lab, LONG_NS)
+
+    lab.close()
+
+    assert states == [0]
+    assert guard.query()
+    guard.close()
+    with pytest.raises(GuardClosedError):
+        guard.on("a")
+    with pytest.raises(SessionClosedError):
+        lab.guard(Thing())
+
+
+def test_a_session_closed_inside_a_use_is_left_silently(lab):
+    guard = lab.guard(Thing(), "context")
+    with guard.on("a"):
+        spin(lab, LONG_NS)
+        lab.close()
+
+    assert guard.resource is None
+
+
+def test_a_lane_closed_inside_a_use_by_another_thread_harms_nobody(lab):
+    guard = lab.guard(Thing(), "context")
+    with guard.on("a", "first"):
+        spin(lab, LONG_NS)
+        assert run_in_thread(lab.stream("a").close) is None
+    with guard.on("b", "second"):
+        spin(lab, 10)
+
+    assert spans(lab)["second"][0] >= LONG_NS
+
+
+def test_a_lane_closed_after_a_use_is_waited_for_by_nobody(lab):
+    guard = lab.guard(Thing(), "context")
+    with guard.on("a"):
+        spin(lab, LONG_NS)
+    lab.stream("a").close()
+    with guard.on("b"):
+        spin(lab, 10)
+    guard.close()
+
+    assert guard.is_closed
+
+
+def test_streams_of_others_take_part(lab):
+    theirs = lab.backend.create_stream()
+    guard = lab.guard(Thing(), "context")
+    with guard.on("a", "ours"):
+        spin(lab, LONG_NS)
+    with guard.on(theirs, "theirs") as lane:
+        assert lane.is_lent
+        spin(lab, LONG_NS)
+
+    ran = spans(lab)
+    assert ran["theirs"][0] >= ran["ours"][1] - 1
+    lab.close()
+    assert not theirs.is_closed

@@ -1,0 +1,160 @@
+"""Streams of others: what can be told to be none of this device is refused before anything is enqueued."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.backends import lent_handle
+from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
+from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.errors import StreamClosedError, StreamRefusedError
+
+
+class Lender:
+    """Lends whatever it is given."""
+
+    def __init__(self, lent):
+        self.lent = lent
+
+    def __cuda_stream__(self):
+        return self.lent
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        session.stream("a")
+        yield session
+
+
+NO_HANDLES = {
+    "text": "3",
+    "negative": -3,
+    "too large": 1 << 64,
+    "nothing": None,
+    "truth": True,
+    "fraction": 3.0,
+    "a pair": (3, 4),
+}
+
+
+@pytest.mark.parametrize("handle", NO_HANDLES.values(), ids=NO_HANDLES.keys())
+def test_what_is_no_address_is_refused(lab, handle):
+    with pytest.raises(StreamRefusedError, match="Lender.*gave .* as its handle"):
+        lab.on(Lender((0, handle)))
+
+
+@pytest.mark.parametrize("number", [3, 0x7F00_0000_0000, np.int64(3), 3.0, None], ids=repr)
+def test_a_bare_handle_is_refused_by_its_type(lab, number):
+    with pytest.raises(StreamRefusedError, match="lends no CUDA stream.*not its handle"):
+        lab.on(number)
+
+
+def test_a_class_lends_no_stream(lab):
+    with pytest.raises(StreamRefusedError, match="lends no CUDA stream"):
+        lab.on(Lender)
+
+
+def test_integers_of_other_libraries_are_handles():
+    assert lent_handle(Lender((0, np.uint64(1 << 40)))) == 1 << 40
+
+
+def test_garbage_is_refused(lab):
+    with pytest.raises(StreamRefusedError, match="0x7fdeadbeef00.*does not know"):
+        lab.on(Lender((0, 0x7FDE_ADBE_EF00)))
+
+
+def test_a_stream_of_another_simulated_device_is_refused_though_its_number_is_known_here(lab):
+    theirs = SimBackend().create_stream()
+    assert theirs.handle == lab.stream("a").handle
+
+    with pytest.raises(StreamRefusedError, match="another simulated device"):
+        lab.on(theirs)
+    with pytest.raises(StreamRefusedError, match="another simulated device"):
+        lab.stream("lent", external=theirs)
+    assert list(lab.streams) == ["a"]
+
+
+def test_a_destroyed_stream_is_refused(lab):
+    theirs = lab.backend.create_stream()
+    theirs.close()
+
+    with pytest.raises(StreamClosedError, match="closed"):
+        lab.on(theirs)
+
+
+@pytest.mark.parametrize("door", ["on", "stream", "guard", "run_on"])
+def test_a_lane_of_a_closed_session_is_refused(lab, door):
+    with Session(lab.backend) as other:
+        lane = other.stream("theirs")
+    doors = {
+        "on": lambda: lab.on(lane),
+        "stream": lambda: lab.stream("mine", external=lane),
+        "guard": lambda: lab.guard(object()).on(lane),
+        "run_on": lambda: lab.run_on(lane, print),
+    }
+
+    with pytest.raises(StreamClosedError, match="'theirs' is closed"):
+        doors[door]()
+
+
+# The driver's answer, from a stand-in
+
+
+class Status(enum.IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_HANDLE = 400
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """Stand for cuda.bindings.driver; a test gives it its calls."""
+    bindings, module = types.ModuleType("cuda.bindings"), types.ModuleType("cuda.bindings.driver")
+    bindings.driver = module
+    module.CUresult, module.CUstream = Status, int
+    for name, value in (("cuda", types.ModuleType("cuda")), ("cuda.bindings", bindings), ("cuda.bindings.driver", module)):
+        monkeypatch.setitem(sys.modules, name, value)
+    return module
+
+
+def test_a_stream_of_this_device_passes(driver):
+    driver.cuStreamGetDevice = lambda stream: (Status.CUDA_SUCCESS, 1)
+
+    check_lent_stream(object(), 0x1000, 1)
+
+
+def test_a_stream_of_another_device_is_refused(driver):
+    driver.cuStreamGetDevice = lambda stream: (Status.CUDA_SUCCESS, 1)
+
+    with pytest.raises(StreamRefusedError, match=r"0x1000 of a Lender is on CUDA device 1, .* device 0.*Session\(device=1\)"):
+        check_lent_stream(Lender(None), 0x1000, 0)
+
+
+@pytest.mark.parametrize("status", [Status.CUDA_ERROR_INVALID_HANDLE, Status.CUDA_ERROR_CONTEXT_IS_DESTROYED])
+def test_a_stream_that_the_driver_does_not_know_is_refused(driver, status):
+    driver.cuStreamGetDevice = lambda stream: (status, None)
+
+    with pytest.raises(StreamRefusedError, match=f"not known to the driver .{status.name}.*destroyed"):
+        check_lent_stream(Lender(None), 0x1000, 0)
+
+
+def absent(stream):
+    raise RuntimeError("Function cuStreamGetDevice not found")
+
+
+@pytest.mark.parametrize("getter", [None, absent], ids=["old bindings", "old driver"])
+def test_before_cuda_12_8_the_context_is_asked_for(driver, getter):
+    if getter is not None:
+        driver.cuStreamGetDevice = getter
+    driver.cuStreamGetCtx = lambda stream: (Status.CUDA_SUCCESS if stream == 0x1000 else Status.CUDA_ERROR_INVALID_HANDLE, 7)
+
+    check_lent_stream(Lender(None), 0x1000, 0)
+    with pytest.raises(StreamRefusedError, match="INVALID_HANDLE"):
+        check_lent_stream(Lender(None), 0x2000, 0)

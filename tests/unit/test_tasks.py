@@ -1,0 +1,1123 @@
+"""Selections of asyncio tasks and generators: each has its own, and between its steps the thread has what it had."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import gc
+import inspect
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+
+import pytest
+
+import gpustreamlab.selections
+import gpustreamlab.tasks
+from gpustreamlab import Session, task_factory
+from gpustreamlab.errors import (
+    DeviceError,
+    OptionError,
+    SelectionError,
+    SelectionWarning,
+    SessionClosedError,
+    StreamClosedError,
+)
+from gpustreamlab.workloads import spin
+from tests.helpers.interrupt_storm import UNREACHABLE
+from tests.helpers.nvtx_stacks import CheckedSim
+from tests.helpers.threads import run_in_thread
+
+LANES = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def backend():
+    return CheckedSim()
+
+
+@pytest.fixture
+def lab(backend):
+    with Session(backend) as session:
+        for name in LANES:
+            session.stream(name)
+        yield session
+    backend.check()
+
+
+def spans(lab):
+    """Lane, name and parent's name of every range, in the order of their start."""
+    lab.synchronize()
+    trace = lab.trace
+    named = [trace.names[code] for code in trace.name]
+    told = [
+        (trace.lanes[lane].name, name, named[parent] if parent >= 0 else None)
+        for lane, name, parent in zip(trace.lane, named, trace.parent, strict=True)
+    ]
+    return [told[place] for place in trace.start_ns.argsort(kind="stable")]
+
+
+def run_steered(main):
+    async def start():
+        asyncio.get_running_loop().set_task_factory(task_factory)
+        return await asyncio.get_running_loop().create_task(main)
+
+    return asyncio.run(start())
+
+
+def selected(lab):
+    """The lane by name, as the session says and as the array module has it."""
+    current, by_backend = lab.current, lab.backend.selected_stream
+    if current is None:
+        assert by_backend is lab.backend.null_stream
+        return None
+    assert by_backend is current.backend_stream
+    return current.name
+
+
+# Plain functions
+
+
+def test_a_decorated_function_works_on_the_lane_each_time(lab):
+    @lab.on("a", "work")
+    def work(x, *, y=1):
+        """Add."""
+        return selected(lab), x + y
+
+    assert work(1, y=2) == ("a", 3)
+    assert work(2) == ("a", 3)
+    assert selected(lab) is None
+    assert (work.__name__, work.__doc__) == ("work", "Add.")
+    assert spans(lab) == [("a", "work", None)] * 2
+
+
+def test_a_decorated_function_may_call_itself(lab):
+    @lab.on("a", "down")
+    def down(depth):
+        return [selected(lab), *down(depth - 1)] if depth else []
+
+    assert down(3) == ["a"] * 3
+    assert spans(lab) == [("a", "down", None)] + [("a", "down", "down")] * 3
+
+
+def test_a_decorated_method_raises_what_it_raises(lab):
+    class Engine:
+        @lab.on("a")
+        def run(self):
+            raise KeyError(selected(lab))
+
+    with pytest.raises(KeyError, match="a"):
+        Engine().run()
+    assert selected(lab) is None
+
+
+def test_several_threads_may_be_in_one_decorated_function(lab):
+    inside = threading.Barrier(4)
+
+    @lab.on("b")
+    def meet():
+        inside.wait(10)
+        return selected(lab)
+
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(meet())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["b"] * 4
+
+
+NO_FUNCTIONS = {"class": int, "text": "f", "classmethod": classmethod(lambda cls: 1), "property": property(lambda self: 1)}
+
+
+@pytest.mark.parametrize("thing", NO_FUNCTIONS.values(), ids=NO_FUNCTIONS)
+def test_what_is_no_function_is_not_decorated(lab, thing):
+    with pytest.raises(OptionError, match="cannot decorate.*takes a function"):
+        lab.on("a")(thing)
+
+
+def test_a_decorated_function_of_a_closed_session_says_so():
+    with Session("sim") as lab:
+        lab.stream("a")
+        work = lab.on("a")(lambda: 1)
+        assert work() == 1
+    with pytest.raises(SessionClosedError, match="of stream 'a' is closed.*Decorate"):
+        work()
+
+
+# Coroutines
+
+
+@pytest.mark.parametrize("is_factory_set", [False, True])
+def test_a_hundred_tasks_on_four_lanes_keep_their_own(lab, is_factory_set):
+    seen = []
+
+    def make(lane):
+        @lab.on(lane, f"task {lane}")
+        async def work(number):
+            for step in range(number % 5):
+                await asyncio.sleep(0)
+                seen.append(selected(lab) == lane)
+                with lab.range("inner"):
+                    await asyncio.sleep(0)
+                    seen.append(selected(lab) == lane)
+                    with lab.on(LANES[(number + step) % 4], "other"):
+                        await asyncio.sleep(0)
+                        seen.append(selected(lab) == LANES[(number + step) % 4])
+            return selected(lab)
+
+        return work
+
+    works = {lane: make(lane) for lane in LANES}
+
+    async def main():
+        if is_factory_set:
+            asyncio.get_running_loop().set_task_factory(task_factory)
+        tasks = [asyncio.create_task(works[LANES[number % 4]](number)) for number in range(100)]
+        while not all(task.done() for task in tasks):
+            assert selected(lab) is None
+            await asyncio.sleep(0)
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == list(LANES) * 25
+    assert len(seen) == 600
+    assert all(seen)
+    assert {told for told in spans(lab) if told[1] == "inner"} == {(lane, "inner", f"task {lane}") for lane in LANES}
+    assert {parent for _, name, parent in spans(lab) if name == "other"} == {"inner"}
+
+
+def test_each_step_is_a_range(lab):
+    @lab.on("a", "serve")
+    async def serve():
+        spin(lab, 1_000)
+        await asyncio.sleep(0)
+        with lab.range("second"):
+            await asyncio.sleep(0)
+        return 5
+
+    assert asyncio.run(serve()) == 5
+    serves, second = ("a", "serve", None), ("a", "second", "serve")
+    assert spans(lab) == [serves, serves, second, serves, second]
+
+
+def test_a_decorated_coroutine_function_is_one_to_everybody(lab):
+    @lab.on("a")
+    async def serve(x: int = 1) -> int:
+        """Serve."""
+        return x
+
+    assert inspect.iscoroutinefunction(serve)
+    assert asyncio.iscoroutinefunction(serve)
+    assert str(inspect.signature(serve)) == "(x: 'int' = 1) -> 'int'"
+
+    async def main():
+        task = asyncio.create_task(serve(3), name="mine")
+        assert "serve" in repr(task)
+        return task.get_name(), await task
+
+    assert asyncio.run(main()) == ("mine", 3)
+
+
+def test_an_unawaited_coroutine_is_told_by_python(lab):
+    @lab.on("a")
+    async def serve():
+        pass
+
+    with pytest.warns(RuntimeWarning, match="serve.*never awaited"):
+        serve()
+        gc.collect()
+
+
+def test_a_cancelled_task_cleans_up_on_its_lane(lab):
+    cleaned = []
+
+    @lab.on("a", "serve")
+    async def serve():
+        try:
+            with lab.on("b", "inner"):
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    cleaned.append(selected(lab))
+                    await asyncio.sleep(0)
+                    cleaned.append(selected(lab))
+        finally:
+            cleaned.append(selected(lab))
+
+    async def main():
+        task = asyncio.create_task(serve())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert cleaned == ["b", "b", "a"]
+
+
+def test_a_task_cancelled_before_it_starts_selects_nothing(lab):
+    @lab.on("a")
+    async def serve():
+        raise AssertionError("it ran")
+
+    async def main():
+        task = asyncio.create_task(serve())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert spans(lab) == []
+
+
+def test_a_timeout_and_async_with_inside(lab):
+    @contextlib.asynccontextmanager
+    async def borrowed(lane):
+        with lab.on(lane, "borrowed"):
+            await asyncio.sleep(0)
+            yield selected(lab)
+            await asyncio.sleep(0)
+
+    @lab.on("a")
+    async def serve():
+        async with borrowed("b") as lane:
+            await asyncio.sleep(0)
+            assert (selected(lab), lane) == ("b", "b")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                async with borrowed("c"):
+                    await asyncio.sleep(60)
+        return selected(lab)
+
+    assert asyncio.run(serve()) == "a"
+
+
+def test_errors_and_values_pass_through(lab):
+    @lab.on("a")
+    async def fail():
+        await asyncio.sleep(0)
+        raise KeyError("mine")
+
+    @lab.on("b")
+    async def serve():
+        try:
+            await fail()
+        except KeyError as error:
+            await asyncio.sleep(0)
+            return selected(lab), error.args
+
+    assert asyncio.run(serve()) == ("b", ("mine",))
+
+
+def test_a_coroutine_closed_by_hand_ends_on_its_lane(lab):
+    ended = []
+
+    @lab.on("a")
+    async def serve():
+        try:
+            await asyncio.sleep(0)
+        finally:
+            ended.append(selected(lab))
+
+    coroutine = serve()
+    coroutine.send(None)
+    assert selected(lab) is None
+    coroutine.close()
+    coroutine.close()
+    assert ended == ["a"]
+    assert selected(lab) is None
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        coroutine.send(None)
+
+
+def test_a_coroutine_that_nobody_ends_is_silent(lab, caplog):
+    @lab.on("a")
+    async def serve():
+        with lab.on("b"), lab.range("inner"):
+            await asyncio.sleep(0)
+
+    coroutine = serve()
+    coroutine.send(None)
+    del coroutine
+    gc.collect()
+    assert selected(lab) is None
+    assert caplog.records == []
+
+
+def test_a_coroutine_that_is_running_says_so(lab):
+    coroutines = []
+
+    @lab.on("a")
+    async def serve():
+        with pytest.raises(ValueError, match="already executing"):
+            coroutines[0].send(None)
+        return selected(lab)
+
+    coroutines.append(serve())
+    with pytest.raises(StopIteration) as ended:
+        coroutines[0].send(None)
+    assert ended.value.value == "a"
+
+
+def test_what_a_thread_has_selected_stays_for_it(lab):
+    @lab.on("a")
+    async def serve():
+        await asyncio.sleep(0)
+        return selected(lab)
+
+    with lab.on("d", "around"):
+        coroutine = serve()
+        coroutine.send(None)
+        assert selected(lab) == "d"
+        with pytest.raises(StopIteration) as ended:
+            coroutine.send(None)
+        assert (ended.value.value, selected(lab)) == ("a", "d")
+    assert spans(lab) == [("d", "around", None), *[("a", "a", "around")] * 2]
+
+
+def test_functions_that_hide_a_coroutine_are_steered_too(lab):
+    def hiding(function):
+        return lambda *args: function(*args)
+
+    class Callable:
+        async def __call__(self):
+            await asyncio.sleep(0)
+            return selected(lab)
+
+    @lab.on("a")
+    @hiding
+    async def serve():
+        await asyncio.sleep(0)
+        return selected(lab)
+
+    async def main():
+        partial = lab.on("c")(functools.partial(Callable.__call__, Callable()))
+        return await asyncio.gather(serve(), lab.on("b")(Callable())(), partial())
+
+    assert asyncio.run(main()) == ["a", "b", "c"]
+
+
+def test_a_selection_left_open_by_a_coroutine_is_told(lab):
+    @lab.on("a")
+    async def serve():
+        lab.on("b").__enter__()
+        await asyncio.sleep(0)
+
+    with pytest.raises(SelectionError, match="'a' was left before one that was entered after it"):
+        asyncio.run(serve())
+    assert selected(lab) is None
+
+
+def test_context_variables_are_the_tasks_own(lab):
+    variable = contextvars.ContextVar("variable", default=0)
+
+    @lab.on("a")
+    async def serve(value):
+        variable.set(value)
+        await asyncio.sleep(0)
+        return variable.get()
+
+    async def main():
+        return await asyncio.gather(*(serve(value) for value in range(5)))
+
+    assert asyncio.run(main()) == list(range(5))
+
+
+# Streams that close or move meanwhile
+
+
+def test_a_lane_closed_meanwhile_raises_at_the_await(lab):
+    told = []
+
+    @lab.on("a")
+    async def serve():
+        with lab.on("b"), lab.range("inner"):
+            try:
+                await asyncio.sleep(0)
+            except StreamClosedError as error:
+                told.append((str(error)[:20], selected(lab)))
+                raise
+
+    async def main():
+        task = asyncio.create_task(serve())
+        await asyncio.sleep(0)
+        lab.stream("b").close()
+        await task
+
+    with pytest.raises(StreamClosedError, match="'b' is closed"):
+        asyncio.run(main())
+    assert told == [("Stream 'b' is closed", "a")]
+    assert selected(lab) is None
+
+
+def test_the_base_closed_meanwhile_raises_at_the_await(lab):
+    @lab.on("a")
+    async def serve():
+        await asyncio.sleep(0)
+
+    coroutine = serve()
+    coroutine.send(None)
+    lab.stream("a").close()
+    with pytest.raises(StreamClosedError, match="'a' is closed"):
+        coroutine.send(None)
+    with pytest.raises(StreamClosedError, match="'a' is closed"):
+        serve().send(None)
+
+
+def test_a_cancel_after_the_session_closed_is_a_cancel(caplog):
+    with Session("sim") as lab:
+        lab.stream("a")
+
+        @lab.on("a")
+        async def serve():
+            with lab.range("inner"):
+                await asyncio.sleep(60)
+
+        async def main():
+            task = asyncio.create_task(serve())
+            await asyncio.sleep(0)
+            lab.close()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+    assert [record.message for record in caplog.records if "without what it had" in record.message] == []
+
+
+def test_a_lane_that_moves_while_its_task_is_suspended(lab):
+    lab.partition(left=64, right=64)
+    lab.stream("a", partition="left")
+    steps = iter(("left", "right", "left"))
+
+    @lab.on("a", "serve")
+    async def serve():
+        with lab.range("inner"):
+            for _ in range(3):
+                assert lab.current.partition == next(steps)
+                spin(lab, 1_000)
+                await asyncio.sleep(0)
+        return "done"
+
+    coroutine = serve()
+    for partition in ("right", "left", "left"):
+        coroutine.send(None)
+        lab.stream("a", partition=partition)
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+    assert spans(lab) == [("a", "serve", None), ("a", "inner", "serve")] * 4
+    trace = lab.trace
+    assert [trace.partitions[code].name for code in trace.partition[trace.start_ns.argsort()]] == [
+        "left", "left", "right", "right", "left", "left", "left", "left",
+    ]  # fmt: skip
+
+
+def test_a_device_that_fails_at_a_suspension_is_told_at_the_next_step(lab, monkeypatch):
+    @lab.on("a")
+    async def serve():
+        try:
+            await asyncio.sleep(0)
+        except DeviceError as error:
+            return str(error), selected(lab)
+
+    with lab.on("a", "warm-up"):
+        writer = lab._selections.recorder.thread_state().writer
+    record, recorded = writer.record, []
+
+    def fail_once(event):
+        recorded.append(event)
+        if len(recorded) == 2:
+            raise DeviceError("The device refused.")
+        record(event)
+
+    coroutine = serve()
+    monkeypatch.setattr(writer, "record", fail_once)
+    coroutine.send(None)
+    assert selected(lab) is None
+    with pytest.raises(StopIteration) as ended:
+        coroutine.send(None)
+    assert ended.value.value == ("The device refused.", None)
+
+
+# Generators
+
+
+def test_a_generator_keeps_its_selection_between_steps(lab):
+    @lab.on("a", "tokens")
+    def tokens(count):
+        """Give."""
+        for number in range(count):
+            with lab.range("token"):
+                got = yield number, selected(lab)
+                assert got in (None, "sent")
+        return "done"
+
+    assert inspect.isgeneratorfunction(tokens)
+    with lab.on("b"):
+        assert [(*told, selected(lab)) for told in tokens(3)] == [(n, "a", "b") for n in range(3)]
+    steps = tokens(2)
+    assert next(steps) == (0, "a")
+    assert steps.send("sent") == (1, "a")
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    assert ended.value.value == "done"
+    steps = tokens(2)
+    next(steps)
+    with pytest.raises(KeyError):
+        steps.throw(KeyError("mine"))
+    steps = tokens(2)
+    next(steps)
+    steps.close()
+    assert selected(lab) is None
+
+
+def test_a_generator_may_go_on_in_other_threads(lab, backend):
+    @lab.on("a", "tokens")
+    def tokens():
+        with lab.range("outer"):
+            for _ in range(4):
+                with lab.on("b", "inner"), lab.range("deep"):
+                    yield threading.get_ident(), selected(lab)
+
+    steps = tokens()
+    found = []
+    for _ in range(4):
+        assert run_in_thread(lambda: found.append(next(steps))) is None
+    found.append(next(steps, None))
+    assert [told and told[1] for told in found] == ["b"] * 4 + [None]
+    assert {(name, parent) for _, name, parent in spans(lab)} == {
+        ("tokens", None), ("outer", "tokens"), ("inner", "outer"), ("deep", "inner"),
+    }  # fmt: skip
+    assert lab.trace.metadata.dropped_spans == 0
+    backend.check()
+
+
+def test_ranges_of_one_name_in_two_threads_are_not_mixed_up(lab, backend):
+    @lab.on("a", "tokens")
+    def tokens():
+        with lab.range("token"):
+            yield
+        yield
+
+    steps = tokens()
+    next(steps)
+
+    def go_on_while_another_is_open():
+        with lab.on("a", "mine"), lab.range("token"):
+            assert run_in_thread(lambda: next(steps)) is None
+            assert [entry[3].name for entry in lab._selections.recorder.thread_state().open_ranges[1:]] == ["mine", "token"]
+
+    go_on_while_another_is_open()
+    steps.close()
+    backend.check()
+    assert sorted(name for _, name, _ in spans(lab)) == ["mine", "token", "token", "token", "tokens", "tokens", "tokens"]
+
+
+def test_a_context_manager_made_of_a_generator_leaves_its_selection_in_force(lab):
+    @contextlib.contextmanager
+    def on_a():
+        with lab.on("a"):
+            yield
+
+    with on_a():
+        assert selected(lab) == "a"
+
+    @contextlib.contextmanager
+    @lab.on("a")
+    def isolated():
+        yield selected(lab)
+
+    with isolated() as inside:
+        assert (inside, selected(lab)) == ("a", None)
+
+
+def test_an_asynchronous_generator_keeps_its_selection(lab):
+    @lab.on("a", "tokens")
+    async def tokens(count):
+        try:
+            for number in range(count):
+                await asyncio.sleep(0)
+                with lab.range("token"):
+                    got = yield number, selected(lab)
+                    assert got in (None, "sent")
+        finally:
+            await asyncio.sleep(0)
+            ended.append(selected(lab))
+
+    async def main():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert [(*told, selected(lab)) async for told in tokens(3)] == [(n, "a", None) for n in range(3)]
+        steps = tokens(2)
+        assert await anext(steps) == (0, "a")
+        assert await steps.asend("sent") == (1, "a")
+        with pytest.raises(StopAsyncIteration):
+            await anext(steps)
+        steps = tokens(2)
+        await anext(steps)
+        with pytest.raises(KeyError):
+            await steps.athrow(KeyError("mine"))
+        steps = tokens(2)
+        await anext(steps)
+        await steps.aclose()
+        async for _ in tokens(2):
+            break
+        gc.collect()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return selected(lab)
+
+    ended = []
+    assert inspect.isasyncgenfunction(tokens)
+    assert asyncio.run(main()) is None
+    assert ended == ["a"] * 5
+
+
+# The task factory
+
+
+def test_plain_with_blocks_are_each_tasks_own(lab):
+    async def work(lane, other):
+        with lab.on(lane, f"task {lane}"):
+            await asyncio.sleep(0)
+            with lab.range("inner"):
+                await asyncio.sleep(0)
+                assert selected(lab) == lane
+                with lab.on(other, "other"):
+                    await asyncio.sleep(0)
+                    assert selected(lab) == other
+            assert selected(lab) == lane
+        await asyncio.sleep(0)
+        return selected(lab)
+
+    async def main():
+        tasks = [asyncio.create_task(work(LANES[n % 4], LANES[n % 3]), name=f"t{n}") for n in range(100)]
+        assert "work()" in repr(tasks[0])
+        assert (tasks[7].get_name(), tasks[7].get_coro().__qualname__[-4:]) == ("t7", "work")
+        return await asyncio.gather(*tasks)
+
+    assert run_steered(main()) == [None] * 100
+    assert {parent for _, name, parent in spans(lab) if name == "other"} == {"inner"}
+
+
+def test_a_task_starts_on_the_lane_where_it_was_made(lab):
+    async def child():
+        found = [selected(lab)]
+        await asyncio.sleep(0)
+        with lab.range("inner child"):
+            await asyncio.sleep(0)
+            with lab.on("b"):
+                await asyncio.sleep(0)
+                found.append(selected(lab))
+            found.append(selected(lab))
+        return found
+
+    async def main():
+        with lab.on("a", "parents"):
+            task = asyncio.create_task(child())
+            await asyncio.sleep(0)
+        assert selected(lab) is None
+        return await task, await asyncio.create_task(asyncio.sleep(0, selected(lab)))
+
+    assert run_steered(main()) == (["a", "b", "a"], None)
+    assert {(lane, name, parent) for lane, name, parent in spans(lab)} == {
+        ("a", "parents", None), ("a", "inner child", None), ("b", "b", "inner child"),
+    }  # fmt: skip
+
+
+def test_an_inherited_lane_that_closes_ends_no_task(lab):
+    async def child():
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return selected(lab)
+
+    async def main():
+        with lab.on("a"):
+            task = asyncio.create_task(child())
+            await asyncio.sleep(0)
+        lab.stream("a").close()
+        return await task
+
+    with pytest.warns(SelectionWarning, match="'a' was closed while a task that was made on it still runs"):
+        assert run_steered(main()) is None
+
+
+def test_a_session_that_closes_ends_no_task_and_is_not_told():
+    with Session("sim") as lab:
+        lab.stream("a")
+
+        async def child():
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return lab.is_closed
+
+        async def main():
+            with lab.on("a"):
+                task = asyncio.create_task(child())
+                await asyncio.sleep(0)
+            lab.close()
+            return await task
+
+        assert run_steered(main()) is True
+
+
+def test_it_goes_with_another_factory(lab):
+    made = []
+
+    def counting(loop, coroutine, **options):
+        made.append(coroutine.__name__)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    async def work():
+        with lab.on("a"):
+            await asyncio.sleep(0)
+            return selected(lab)
+
+    async def main():
+        asyncio.get_running_loop().set_task_factory(functools.partial(task_factory, make=counting))
+        return await asyncio.create_task(work(), context=contextvars.copy_context())
+
+    assert asyncio.run(main()) == "a"
+    assert made[0] == "work"
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="eager tasks came with Python 3.12")
+def test_eager_tasks_leave_what_their_maker_has_selected(lab):
+    async def work(lane):
+        with lab.on(lane):
+            assert selected(lab) == lane
+            await asyncio.sleep(0)
+            return selected(lab)
+
+    async def main():
+        make = functools.partial(task_factory, make=asyncio.eager_task_factory)
+        asyncio.get_running_loop().set_task_factory(make)
+        with lab.on("d"):
+            task = asyncio.create_task(work("a"))
+            assert selected(lab) == "d"
+        return await task
+
+    assert asyncio.run(main()) == "a"
+
+
+def test_threads_with_loops_of_their_own(lab, backend):
+    async def work(lane):
+        with lab.on(lane, lane):
+            for _ in range(20):
+                await asyncio.sleep(0)
+                assert selected(lab) == lane
+        return lane
+
+    async def main(lanes):
+        return await asyncio.gather(*(work(lane) for lane in lanes))
+
+    failures, found = [], []
+
+    def run(place):
+        lanes = LANES[place:] + LANES[:place]
+        try:
+            found.append(run_steered(main(lanes)) == list(lanes))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert found == [True] * 4
+    backend.check()
+
+
+def test_a_loop_of_another_make(lab):
+    uvloop = pytest.importorskip("uvloop")
+
+    @lab.on("a")
+    async def decorated():
+        await asyncio.sleep(0.001)
+        return selected(lab)
+
+    async def plain(lane):
+        with lab.on(lane):
+            await asyncio.sleep(0.001)
+            return selected(lab)
+
+    async def main():
+        with pytest.warns(SelectionWarning):
+            await plain("d")
+        asyncio.get_running_loop().set_task_factory(task_factory)
+        return await asyncio.gather(decorated(), plain("b"), plain("c"))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == ["a", "b", "c"]
+
+
+def test_two_sessions_in_turns(backend):
+    with Session(backend) as one, Session(backend) as two:
+        one.stream("a"), one.stream("c")
+        two.stream("b")
+
+        async def work():
+            with one.on("a"), two.on("b"), one.on("c"):
+                before = backend.selected_stream
+                await asyncio.sleep(0)
+                assert backend.selected_stream is before is one.stream("c").backend_stream
+                assert (one.current.name, two.current.name) == ("c", "b")
+            with two.on("b"), one.on("a"):
+                await asyncio.sleep(0)
+                assert backend.selected_stream is one.stream("a").backend_stream
+
+        async def main():
+            task = asyncio.create_task(work())
+            while not task.done():
+                assert backend.selected_stream is backend.null_stream
+                await asyncio.sleep(0)
+            await task
+
+        run_steered(main())
+        assert backend.selected_stream is backend.null_stream
+
+
+def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
+    async def work():
+        lab.on("a").__enter__()
+        lab.range("open").__enter__()
+        await asyncio.sleep(0)
+
+    async def main():
+        await asyncio.create_task(work())
+        return selected(lab)
+
+    assert run_steered(main()) is None
+    assert "A task ended inside its selection of stream 'a'" in caplog.text
+
+
+def test_steps_from_outside_asyncio():
+    # Any loop that drives a coroutine by send and throw does: trio, curio, a hand-written one.
+    with Session("sim") as lab:
+        lab.stream("a")
+
+        class Trap:
+            def __await__(self):
+                return (yield "trap")
+
+        @lab.on("a")
+        async def serve():
+            return await Trap(), lab.current.name
+
+        coroutine = serve()
+        assert coroutine.send(None) == "trap"
+        with pytest.raises(StopIteration) as ended:
+            coroutine.send("answer")
+        assert ended.value.value == ("answer", "a")
+
+
+# Interrupts
+
+
+def interrupted_at(place, program):
+    """Run a program and interrupt it at a line of ours, counted from its start; tell whether that line was reached."""
+    count = 0
+    ours = (gpustreamlab.tasks.__file__, gpustreamlab.selections.__file__)
+
+    def trace(frame, event, _):
+        nonlocal count
+        if frame.f_code.co_filename not in ours:
+            return None
+        if event == "line" and not (frame.f_code is UNREACHABLE and frame.f_lineno <= UNREACHABLE.co_firstlineno + 2):
+            count += 1
+            if count == place:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        program()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return count == place
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that ends unseen
+def test_an_interrupt_in_a_step_leaves_nothing_selected(lab, backend):
+    @lab.on("a")
+    def steps():
+        with lab.range("inner"), lab.on("b"):
+            yield
+
+    def program():
+        with lab.on("d", "around"):
+            for _ in steps():
+                pass
+
+    place = 1
+    gc.disable()  # else a generator of an earlier place may be ended, and interrupted, where nobody sees it
+    try:
+        while interrupted_at(place, program):
+            assert (place, selected(lab), backend.open_ranges) == (place, None, [])
+            place += 1
+        with lab.on("a", "around"), lab.range("inner"):
+            gc.collect()
+            assert backend.open_ranges == ["around", "inner"]
+    finally:
+        gc.enable()
+    assert place > 100
+    # A selection that takes others along puts back what was before all of them, in one call.
+    assert {text.partition(" ")[2] for text in backend.wrong} == {"put back a selection that was not its last"}
+    backend.forgive()
+
+
+# Tasks that are not steered
+
+
+def test_an_await_inside_a_plain_selection_is_told_once(lab):
+    async def work(lane):
+        for _ in range(3):
+            with lab.on(lane):
+                await asyncio.sleep(0)
+
+    with pytest.warns(SelectionWarning, match=r"'a' was selected here.*@lab\.on\('a'\).*task_factory") as told:
+        asyncio.run(work("a"))
+    assert len(told) == 3  # under pytest each is shown; Python's default filter shows one for each place
+    assert {warning.filename for warning in told} == {__file__}
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        asyncio.run(work("b"))
+    assert len(shown) == 1
+
+
+def test_a_users_error_passes_through_the_warning(lab):
+    async def work():
+        with lab.on("a"):
+            await asyncio.sleep(0)
+            raise KeyError("mine")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError):
+            asyncio.run(work())
+    assert selected(lab) is None
+
+
+def test_a_hundred_thousand_selections_in_a_loop_leave_one_callback(lab):
+    waiting = []
+
+    async def cell():
+        loop = asyncio.get_running_loop()
+        for _ in range(1_000):
+            with lab.on("a"), lab.on("b"):
+                waiting.append(len(loop._ready))
+        await asyncio.sleep(0)
+        with lab.on("a"):
+            pass
+
+    asyncio.run(cell())
+    assert max(waiting) <= 1 + waiting[0]
+    assert waiting[0] <= 1
+
+
+def test_a_loop_run_inside_a_selection_is_fine(lab):
+    async def work():
+        await asyncio.sleep(0)
+        return selected(lab)
+
+    with lab.on("a"):
+        assert asyncio.run(work()) == "a"
+
+
+def test_a_second_loop_in_the_thread_is_watched_too(lab):
+    async def stop_at_once():
+        with lab.on("a"):
+            asyncio.get_running_loop().stop()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(stop_at_once())
+    loop.run_forever()
+    loop.run_until_complete(task)
+
+    async def work():
+        with lab.on("a"):
+            await asyncio.sleep(0)
+
+    with pytest.warns(SelectionWarning):
+        asyncio.run(work())
+    loop.close()
+
+
+def test_a_loop_that_takes_no_callbacks_is_left_alone(lab):
+    class Loop:
+        def call_soon(self, *args):
+            raise NotImplementedError
+
+    asyncio._set_running_loop(Loop())
+    try:
+        with lab.on("a"):
+            assert selected(lab) == "a"
+    finally:
+        asyncio._set_running_loop(None)
+
+
+def test_selecting_does_not_load_asyncio():
+    program = """
+    import sys
+    import gpustreamlab
+    with gpustreamlab.Session("sim") as lab:
+        lab.stream("a")
+        @lab.on("a")
+        def work():
+            return lab.current.name
+        assert work() == "a"
+        assert "asyncio" not in sys.modules
+        import asyncio, warnings
+        async def wait():
+            with lab.on("a"):
+                await asyncio.sleep(0)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            asyncio.run(wait())
+        print(len(told))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_the_interpreter_ends_silently_with_tasks_suspended():
+    program = """
+    import asyncio, gpustreamlab
+    lab = gpustreamlab.Session("sim")
+    lab.stream("a")
+    @lab.on("a")
+    async def serve():
+        with lab.range("inner"):
+            await asyncio.sleep(0)
+    @lab.on("a")
+    def tokens():
+        with lab.range("inner"):
+            yield
+    kept = serve(), tokens()
+    kept[0].send(None)
+    next(kept[1])
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_task_factory_is_public():
+    assert "task_factory" in gpustreamlab.__all__
+    assert os.fspath(inspect.getsourcefile(task_factory)).endswith("tasks.py")
