@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -20,16 +23,18 @@ from gpustreamlab.analysis import (
     Side,
     Touch,
 )
-from gpustreamlab.backends import Backend, WatchedArrays
+from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.lifetimes import Keeper
 from gpustreamlab.recorder import Range, Recorder
 from gpustreamlab.typing import HazardMode
 
-__all__ = ["AccessWatch", "check_hazard_mode", "watch_accesses"]
+__all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
 
 _NULL_STREAM = 0
+_OWN_REFERENCES = 3
+"""To a frame's locals: the frame's, a variable's, and the argument's of the function that counts."""
 
 
 class WatchedStream(Protocol):
@@ -138,10 +143,9 @@ class AccessWatch:
             Where arrays may have names: the caller's variables.
         """
         with self.lock:
-            found = list(self._search.found.values())
-            called = self._name_arrays(names) if found else {}
+            self._name_arrays(names)  # also where nothing was found yet: later their arrays may be gone
             return Hazards(
-                hazards=tuple(self._describe(row, called) for row in found),
+                hazards=tuple(self._describe(row) for row in self._search.found.values()),
                 access_count=self._search.access_count,
                 array_count=self._search.piece_count,
                 wait_count=self.wait_count,
@@ -165,11 +169,18 @@ class AccessWatch:
             self._watched = None
             self._backend.leave_accesses(self)
 
+    def leave_to_parent(self) -> None:
+        """Watch no more, without touching the device, which is that of the process that this one was forked from."""
+        self.lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._watched = None
+
     # What the backend tells, with the lock held
 
     def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Note that a stream's pool handed out memory."""
-        return self._search.allocate(self._number(home), start, end, shape, dtype)
+        piece = self._search.allocate(self._number(home), start, end, shape, dtype)
+        piece.place = self._place()
+        return piece
 
     def free(self, piece: Piece) -> None:
         """Note that memory went back to its pool."""
@@ -177,16 +188,18 @@ class AccessWatch:
 
     def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note work that is about to be enqueued; put in the waits that it lacks, if the session is to."""
-        try:
-            place = self._local.state.open_ranges[-1][3]
-        except AttributeError:
-            place = None
+        place = self._place()
         lane = self._lanes.get(handle)
         if lane is None or lane.host_seen != self._clocks.host_count:
             lane = self._lane(handle)
         if self._puts_in and not self._is_waiting:
             self._put_in_waits(lane, reads, writes)
         self._search.work(lane, work, place, reads, writes)
+
+    def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
+        """Note that the work noted last uses scratch that was given back, or freed with its lane."""
+        self._names.setdefault(piece.home, str(lender.lane.name))
+        self._search.ended(self._lane(handle), work, self._place(), piece, lender.ending, lender.nbytes)
 
     def finish(self) -> None:
         """Keep the memory that crossed lanes. Keeping asks the device, so the lock is not held here."""
@@ -287,24 +300,37 @@ class AccessWatch:
         stream = self._stream_of(lane)
         return None if stream is None else stream.backend_stream
 
-    def _name_arrays(self, names: Mapping[str, object]) -> dict[int, str]:
-        """Return the names of arrays by the number of their memory; the first name counts."""
-        called: dict[int, str] = {}
-        watched, count = self._watched, self._search.piece_count
-        for name, value in list(names.items()) if watched is not None else ():
-            touch = None if watched is None or name.startswith("_") else watched.find(value)
-            if touch is not None:
-                called.setdefault(touch[0].number, name)
-        self._search.piece_count = count  # to look at an array that nobody has used is no use of it
-        return called
+    def _place(self) -> object:
+        """Return the innermost range of this thread."""
+        try:
+            return self._local.state.open_ranges[-1][3]
+        except AttributeError:
+            return None
 
-    def _describe(self, row: FoundHazard, called: Mapping[int, str]) -> Hazard:
+    def _name_arrays(self, names: Mapping[str, object]) -> None:
+        """Let memory know what its array is called now; the first name counts. What has no name any more keeps its last one."""
+        watched, count = self._watched, self._search.piece_count
+        if watched is None:
+            return
+        for name, value in reversed(list(names.items())):
+            touch = None if name.startswith("_") else watched.find(value)
+            if touch is not None:
+                touch[0].name = name
+        self._search.piece_count = count  # to look at an array that nobody has used is no use of it
+
+    def _describe(self, row: FoundHazard) -> Hazard:
         piece = row.piece
         shape, dtype = f"({', '.join(map(str, piece.shape))})", str(piece.dtype)
+        maker = _name_range(piece.place)
+        called = piece.name or f"{dtype} {shape}"
+        if row.scratch_bytes is not None:  # several arrays may have been in it
+            called = f"{row.scratch_bytes:,} bytes of scratch"
         return Hazard(
             kind=row.kind,
             is_certain=row.is_certain,
-            array=called.get(piece.number, f"{dtype} {shape}"),
+            array=called,
+            maker=maker,
+            scratch_bytes=row.scratch_bytes,
             shape=piece.shape,
             dtype=dtype,
             allocation=piece.number,
@@ -330,6 +356,10 @@ class AccessWatch:
             yield self._why_not
         else:
             yield "Arrays of lab.xp are watched from the session's start to its end; arrays of other libraries are not."
+            yield (
+                "What the host reads and writes is not seen: let it wait, lane.synchronize(), before it fills page-locked "
+                "memory that a copy reads, or reads what get(blocking=False) writes."
+            )
 
 
 def watch_accesses(backend: Backend, recorder: Recorder, mode: object, table: StreamsByName, keeper: Keeper) -> AccessWatch:
@@ -338,6 +368,20 @@ def watch_accesses(backend: Backend, recorder: Recorder, mode: object, table: St
     watch = AccessWatch(backend, recorder, chosen, table=table, defer=keeper.defer)
     keeper.writers = watch.writers
     return watch
+
+
+def variables_of(frame: types.FrameType) -> dict[str, object]:
+    """Return the variables that a frame sees, without keeping any alive once the result is gone.
+
+    Before CPython 3.13 a function's frame keeps the dictionary that it gives out as its locals, and so every array in it, also
+    after its name was deleted. It is emptied here, unless somebody else has it too: it is filled anew when it is asked for.
+    """
+    given = frame.f_locals
+    names = {**frame.f_globals, **given}
+    is_copy = type(given) is dict and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    if is_copy and sys.getrefcount(given) <= _OWN_REFERENCES:
+        given.clear()
+    return names
 
 
 def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:

@@ -19,6 +19,7 @@ from gpustreamlab.errors import (
     DeviceError,
     GPUStreamLabError,
     OptionError,
+    SessionClosedError,
     SessionError,
     nearest_hint,
 )
@@ -135,6 +136,8 @@ class CaptureControl:
         request = _Request(wanted is not CaptureTier.RANGES, host)
         capture = Capture(self, request)
         with delayed_interrupts(), self._lock:
+            if self._is_closed:
+                raise SessionClosedError("This session was closed meanwhile; it cannot capture. Start another with Session().")
             refusal = self._try(request) if wanted is None else self._apply(request)
             if self._requests and self._requests[-1].holder() is None:
                 del self._requests[:-1]  # nobody can take it back, so it stays below all that follows
@@ -163,7 +166,7 @@ class CaptureControl:
         if self._recorder.is_awaiting_work:
             for stream in streams:
                 with suppress(DeviceError):  # closing the stream tells of a device that has failed
-                    stream.synchronize()
+                    stream.drain()
         self.close()
 
     def close(self) -> None:
@@ -238,8 +241,8 @@ class CaptureControl:
 class _Waitable(Protocol):
     """A stream."""
 
-    def synchronize(self) -> None:
-        """Block the host until its work has ended."""
+    def drain(self) -> None:
+        """Block the host until its work has ended, unless somebody closes it."""
         ...
 
 

@@ -227,7 +227,7 @@ class OnnxEngine:
     def __init__(self, lab: Session, onnx_session: OnnxSession, lane: str | Stream, name: str = "onnxruntime") -> None:
         self.name = name
         """Name of its ranges."""
-        self.lane: Stream = lab.stream(lane if isinstance(lane, str) else lane.name)
+        self.lane: Stream = lab.select(lane).stream
         """The lane that it works on."""
         self._handle = _handle_of(self.lane)
         self._session = onnx_session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import logging
 import sys
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -24,7 +25,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
 from gpustreamlab.draw import sm_map_svg, sm_map_text
-from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning
+from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning, SessionClosedError
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
@@ -180,6 +181,8 @@ class ContextCache:
         self._is_told = False  # that contexts had to go: once a session
         self._backend = backend
         self._contexts: OrderedDict[ContextSpec, BackendContext] = OrderedDict()
+        self._is_closed = False
+        self.disown()
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -188,14 +191,42 @@ class ContextCache:
         return spec in self._contexts
 
     def get(self, spec: ContextSpec) -> BackendContext:
-        """Return the context of a spec, making it on first use."""
-        context = self._contexts.get(spec)
-        if context is None:
-            with delayed_interrupts():  # a context that was made is in the cache
-                context = self._contexts[spec] = self._backend.create_context(spec)
+        """Return the context of a spec, making it on first use: that may wait for the device, another thread's, too.
+
+        Raises
+        ------
+        SessionClosedError
+            If the session was closed meanwhile.
+        """
+        context = self._find(spec)
+        if context is not None:
+            return context
+        with self._making, delayed_interrupts():  # a context that was made is in the cache
+            context = self._find(spec)
+            if context is None:
+                if self._is_closed:
+                    raise SessionClosedError(
+                        "This session was closed meanwhile; it makes no green contexts. Start another with "
+                        "gpustreamlab.Session()."
+                    )
+                context = self._backend.create_context(spec)
+                with self._lock:
+                    self._contexts[spec] = context
                 self.created_count += 1
-        self._contexts.move_to_end(spec)
         return context
+
+    def disown(self) -> None:
+        """Make its locks anew: in a forked child, a thread that is not in this process may hold the others."""
+        # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
+        self._lock = threading.RLock()  # around the table alone
+        self._making = threading.RLock()  # while a context is made
+
+    def _find(self, spec: ContextSpec) -> BackendContext | None:
+        with self._lock:
+            context = self._contexts.get(spec)
+            if context is not None:
+                self._contexts.move_to_end(spec)
+            return context
 
     def trim(self, in_use: Collection[ContextSpec], before: Callable[[ContextSpec], object]) -> None:
         """Destroy the contexts above the limit that nothing uses, least recently used first.
@@ -207,11 +238,14 @@ class ContextCache:
         before
             Called with each spec before its context goes, to close its streams.
         """
-        spare = [spec for spec in self._contexts if spec not in in_use]
+        with self._lock:
+            spare = [spec for spec in self._contexts if spec not in in_use]
         for spec in spare[: max(0, len(self._contexts) - self.limit)]:
             before(spec)
             with delayed_interrupts():
-                self._contexts.pop(spec).close()
+                with self._lock:
+                    context = self._contexts.pop(spec)
+                context.close()
             if self._is_told:
                 continue
             self._is_told = True
@@ -221,13 +255,22 @@ class ContextCache:
                 self.limit,
             )
 
-    def close(self) -> None:
-        """Destroy every context. Idempotent."""
+    def close(self, keep: Callable[[ContextSpec, BackendContext], bool] = lambda _spec, _context: False) -> None:
+        """Destroy every context, and make no more. Idempotent.
+
+        Parameters
+        ----------
+        keep
+            Takes over a context that others still need, and tells so.
+        """
+        with self._making:
+            self._is_closed = True
         failures: list[Exception] = []
         while self._contexts:
             spec, context = next(reversed(self._contexts.items()))
             try:
-                context.close()
+                if not keep(spec, context):
+                    context.close()
             except Exception as error:  # noqa: BLE001 - raised below, after the other contexts
                 failures.append(error)
             self._contexts.pop(spec, None)  # an interrupt before this line leaves it for the next call

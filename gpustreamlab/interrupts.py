@@ -24,10 +24,10 @@ class delayed_interrupts:  # noqa: N801 - used as a function
     [1, 2]
     """
 
-    __slots__ = ("_handler", "_held")
+    __slots__ = ("_handler", "_is_due")
 
     def __enter__(self) -> None:
-        self._held: list[tuple[int, FrameType | None]] = []
+        self._is_due = False
         handler = signal.getsignal(signal.SIGINT)
         is_main = threading.current_thread() is threading.main_thread()
         self._handler = handler if is_main and callable(handler) else None
@@ -39,8 +39,10 @@ class delayed_interrupts:  # noqa: N801 - used as a function
         handler = self._handler
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
-            if self._held:
-                handler(*self._held[0])
+            if self._is_due:
+                signal.raise_signal(signal.SIGINT)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        self._held.append((number, frame))
+        # The frame is not kept: one of this class, or below it, would refer to itself, and keep what the block used from being
+        # freed until the next garbage collection.
+        self._is_due = True

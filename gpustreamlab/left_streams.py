@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
-from gpustreamlab.backends import BackendStream
+from gpustreamlab.backends import BackendContext, BackendStream, ContextSpec
 from gpustreamlab.recorder import RecordedLane
 
 __all__ = ["LeftStreams"]
@@ -13,24 +15,33 @@ __all__ = ["LeftStreams"]
 _log = logging.getLogger(__name__)
 
 
+class _Left(NamedTuple):
+    recorded: RecordedLane
+    stream: BackendStream
+    spec: ContextSpec | None
+
+
 class LeftStreams:
-    """Destroys the backend's streams of a lane, but none on which a library may still launch: that would end the process.
+    """Destroys the backend's streams of a session, but none on which a library may still launch: that would end the process.
 
     Parameters
     ----------
-    name
-        The lane's.
     is_lending
         Whether libraries have these streams by their handles.
     """
 
-    def __init__(self, name: str, *, is_lending: bool) -> None:
-        self._name = name
+    def __init__(self, *, is_lending: bool) -> None:
         self._is_lending = is_lending
-        self._waiting: list[tuple[RecordedLane, BackendStream]] = []
-        self._lock = threading.Lock()
+        self._waiting: list[_Left] = []
+        self._contexts: dict[ContextSpec, BackendContext] = {}
+        self.disown()
 
-    def close(self, recorded: RecordedLane, stream: BackendStream) -> None:
+    @property
+    def specs(self) -> set[ContextSpec]:
+        """What the green contexts of the streams that wait are made of."""
+        return {left.spec for left in tuple(self._waiting) if left.spec is not None}
+
+    def close(self, recorded: RecordedLane, stream: BackendStream, spec: ContextSpec | None) -> None:
         """Destroy a stream, now or when no thread has it selected any more."""
         if not (self._is_lending and recorded.is_selected):
             stream.close()
@@ -38,16 +49,39 @@ class LeftStreams:
         _log.warning(
             "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
             "is destroyed when its `with` block ends.",
-            self._name,
+            recorded.name,
         )
         with self._lock:
-            self._waiting.append((recorded, stream))
+            self._waiting.append(_Left(recorded, stream, spec))
+
+    def take_context(self, spec: ContextSpec, context: BackendContext) -> bool:
+        """Take over a green context that is to be destroyed, if a stream in it waits; it goes with the last of them."""
+        with self._lock:
+            is_needed = spec in self.specs
+            if is_needed:
+                self._contexts[spec] = context
+        return is_needed
 
     def sweep(self) -> None:
-        """Destroy those that no thread has selected any more."""
+        """Destroy what no thread has selected any more; one that fails keeps no other from being destroyed."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-            ended = [place for place in waiting if not place[0].is_selected]
-            self._waiting = [place for place in waiting if place not in ended]
-        for _, stream in ended:
-            stream.close()
+            ended = [left for left in self._waiting if not left.recorded.is_selected]
+            self._waiting = [left for left in self._waiting if left not in ended]
+            spare = self._contexts.keys() - self.specs
+            contexts = [self._contexts.pop(spec) for spec in spare]
+        _close_all([*(left.stream.close for left in ended), *(context.close for context in contexts)])
+
+    def disown(self) -> None:
+        """Make its lock anew: in a forked child, a thread that is not in this process may hold the other one."""
+        self._lock = threading.RLock()
+
+
+def _close_all(closers: list[Callable[[], object]]) -> None:
+    failures: list[Exception] = []
+    for close in closers:
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001 - raised below, after the others
+            failures.append(error)
+    if failures:
+        raise failures[0]

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
 from weakref import WeakSet
 
 from gpustreamlab.backends import Backend, BackendStream
-from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, OptionError, SelectionError
-from gpustreamlab.ownership import Owner, find_owner
+from gpustreamlab.errors import (
+    DeviceError,
+    GPUStreamLabError,
+    GuardClosedError,
+    InvalidNameError,
+    OptionError,
+    SelectionError,
+    SelectionWarning,
+)
+from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.model import MAX_NAME_LENGTH
+from gpustreamlab.ownership import Owner, check_array, find_owner
+from gpustreamlab.tasks import close_later_work, works_later
 
-__all__ = ["Guard", "GuardedUse", "Keeper", "KeptEvent", "KeptStream", "LaneSelection", "call_on"]
+__all__ = ["Guard", "GuardedUse", "Keeper", "KeptEvent", "KeptStream", "LaneSelection", "call_on", "check_guard_name"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
+SWEPT_OWNERS = 1_024
+"""How many a sweep looks at: a millisecond."""
 CHECKED_OWNERS = 64
-"""How many owners a call looks at in passing; `Keeper.sweep` looks at all."""
+"""How many owners a call looks at in passing."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
 """Arguments of a call that own no device memory."""
 
@@ -139,6 +155,7 @@ class Keeper:
     def use(self, stream: KeptStream, array: T, after: object = None) -> T:
         """Order a stream behind those that wrote an array, and keep its memory until the stream is done with it."""
         stream.require_open()
+        check_array(array, stream.name)
         for producer in self._producers(stream, array, after):
             if producer is not stream:
                 stream.wait(producer)
@@ -151,8 +168,8 @@ class Keeper:
         with self._lock:
             known = self._deferred.get(owner.key)
             if known is None:
+                self._turns.append(owner.key)  # first: one without a turn would be kept for good after an interrupt
                 known = self._deferred[owner.key] = _Deferred(owner)
-                self._turns.append(owner.key)
             known.streams.add(stream)
         self._tidy(stream.backend_stream)
 
@@ -161,7 +178,7 @@ class Keeper:
         if self._queues:
             self._let_go(self._take_done(tuple(self._queues)))
         if self._deferred:
-            self._let_go(self._take_done(self._retire(len(self._turns))))
+            self._let_go(self._take_done(self._retire(SWEPT_OWNERS)))
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -207,15 +224,18 @@ class Keeper:
     def leave_to_parent(self) -> None:
         """Touch nothing any more that is of the process that this one was forked from."""
         self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        for guard in tuple(self._guards):
+            guard.leave_to_parent()
 
     def _producers(self, stream: KeptStream, array: object, after: object) -> tuple[Any, ...]:
         if after is not None:
-            return (self.find(after) if isinstance(after, str) else after,)
+            return (self.find(after) if isinstance(after, str) else _check_recorded(after, stream.name),)
         known = self.writers(array)
         if known is None:
             raise OptionError(
                 f"Which lane wrote this {type(array).__name__} is not known, so stream {stream.name!r} cannot wait for it. "
-                f"Name it: lab.stream({stream.name!r}).use(array, after='name of its lane'), or give after= an event."
+                f"Name it: lab.stream({stream.name!r}).use(array, after='name of its lane'), or give after= an event. If "
+                "nothing was selected as it was written, it has no lane: call lab.synchronize() before it is used on one."
             )
         return known
 
@@ -256,6 +276,11 @@ class Keeper:
     def _keep(self, stream: KeptStream, objects: tuple[object, ...]) -> BackendStream:
         """Record an event, and keep objects until it has happened; return where."""
         place = stream.backend_stream  # read once: another thread may move the stream
+        if getattr(place, "is_capturing", False):
+            raise DeviceError(
+                f"Stream {stream.name!r} is being captured into a CUDA graph, so nothing can be held for it: an event would "
+                "become part of the graph. Keep what the graph uses, with references of your own, while it is launched."
+            )
         event = self._backend.acquire_event()
         with stream.blame:
             place.record(event)
@@ -276,24 +301,22 @@ class Keeper:
             if not self._keep_last(stream, owners):
                 later.update(known.owner.key for known in owners)
         with self._lock:
-            self._turns.extend(later)
             for known in alone:
                 if known.owner.key not in later:
                     self._deferred.pop(known.owner.key, None)
         return {stream.backend_stream for stream in by_stream}
 
     def _take_alone(self, count: int) -> list[_Deferred]:
-        """Return those of the next so many owners to which nobody refers; they have no turn any more."""
+        """Return those of the next so many owners to which nobody refers. Their turn goes when they have gone."""
         alone: list[_Deferred] = []
         for _ in range(count):
-            key = self._turns.popleft()
-            known = self._deferred.get(key)
+            known = self._deferred.get(self._turns[0])
             if known is None:
+                self._turns.popleft()
                 continue
+            self._turns.rotate(-1)
             if known.owner.is_alone():
                 alone.append(known)
-            else:
-                self._turns.append(key)
         return alone
 
     def _keep_last(self, stream: KeptStream, owners: list[_Deferred]) -> bool:
@@ -358,6 +381,9 @@ class Guard:
     def __repr__(self) -> str:
         if self._is_closed:
             return f"<Guard {self.name!r} closed>"
+        lanes = tuple(self._lanes)
+        if lanes:
+            return f"<Guard {self.name!r}, in use on {lanes[-1].name!r} by thread {self._turn.owner_name!r}>"
         last = self._last
         return f"<Guard {self.name!r}, {'not used yet' if last is None else f'last used on {last.name!r}'}>"
 
@@ -379,7 +405,7 @@ class Guard:
         return self._is_closed
 
     def on(self, stream: object, label: str | None = None) -> GuardedUse:
-        """Return a use on a lane, for a ``with`` block; it selects the lane and gives it.
+        """Return a use on a lane, for a ``with`` block or to decorate a function; it selects the lane and gives it.
 
         Parameters
         ----------
@@ -394,7 +420,8 @@ class Guard:
             If the guard is closed.
         """
         self._require_open()
-        return GuardedUse(self, self._select(stream, label or self.name or None))
+        chosen = label or self.name or None
+        return GuardedUse(self, self._select(stream, chosen), chosen)
 
     def query(self) -> bool:
         """Tell whether the work of the last use has ended; True if there was none."""
@@ -410,9 +437,11 @@ class Guard:
         """
         if self._turn.is_mine:
             raise SelectionError(f"Guard {self.name!r} cannot close inside `with guard.on(...)`. Leave the block first.")
-        self._turn.take()  # another thread may be in the middle of enqueuing
-        self._is_closed = True
-        self._turn.give()
+        try:
+            self._turn.take(self)  # another thread may be in the middle of enqueuing
+            self._is_closed = True
+        finally:
+            self._turn.give(self)
         if self._done is not None:
             self._done.synchronize()
         self.abandon()
@@ -426,6 +455,12 @@ class Guard:
         if done is not None:
             done.close()
 
+    def leave_to_parent(self) -> None:
+        """Be closed without touching the device, which is that of the process that this one was forked from."""
+        self._turn = _Turn()
+        self._is_closed = True
+        self._done = self._resource = self._last = None
+
     def begin(self, lane: KeptStream) -> None:
         """Make a lane wait for the last use, or for what a block around this one has enqueued so far."""
         if self._lanes:
@@ -437,10 +472,14 @@ class Guard:
     def end(self, lane: KeptStream) -> None:
         """Record an event behind what the lane holds; a block around this one on another lane goes on behind it."""
         self.leave(lane)
-        if lane.is_closed or self._is_closed:
-            return  # closing a lane, or the session, waits for its work
-        self._keeper.hold(lane, (self._resource,))
+        if self._is_closed:
+            return  # closing the session waits for its work
+        if lane.is_closed:
+            with suppress(GPUStreamLabError):  # it is gone
+                lane.backend_stream.synchronize()  # no event can be recorded there, and what came after its close still runs
+            return
         self._note_use(lane)
+        self._keeper.hold(lane, (self._resource,))
         if self._lanes and self._lanes[-1] is not lane:
             self._lanes[-1].wait(self._done)
 
@@ -451,16 +490,14 @@ class Guard:
         elif lane in self._lanes:  # left in another order than entered
             self._lanes.remove(lane)
 
-    def take(self) -> None:
+    def take(self, use: object) -> None:
         """Wait until no other thread is inside a use."""
-        self._turn.take()
-        if self._is_closed:
-            self._turn.give()
-            self._require_open()
+        self._turn.take(use)
+        self._require_open()
 
-    def give(self) -> None:
-        """Let the next thread in."""
-        self._turn.give()
+    def give(self, use: object) -> None:
+        """Let the next thread in, if this use has been let in."""
+        self._turn.give(use)
 
     def _note_use(self, lane: KeptStream) -> None:
         self._done = lane.record(self._done)
@@ -474,27 +511,49 @@ class Guard:
 
 
 class GuardedUse:
-    """One use of what a `Guard` guards: a ``with`` block."""
+    """One use of what a `Guard` guards: a ``with`` block, or each call of a function that it decorates."""
 
-    __slots__ = ("_guard", "_lane", "_selection")
+    __slots__ = ("_guard", "_label", "_lane", "_selection")
 
-    def __init__(self, guard: Guard, selection: LaneSelection) -> None:
+    def __init__(self, guard: Guard, selection: LaneSelection, label: str | None) -> None:
         self._guard = guard
         self._selection = selection
         self._lane: KeptStream = selection.stream
+        self._label = label
+
+    def __repr__(self) -> str:
+        return f"<Use of guard {self._guard.name!r} on {self._lane.name!r}, for a `with` block or a decorator>"
+
+    def __call__(self, function: _Function) -> _Function:
+        """Use what is guarded around each call of a function: ``@guard.on("decode")``.
+
+        Raises
+        ------
+        OptionError
+            If it is no function, or one whose body runs later: a coroutine function or a generator function. Other threads
+            would have to wait for as long as it is suspended.
+        """
+        _check_decorated(function, self._lane.name)
+
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            with self._guard.on(self._lane, self._label):
+                return function(*args, **options)
+
+        return cast(_Function, call)
 
     def __enter__(self) -> Any:
         guard, lane = self._guard, self._lane
-        guard.take()
         try:
-            guard.begin(lane)  # before the range, which then holds no waiting
+            guard.take(self)
             try:
+                guard.begin(lane)  # before the range, which then holds no waiting
                 return self._selection.__enter__()
             except BaseException:
                 guard.leave(lane)
                 raise
         except BaseException:
-            guard.give()
+            guard.give(self)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -504,7 +563,7 @@ class GuardedUse:
             try:
                 self._selection.__exit__(kind, error, trace)
             finally:
-                self._guard.give()
+                self._guard.give(self)
 
     def _end(self, error: BaseException | None) -> None:
         try:
@@ -516,33 +575,50 @@ class GuardedUse:
 
 
 class _Turn:
-    """A lock that its thread may take again, and that any thread may give back: a block may end in another one."""
+    """A lock that its thread may take again, and that any thread may give back: a block may end in another one.
 
-    __slots__ = ("_depth", "_lock", "_owner")
+    Who takes it gives a token, and gives that back: after an interrupt nobody need know how far the taking came.
+    """
+
+    __slots__ = ("_lock", "_owner", "_tokens")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner = 0
-        self._depth = 0
+        self._tokens: list[object] = []
 
     @property
     def is_mine(self) -> bool:
         """True if this thread has it."""
         return self._owner == threading.get_ident()
 
-    def take(self) -> None:
-        """Wait until no other thread has it."""
-        if not self.is_mine:
-            self._lock.acquire()
-            self._owner = threading.get_ident()
-        self._depth += 1
+    @property
+    def owner_name(self) -> str:
+        """Name of the thread that has it."""
+        owner = self._owner
+        return next((thread.name for thread in threading.enumerate() if thread.ident == owner), str(owner))
 
-    def give(self) -> None:
-        """Give it back as often as it was taken."""
-        self._depth -= 1
-        if not self._depth:
-            self._owner = 0
-            self._lock.release()
+    def take(self, token: object) -> None:
+        """Wait until no other thread has it."""
+        while True:
+            with delayed_interrupts():
+                if self.is_mine or self._lock.acquire(blocking=False):
+                    self._owner = threading.get_ident()
+                    self._tokens.append(token)
+                    return
+            with self._lock:  # wait for it, in a way that an interrupt ends cleanly
+                pass
+
+    def give(self, token: object) -> None:
+        """Give it back as often as it was taken; nothing to do for a token that was not let in."""
+        with delayed_interrupts():
+            for place in range(len(self._tokens) - 1, -1, -1):
+                if self._tokens[place] is token:
+                    del self._tokens[place]
+                    if not self._tokens:
+                        self._owner = 0
+                        self._lock.release()
+                    return
 
 
 def call_on(
@@ -555,16 +631,98 @@ def call_on(
     hold: Iterable[object],
 ) -> T:
     """Call a function with a lane, selected; keep what it was given and returned until its work is done."""
-    held = [*args, *kwargs.values(), *hold]
+    name = selection.stream.name
+    _check_call(call, name)
+    held = [*args, *kwargs.values(), *_check_held(hold)]
     with selection as lane:
         try:
             result = call(lane, *args, **kwargs)
+            _check_result(call, result, name)
             held.append(result)
         except BaseException as error:
             _hold_after_error(keeper, lane, held, error)
             raise
         keeper.hold(lane, _worth_keeping(held))
     return result
+
+
+def _check_held(hold: object) -> Iterable[object]:
+    """Return objects to hold; raise `OptionError` for what is one object, or would be taken apart."""
+    is_taken_apart = isinstance(hold, (str, bytes, Mapping)) or hasattr(hold, "shape")
+    if is_taken_apart or not isinstance(hold, Iterable):
+        raise OptionError(f"hold= takes several objects, not one {type(hold).__name__}. Put it into a list: hold=[x].")
+    return hold
+
+
+def check_guard_name(name: object) -> str:
+    """Return the name of a guard, which is any short text; raise `InvalidNameError` otherwise.
+
+    Examples
+    --------
+    >>> check_guard_name("engine context")
+    'engine context'
+    """
+    if not isinstance(name, str):
+        raise InvalidNameError(
+            f"A guard's name is a str, not {type(name).__name__}. Use for example lab.guard(resource, {str(name)[:40]!r})."
+        )
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidNameError(
+            f"A guard's name has at most {MAX_NAME_LENGTH} characters; {name[:20]!r}… has {len(name):,}. Shorten it, and put "
+            "the rest into a range's label: guard.on(lane, label)."
+        )
+    return name
+
+
+def _check_decorated(function: object, lane_name: str) -> None:
+    if isinstance(function, type) or not callable(function) or works_later(function):
+        raise OptionError(
+            f"guard.on(...) cannot decorate {function!r:.80}: it takes a function that enqueues and returns. In a coroutine or "
+            f"generator, write `with guard.on({lane_name!r}):` around the calls that enqueue, with no await or yield in it."
+        )
+
+
+def _check_call(call: object, lane_name: str) -> None:
+    if not callable(call):
+        raise OptionError(
+            f"lab.run_on calls a function, and {call!r:.80} is none. Use: lab.run_on({lane_name!r}, function, *arguments)."
+        )
+    if works_later(call):
+        raise OptionError(f"{_made_later(call, lane_name)} It was not called.")
+
+
+def _check_result(call: object, result: object, lane_name: str) -> None:
+    """Refuse what a call has made instead of working; warn of what will work later, without the lane."""
+    if close_later_work(result):
+        raise OptionError(f"{_made_later(call, lane_name)} What it made is closed.")
+    if hasattr(type(result), "__await__"):
+        warnings.warn(
+            f"{_name_of(call)} in lab.run_on({lane_name!r}, ...) gave a {type(result).__name__}: what is awaited there runs "
+            f"later, without the lane. Decorate the coroutine that enqueues: @lab.on({lane_name!r}).",
+            SelectionWarning,
+            stacklevel=4,
+        )
+
+
+def _made_later(call: object, lane_name: str) -> str:
+    return (
+        f"lab.run_on({lane_name!r}, {_name_of(call)}) makes a coroutine or generator, whose body would run later, with nothing "
+        f"selected. Decorate the function, and call it yourself: @lab.on({lane_name!r}) selects the lane in each of its steps."
+    )
+
+
+def _name_of(call: object) -> str:
+    return getattr(call, "__qualname__", None) or repr(call)[:80]
+
+
+def _check_recorded(after: Any, lane_name: str) -> Any:
+    # An Event of `gpustreamlab.streams`, which is above this module.
+    if getattr(after, "_stream", after) is None and not after.is_closed:
+        raise OptionError(
+            f"Stream {lane_name!r} cannot wait for an event that was never recorded. Record it behind the work that wrote "
+            "the array: event.record(lab.stream(name)), or after=lab.stream(name).record()."
+        )
+    return after
 
 
 def _hold_after_error(keeper: Keeper, lane: KeptStream, held: list[object], error: BaseException) -> None:

@@ -6,10 +6,16 @@ import functools
 import logging
 import sys
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-__all__ = ["Owner", "find_owner"]
+from gpustreamlab.errors import OptionError
+
+__all__ = ["Owner", "check_array", "find_owner"]
+
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_NO_ARRAYS = (*_CONTAINERS, str, bytes, int, float, complex, type(None), type)
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +46,7 @@ class Owner:
     True
     """
 
-    __slots__ = ("_sightings", "key", "memory")
+    __slots__ = ("__weakref__", "_sightings", "key", "memory")
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
@@ -70,13 +76,28 @@ class TorchStorage(Owner):
         return super()._is_alone_now() and _use_count(self.memory) <= _lone_use_count()
 
 
+def check_array(array: object, lane_name: str) -> None:
+    """Raise `OptionError` for what is surely no array: a plain value, or a container of arrays."""
+    if isinstance(array, _NO_ARRAYS):
+        hint = "each of its arrays for itself" if isinstance(array, _CONTAINERS) else "the array itself"
+        raise OptionError(
+            f"A {type(array).__name__} is no array. Pass {hint}: lab.stream({lane_name!r}).use(array, after=...)."
+        )
+
+
 def find_owner(array: Any) -> Owner:
     """Return who owns an array's memory.
 
     For CuPy that is the allocation behind all views; for torch the storage; for NumPy and the simulated device the last base.
     For arrays of other libraries it is the object itself: their views are not known.
     """
-    if type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "untyped_storage"):
+    owner = _make_owner(array)
+    # One for the whole process: two sessions that each kept one would take each other's for somebody who refers to the memory.
+    return _owners.setdefault((type(owner), owner.key), owner)
+
+
+def _make_owner(array: Any) -> Owner:
+    if "torch" in sys.modules and hasattr(array, "untyped_storage"):  # subclasses of tensors live anywhere
         return _torch_owner(array)
     memory = getattr(getattr(array, "data", None), "mem", None)  # cupy.ndarray.data.mem
     if memory is not None:
@@ -116,6 +137,8 @@ def _lone_use_count() -> int:
     return _use_count(sys.modules["torch"].empty(1, device="cpu").untyped_storage())
 
 
+_owners: WeakValueDictionary[tuple[type[Owner], int], Owner] = WeakValueDictionary()
+"""Of all memory that any session keeps: an owner keeps its memory, so the key stays its own as long as it is here."""
 _SIGHTINGS = 1 if getattr(sys, "_is_gil_enabled", lambda: True)() else 2
 _probe = Owner(object())
 _ALONE = sys.getrefcount(_probe.memory)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import keyword
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec
@@ -16,8 +17,11 @@ from gpustreamlab.errors import (
     nearest_hint,
 )
 from gpustreamlab.green import ContextCache, context_specs, warn_user
+from gpustreamlab.homes import HomeMaker, PlannedHomes
 from gpustreamlab.interrupts import delayed_interrupts
-from gpustreamlab.model import Lane, Layout, Partition, Verification
+from gpustreamlab.left_streams import LeftStreams
+from gpustreamlab.locks import SessionLocks
+from gpustreamlab.model import Layout, Partition, Verification
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.sm_probe import SMProbe
 from gpustreamlab.streams import Home, Stream
@@ -35,23 +39,29 @@ class Partitions:
 
     Parameters
     ----------
-    backend, recorder
+    backend, recorder, locks
         The session's.
     cache
         Its green contexts.
     """
 
-    def __init__(self, backend: Backend, recorder: Recorder, cache: ContextCache) -> None:
+    def __init__(self, backend: Backend, recorder: Recorder, cache: ContextCache, locks: SessionLocks) -> None:
         self.cache = cache
         self.layout: Layout | None = None
         """How the SMs are shared out now; None for the whole card."""
+        self.find_streams: Callable[[], Collection[Stream]] = tuple
+        """Finds the session's streams, closed ones too."""
         self._backend = backend
         self._recorder = recorder
+        self._locks = locks
+        self.left = LeftStreams(is_lending=getattr(backend, "lends_streams", False))
+        """Streams that were closed while a thread had them selected, and their contexts."""
+        self._maker = HomeMaker(backend, recorder, cache)
         self.probe = SMProbe(backend, cache)
         """Finds out which SMs the partitions have."""
         self._listeners: dict[object, Callable[[Layout | None], object]] = {}
 
-    def plan_moves(self, layout: Layout | None, streams: Iterable[Stream], renamed: Mapping[str, str]) -> list[Stream]:
+    def plan_moves(self, layout: Layout | None, renamed: Mapping[str, str]) -> list[Stream]:
         """Return the streams that would be drained and moved for a layout.
 
         Raises
@@ -59,23 +69,25 @@ class Partitions:
         PartitionInUseError
             If a stream works in a partition that the layout does not have.
         """
-        for old, new in renamed.items():
-            if (self.layout is not None and old not in self.layout) or (layout is not None and new not in layout):
-                raise PartitionError(
-                    f"renamed says that partition {old!r} is {new!r} from now on; the layouts have no such names. "
-                    "Give old names of the layout in use, and new ones of the next."
-                )
-        specs = context_specs(layout)
-        return [
-            stream
-            for stream in streams
-            if not stream.is_lent and self._wanted_spec(stream, layout, specs, renamed) != stream.home.spec
-        ]
+        with self._locks.state:
+            for old, new in renamed.items():
+                if (self.layout is not None and old not in self.layout) or (layout is not None and new not in layout):
+                    raise PartitionError(
+                        f"renamed says that partition {old!r} is {new!r} from now on; the layouts have no such names. "
+                        "Give old names of the layout in use, and new ones of the next."
+                    )
+            specs = context_specs(layout)
+            return [
+                stream
+                for stream in self._own_streams()
+                if self._wanted_spec(stream, layout, specs, renamed) != stream.home.spec
+            ]
 
-    def switch(self, layout: Layout | None, streams: Iterable[Stream], renamed: Mapping[str, str]) -> Layout | None:
+    def switch(self, layout: Layout | None, renamed: Mapping[str, str]) -> Layout | None:
         """Go over to a layout: make its contexts, drain the streams that move, and switch all of them together.
 
-        An error or an interrupt leaves the old layout, whole; once the switch itself has begun, the new one.
+        An error or an interrupt leaves the old layout, whole; once the switch itself has begun, the new one. Who calls holds
+        the lock for moves. Streams that are made meanwhile are made in the old layout, and move along.
 
         Returns
         -------
@@ -89,71 +101,62 @@ class Partitions:
         DeviceError
             If the driver refuses a context.
         """
-        own = [stream for stream in streams if not stream.is_lent]
-        moving = self.plan_moves(layout, own, renamed)
-        self._require_idle_hosts(moving)
-        homes: list[Home] = []
+        self._require_idle_hosts(self.plan_moves(layout, renamed))
+        planned = PlannedHomes(self._maker)
         try:
-            layout = self.probe.with_known_sms(self._make_contexts(layout))
-            specs = context_specs(layout)
-            for stream in own:
-                self._add_home(homes, stream, layout, specs, renamed)
-            self._drain(moving)
-        except BaseException:
-            self._abandon(own, homes)
-            self._trim(own)
-            raise
-        try:
-            with delayed_interrupts():
-                before = [stream.home for stream in own]
-                for stream, home in zip(own, homes, strict=True):
-                    stream.wanted_partition = _wanted(stream, renamed)
-                    stream.settle(home)
-                if layout != self.layout:
-                    self._recorder.note_layout(layout)
-                self.layout = layout
-                self._order_behind(before, homes)
-            self._trim(own)
+            granted = self.probe.with_known_sms(self._make_contexts(layout))
+            self._change(
+                planned,
+                lambda: self._plan_switch(planned, granted, renamed),
+                lambda: self._take_layout(granted),
+            )
         finally:
-            if self.layout is layout:
-                self.tell()  # after an interrupt too
-        return layout
+            self._trim()
+        return granted
 
-    def prepare(self, layout: Layout, streams: Sequence[Stream]) -> Layout:
-        """Make the contexts of a layout; return it with the SMs that the device really granted."""
+    def prepare(self, layout: Layout) -> Layout:
+        """Make the contexts of a layout; return it with the SMs that the device really granted. Waits for no repartition."""
         try:
             granted = self._make_contexts(layout)
         finally:
-            self._trim(streams)
+            if len(self.cache) > self.cache.limit:
+                with self._locks.moves:
+                    self._trim()
         return layout if granted is None else granted
 
-    def move(self, stream: Stream, name: str | None) -> None:
-        """Move one stream to a partition of the current layout, or to the whole card."""
-        if name is not None:
-            self.find(name)
+    def stay(self, stream: Stream, name: str | None) -> bool:
+        """Tell whether a stream is in a partition, or on the whole card; it then wants to stay. Under the lock of the state."""
+        part = None if name is None else self.find(name)
         if stream.is_lent:
             raise PartitionError(
                 f"Stream {stream.name!r} is lent by another library, which decides on its SMs. Make one of the session's own "
                 f"with lab.stream('other', partition={name!r})."
             )
-        specs = context_specs(self.layout)
-        spec = specs.get(name) if name is not None else None
-        if spec == stream.home.spec and name == stream.partition:
-            stream.wanted_partition = name
-            return
-        moving = [] if spec == stream.home.spec else [stream]
-        self._require_idle_hosts(moving)
-        self._drain(moving)
-        try:
-            with delayed_interrupts():
-                home = self.make_home(stream.name, stream.priority, name, known=stream)
-                before = stream.home
-                stream.wanted_partition = name
-                stream.settle(home)
-                self._order_behind([before], [home])
-        finally:
-            if stream.partition == name:
-                self.tell()  # after an interrupt too
+        if self._spec_of(part) != stream.home.spec or name != stream.partition:
+            return False
+        stream.wanted_partition = name
+        return True
+
+    def move(self, stream: Stream, name: str | None) -> None:
+        """Move one stream to a partition of the current layout, or to the whole card; nothing where it is closed meanwhile.
+
+        Who calls holds the lock for moves.
+        """
+        with self._locks.state:
+            if stream.is_closed or self.stay(stream, name):
+                return
+            part = None if name is None else self.find(name)
+        if self._spec_of(part) != stream.home.spec:
+            self._require_idle_hosts([stream])
+        planned = PlannedHomes(self._maker)
+
+        def plan() -> None:
+            if stream.is_closed:
+                planned.abandon()
+            else:
+                planned.put(stream, self._spec_of(part), part, name)
+
+        self._change(planned, plan, bool)
 
     def find(self, name: str) -> Partition:
         """Return a partition of the current layout; raise `PartitionNotFoundError` where there is none of this name."""
@@ -168,24 +171,30 @@ class Partitions:
             f"%gpupartition {example}=32 other=rest."
         )
 
-    def make_home(self, name: str, priority: int, partition: str | None, known: Stream | None = None) -> Home:
-        """Return a place for a stream to work: the one it had there before, or a new one."""
+    def make_home(self, name: str, priority: int, partition: str | None) -> Home:
+        """Return a place for a new stream to work, in the layout in force. Under the lock of the state."""
         part = None if partition is None else self.find(partition)
-        spec = context_specs(self.layout).get(partition) if partition is not None else None
-        return self._home(name, priority, spec, part, known)
+        return self._maker.make(name, priority, self._spec_of(part), part)
 
     def adopt(self, name: str, lent: BackendStream) -> Home:
-        """Return the place of a stream that others own."""
-        return self._register(name, lent, None, None, is_lent=True)
+        """Return the place of a stream that others own. Under the lock of the state."""
+        return self._maker.adopt(name, lent)
 
-    def verify(self, streams: Sequence[Stream]) -> Verification:
-        """Prove where every stream's work runs, and keep the SM ids that were seen."""
-        proof = self.probe.verify(self.layout, streams)
+    def verify(self) -> Verification:
+        """Prove where every stream's work runs, and keep the SM ids that were seen. Who calls holds the lock for moves."""
+        with ExitStack() as staying:
+            streams = [
+                stream for stream in self.find_streams() if not stream.is_closed and staying.enter_context(stream.staying())
+            ]
+            proof = self.probe.verify(self.layout, streams)
         self._keep_located()
         return proof
 
     def locate(self) -> Layout | None:
-        """Return the layout with the SM ids of each partition, measured where they are not known; no stream is touched."""
+        """Return the layout with the SM ids of each partition, measured where they are not known; no stream is touched.
+
+        Who calls holds the lock for moves.
+        """
         if self.layout is not None and not self.layout.has_verified_sms:
             self.probe.locate(self.layout)
             self._keep_located()
@@ -219,15 +228,78 @@ class Partitions:
         try:
             self.probe.close()
         finally:
-            self.cache.close()
+            self.cache.close(self.left.take_context)
 
     def _keep_located(self) -> None:
         located = self.probe.with_known_sms(self.layout)
         if located is not None and located != self.layout:
-            with delayed_interrupts():
+            with self._locks.state, delayed_interrupts():
                 self.layout = located
                 self._recorder.note_verified(located)
             self.tell()
+
+    def _own_streams(self) -> list[Stream]:
+        """Return the open streams that the session made."""
+        return [stream for stream in self.find_streams() if not (stream.is_closed or stream.is_lent)]
+
+    def _spec_of(self, part: Partition | None) -> ContextSpec | None:
+        """Return what the context of a partition of the current layout is made of."""
+        return None if part is None else context_specs(self.layout).get(part.name)
+
+    def _change(self, planned: PlannedHomes, plan: Callable[[], object], finish: Callable[[], object]) -> None:
+        """Drain the streams that move until all are idle at once, and let them work in their new places together.
+
+        Others go on meanwhile: they make, close and feed streams. Someone who feeds one through its handle could keep it busy
+        for ever. After some rounds the move goes on, and new work stays behind what is left.
+
+        Parameters
+        ----------
+        plan
+            Brings the plan up to date: called under the lock of the state, first, and before each try to switch.
+        finish
+            Called at the switch, before the streams settle.
+        """
+        try:
+            with self._locks.state:
+                plan()
+                moving = planned.moving
+            for rounds_left in reversed(range(DRAIN_ROUNDS)):
+                self._drain(moving)
+                with self._locks.state:
+                    plan()
+                    moving = planned.moving
+                    self._require_idle_hosts(moving)
+                    if rounds_left and not all(stream.backend_stream.query() for stream in moving):
+                        continue
+                    with delayed_interrupts():
+                        finish()
+                        planned.settle()
+                    break
+        except BaseException:
+            planned.abandon()
+            raise
+        finally:
+            if planned.is_settled:
+                self.tell()  # after an interrupt too
+
+    def _plan_switch(self, planned: PlannedHomes, layout: Layout | None, renamed: Mapping[str, str]) -> None:
+        """Plan where all streams go that are open now."""
+        specs, own = context_specs(layout), self._own_streams()
+        planned.keep(set(own))
+        for stream in own:
+            wanted, spec = _wanted(stream, renamed), self._wanted_spec(stream, layout, specs, renamed)
+            part = layout[wanted] if layout is not None and wanted is not None and wanted in layout else None
+            planned.put(stream, spec, part, wanted)
+
+    def _take_layout(self, layout: Layout | None) -> None:
+        if layout != self.layout:
+            self._recorder.note_layout(layout)
+        self.layout = layout
+
+    def _drain(self, streams: Iterable[Stream]) -> None:
+        for stream in streams:
+            stream.drain()
+        self._recorder.collect()
 
     def _wanted_spec(
         self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
@@ -270,97 +342,17 @@ class Partitions:
         left_sms = self._backend.device.sm_count - sum(granted.values())
         return replace(layout, partitions=parts, remainder_sms=max(0, left_sms))
 
-    def _add_home(
-        self,
-        homes: list[Home],
-        stream: Stream,
-        layout: Layout | None,
-        specs: Mapping[str, ContextSpec],
-        renamed: Mapping[str, str],
-    ) -> None:
-        wanted = _wanted(stream, renamed)
-        part = layout[wanted] if layout is not None and wanted is not None and wanted in layout else None
-        spec = specs.get(wanted) if wanted is not None else None
-        before = stream.home_in(spec)
-        if before is not None and before.partition == _plain(part):
-            homes.append(before)
-            return
-        with delayed_interrupts():  # a stream that was made is in the list
-            homes.append(self._home(stream.name, stream.priority, spec, part, stream))
-
-    def _home(self, name: str, priority: int, spec: ContextSpec | None, part: Partition | None, known: Stream | None) -> Home:
-        plain = _plain(part)
-        before = None if known is None else known.home_in(spec)
-        if before is not None and before.partition == plain:
-            return before
-        if before is not None:
-            made = before.backend_stream  # the same SMs under another name or request
-        elif spec is None:
-            made = self._backend.create_stream(priority=priority)
-        else:
-            made = self.cache.get(spec).create_stream(priority=priority)
-        try:
-            return self._register(name, made, spec, plain)
-        except BaseException:
-            if before is None:
-                made.close()
-            raise
-
-    def _register(
-        self, name: str, made: BackendStream, spec: ContextSpec | None, part: Partition | None, *, is_lent: bool = False
-    ) -> Home:
-        device, context, handle = made.key
-        lane = Lane(
-            name=name,
-            device=device,
-            context=context,
-            stream=handle,
-            priority=made.priority,
-            partition=None if part is None else part.name,
-            sm_count=made.sm_count if part is None else part.granted_sms,
-        )
-        return Home(spec, part, made, self._recorder.add_lane(lane, made, part), is_lent)
-
-    def _order_behind(self, before: Sequence[Home], after: Sequence[Home]) -> None:
-        """Keep new work of streams that moved behind what another thread may have enqueued since they were found idle."""
-        for old, new in zip(before, after, strict=True):
-            if old.backend_stream is not new.backend_stream and not old.backend_stream.query():
-                event = self._backend.acquire_event()
-                old.backend_stream.record(event)
-                new.backend_stream.wait(event)
-                self._backend.release_events((event,))
-
-    def _abandon(self, streams: Sequence[Stream], homes: Sequence[Home]) -> None:
-        """Give up homes that were made and are not going to be used."""
-        for stream, home in zip(streams, homes, strict=False):
-            before = stream.home_in(home.spec)
-            if before is home:
-                continue
-            home.recorded.close()
-            if before is None:
-                home.backend_stream.close()
-
-    def _drain(self, moving: Sequence[Stream]) -> None:
-        """Wait until all streams are idle at once: meanwhile other threads may give work to those that were waited for.
-
-        Someone who feeds a stream through its handle could keep it busy for ever. After some rounds the move goes on, and new
-        work stays behind what is left; see `_order_behind`.
-        """
-        for _ in range(DRAIN_ROUNDS if moving else 0):
-            for stream in moving:
-                stream.backend_stream.synchronize()
-            self._require_idle_hosts(moving)
-            if all(stream.backend_stream.query() for stream in moving):
-                break
-        self._recorder.collect()
-
-    def _trim(self, streams: Sequence[Stream]) -> None:
+    def _trim(self) -> None:
+        """Evict contexts above the limit. Who calls holds the lock for moves."""
         if len(self.cache) <= self.cache.limit:
             return
-        in_use = {stream.home.spec for stream in streams} | set(context_specs(self.layout).values())
-        for stream in streams:
-            if self._recorder.is_in_use(stream.recorded):
-                in_use |= stream.specs  # a thread may have entered the old place a moment ago
+        with self._locks.state:
+            streams = [stream for stream in self.find_streams() if not stream.is_gone]
+            in_use = {stream.home.spec for stream in streams} | set(context_specs(self.layout).values())
+            for stream in streams:
+                if stream.is_closed or self._recorder.is_in_use(stream.recorded):
+                    in_use |= stream.specs  # it is drained there, or a thread may have entered the old place a moment ago
+            in_use |= self.left.specs
 
         def leave(spec: ContextSpec) -> None:
             for stream in streams:
@@ -368,11 +360,6 @@ class Partitions:
             self.probe.forget(spec)
 
         self.cache.trim({spec for spec in in_use if spec is not None}, leave)
-
-
-def _plain(part: Partition | None) -> Partition | None:
-    """Return a partition as it was planned, without what was measured."""
-    return part if part is None or part.sm_ids is None else replace(part, sm_ids=None)
 
 
 def _wanted(stream: Stream, renamed: Mapping[str, str]) -> str | None:

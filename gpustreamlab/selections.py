@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -14,6 +14,7 @@ from gpustreamlab import tasks
 from gpustreamlab.adapters import Adapters, Followers, adapters_table
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, SelectionWarning, SessionClosedError
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.loop_watch import LoopWatch, loop_finder
 from gpustreamlab.recorder import LaneWriter, Range, Recorder, ThreadState
 from gpustreamlab.streams import Stream, check_label
@@ -189,11 +190,15 @@ class Selection:
     Every exit puts back what was selected before, an interrupt (Ctrl-C) too. One instant is beyond Python's reach: an
     interrupt between the last call of the block and the first instruction of ``__exit__``. The selection around it, if there
     is one, then puts everything back.
+
+    An exit out of turn takes only itself away: what was entered later stays selected, and at its own end puts back what was
+    before both. NVTX, which ends ranges by their number and not by their name, then shows the later one as ended.
     """
 
     __slots__ = (
         "_above",
         "_depth",
+        "_inherited",
         "_is_taken",
         "_label",
         "_own_count",
@@ -214,6 +219,7 @@ class Selection:
         """The selected stream."""
         self._state: ThreadState | None = None  # of the thread that entered it; None while it is not entered
         self._is_taken = False  # whether the selection around it was left first and took this one along
+        self._inherited: tuple[object, ...] = ()  # tokens of those right below it that were left first, innermost first
         # Set as it is entered:
         self._token: object  # what the backend needs to put back the selection before this one
         self._above: LaneWriter | None  # writer of the lane selected before
@@ -243,13 +249,14 @@ class Selection:
             writer = recorder.writer(home.recorded, state)
         if len(sys.modules) != selections.module_count:
             selections.look()
-        self._token, self._above, self._depth = _NOTHING, state.writer, len(state.open_ranges)
         self._watch = None
         if (find_loop := selections.find_loop) is not None and (loop := find_loop()) is not None:
             self._watch = watch = state.watch
             if watch.waits_in is not loop:
                 watch.start(loop)
             self._round_count = watch.round_count
+        # Last, since what is garbage may leave a selection in any call: from here to the next one nothing is allocated.
+        self._token, self._above, self._depth = _NOTHING, state.writer, len(state.open_ranges)
         try:
             self._state = state
             state.selections.append(self)
@@ -269,6 +276,7 @@ class Selection:
         state = self._state
         try:
             is_mine = state is not None and getattr(self._selections.local, "state", None) is state
+            is_in_turn = True
             if state is not None and is_mine:
                 # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
                 if state.selections[-1] is self and len(state.open_ranges) == self._depth + self._own_count:
@@ -277,12 +285,14 @@ class Selection:
                     # What `put_back` does, without what it asks: this is the hot path.
                     state.writer = self._above
                     self._selections.restore(self._token)
+                    if self._inherited:
+                        self._restore_inherited()
                     del state.selections[-1]
                     self._state = None
                     if self.stream.is_closed:
                         self.stream.close_left()
                 else:
-                    self._leave_out_of_turn(state, error)
+                    is_in_turn = self._leave_out_of_turn(state, error)
         except BaseException:
             # An interrupt may have stopped the putting back; doing it again changes nothing that is done.
             self.put_back()
@@ -291,6 +301,17 @@ class Selection:
             self._refuse_to_leave(error)
         elif self._watch is not None and self._watch.round_count != self._round_count:
             self._tell_of_other_tasks(error)
+        elif not is_in_turn:
+            self._complain(
+                error,
+                "before one that was entered after it",
+                f"; a generator keeps its selection to itself where @lab.on({self.stream.name!r}) decorates it",
+            )
+
+    def __repr__(self) -> str:
+        label = "" if self._label is None else f", range {self._label!r}"
+        how = "for a `with` block or a decorator" if self._state is None else "entered"
+        return f"<Selection of stream {self.stream.name!r}{label}, {how}>"
 
     def __call__(self, function: _Function) -> _Function:
         """Select the stream around each call of a function: ``@lab.on("decode", "serve")``.
@@ -346,7 +367,7 @@ class Selection:
 
     def forgo(self) -> None:
         """Be left silently without putting anything back."""
-        self._is_taken, self._state = True, None
+        self._is_taken, self._state, self._inherited = True, None, ()
 
     def put_back(self) -> None:
         """Leave this selection and those entered after it, whose own exits are then silent. Nothing to do the second time."""
@@ -366,8 +387,17 @@ class Selection:
 
     def restore_token(self) -> None:
         """Let the backend and the libraries work on what they had before; nothing else."""
-        if self._token is not _NOTHING:
-            self._selections.restore(self._token)
+        try:
+            if self._token is not _NOTHING:
+                self._selections.restore(self._token)
+        finally:
+            if self._inherited:
+                self._restore_inherited()
+
+    def _restore_inherited(self) -> None:
+        for token in self._inherited:
+            self._selections.restore(token)
+        self._inherited = ()
 
     def _again(self) -> Selection:
         if self._selections.is_closed:
@@ -386,16 +416,59 @@ class Selection:
         with suppress(*(() if error is None else (SelectionWarning,))):  # a user's own error passes through unchanged
             warnings.warn(message, SelectionWarning, stacklevel=3)
 
-    def _leave_out_of_turn(self, state: ThreadState, error: BaseException | None) -> None:
-        is_in_turn = state.selections[-1] is self
+    def _leave_out_of_turn(self, state: ThreadState, error: BaseException | None) -> bool:
+        """Leave it where something was entered after it and not left; tell whether that was no selection."""
+        entered = state.selections
+        above = range(entered.index(self) + 1, len(entered))
+        lost = [place for place in above if _is_lost(entered, place, error)]
+        if len(lost) < len(above):
+            for place in reversed(lost):
+                entered[place].step_out(state, error)
+            self.step_out(state, error)
+            return False
         self._drop_open(state, self._depth + self._own_count)
         try:
             if self._own_count:
                 self._range.__exit__(None, error, None)
         finally:
             self.put_back()
-        if not is_in_turn:
-            self._complain(error, "before one that was entered after it")
+        return not above
+
+    def step_out(self, state: ThreadState, error: BaseException | None) -> None:
+        """Leave it and nothing else, from below others; the one above it will put back what this one would have."""
+        entered = state.selections
+        if entered[-1] is self:
+            self.put_back()
+            return
+        with delayed_interrupts():
+            place = entered.index(self)
+            count = 0
+            try:
+                count = self._end_range_below(state, error)
+            finally:
+                heir: Selection = entered[place + 1]
+                inherited = () if self._token is _NOTHING else (self._token,)
+                heir._inherited = (*heir._inherited, *inherited, *self._inherited)
+                heir._above = self._above
+                for later in entered[place + 1 :]:
+                    later._depth -= count  # noqa: SLF001 - likewise
+                tasks.lower(self._selections, (place, self._depth), (1, count))
+                del entered[place]
+                self._forget(state)
+
+    def _end_range_below(self, state: ThreadState, error: BaseException | None) -> int:
+        """End its range below those opened later; return 1, or 0 where something else has dropped it."""
+        opened = state.open_ranges
+        place = self._depth
+        if not self._own_count or place >= len(opened) or opened[place][3] is not self._range:
+            return 0
+        later = opened[place + 1 :]
+        del opened[place + 1 :]
+        try:
+            self._range.__exit__(None, error, None)
+        finally:
+            opened[place:] = later
+        return 1
 
     def _drop_open(self, state: ThreadState, depth: int) -> None:
         """Drop and count ranges that an interrupt or wrong nesting left open."""
@@ -419,6 +492,7 @@ class Selection:
         if entered and entered[-1] is self:
             del entered[-1]
         self._state = None
+        self._inherited = ()
         if self.stream.is_closed:
             self.stream.close_left()
 
@@ -430,8 +504,10 @@ class Selection:
         else:
             self._complain(error, "twice")
 
-    def _complain(self, error: BaseException | None, how: str) -> None:
-        message = f"The selection of stream {self.stream.name!r} was left {how}. Enter and leave with nested `with` blocks."
+    def _complain(self, error: BaseException | None, how: str, hint: str = "") -> None:
+        message = (
+            f"The selection of stream {self.stream.name!r} was left {how}. Enter and leave with nested `with` blocks{hint}."
+        )
         if error is None:
             raise SelectionError(message)
         _log.warning(message)
@@ -455,3 +531,25 @@ class InheritedSelection(Selection):
                 SelectionWarning,
                 stacklevel=2,
             )
+
+
+def _is_lost(entered: list[Selection], place: int, error: BaseException | None) -> bool:
+    """Tell whether the block of a selection has ended without leaving it: by an interrupt in the instant beyond reach."""
+    if isinstance(error, KeyboardInterrupt) or _count_references(entered, place) <= _LISTED_ONLY:
+        return True
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            frame, trace = trace.tb_frame, trace.tb_next
+            if frame.f_code is Selection.__exit__.__code__ and frame.f_locals.get("self") is entered[place]:
+                return True
+        error = error.__context__
+    return False
+
+
+def _count_references(entered: Sequence[object], place: int) -> int:
+    return sys.getrefcount(entered[place])
+
+
+_LISTED_ONLY: Final = _count_references([object()], 0)
+"""References to what only a list has. The block of a ``with`` statement has another, by which it leaves."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.accesses import watch_accesses
+from gpustreamlab.accesses import check_hazard_mode, variables_of, watch_accesses
 from gpustreamlab.adapters import Adapters
 from gpustreamlab.analysis import (
     Hazards,
@@ -34,8 +33,9 @@ from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.capture import Capture, CaptureControl
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionClosedError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
-from gpustreamlab.lifetimes import Guard, Keeper, call_on
+from gpustreamlab.lifetimes import Guard, Keeper, call_on, check_guard_name
 from gpustreamlab.live import DEFAULT_CAPACITY, DEFAULT_REFRESH_HZ
+from gpustreamlab.locks import SessionLocks
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.notebook import running_kernel_shell
 from gpustreamlab.raw_kernels import RawKernel
@@ -140,6 +140,7 @@ class Session:
         self._state = SessionState.CLOSED  # until everything below has worked, there is nothing to close
         if isinstance(device, bool) or not isinstance(device, int):
             raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
+        check_hazard_mode(hazards, simulated=False)
         self.title = title
         with ExitStack() as undoing:
             spool_file = open_spool_file(spool, spool_limit_bytes)
@@ -155,22 +156,28 @@ class Session:
             self.fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
-            self._partitions = Partitions(self._backend, self._recorder, ContextCache(self._backend, context_limit))
+            self._locks = SessionLocks()
+            self._partitions = Partitions(
+                self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
+            )
             self._scratch_pool = ScratchPool(self._backend, self._recorder, scratch_limit_bytes)
             self._spool = None if spool_file is None else Spool(spool_file, self._recorder, title_of(self))
+            if self._spool is not None:
+                undoing.callback(self._spool.close)
+            self._keeper = Keeper(self._backend, self._recorder.observing)
+            self._recorder.aside = self._keeper.sweep
+            self._table = StreamTable(
+                self._backend, self._recorder, self._partitions, self._locks, self._keeper, self._scratch_pool
+            )
+            self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
             undoing.pop_all()
-        self._lock = threading.RLock()
-        self._keeper = Keeper(self._backend, self._recorder.observing)
-        self._recorder.aside = self._keeper.sweep
-        self._table = StreamTable(self._backend, self._recorder, self._partitions, self._lock, self._keeper, self._scratch_pool)
-        self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
         self._streams = self._table.by_name  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
         self._captures = CaptureControl(self._backend, self._recorder)
         self._views = LiveViews(self._recorder)
-        self._closing = Closing()
+        self._closing: Closing | None = None
         self._state = SessionState.OPEN
         _open_sessions.add(self)
 
@@ -324,11 +331,19 @@ class Session:
         if priority is not None:
             check_priority(priority, self._backend.priority_range)
         elif external is None and isinstance(partition, EllipsisType):
-            known = self._streams.get(name)  # without the lock, which is held while a stream is drained
+            known = self._streams.get(name)  # the hot path, without any lock
             if known is not None and not known.is_closed:
                 return known
-        with self._working(doing):
-            return self._table.get(name, priority, partition, external)
+        while True:
+            with self._working(doing):
+                found, is_as_asked = self._table.get(name, priority, partition, external)
+            if is_as_asked:
+                return found
+            if found.is_closed:
+                found.close()  # waits for the thread that closes it, or goes on where that was interrupted
+            elif not isinstance(partition, EllipsisType):
+                with self._moving(doing):
+                    self._partitions.move(found, partition)
 
     def partition(
         self,
@@ -343,7 +358,8 @@ class Session:
     ) -> Layout | None:
         """Share out the SMs: green contexts, each with some of them. Only the streams that move are drained.
 
-        The streams keep their names and their history. A stream goes to the partition that it was given to, by
+        The streams keep their names and their history. Other threads go on meanwhile; a stream that one of them makes starts in
+        the old layout and moves along. A stream goes to the partition that it was given to, by
         ``lab.stream(name, partition=...)``, whenever the layout has one of that name.
 
         Parameters
@@ -388,9 +404,11 @@ class Session:
         36
         True
         """
-        with self._working("share out its SMs"):
-            layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
-            return self._partitions.switch(layout, self.streams.values(), read_renamed(renamed))
+        doing = "share out its SMs"
+        self._require_open(doing)
+        layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
+        with self._moving(doing):
+            return self._partitions.switch(layout, read_renamed(renamed))
 
     def prepare(self, *plans: Mapping[str, Share] | Layout, round: Rounding | str = Rounding.UP) -> tuple[Layout, ...]:  # noqa: A002
         """Make the green contexts of layouts now, so that going over to them later waits for nothing but the streams that move.
@@ -423,10 +441,10 @@ class Session:
         ...     lab.partition(night)["decode"].granted_sms
         100
         """
-        with self._working("prepare layouts"):
+        self._require_open("prepare layouts")
+        with self._recorder.blame:
             layouts = [read_plan(self._backend, plan, {}, rounding=round) for plan in plans]
-            streams = tuple(self.streams.values())
-            return tuple(self._partitions.prepare(layout, streams) for layout in layouts if layout is not None)
+            return tuple(self._partitions.prepare(layout) for layout in layouts if layout is not None)
 
     def partitioner(self) -> Partitioner:
         """Return a widget to share out the SMs by hand: drag a boundary, see what is granted, apply, verify."""
@@ -445,7 +463,7 @@ class Session:
         """
         if layout is not None:
             check_layout(layout, self.device)
-        moves = self._partitions.plan_moves(layout, self.streams.values(), read_renamed(renamed))
+        moves = self._partitions.plan_moves(layout, read_renamed(renamed))
         return tuple(stream.name for stream in moves)
 
     def watch_layout(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
@@ -457,13 +475,17 @@ class Session:
 
         It waits for what the streams hold. The SM ids that were seen are kept in the layout and in the trace.
         """
-        with self._working("verify its partitions"):
-            return self._partitions.verify(tuple(self.streams.values()))
+        doing = "verify its partitions"
+        self._require_open(doing)
+        with self._moving(doing):
+            return self._partitions.verify()
 
     def sm_map(self) -> SMMap:
         """Return a drawing of the card, one cell for each SM, coloured by partition; measured first where that was not done."""
-        with self._lock:
-            return SMMap(self.device, self.layout if self.is_closed else self._partitions.locate())
+        layout = self.layout
+        if layout is not None and not (layout.has_verified_sms or self.is_closed):
+            layout = self._locate()
+        return SMMap(self.device, layout)
 
     @property
     def tier(self) -> CaptureTier:
@@ -510,7 +532,8 @@ class Session:
         <Stream 'compute', priority 0, handle 0x3>
         ['product', 'ones', 'ones', 'matmul']
         """
-        with self._working("capture"):
+        self._require_open("capture")
+        with self._recorder.blame:
             return self._captures.capture(tier, host=host)
 
     def strays(self) -> Strays:
@@ -536,10 +559,9 @@ class Session:
         ...         y = x * 2
         ...     found = lab.check_hazards()
         ...     found.hazards[0].kind.value, found.hazards[0].array, found.hazards[0].fix, found.hazards[0].where
-        ('read-after-write', 'float64 (8)', "lab.stream('compute').wait(lab.stream('copy'))", "before 'double' (multiply)")
+        ('read-after-write', 'x', "lab.stream('compute').wait(lab.stream('copy'))", "before 'double' (multiply)")
         """
-        caller = sys._getframe(1)  # noqa: SLF001 - for the names of its arrays
-        return self._accesses.check({**caller.f_globals, **caller.f_locals})
+        return self._accesses.check(variables_of(sys._getframe(1)))  # noqa: SLF001 - for the names of its arrays
 
     def utilisation(self) -> Utilisation:
         """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`."""
@@ -646,7 +668,7 @@ class Session:
     def guard(self, resource: object, name: str = "") -> Guard:
         """Return a guard of what one lane at a time may use: an engine's execution context, a workspace. See `Guard`."""
         self._require_open("guard something")
-        return Guard(self._keeper, self.on, resource, check_label(name))
+        return Guard(self._keeper, self.on, resource, check_guard_name(name))
 
     @property
     def held_count(self) -> int:
@@ -742,7 +764,10 @@ class Session:
         ------
         SelectionError
             If no stream is selected in this thread: the NULL stream is never meant.
+        SessionClosedError
+            If the session is closed.
         """
+        self._require_open("take scratch memory")
         return self._selections.require("scratch memory").scratch(nbytes)
 
     @property
@@ -774,7 +799,6 @@ class Session:
         Ranges that still run are counted in ``trace.metadata.pending_spans``; call `synchronize` first to have them all. A
         closed session keeps its last trace.
         """
-        # Without the session's lock, which is held while streams are drained: a live view must not wait for that.
         if self._last_trace is None:
             try:
                 return self._recorder.trace(title=self.title)
@@ -827,27 +851,36 @@ class Session:
 
         Order: this thread's open ranges and selections, each stream (its work, its ranges, the stream), green contexts, events,
         the clock, the backend if the session made it. Closing twice is silent. A part that fails does not stop the others;
-        after an interrupt (Ctrl-C) the next call goes on with what is left.
+        after an interrupt (Ctrl-C) the next call goes on with what is left. New work is refused from the beginning; a second
+        thread that closes it waits until it is closed.
 
         Raises
         ------
         CloseError
             If parts failed; the session is closed all the same.
         """
-        with self._lock:
+        with self._locks.state:
             if self._state is SessionState.OPEN:
-                self._closing = Closing(self._plan_close())
-                self._recorder.blame.is_closing = True
-                self._state = SessionState.CLOSING
-            self._closing.run()
+                self._state = SessionState.CLOSING  # from here on new work is refused
+        with self._locks.moves:
             was_open = self._state is not SessionState.CLOSED
-            self._state = SessionState.CLOSED
-            _open_sessions.discard(self)
-            failures, self._closing = self._recorder.blame.sift(self._closing.failures), Closing()
+            failures = self._finish_closing() if was_open else []
         if was_open:
             self._partitions.tell()
         if failures:
             raise CloseError(failures)
+
+    def _finish_closing(self) -> list[tuple[str, Exception]]:
+        """Take the steps that are left, and return what failed in all of them."""
+        closing = self._closing
+        if closing is None:
+            self._recorder.blame.is_closing = True
+            closing = self._closing = Closing(self._plan_close())
+        closing.run()
+        self._state = SessionState.CLOSED
+        _open_sessions.discard(self)
+        self._closing = None
+        return self._recorder.blame.sift(closing.failures)
 
     def _plan_close(self) -> list[CloseStep]:
         steps: list[CloseStep] = [("selections", self._selections.close), ("capture", self._end_capture)]
@@ -868,19 +901,31 @@ class Session:
     def _disown(self) -> None:
         """Give the session up without closing anything: in a forked child, what it holds is the parent's."""
         self._why_closed = "belongs to the process that this one was forked from"
-        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
-        self._closing = Closing()
+        self._locks.renew()
+        for stream in self._streams.values():
+            stream.disown()
+        self._partitions.cache.disown()
+        self._partitions.left.disown()
+        self._closing = None
         self._captures.disown()
         self._selections.disown()
         self._recorder.leave_to_parent()
         self._scratch_pool.disown()
         self._keeper.leave_to_parent()
+        self._accesses.leave_to_parent()
         self._state = SessionState.CLOSED
 
     @contextmanager
     def _working(self, doing: str) -> Iterator[None]:
-        """Hold the session's lock, in a session that is open: another thread may have closed it while this one waited."""
-        with self._lock, self._recorder.blame:
+        """Hold the lock of the session's state, in a session that is open. Nobody waits for the device in here."""
+        with self._locks.state, self._recorder.blame:
+            self._require_open(doing)
+            yield
+
+    @contextmanager
+    def _moving(self, doing: str) -> Iterator[None]:
+        """Hold the session's lock for moves, in a session that is open: it may have been closed while this thread waited."""
+        with self._locks.moves, self._recorder.blame:
             self._require_open(doing)
             yield
 
@@ -908,8 +953,12 @@ class Session:
                 found = self._table.take(stream)
         return found
 
+    def _locate(self) -> Layout | None:
+        with self._locks.moves:
+            return self.layout if self.is_closed else self._partitions.locate()
+
     def _end_capture(self) -> None:
-        self._captures.finish(self._table.open_streams.values())
+        self._captures.finish(tuple(self._table.open_streams.values()))
 
     def _keep_trace(self) -> None:
         self._last_trace = self._recorder.trace(title=self.title)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from itertools import count
 from types import EllipsisType
 
@@ -19,6 +18,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.lifetimes import Keeper
+from gpustreamlab.locks import SessionLocks
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.repartition import Partitions
 from gpustreamlab.scratch import ScratchPool
@@ -28,11 +28,11 @@ __all__ = ["StreamTable"]
 
 
 class StreamTable:
-    """Makes and finds the streams of one session. Who changes it holds the session's lock.
+    """Makes and finds the streams of one session. Who changes it holds the session's lock of its state.
 
     Parameters
     ----------
-    backend, recorder, partitions, lock, keeper, scratch_pool
+    backend, recorder, partitions, locks, keeper, scratch_pool
         The session's.
     """
 
@@ -41,30 +41,39 @@ class StreamTable:
         backend: Backend,
         recorder: Recorder,
         partitions: Partitions,
-        lock: AbstractContextManager[object],
+        locks: SessionLocks,
         keeper: Keeper,
         scratch_pool: ScratchPool,
     ) -> None:
         self._backend = backend
         self._recorder = recorder
         self._partitions = partitions
-        self._lock = lock
+        self._locks = locks
         self._keeper = keeper
         self._scratch_pool = scratch_pool
         keeper.find = self.find
         self.by_name: dict[str, Stream] = {}
         """Every stream that there was, by its name; closed ones stay until the name is used again."""
+        partitions.find_streams = lambda: tuple(self.by_name.values())
 
     @property
     def open_streams(self) -> dict[str, Stream]:
         """The streams that are not closed, in the order of their making."""
         return {name: stream for name, stream in tuple(self.by_name.items()) if not stream.is_closed}
 
-    def get(self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None) -> Stream:
-        """Return the stream of a name, made or moved as asked for; see `Session.stream`."""
-        known = self.open_streams.get(name)
-        if known is None:
-            return self._make(name, priority, None if isinstance(partition, EllipsisType) else partition, external)
+    def get(
+        self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None
+    ) -> tuple[Stream, bool]:
+        """Return the stream of a name, made on first use, and whether it is as asked for; see `Session.stream`.
+
+        If it is not, it has to move, or is being closed: its name is used again when it is gone. Both take a wait for the
+        device, so they are not done here.
+        """
+        known = self.by_name.get(name)
+        if known is None or known.is_gone:
+            return self._make(name, priority, None if isinstance(partition, EllipsisType) else partition, external), True
+        if known.is_closed:
+            return known, False
         if priority is not None and priority != known.priority:
             raise StreamExistsError(
                 f"Stream {known.name!r} exists with priority {known.priority}, not {priority}. "
@@ -72,9 +81,7 @@ class StreamTable:
             )
         if external is not None and lent_handle(external) != known.handle:
             raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
-        if not isinstance(partition, EllipsisType):
-            self._partitions.move(known, partition)
-        return known
+        return known, isinstance(partition, EllipsisType) or self._partitions.stay(known, partition)
 
     def find(self, stream: object) -> Stream | None:
         """Return the stream that a name or a stream stands for; None for a lender that may be no lane yet.
@@ -153,6 +160,13 @@ class StreamTable:
 
     def _add(self, name: str, home: Home) -> Stream:
         stream = self.by_name[name] = Stream(
-            name, home, self._backend, self._recorder, self._lock, self._keeper, self._scratch_pool
+            name,
+            home,
+            self._backend,
+            self._recorder,
+            self._locks,
+            self._keeper,
+            self._scratch_pool,
+            self._partitions.left,
         )
         return stream

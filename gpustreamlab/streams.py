@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,9 +22,10 @@ from gpustreamlab.errors import (
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.left_streams import LeftStreams
 from gpustreamlab.lifetimes import Keeper
+from gpustreamlab.locks import SessionLocks
 from gpustreamlab.model import Lane, Partition, check_name
 from gpustreamlab.recorder import Blame, RecordedLane, Recorder
-from gpustreamlab.scratch import Scratch, ScratchPool
+from gpustreamlab.scratch import Scratch, ScratchPool, check_held
 
 __all__ = ["Event", "Home", "Stream", "check_label", "check_priority", "check_stream_name"]
 
@@ -61,9 +64,10 @@ class Stream:
         home: Home,
         backend: Backend,
         recorder: Recorder,
-        lock: AbstractContextManager[object],
+        locks: SessionLocks,
         keeper: Keeper,
         scratch_pool: ScratchPool,
+        left: LeftStreams,
     ) -> None:
         self.name = name
         """How the user calls it."""
@@ -71,12 +75,15 @@ class Stream:
         """True once `close` has begun."""
         self._backend = backend
         self._recorder = recorder
-        self._lock = lock  # the session's: a stream is not closed while it moves
+        self._locks = locks
+        # Held by who waits for the backend's streams and by who destroys them. Who has it takes no lock of the session but
+        # that of the state.
+        self._life = threading.RLock()
         self._keeper = keeper
         self.wanted_partition: str | None = home.partition.name if home.partition else None
         """The partition that it goes to where the layout has one of this name."""
         self._homes: dict[ContextSpec | None, Home] = {home.spec: home}
-        self._left = LeftStreams(name, is_lending=getattr(backend, "lends_streams", False))
+        self._left = left
         self._arena = scratch_pool.open(self, home.backend_stream, home.recorded.index)
         self._work_in(home)
 
@@ -102,7 +109,14 @@ class Stream:
 
     @property
     def handle(self) -> int:
-        """Address of the ``cudaStream_t``, or the stream's number on the simulated device."""
+        """Address of the ``cudaStream_t``, or the stream's number on the simulated device; a closed stream has none.
+
+        Raises
+        ------
+        StreamClosedError
+            If the stream is closed.
+        """
+        self.require_open()
         return self.lane.stream
 
     @property
@@ -211,6 +225,7 @@ class Stream:
         0
         """
         self.require_open()
+        check_held(objects)
         self._keeper.hold(self, objects)
 
     def use(self, array: ArrayT, after: str | Event | Stream | None = None) -> ArrayT:
@@ -236,6 +251,7 @@ class Stream:
         OptionError
             If what wrote the array is not known and not given.
         """
+        check_held((array,))
         return self._keeper.use(self, array, after)
 
     def scratch(self, nbytes: int) -> Scratch:
@@ -269,7 +285,7 @@ class Stream:
         ...     with lab.on(lane), lane.scratch(1 << 20) as work:
         ...         work.array((512, 512), "float32")[:] = 1
         ...     print(lane.scratch_statistics)
-        scratch of a: 0 B in use of 1,048,576 B, at most 1,048,576 B; 1 allocations, 0 reused, 1 growths, 0 trims, 0.0% waste;
+        scratch of a: 0 B in use of 1,048,576 B, at most 1,048,576 B; 1 allocation, 0 reused, 1 growth, 0 trims, 0.0% waste;
         in the order of the stream
         """
         return Scratch(self._arena, nbytes)
@@ -297,10 +313,16 @@ class Stream:
             self.backend_stream.synchronize()
 
     def close(self) -> None:
-        """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent."""
+        """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent.
+
+        New work is refused from the beginning. A second thread that closes it waits until it is closed; nobody else waits.
+        """
         failures: list[Exception] = []
-        with self._lock:
+        with self._locks.state:  # from here on it moves no more
             self.is_closed = True
+        with self._life:
+            if self.is_gone:
+                return  # its name, and its place in every table, may be those of another stream by now
             try:
                 self._arena.close()
             except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
@@ -312,6 +334,27 @@ class Stream:
                     failures.append(error)
         if failures:
             raise failures[0]
+
+    @property
+    def is_gone(self) -> bool:
+        """True once it is closed and nothing of it is left, so that its name can be used again."""
+        return self.is_closed and not self._homes
+
+    def drain(self) -> None:
+        """Wait for its work where it works now; nothing to do where somebody closes it."""
+        with self._life:
+            if not self.is_closed:
+                self.backend_stream.synchronize()
+
+    @contextmanager
+    def staying(self) -> Iterator[bool]:
+        """Keep it from being destroyed in a ``with`` block; tells whether it is still there."""
+        with self._life:
+            yield not self.is_closed
+
+    def disown(self) -> None:
+        """Replace its lock: in a forked child, a thread that is not in this process may hold the other one."""
+        self._life = threading.RLock()
 
     def home_in(self, spec: ContextSpec | None) -> Home | None:
         """Return where it worked before on the same SMs, or None."""
@@ -342,22 +385,38 @@ class Stream:
 
     def leave_home(self, spec: ContextSpec) -> None:
         """Destroy the backend's stream of a home in which it does not work any more."""
-        home = self._homes.get(spec)
-        if home is not None:
-            self._close_home(home)
+        if spec not in self._homes:
+            return  # without its lock, which is held while somebody closes it
+        with self._life:
+            home = self._homes.get(spec)
+            if home is not None:
+                self._close_home(home)
 
     def _close_home(self, home: Home) -> None:
         try:
             home.recorded.close()  # before anything else, see there
             home.backend_stream.synchronize()
             self._recorder.collect()
-        finally:
+        except Exception:
+            self._let_go(home)
+            raise
+        # An interrupt comes through: work may still run there, so all stays as it is for the next call.
+        self._let_go(home)
+
+    def _let_go(self, home: Home) -> None:
+        try:
             # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
             self._keeper.settle(self, home.backend_stream, is_last=self.is_closed and len(self._homes) == 1)
-            with delayed_interrupts():  # what is not destroyed stays known
-                self._homes.pop(home.spec, None)
+        finally:
+            self._forget_home(home)
+
+    def _forget_home(self, home: Home) -> None:
+        with delayed_interrupts():  # what is not destroyed stays known
+            try:
                 self._arena.leave(home.backend_stream)
-                self._left.close(home.recorded, home.backend_stream)
+                self._left.close(home.recorded, home.backend_stream, home.spec)
+            finally:
+                self._homes.pop(home.spec, None)  # at the very end: without it the stream counts as gone
 
     def close_left(self) -> None:
         """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""

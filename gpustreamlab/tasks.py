@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import threading
 import types
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -26,16 +27,21 @@ __all__ = [
     "Steerable",
     "Steered",
     "TaskStack",
+    "close_later_work",
     "forget",
+    "lower",
     "note",
     "steered",
     "steered_function",
     "task_factory",
+    "works_later",
 ]
 
 _log = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 Depth: TypeAlias = tuple[int, int]
 """How many selections a thread has entered, and how many ranges it has open."""
@@ -105,6 +111,16 @@ _EMPTY: Depth = (0, 1)
 _known: dict[int, weakref.ref[Steerable]] = {}
 
 
+class _Steps(threading.local):
+    """Tasks that take a step in this thread. One that an interrupt has left here ends with its coroutine."""
+
+    def __init__(self) -> None:
+        self.running: weakref.WeakSet[TaskStack] = weakref.WeakSet()
+
+
+_steps = _Steps()
+
+
 def note(steerable: Steerable) -> None:
     """Let tasks keep the selections of a session from now on."""
     number = id(steerable)
@@ -116,6 +132,20 @@ def forget(steerable: Steerable) -> None:
     _known.pop(id(steerable), None)
 
 
+def lower(steerable: Steerable, place: Depth, count: Depth) -> None:
+    """Note that something was left from below what the steps of this thread have entered.
+
+    Parameters
+    ----------
+    place
+        Where it was.
+    count
+        How many selections and ranges it was.
+    """
+    for stack in _steps.running:
+        stack.lower(steerable, place, count)
+
+
 class TaskStack:
     """What one task has entered, while it is suspended.
 
@@ -125,11 +155,12 @@ class TaskStack:
         What is selected around every step, outermost first.
     """
 
-    __slots__ = ("_bases", "_failure", "_is_running", "_parked")
+    __slots__ = ("__weakref__", "_bases", "_depths", "_failure", "_is_running", "_parked")
 
     def __init__(self, bases: Iterable[Base] = ()) -> None:
         self._bases = tuple(bases)
         self._parked: list[Parked] = list(self._bases)
+        self._depths: dict[Steerable, Depth] = {}  # what its thread had entered before the step that it takes
         self._failure: BaseException | None = None  # of leaving something; told at the next step
         self._is_running = False
 
@@ -152,6 +183,8 @@ class TaskStack:
         depths = {steerable: steerable.depth() for steerable in _all_known()}
         self._is_running = True
         try:
+            self._depths = depths
+            _steps.running.add(self)
             method, args = self._resume(method, args)
             try:
                 value = getattr(inner, method)(*args)
@@ -171,6 +204,16 @@ class TaskStack:
             raise
         finally:
             self._is_running = False
+            _steps.running.discard(self)
+
+    def lower(self, steerable: Steerable, place: Depth, count: Depth) -> None:
+        """Note that something was left from below what the step that it takes has entered; see the function `lower`."""
+        if steerable in self._depths:
+            selected, opened = self._depths[steerable]
+            self._depths[steerable] = (
+                selected - count[0] if place[0] < selected else selected,
+                opened - count[1] if place[1] < opened else opened,
+            )
 
     def _resume(self, method: str, args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         """Enter again what was parked; return how to go on, which is to raise what failed."""
@@ -350,6 +393,27 @@ def task_factory(
     from asyncio import Task  # loaded already where an event loop runs; nothing else here needs it
 
     return Task(inner, loop=loop, **options)
+
+
+def works_later(function: object) -> bool:
+    """Tell whether a function's body runs later than its call: that of a coroutine or generator function."""
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType):
+        return bool(code.co_flags & _LATER)
+    shape = function.func if isinstance(function, functools.partial) else type(function).__call__
+    return (
+        shape is not function
+        and isinstance(shape, (types.FunctionType, types.MethodType, functools.partial))
+        and works_later(shape)
+    )
+
+
+def close_later_work(made: object) -> bool:
+    """Tell whether a call has made a coroutine or generator instead of working; such a one is closed."""
+    if isinstance(made, (types.CoroutineType, types.GeneratorType, Steered)):
+        made.close()
+        return True
+    return isinstance(made, types.AsyncGeneratorType)  # one that was never started needs no closing
 
 
 def _check_function(function: object) -> None:

@@ -50,6 +50,7 @@ def spin(lab: Session, duration_ns: int, *, blocks: int = 1, stream: _Target = N
     <Stream 'a', ...>
     True
     """
+    _require_session("spin(lab, duration_ns)", lab)
     _require_positive("duration_ns", duration_ns)
     _require_positive("blocks", blocks)
     with _target(lab, stream, "spin") as chosen:
@@ -61,6 +62,7 @@ def spin_card(lab: Session, duration_ns: int, *, stream: _Target = None) -> None
 
     Two of them cannot run side by side, whatever their streams.
     """
+    _require_session("spin_card(lab, duration_ns)", lab)
     _require_positive("duration_ns", duration_ns)
     with _target(lab, stream, "spin_card") as chosen:
         lab.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=lab.device.sm_count, fill_sms=True)
@@ -72,18 +74,21 @@ def streaming_add(lab: Session, x: Any, y: Any, out: Any, *, stream: _Target = N
     Take elements of 16 bytes (complex128) to reach what the memory gives: CuPy's kernel handles one element a thread, and on
     an H200 float16 reached 1.3 TB/s, float32 2.5 TB/s and complex128 4.4 TB/s (CuPy 14.2).
     """
+    _require_session("streaming_add(lab, x, y, out)", lab)
     with _where(lab, stream):
         lab.xp.add(x, y, out=out)
 
 
 def matrix_product(lab: Session, a: Any, b: Any, out: Any, *, stream: _Target = None) -> None:
     """Enqueue ``out = a @ b``: 2 m n k operations for ``a`` of shape (m, k) and ``b`` of shape (k, n)."""
+    _require_session("matrix_product(lab, a, b, out)", lab)
     with _where(lab, stream):
         lab.xp.matmul(a, b, out=out)
 
 
 def copy_to_device(lab: Session, host: Any, device: Any, *, stream: _Target = None) -> None:
     """Enqueue a copy of a host array into a device array of its shape and type; asynchronous if `host` is page-locked."""
+    _require_session("copy_to_device(lab, host, device)", lab)
     _require_device_array("copy_to_device(lab, host, device)", device)
     with _where(lab, stream):
         device.set(host)
@@ -91,6 +96,7 @@ def copy_to_device(lab: Session, host: Any, device: Any, *, stream: _Target = No
 
 def copy_to_host(lab: Session, device: Any, host: Any, *, stream: _Target = None) -> None:
     """Enqueue a copy of a device array into a host array of its shape and type; asynchronous if `host` is page-locked."""
+    _require_session("copy_to_host(lab, device, host)", lab)
     _require_device_array("copy_to_host(lab, device, host)", device)
     with _where(lab, stream):
         device.get(out=host, blocking=False)
@@ -111,6 +117,14 @@ def _target(lab: Session, stream: _Target, work: str) -> AbstractContextManager[
             "Use: with lab.on('name'): ... or pass stream='name'."
         )
     return nullcontext(current)
+
+
+def _require_session(call: str, lab: object) -> None:
+    if not isinstance(lab, Session):
+        raise OptionError(
+            f"{call} was given a {type(lab).__name__} as its session. Open one with lab = gpustreamlab.Session(), and pass it "
+            "first."
+        )
 
 
 def _require_positive(name: str, value: object) -> None:

@@ -2,8 +2,8 @@
 
 Errors of memory fail the run, and so do failed checks. Calls that the driver refused are listed too: the sanitizer reports
 each, also one that asks what the driver can do. The checks that capture kernels are left out, as they need CUPTI, which the
-sanitizer does not share; and those that compare times, which it stretches. Where the sanitizer is missing, or refuses the device
-(it does under gVisor), that is said, in its own words, and the status is 2.
+sanitizer does not share; and those that compare times, which it stretches. Where the sanitizer is missing, or refuses the
+device (it does under gVisor), that is said, in its own words, and the status is 2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from gpustreamlab.adapters._adapter import GROUP, Adapter, AdapterFactory, LaneStream
 from gpustreamlab.adapters._followers import Followers
-from gpustreamlab.adapters._known import KNOWN, Library, installed_version
+from gpustreamlab.adapters._known import KNOWN, Library, Obstacle, installed_version, library_of, obstacle_of, what_it_does
 from gpustreamlab.adapters._table import Adapters, LibraryState, adapters_table
 from gpustreamlab.adapters._views import core_view, cupy_view, numba_view, torch_view
 
@@ -16,10 +16,14 @@ __all__ = [
     "LaneStream",
     "Library",
     "LibraryState",
+    "Obstacle",
     "adapters_table",
     "core_view",
     "cupy_view",
     "installed_version",
+    "library_of",
     "numba_view",
+    "obstacle_of",
     "torch_view",
+    "what_it_does",
 ]

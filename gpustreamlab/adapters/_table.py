@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustreamlab.adapters._followers import Followers
-from gpustreamlab.adapters._known import KNOWN, Library, installed_version, is_loaded
+from gpustreamlab.adapters._known import KNOWN, Library, installed_version, is_loaded, library_of, what_it_does
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.typing import AdapterState
 
-_SIMULATED = "this session runs on the simulated device, which has no stream that a library could take"
+_SIMULATED = "the simulated device of this session has no stream to give"
+_FOLLOWING = (AdapterState.FOLLOWS, AdapterState.THROUGH_TORCH)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LibraryState:
     """Whether one library follows the selected lane."""
 
@@ -29,11 +30,17 @@ class LibraryState:
     reason: str
     """How, or why not."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {f'{self.name} {self.version}'.strip()}: {self.state}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
+        printer.text("…" if cycle else str(self))
+
     def __str__(self) -> str:
         return f"{self.name} {self.version}".strip() + f": {self.state}, {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Adapters:
     """Every library that is known or has an adapter. Looking imports none of them."""
 
@@ -43,11 +50,26 @@ class Adapters:
     def __iter__(self) -> Iterator[LibraryState]:
         return iter(self.items)
 
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __contains__(self, library: object) -> bool:
+        return any(library in (item, item.name) for item in self.items)
+
     def __getitem__(self, name: str) -> LibraryState:
+        if not isinstance(name, str):
+            raise OptionError(
+                f"A library is found by its name, not by {name!r}. Use lab.adapters['{self.items[0].name}'], or "
+                "list(lab.adapters) for all."
+            )
         for item in self.items:
             if item.name == name:
                 return item
         raise OptionError(f"No library {name!r} is known. {nearest_hint(name, [item.name for item in self.items])}")
+
+    def __repr__(self) -> str:
+        followers = [item.name for item in self.items if item.state in _FOLLOWING]
+        return f"<{type(self).__name__}: {len(self)} libraries, {len(followers)} loaded and following; print() shows them>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
         printer.text("…" if cycle else str(self))
@@ -85,18 +107,29 @@ def adapters_table(followers: Followers | None) -> Adapters:
 def _state_of(library: Library, followers: Followers | None) -> LibraryState:
     version = installed_version(library.module)
     state, reason = library.state, library.reason
-    if library.module not in sys.modules or not is_loaded(sys.modules[library.module]):
+    if not is_loaded(sys.modules.get(library.module)):
         state = AdapterState.NOT_LOADED
-        reason = f"once it is imported: {library.state}, {reason}" if version else "not installed"
+        reason = f"once it is imported: {_prospect_of(library, version, followers)}" if version else "not installed"
     elif followers is None:
-        state, reason = AdapterState.CANNOT_FOLLOW, _SIMULATED
+        state, reason = AdapterState.CANNOT_FOLLOW, _on_simulated(library, version)
     elif library.state is AdapterState.THROUGH_TORCH:
-        torch = _state_of(next(item for item in KNOWN if item.name == "torch"), followers)
+        torch = _state_of(library_of("torch"), followers)
         if torch.state is not AdapterState.FOLLOWS:
             state, reason = AdapterState.CANNOT_FOLLOW, f"it launches on torch's current stream, and torch: {torch.state}"
     else:
         state, reason = _problem_of(library.module, followers) or (state, reason)
     return LibraryState(name=library.name, version=version, state=state, reason=reason)
+
+
+def _prospect_of(library: Library, version: str, followers: Followers | None) -> str:
+    """Tell what a library will do once it is imported."""
+    if followers is None:
+        return f"{AdapterState.CANNOT_FOLLOW}, {_on_simulated(library, version)}"
+    return what_it_does(library, version)
+
+
+def _on_simulated(library: Library, version: str) -> str:
+    return f"{_SIMULATED}; on a GPU: {what_it_does(library, version)}"
 
 
 def _problem_of(module: str, followers: Followers) -> tuple[AdapterState, str] | None:

@@ -10,6 +10,9 @@ from gpustreamlab.errors import AdapterError
 StreamKey: TypeAlias = tuple[int, int, int]
 """How torch knows a stream: its id, the device's index, the device's type."""
 
+NO_CUDA = "this build of torch has no CUDA, so it has no work to follow with"
+"""What is said of a build for the CPU."""
+
 KEPT_STREAMS = 1_024
 """Handles whose keys are kept; a key follows from its handle, so an old one does no harm."""
 
@@ -23,7 +26,7 @@ def make_torch(torch: Any, ordinal: int) -> Adapter:
         If torch has no CUDA, or lacks what sets its current stream.
     """
     if torch.version.cuda is None:
-        raise AdapterError("this build of torch has no CUDA, so it has no work to follow with", has_work=False)
+        raise AdapterError(NO_CUDA, has_work=False)
     if not torch.cuda.is_initialized():
         try:
             torch.cuda.init()

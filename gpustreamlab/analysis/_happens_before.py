@@ -11,13 +11,15 @@ from typing import TypeAlias
 class LaneClock:
     """One lane: its own time, and how much of every other lane's work is ordered before what it does next."""
 
-    __slots__ = ("host_seen", "is_gone", "knows", "number", "tick")
+    __slots__ = ("host_seen", "is_gone", "knows", "number", "tick", "used_tick")
 
     def __init__(self, number: int) -> None:
         self.number = number
         """The lane."""
         self.tick = 1
         """Its time; it goes on where others may begin to wait for it. Work of one tick is in the lane's order anyway."""
+        self.used_tick = 0
+        """Its time when it worked last."""
         self.knows: Moment = {}
         """The newest tick of each other lane that is ordered before what this one does next."""
         self.host_seen = 0
@@ -103,7 +105,7 @@ class LaneClocks:
     def forget(self, number: int) -> None:
         """Let go of a lane that takes no more work, once the host has waited for all of it."""
         lane = self.lanes.get(number)
-        if lane is None or self.host.get(lane, 0) < lane.tick - 1:
+        if lane is None or self.host.get(lane, 0) < lane.used_tick:
             return
         lane.is_gone = True
         del self.lanes[number]

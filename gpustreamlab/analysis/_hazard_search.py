@@ -28,7 +28,7 @@ def _nobody() -> object:
 class Piece:
     """Memory that was allocated once. Its number is never used again; its address is, once it was freed."""
 
-    __slots__ = ("accesses", "dtype", "end", "freed", "home", "number", "only", "owner", "shape", "start")
+    __slots__ = ("accesses", "dtype", "end", "freed", "home", "name", "number", "only", "owner", "place", "shape", "start")
 
     def __init__(self, number: int, start: int, end: int, shape: tuple[int, ...], dtype: object, home: int) -> None:
         self.number = number
@@ -46,6 +46,10 @@ class Piece:
         """The lane of all these accesses; None where there are several, or none."""
         self.freed: list[Access] = []
         """Uses of arrays that had the memory before, and were freed."""
+        self.place: object = None
+        """Where it was allocated."""
+        self.name = ""
+        """What its array was called when somebody looked last; empty where nobody did."""
 
     @property
     def whole(self) -> Region:
@@ -71,7 +75,7 @@ class Access:
     ) -> None:
         self.piece = piece
         self.lane = lane
-        self.tick = lane.tick
+        self.tick = lane.used_tick = lane.tick
         self.region = region
         """Which bytes; None for all of the piece."""
         self.work = work
@@ -112,12 +116,14 @@ class Side(NamedTuple):
 class FoundHazard:
     """Two accesses without an order, and those like them."""
 
-    __slots__ = ("count", "first", "is_certain", "kind", "piece", "second")
+    __slots__ = ("count", "first", "is_certain", "kind", "piece", "scratch_bytes", "second")
 
-    def __init__(self, kind: HazardKind, first: Side, second: Side, piece: Piece) -> None:
+    def __init__(self, kind: HazardKind, first: Side, second: Side, piece: Piece, scratch_bytes: int | None = None) -> None:
         self.kind = kind
         self.first, self.second = first, second
         self.piece = piece
+        self.scratch_bytes = scratch_bytes
+        """How much scratch was asked for, where it was used after its end; None for other hazards."""
         self.is_certain = False
         self.count = 0
 
@@ -201,6 +207,15 @@ class HazardSearch:
                 elif piece.only is not lane or not self._touch_alone(lane, piece, region, work, place, is_write):
                     self._touch(lane, piece, region, work, place, is_write=is_write)
             is_write = True
+
+    def ended(self, lane: LaneClock, work: str, place: object, piece: Piece, ending: str, scratch_bytes: int) -> None:
+        """Take note that the work noted last used scratch that its lane may have given to others since, or freed.
+
+        No order makes that right. Whether others wrote there meanwhile is not asked for: it is not the array's memory any more.
+        """
+        first = Side(piece.home, "", ending, 0)
+        second = Side(lane.number, self._name_place(place), work, self.step_count)
+        self._count(HazardKind.USE_AFTER_FREE, first, second, piece, is_certain=True, scratch_bytes=scratch_bytes)
 
     def unordered(self, lane: LaneClock, reads: Iterable[Touch], writes: Iterable[Touch]) -> set[LaneClock]:
         """Return the lanes that work has to wait for, to be no hazard. Nothing is noted."""
@@ -312,13 +327,18 @@ class HazardSearch:
 
     def _tell(self, kind: HazardKind, access: Access, second: Side, *, is_certain: bool) -> None:
         first = Side(access.lane.number, self._name_place(access.place), access.work, access.order)
+        self._count(kind, first, second, access.piece, is_certain=is_certain)
+
+    def _count(
+        self, kind: HazardKind, first: Side, second: Side, piece: Piece, *, is_certain: bool, scratch_bytes: int | None = None
+    ) -> None:
         key = kind, first.lane, second.lane, first.place, second.place
         row = self.found.get(key)
         if row is None:
             if len(self.found) >= ROWS_KEPT:
                 self.unlisted_count += 1
                 return
-            row = self.found[key] = FoundHazard(kind, first, second, access.piece)
+            row = self.found[key] = FoundHazard(kind, first, second, piece, scratch_bytes)
         row.count += 1
         row.is_certain |= is_certain
 

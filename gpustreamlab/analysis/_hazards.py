@@ -26,10 +26,10 @@ class HazardSide:
     work: str
     """What accessed the memory, such as ``"matmul"``."""
     order: int
-    """Its place among all work that was watched, from 1."""
+    """Its place among all work that was watched, from 1; 0 for the end of a lane's scratch, which is no work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Hazard:
     """Two accesses of the same memory on two lanes, of which one writes, and nothing orders them."""
 
@@ -38,7 +38,8 @@ class Hazard:
     is_certain: bool
     """Whether they certainly share memory; False where an index array chose the elements, or NumPy could not tell."""
     array: str
-    """The array: its name in the caller's namespace if it has one, else its dtype and shape."""
+    """The array: its name in the caller's namespace, now or when `check_hazards` saw it last; else its dtype and
+    shape. For scratch that was used after its end, how much it was."""
     shape: tuple[int, ...]
     """Shape of the array that the memory was allocated for."""
     dtype: str
@@ -51,6 +52,16 @@ class Hazard:
     """The access that does not wait for it."""
     hazard_count: int
     """How many there were of this kind between the same two ranges."""
+    maker: str = ""
+    """Name of the range in which its memory was allocated; empty outside all ranges."""
+    scratch_bytes: int | None = None
+    """How much scratch was asked for, where it was used after it was given back or its lane closed; None for other hazards."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<Hazard: {self.kind.value}, {self.array}, {self.first.lane!r} and {self.second.lane!r}, {self.hazard_count:,}x; "
+            f"{self.fix}>"
+        )
 
     @property
     def fix(self) -> str:

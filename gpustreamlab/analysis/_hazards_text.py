@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from gpustreamlab.analysis._hazards import NO_LANE
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 LISTED_HAZARDS = 20
 """How many hazards the table lists."""
 _NAME_WIDTH = 32
+LANE_CLOSED = "lane closed"
+"""Work of the first side where scratch was freed with its lane. Source: ``Scratch.ending``."""
+_TEXT_WIDTH = 110
+_INDENT = "    "
 
 
 def hazard_line(result: Hazards) -> str:
@@ -33,19 +38,26 @@ def hazard_report(result: Hazards) -> Report:
     """Say all that is known: what conflicts, and the wait that is missing."""
     listed = result.hazards[:LISTED_HAZARDS]
     more = len(result.hazards) - len(listed)
-    rows = [["", "array", "first", "then, unordered", "times", "missing", "where"], *map(_row, listed)]
-    rows += [[f"… {more:,} more: see .to_pandas()", *[""] * 6]] if more else []
-    tables = (ReportTable(caption="What crossed lanes without an order", rows=rows, has_row_heads=True),) if listed else ()
-    return Report(title="Hazards:", line=hazard_line(result), tables=tables, notes=tuple(_notes(result)))
+    note = f"… {more:,} more: see .to_pandas()" if more else ""
+    rows = [["", "missing", "where", "array", "first", "then, unordered", "times"], *map(_row, listed)]
+    rows += [[note, *[""] * 6]] if note else []
+    lines = [line for hazard in listed for line in _lines(hazard)] + [note] * bool(note)
+    table = ReportTable(caption="What crossed lanes without an order", rows=rows, has_row_heads=True, lines=lines, wraps=True)
+    return Report(title="Hazards:", line=hazard_line(result), tables=(table,) if listed else (), notes=tuple(_notes(result)))
 
 
 def hazard_fix(hazard: Hazard) -> str:
     """Return the missing order as code."""
     first, second = hazard.first.lane, hazard.second.lane
+    if hazard.scratch_bytes is not None:
+        is_closed = hazard.first.work == LANE_CLOSED
+        return (
+            f"lab.stream({first!r}).close()" if is_closed else f"work = lab.stream({first!r}).scratch({hazard.scratch_bytes})"
+        )
     if first == NO_LANE:
         return "lab.synchronize()"
-    if hazard.kind is HazardKind.USE_AFTER_FREE:
-        return f"lab.stream({first!r}).hold({hazard.array if hazard.array.isidentifier() else 'array'})"
+    if _can_be_held(hazard):
+        return f"lab.stream({first!r}).hold({hazard.array})"
     if second == NO_LANE:
         return f"lab.stream({first!r}).synchronize()"
     return f"lab.stream({second!r}).wait(lab.stream({first!r}))"
@@ -53,25 +65,50 @@ def hazard_fix(hazard: Hazard) -> str:
 
 def hazard_where(hazard: Hazard) -> str:
     """Say where that code belongs."""
-    if hazard.kind is HazardKind.USE_AFTER_FREE:
+    if hazard.scratch_bytes is not None:
+        if hazard.first.work == LANE_CLOSED:
+            return f"behind {_place(hazard.second)}, not before it"
+        return "where it is taken, without `with` or close(): then it stays as long as its arrays"
+    if _can_be_held(hazard):
         return f"behind {_place(hazard.first)}, before the array goes"
     if hazard.first.lane == NO_LANE:
         return f"behind {_place(hazard.first)}, or do that on a lane too"
     return f"before {_place(hazard.second)}"
 
 
+def _can_be_held(hazard: Hazard) -> bool:
+    """Tell whether the array that goes too early can be named: then it is held. Else a wait makes it right as well."""
+    return hazard.kind is HazardKind.USE_AFTER_FREE and hazard.array.isidentifier()
+
+
 def _row(hazard: Hazard) -> list[str]:
-    kind = hazard.kind.value if hazard.is_certain else f"{hazard.kind.value}, may be"
-    name = f"{hazard.array} #{hazard.allocation}"
-    return [
-        kind,
-        display_name(name, _NAME_WIDTH),
-        _side(hazard.first),
-        _side(hazard.second),
-        f"{hazard.hazard_count:,}",
-        hazard.fix,
-        hazard.where,
-    ]
+    sides = _side(hazard.first), _side(hazard.second)
+    return [_kind(hazard), hazard.fix, hazard.where, _array(hazard), *sides, f"{hazard.hazard_count:,}"]
+
+
+def _lines(hazard: Hazard) -> list[str]:
+    """Return a hazard as text: its kind, the line to type, as a comment where that belongs, and what it is about."""
+    kind = f"{_kind(hazard):<16}  "
+    order = "" if hazard.scratch_bytes is not None else ", unordered,"
+    words = f"{_array(hazard)}, {_count(hazard.hazard_count, 'time', 'times')}: first {_side(hazard.first)}; "
+    words += f"then{order} {_side(hazard.second)}"
+    lines = [f"{kind}{hazard.fix}  # {hazard.where}"]
+    if len(lines[0]) > _TEXT_WIDTH:
+        lines = [f"{kind}# {hazard.where}", f"{_INDENT}{hazard.fix}"]
+    return [*lines, *textwrap.wrap(words, _TEXT_WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)]
+
+
+def _kind(hazard: Hazard) -> str:
+    return hazard.kind.value if hazard.is_certain else f"{hazard.kind.value}, may be"
+
+
+def _array(hazard: Hazard) -> str:
+    """Return what the array is called, or which one it was."""
+    name = f"{display_name(hazard.array, _NAME_WIDTH)} #{hazard.allocation}"
+    if hazard.array.isidentifier() or hazard.scratch_bytes is not None:
+        return name
+    made_in = repr(display_name(hazard.maker, _NAME_WIDTH)) if hazard.maker else "work outside all ranges"
+    return f"the array of {name} that {made_in} made"
 
 
 def _side(side: HazardSide) -> str:
@@ -79,6 +116,8 @@ def _side(side: HazardSide) -> str:
 
 
 def _place(side: HazardSide) -> str:
+    if not side.order:
+        return side.work
     if side.range:
         return f"{display_name(side.range, _NAME_WIDTH)!r} ({side.work})"
     return f"{side.work} ({'outside all ranges' if side.lane != NO_LANE else 'no lane selected'})"
@@ -88,6 +127,10 @@ def _notes(result: Hazards) -> list[str]:
     notes = []
     if len(result):
         notes.append("Each row is one missing order; #n is the array's memory, never used again for another.")
+    if any(_is_nameless(hazard) for hazard in result.hazards):
+        notes.append(
+            "use-after-free, of an array without a name here: better than the wait is lane.hold(array), behind its last use."
+        )
     if any(not hazard.is_certain for hazard in result.hazards):
         notes.append('"may be": which elements were meant is not known, so the two need not share any.')
     if result.unlisted_count:
@@ -100,6 +143,11 @@ def _notes(result: Hazards) -> list[str]:
     if result.simulated:
         notes.append(f"Simulated: {result.device}. The order is exact; no hardware stands behind it.")
     return notes
+
+
+def _is_nameless(hazard: Hazard) -> bool:
+    is_array = hazard.kind is HazardKind.USE_AFTER_FREE and hazard.scratch_bytes is None
+    return is_array and not hazard.array.isidentifier()
 
 
 def _count(count: int, one: str, many: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from html import escape
@@ -14,10 +15,15 @@ from gpustreamlab.typing import FloatArray
 
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
 _HEAD = f"{_CELL};font-weight:600"
+_WRAPPED = "white-space:normal;text-align:left;vertical-align:top"
 _LEFT = "text-align:left"
 _BAR = "display:inline-block;height:0.8em;vertical-align:middle;background:rgba(0,114,178,0.7)"
 _TABLE = "border-collapse:collapse;margin:0.4em 0;color:inherit;background:none"
 _CAPTION = "caption-side:top;text-align:left;white-space:nowrap;padding:0.2em 0;color:inherit;opacity:0.75"
+_WRAPPED_EM = 7
+"""Least width of a cell that wraps, where a word in it is that long."""
+_BREAK = r"(?<=\w[(])(?![)])|(?<=[)])(?=[.])"
+"""Where a call in a cell may go on in the next line."""
 _BAR_EM = 14
 """Width of the longest bar."""
 
@@ -36,6 +42,10 @@ class ReportTable:
     """How dark each cell behind the head is, from 0 to 1; shape (n_rows - 1, n_columns), float64."""
     bars: list[float] | None = None
     """Length of a bar behind each row but the head, as a share of the longest possible."""
+    lines: list[str] | None = None
+    """What text has in its place, where rows in columns would be too wide."""
+    wraps: bool = False
+    """Whether cells are sentences, which go on in further lines where a page is narrow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,7 +100,7 @@ def report_text(report: Report) -> str:
     """Write a report as plain text: title, tables, notes."""
     parts = [f"{report.title} {report.line}"]
     for table in report.tables:
-        parts += ["", *aligned(table.rows)]
+        parts += ["", *(aligned(table.rows) if table.lines is None else table.lines)]
     return "\n".join([*parts, *(["", *report.notes] if report.notes else [])])
 
 
@@ -121,7 +131,8 @@ def aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _html_table(table: ReportTable) -> str:
-    head = "".join(f"<th style='{_HEAD}'>{escape(cell)}</th>" for cell in table.rows[0])
+    style = f"{_HEAD};{_WRAPPED}" if table.wraps else _HEAD
+    head = "".join(f"<th style='{style}'>{escape(cell)}</th>" for cell in table.rows[0])
     if table.bars is not None:
         head += f"<th style='{_HEAD}'></th>"
     body = "".join(f"<tr style='background:none'>{_html_row(table, place)}</tr>" for place in range(len(table.rows) - 1))
@@ -129,11 +140,23 @@ def _html_table(table: ReportTable) -> str:
     return f"<table style='{_TABLE}'>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def _wrapped(cell: str) -> str:
+    """Write a cell that goes on in further lines: between words, between the parts of a call, and else where it must."""
+    pieces = re.split(_BREAK, cell)
+    width_em = min(_WRAPPED_EM, 0.6 * max(len(word) for piece in pieces for word in (*piece.split(), "")))
+    style = f"{_CELL};{_WRAPPED};overflow-wrap:anywhere;min-width:{width_em:.1f}em"
+    return f"<td style='{style}'>{'<wbr>'.join(map(escape, pieces))}</td>"
+
+
 def _html_row(table: ReportTable, place: int) -> str:
     cells = []
     for column, cell in enumerate(table.rows[place + 1]):
         if table.has_row_heads and not column:
-            cells.append(f"<th style='{_HEAD};{_LEFT}'>{escape(cell)}</th>")
+            wrapped = f";{_WRAPPED}" if table.wraps else ""
+            cells.append(f"<th style='{_HEAD};{_LEFT}{wrapped}'>{escape(cell)}</th>")
+            continue
+        if table.wraps:
+            cells.append(_wrapped(cell))
             continue
         shade = 0.0 if table.shade is None else float(table.shade[place, column])
         background = f";background:rgba(0,114,178,{0.4 * shade:.2f})" if shade else ""

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._units import display_name
+from gpustreamlab.errors import StreamNotFoundError, nearest_hint
+from gpustreamlab.model import show_text
 
+_NAME_WIDTH = 32
+_HINT = 'Nothing was taken yet. Take some: with lab.stream("decode").scratch(1 << 20) as work: ...'
 _HEAD = ["lane", "in use", "reserved", "most in use", "allocations", "reuses", "growths", "trims", "waste", "memory"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ScratchStatistics:
     """What one lane's scratch memory does."""
 
@@ -40,14 +45,19 @@ class ScratchStatistics:
     limit_bytes: int
     """How much all lanes of the session may reserve."""
 
+    def __repr__(self) -> str:
+        return f"<ScratchStatistics of {self.lane!r}: {self.used_bytes:,} B in use of {self.reserved_bytes:,} B>"
+
     def __str__(self) -> str:
         how = "in the order of the stream" if self.is_stream_ordered else f"waits for the lane's work: {self.reason}"
         return (
             f"scratch of {self.lane}: {self.used_bytes:,} B in use of {self.reserved_bytes:,} B, at most "
             f"{self.peak_bytes:,} B; "
-            f"{self.allocation_count:,} allocations, {self.reuse_count:,} reused, {self.growth_count:,} growths, "
-            f"{self.trim_count:,} trims, {self.waste_share:.1%} waste; {how}"
+            f"{_count(self.allocation_count, 'allocation')}, {self.reuse_count:,} reused, "
+            f"{_count(self.growth_count, 'growth')}, {_count(self.trim_count, 'trim')}, {self.waste_share:.1%} waste; {how}"
         )
+
+    _repr_pretty_ = show_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -71,7 +81,10 @@ class ScratchTable(Reported):
         for item in self.items:
             if item.lane == lane:
                 return item
-        raise KeyError(lane)
+        hint = nearest_hint(str(lane), [item.lane for item in self.items]) if self.items else "No lane was opened yet."
+        raise StreamNotFoundError(
+            f"The scratch table has no lane {lane!r}. {hint} Use lab.stream({str(lane)!r}).scratch_statistics."
+        )
 
     @property
     def reserved_bytes(self) -> int:
@@ -79,7 +92,10 @@ class ScratchTable(Reported):
         return sum(item.reserved_bytes for item in self.items)
 
     def _line(self) -> str:
-        return f"{len(self.items)} lanes hold {self.reserved_bytes:,} B of at most {self.limit_bytes:,} B"
+        if not self.items:
+            return f"no lane yet; all may hold {self.limit_bytes:,} B"
+        hold = "hold" if len(self.items) > 1 else "holds"
+        return f"{_count(len(self.items), 'lane')} {hold} {self.reserved_bytes:,} B of at most {self.limit_bytes:,} B"
 
     def _report(self) -> Report:
         reasons = dict.fromkeys(item.reason for item in self.items if item.reason)
@@ -88,11 +104,19 @@ class ScratchTable(Reported):
             title="Scratch",
             line=self._line(),
             tables=(table,) if self.items else (),
-            notes=tuple(f"Growing and trimming wait for the lane's work: {reason}." for reason in reasons),
+            notes=(
+                *(f"Growing and trimming wait for the lane's work: {reason}." for reason in reasons),
+                *(() if any(item.allocation_count for item in self.items) else (_HINT,)),
+            ),
         )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def _row(item: ScratchStatistics) -> list[str]:
     sizes = (f"{size:,} B" for size in (item.used_bytes, item.reserved_bytes, item.peak_bytes))
     counts = (f"{number:,}" for number in (item.allocation_count, item.reuse_count, item.growth_count, item.trim_count))
-    return [item.lane, *sizes, *counts, f"{item.waste_share:.1%}", "stream-ordered" if item.is_stream_ordered else "cudaMalloc"]
+    name = display_name(item.lane, _NAME_WIDTH)
+    return [name, *sizes, *counts, f"{item.waste_share:.1%}", "stream-ordered" if item.is_stream_ordered else "cudaMalloc"]

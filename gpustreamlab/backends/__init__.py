@@ -1,6 +1,6 @@
 """What a device has to be able to do, and the two that ship: the simulated one and CUDA."""
 
-from gpustreamlab.backends._accesses import AccessSink, WatchedArrays
+from gpustreamlab.backends._accesses import AccessSink, ArrayLender, WatchedArrays
 from gpustreamlab.backends._activity import (
     Activities,
     ActivitySource,
@@ -31,6 +31,7 @@ __all__ = [
     "Activities",
     "ActivitySource",
     "AnnotationBatch",
+    "ArrayLender",
     "Backend",
     "BackendContext",
     "BackendStream",

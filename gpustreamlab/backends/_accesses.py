@@ -12,6 +12,23 @@ from typing import Any, NamedTuple, Protocol
 from gpustreamlab.analysis import Moment, Piece, Touch
 
 
+class ArrayLender(Protocol):
+    """What arrays in a lane's scratch keep alive: `Backend.scratch_array` gets it as their owner."""
+
+    nbytes: int
+    """How much was asked for."""
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in a word or two; empty while the memory is there."""
+        ...
+
+    @property
+    def lane(self) -> Any:
+        """The stream of the session whose scratch it is; it has a ``name`` and a ``handle``."""
+        ...
+
+
 class AccessSink(Protocol):
     """What takes the notes. A backend calls it at the moment of each enqueue, and holds `lock` around each call."""
 
@@ -34,6 +51,10 @@ class AccessSink(Protocol):
 
     def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note work that is about to be enqueued: what it reads and what it writes."""
+        ...
+
+    def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
+        """Note that the work noted last uses scratch that has ended; call it right behind `work`."""
         ...
 
     def record(self, handle: int) -> Moment:

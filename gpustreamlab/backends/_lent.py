@@ -30,7 +30,7 @@ def lent_handle(lender: object) -> int:
     """
     if not isinstance(lender, SupportsCudaStream) or isinstance(lender, type):
         raise StreamRefusedError(
-            f"A {type(lender).__name__} lends no CUDA stream: it has no __cuda_stream__ method. "
+            f"{_described(lender)} lends no CUDA stream: it has no __cuda_stream__ method. "
             "Pass the stream object of CuPy, torch, cuda.core or another library, not its handle."
         )
     lent: object = lender.__cuda_stream__()
@@ -50,6 +50,14 @@ def lent_handle(lender: object) -> int:
 def refuse_stream(lender: object, handle: int, why: str, *, fix: str) -> StreamRefusedError:
     """Return the error for a stream that cannot be a lane."""
     return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; it cannot be a lane. {fix}")
+
+
+def _described(lender: object) -> str:
+    if lender is None:
+        return "None"
+    if isinstance(lender, type):
+        return f"The class {lender.__name__}"
+    return f"{lender!r:.40}, of type {type(lender).__name__},"
 
 
 def _read_handle(lender: object, value: object) -> int:

@@ -113,6 +113,11 @@ class BackendStream(Protocol):
         """How many SMs its kernels may run on; a lent stream may be of a green context that others made."""
         ...
 
+    @property
+    def is_capturing(self) -> bool:
+        """Whether its work is being captured into a CUDA graph: an event would become part of that."""
+        ...
+
     def record(self, event: Any) -> object:
         """Record the event behind the work enqueued so far."""
         ...

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from gpustreamlab.scratch._arena import ScratchArena, ScratchLane
 from gpustreamlab.scratch._pool import ScratchPool
-from gpustreamlab.scratch._scratch import Scratch
+from gpustreamlab.scratch._scratch import Scratch, check_held
 from gpustreamlab.scratch._sizes import ALIGNMENT_BYTES, CLASSES_PER_DOUBLING, size_class
 
-__all__ = ["ALIGNMENT_BYTES", "CLASSES_PER_DOUBLING", "Scratch", "ScratchArena", "ScratchLane", "ScratchPool", "size_class"]
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "CLASSES_PER_DOUBLING",
+    "Scratch",
+    "ScratchArena",
+    "ScratchLane",
+    "ScratchPool",
+    "check_held",
+    "size_class",
+]

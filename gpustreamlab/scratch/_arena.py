@@ -243,7 +243,7 @@ class ScratchArena:
         int
             How many bytes were given back.
         """
-        check_size(keep_bytes)
+        check_size(keep_bytes, example="lane.trim_scratch(keep_bytes=0)")
         self._collect(self._all_kinds())
         with delayed_interrupts(), self._driving:
             if self.is_closed or self._reserved_bytes <= keep_bytes:
@@ -285,29 +285,34 @@ class ScratchArena:
 
     def close(self) -> None:
         """Give everything back to the device behind the lane's work, also what is still held. Idempotent."""
-        failure: Exception | None = None
+        failures: list[Exception] = []
+        kept_bytes = 0
         with delayed_interrupts(), self._driving:
             with self.lock:
                 self._forget_sizes()
                 now_ns = self.glance_ns()
                 self._note(now_ns)
                 self.is_closed = True
-                blocks = [block for kind in self._all_kinds() for block in kind.blocks[1:]]
+                blocks = [(kind.size_bytes, block.address) for kind in self._all_kinds() for block in kind.blocks[1:]]
             try:
                 if blocks:
                     self._order_behind_left()
-                for block in blocks:
-                    self.backend.free_scratch(self._stream, block.address)
             except Exception as error:  # noqa: BLE001 - raised below; the stream is closed all the same
-                failure = error
+                failures.append(error)
+            for size_bytes, address in blocks:
+                try:
+                    self.backend.free_scratch(self._stream, address)
+                except Exception as error:  # noqa: BLE001 - raised below, after the other blocks
+                    failures.append(error)
+                    kept_bytes += size_bytes
             with self.lock:
-                self._pool.release(self._reserved_bytes)
-                self._reserved_bytes = 0
+                self._pool.release(self._reserved_bytes - kept_bytes)
+                self._reserved_bytes = kept_bytes
                 self._classes, self._late, self._left = {}, [], []
                 if blocks:
-                    self._samples += [(now_ns, USED, 0), (now_ns, RESERVED, 0)]
-        if failure is not None:
-            raise failure
+                    self._samples += [(now_ns, USED, 0), (now_ns, RESERVED, kept_bytes)]
+        if failures:
+            raise failures[0]
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child, what it holds is the parent's."""

@@ -80,8 +80,7 @@ class ScratchPool:
         if not self._try_reserve(size_bytes):
             raise DeviceMemoryError(
                 f"Lane {arena.lane.name!r} asked for {size_bytes:,} bytes of scratch; all lanes of the session may hold "
-                f"{self.limit_bytes:,}, and hold {self.reserved_bytes:,}. Give some back, or start with "
-                f"gpustreamlab.Session(scratch_limit_bytes={self.reserved_bytes + size_bytes})."
+                f"{self.limit_bytes:,}, and hold {self.reserved_bytes:,}. {self._advice(size_bytes)}"
             )
 
     def release(self, size_bytes: int) -> None:
@@ -120,6 +119,16 @@ class ScratchPool:
         self._lock = threading.RLock()
         for arena in self._arenas.values():
             arena.disown()
+
+    def _advice(self, size_bytes: int) -> str:
+        """Say what helps where the limit is too low; a limit above the device's memory does not."""
+        card_bytes = self.backend.device.memory_bytes
+        needed_bytes = self.reserved_bytes + size_bytes
+        if card_bytes and size_bytes > card_bytes:
+            return f"The whole device has {card_bytes:,} bytes, so no limit allows it: take less, in several pieces."
+        if card_bytes and needed_bytes > card_bytes:
+            return f"The whole device has {card_bytes:,} bytes: take less, or give back what the lanes hold."
+        return f"Give some back, or start with gpustreamlab.Session(scratch_limit_bytes={needed_bytes})."
 
     def _all(self) -> tuple[ScratchArena, ...]:
         return tuple(self._arenas.values())

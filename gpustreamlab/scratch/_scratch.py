@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -125,6 +126,13 @@ class Scratch:
         return self._block is None or self._arena.is_closed
 
     @property
+    def ending(self) -> str:
+        """How it ended: ``"given back"`` or ``"lane closed"``; empty while the memory is there."""
+        if self._block is None:
+            return "given back"
+        return "lane closed" if self._arena.is_closed else ""
+
+    @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Lend the memory as bytes. Source: CUDA Array Interface, version 3; ``stream`` is the lane's."""
         if self._arena.is_simulated:
@@ -177,6 +185,11 @@ class Scratch:
         """Give it back: the lane may give it out again at once. Twice is silent."""
         self.__exit__(None, None, None)
 
+    def require_open(self) -> None:
+        """Raise what `ptr` raises where the memory is gone."""
+        if self._block is None or self._arena.is_closed:
+            self._refuse()
+
     def _refuse(self) -> NoReturn:
         name = self._arena.lane.name
         if self._arena.is_closed:
@@ -188,6 +201,13 @@ class Scratch:
             f"This scratch of {self.nbytes:,} bytes was given back to lane {name!r}, which may have given it out again. Use it "
             f"inside its `with` block, or take more: lab.stream({name!r}).scratch({self.nbytes})."
         )
+
+
+def check_held(objects: Iterable[object]) -> None:
+    """Refuse scratch that was given back, or freed with its lane: to keep it keeps nothing."""
+    for one in objects:
+        if type(one) is Scratch:
+            one.require_open()
 
 
 def _check_dtype(dtype: DTypeLike) -> np.dtype[Any]:

@@ -31,8 +31,8 @@ def size_class(nbytes: int) -> int:
     return max(1, -(-nbytes // step)) * step
 
 
-def check_size(nbytes: object) -> int:
-    """Return a number of bytes, 0 or more; raise `OptionError` for anything else."""
+def check_size(nbytes: object, *, example: str = "lane.scratch(1 << 20)") -> int:
+    """Return a number of bytes, 0 or more; raise `OptionError` for anything else, with an example of the call."""
     try:
         size: int = index(nbytes)  # type: ignore[arg-type]
     except TypeError:
@@ -40,6 +40,6 @@ def check_size(nbytes: object) -> int:
     if isinstance(nbytes, (bool, np.bool_)) or not 0 <= size < MAX_BYTES:
         raise OptionError(
             f"{str(nbytes)[:40]!s} ({type(nbytes).__name__}) is no size of scratch, which is a whole number of bytes from 0 to "
-            "2**63 - 1. Use for example lane.scratch(1 << 20)."
+            f"2**63 - 1. Use for example {example}."
         )
     return size

@@ -139,6 +139,10 @@ def test_a_guarded_workspace_is_right_on_three_lanes_without_host_waits(lab, lan
     lab.stream("c")
     lab.synchronize()
     guard = lab.guard(workspace, "workspace")
+    with guard.on("a"):  # loads the kernels
+        workspace.fill(0)
+        cupy.copyto(outs[0], workspace)
+    lab.synchronize()
 
     # WHEN lanes take turns
     began_s = time.perf_counter()

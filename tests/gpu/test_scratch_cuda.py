@@ -73,7 +73,7 @@ def test_blocks_of_lanes_that_are_in_flight_never_overlap(lab):
     lanes = [lab.stream(f"lane{number}") for number in range(4)]
     for lane in lanes:
         with lab.on(lane):
-            spin(lab, 100_000_000)
+            spin(lab, 1_000_000_000)  # growing takes the driver some ms each time
     blocks = []
     for lane, nbytes in itertools.product(lanes, (512, 5_000, MIB, 3 * MIB + 1)):
         with lane.scratch(nbytes) as one, lane.scratch(nbytes) as other:

@@ -18,6 +18,10 @@ class Case(NamedTuple):
     missing: str
     """The wait that is missing, as the first row says."""
     only_simulated: bool = False
+    waits_help: bool = True
+    """Whether a wait makes it right."""
+    is_harmless: bool = True
+    """Whether a GPU survives it: no memory is read that the driver may have unmapped."""
 
 
 CASES: dict[str, Case] = {}
@@ -26,11 +30,11 @@ COMPUTE_WAITS = "lab.stream('compute').wait(lab.stream('copy'))"
 COPY_WAITS = "lab.stream('copy').wait(lab.stream('compute'))"
 
 
-def case(does, *found, missing="", only_simulated=False):
+def case(does, *found, missing="", only_simulated=False, waits_help=True, is_harmless=True):
     """Add a program to the table."""
 
     def add(run):
-        CASES[run.__name__] = Case(run, does, found, missing, only_simulated)
+        CASES[run.__name__] = Case(run, does, found, missing, only_simulated, waits_help, is_harmless)
         return run
 
     return add
@@ -194,7 +198,7 @@ def half_diamond(lab):
 @case(
     "an array goes while another lane still reads it, and its memory is handed out again",
     UAF,
-    missing="lab.stream('compute').hold(array)",
+    missing=COPY_WAITS,
 )
 def use_after_free(lab):
     copy, compute = lanes(lab)
@@ -208,9 +212,7 @@ def use_after_free(lab):
     return y, z
 
 
-@case(
-    "memory that a lane's pool hands out again is written by another lane first", UAF, missing="lab.stream('copy').hold(array)"
-)
+@case("memory that a lane's pool hands out again is written by another lane first", UAF, missing=COMPUTE_WAITS)
 def fresh_memory_elsewhere(lab):
     lanes(lab)
     x = upload(lab)
@@ -268,12 +270,59 @@ def scratch_too_early(lab):
     with lab.on("copy", "first"), copy.scratch(4_096) as work:
         x = work.array(512, "f8")
         x.fill(1)
-    compute.wait(copy)
-    with lab.on("compute", "read"):
-        y = x * 2
+        compute.wait(copy)
+        with lab.on("compute", "read"):
+            y = x * 2
     with lab.on("copy", "second"), copy.scratch(4_096) as work:
         work.array(512, "f8").fill(2)
     return y
+
+
+@case(
+    "an array in scratch is used on its lane after the scratch was given back, and given out again",
+    UAF,
+    missing="work = lab.stream('copy').scratch(4096)",
+    waits_help=False,
+)
+def scratch_after_its_end(lab):
+    (copy,) = lanes(lab, "copy")
+    with lab.on("copy", "first"), copy.scratch(4_096) as work:
+        x = work.array(512, "f8")
+        x.fill(1)
+    with lab.on("copy", "second"), copy.scratch(4_096) as work:
+        work.array(512, "f8").fill(2)
+    with lab.on("copy", "late"):
+        return x * 2
+
+
+@case(
+    "an array in scratch is used after its lane was closed",
+    UAF,
+    missing="lab.stream('copy').close()",
+    waits_help=False,
+    is_harmless=False,
+)
+def scratch_of_a_closed_lane(lab):
+    copy, _ = lanes(lab)
+    work = copy.scratch(4_096)
+    with lab.on("copy", "fill"):
+        x = work.array(512, "f8")
+        x.fill(1)
+    copy.close()
+    with lab.on("compute", "late"):
+        return x * 2
+
+
+@case("an array in scratch keeps the scratch where no `with` gives it back")
+def scratch_kept_by_an_array(lab):
+    (copy,) = lanes(lab, "copy")
+    with lab.on("copy", "first"):
+        x = copy.scratch(4_096).array(512, "f8")
+        x.fill(1)
+    with lab.on("copy", "second"), copy.scratch(4_096) as work:
+        work.array(512, "f8").fill(2)
+    with lab.on("copy", "late"):
+        return x * 2
 
 
 @case("another thread reads on its lane, without a wait", RAW, missing=COMPUTE_WAITS)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import signal
 import sys
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
+from tests.helpers.interrupts import Interrupts
 
 
 def use(lane, wrong):
@@ -28,26 +28,16 @@ def look(lane, wrong):
 
 def main(interrupt_count):
     rng = random.Random(7)
-    armed, wrong = [], []
-
-    def interrupt(number, frame):
-        if armed:
-            armed.clear()
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGALRM, interrupt)
-    with Session(SimBackend()) as lab:
+    wrong = []
+    with Session(SimBackend()) as lab, Interrupts() as interrupts:
         lane = lab.stream("a")
         for turn in range(interrupt_count):
             try:
-                armed.append(True)
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(5e-6, 300e-6))
-                while armed:
+                interrupts.send_after(rng.uniform(5e-6, 300e-6))
+                while interrupts.is_armed:
                     use(lane, wrong)
             except KeyboardInterrupt:
                 pass
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            armed.clear()
             if not turn % 100:
                 look(lane, wrong)
     print("; ".join(wrong) or "ok")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
 import types
 import warnings
 
 import pytest
+from IPython.lib.pretty import pretty
 
 from gpustreamlab import Session
 from gpustreamlab.adapters import _registry, _sources
 from gpustreamlab.adapters._registry import Registry
-from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError, NotSimulatedError, OptionError
+from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError, NotSimulatedError, OptionError, SelectionError
 from gpustreamlab.typing import AdapterState
 from tests.helpers.lending_backend import LendingBackend, StandIn, make_torch
 
@@ -208,17 +210,33 @@ def test_a_library_imported_inside_a_selection_follows_from_the_next_one(fresh, 
     assert state.calls == ["init", ("set", b), ("set", 0)]
 
 
-def test_a_library_taken_inside_is_put_back_when_the_outer_selection_is_left_first(fresh, lab):
+def test_a_library_taken_inside_is_put_back_by_the_last_where_the_outer_selection_is_left_first(fresh, lab):
     torch, state = make_torch()
+    _, b = handles(lab)
     outer, inner = lab.on("a"), lab.on("b")
     outer.__enter__()
     fresh("torch", torch)
     inner.__enter__()
     with pytest.raises(Exception, match="before one that was entered after it"):
         outer.__exit__(None, None, None)
+    assert state.current == (b, 0, 1)
+    inner.__exit__(None, None, None)
     assert state.current == NULL
     assert lab.backend.selected_stream is lab.backend.null_stream
+
+
+def test_every_library_is_put_back_once_and_to_the_first_where_the_outer_selection_is_left_first(libraries, lab):
+    libraries.add("one", "two")
+    a, _ = handles(lab)
+    outer, inner = lab.on("a"), lab.on("b")
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(SelectionError):
+        outer.__exit__(None, None, None)
     inner.__exit__(None, None, None)
+    assert [entry for entry in libraries.log if entry[1] == "restore"] == [
+        *(("two", "restore", a), ("one", "restore", a), ("two", "restore", 0), ("one", "restore", 0)),
+    ]
 
 
 def test_libraries_are_selected_in_one_order_and_put_back_in_the_other(libraries, lab):
@@ -516,6 +534,54 @@ def test_the_table_is_text_and_html_and_imports_nothing(fresh, lab):
     assert not {"torch", "cupy", "jax", "numba"} & (set(sys.modules) - before)
 
 
+def test_the_table_and_its_rows_are_short_at_the_prompt(fresh, lab):
+    fresh("torch", make_torch()[0])
+    table = lab.adapters
+    assert len(table) == len(list(table)) == len(table.items)
+    assert repr(table) == f"<Adapters: {len(table)} libraries, 1 loaded and following; print() shows them>"
+    assert repr(table["torch"]) == "<LibraryState torch 2.11.0: follows>"
+    assert pretty(table["torch"]) == str(table["torch"]) == "torch 2.11.0: follows, its current stream is set"
+    assert pretty(table) == str(table)
+    assert "torch" in table
+    assert table["torch"] in table
+    assert "tensorflow" not in table
+
+
+def test_a_library_is_found_by_its_name_only(lab):
+    with pytest.raises(OptionError, match=r"by its name, not by 0\. Use lab\.adapters\['cupy'\]"):
+        lab.adapters[0]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_on_the_simulated_device_the_table_promises_nothing_that_an_import_takes_back(fresh, monkeypatch, is_loaded):
+    monkeypatch.setattr("gpustreamlab.adapters._table.installed_version", lambda module: "2.11.0")
+    if is_loaded:
+        fresh("torch", make_torch()[0])
+    with Session("sim") as lab:
+        told = lab.adapters["torch"]
+    assert told.state == (AdapterState.CANNOT_FOLLOW if is_loaded else AdapterState.NOT_LOADED)
+    assert told.reason == ("" if is_loaded else "once it is imported: cannot follow, ") + (
+        "the simulated device of this session has no stream to give; on a GPU: follows, its current stream is set"
+    )
+
+
+class Raising(types.ModuleType):
+    """A module whose every attribute raises."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(f"broken: {name}")
+
+
+def test_a_library_whose_attributes_raise_is_told_and_stops_nothing(fresh, lab):
+    fresh("torch", Raising("torch"))
+    assert lab.adapters["torch"].state == AdapterState.FOLLOWS, "it was not tried yet"
+    with pytest.warns(AdapterWarning, match="torch.* cannot follow the selected lane: .*RuntimeError: broken: version"):
+        with lab.on("a") as lane:
+            assert lab.current is lane
+    assert lab.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
+    assert "RuntimeError: broken" in lab.adapters._repr_html_()
+
+
 def test_an_unknown_library_is_answered_with_the_nearest(lab):
     with pytest.raises(OptionError, match="Did you mean 'torch'"):
         lab.adapters["torhc"]
@@ -557,3 +623,20 @@ def test_a_library_that_is_not_installed_is_told_with_what_to_type(fresh, lab, m
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match="pip install torch"):
         _ = lab.stream("a").torch
+
+
+def test_a_library_that_is_loaded_lazily_is_not_loaded_by_a_selection(tmp_path, monkeypatch):
+    # GIVEN a module that is imported as soon as anything of it is asked for
+    (tmp_path / "lazy_torch.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = importlib.util.find_spec("lazy_torch")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    lazy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lazy)
+
+    # THEN it counts as not loaded
+    monkeypatch.setitem(sys.modules, "torch", lazy)
+    with Session(LendingBackend()) as lab:
+        with lab.on(lab.stream("a")):
+            pass
+        assert next(row for row in lab.adapters if row.name == "torch").state is AdapterState.NOT_LOADED

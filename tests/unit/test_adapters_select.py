@@ -81,8 +81,9 @@ def test_wrong_nesting_is_reported_and_puts_back(lab):
     inner.__enter__()
     with pytest.raises(SelectionError, match="before one that was entered after it"):
         outer.__exit__(None, None, None)
-    assert lab.current is None
+    assert lab.current is lab.stream("b")
     inner.__exit__(None, None, None)
+    assert lab.current is None
     with pytest.raises(SelectionError, match="twice"):
         inner.__exit__(None, None, None)
 

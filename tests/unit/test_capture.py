@@ -26,6 +26,7 @@ from gpustreamlab.errors import (
 from gpustreamlab.typing import CaptureTier
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.interrupts import Interrupts
 
 KERNELS, RANGES = CaptureTier.KERNELS, CaptureTier.RANGES
 
@@ -318,29 +319,22 @@ def test_a_forked_child_leaves_the_source_alone(lab, source):
 @pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
 def test_interrupts_while_capturing_lose_no_record_and_leave_a_clear_state(lab, source):
     """Ctrl-C at many instants of starting, taking and stopping."""
-    pushed, interrupts = 0, 0
-    before = signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGALRM) or signal.SIG_DFL)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
+    pushed, interrupt_count = 0, 0
+    with Interrupts() as interrupts:
         for number in range(150):
             push(lab, source, "kernel")
             pushed += 1
             try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-5 + number * 2e-5)
+                interrupts.send_after(1e-5 + number * 2e-5)
                 with lab.capture("kernels"):
                     len(lab.trace)
                     len(lab.trace)
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                interrupts.cancel()
             except KeyboardInterrupt:
-                interrupts += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        signal.signal(signal.SIGINT, handler)
+                interrupt_count += 1
     with lab.capture("kernels"):
         trace = lab.trace
-    assert interrupts > 20
+    assert interrupt_count > 20
     assert len(kernel_names(trace)) == pushed
     assert lab.tier in (RANGES, KERNELS)
 

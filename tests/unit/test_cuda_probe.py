@@ -8,6 +8,8 @@ import types
 
 import pytest
 
+from gpustreamlab import Session
+from gpustreamlab.adapters import KNOWN, _known, _table
 from gpustreamlab.backends.cuda import _cupti, _probe
 from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy, import_nvtx, install_line, install_line_for
 from gpustreamlab.backends.cuda._libcuda import Driver, Gpu, cuda_extra, read_driver, read_gpus
@@ -248,7 +250,7 @@ def test_missing_packages_become_rows(monkeypatch, block_packages):
         assert checks[name].status is CheckStatus.LACKING
         assert checks[name].fix == "pip install 'gpustreamlab[cupti]'"
     assert checks["CUPTI"].detail == "not installed; ranges are timed without it"
-    assert checks["CuPy"].detail == "not installed"
+    assert checks["CuPy"].detail == "not installed; on a lane: follows, its current stream is set, with its memory pool's arena"
 
 
 def test_nothing_at_all_still_gives_every_row(monkeypatch, block_packages):
@@ -262,19 +264,86 @@ def test_nothing_at_all_still_gives_every_row(monkeypatch, block_packages):
     assert all(check.fix for check in checks if check.name not in LIBRARIES)
 
 
-def test_libraries_are_said_to_follow_or_not_and_none_is_needed(monkeypatch):
-    versions = {"torch": "2.11.0+cpu", "numba.cuda": "0.30.4", "jax": "0.9"}
-    monkeypatch.setattr(_probe, "installed_version", lambda module: versions.get(module, ""))
-    install_driver(monkeypatch, no_libcuda)
+def library_checks(monkeypatch, versions, load=FakeLibcuda):
+    """Return the rows of the libraries that are not needed, by name, where these versions are installed."""
+    for owner in (_probe, _known):
+        monkeypatch.setattr(owner, "installed_version", lambda module: versions.get(module, ""))
+    install_driver(monkeypatch, load)
+    return {check.name: check for check in cuda_checks() if check.name in LIBRARIES}
 
-    checks = {check.name: check for check in cuda_checks() if check.name in LIBRARIES}
+
+def test_libraries_are_said_to_be_usable_and_to_follow_or_not_and_none_is_needed(monkeypatch):
+    checks = library_checks(monkeypatch, {"numba.cuda": "0.31.0", "jax": "0.9"})
 
     assert list(checks) == [*LIBRARIES]
-    assert "build for the CPU" in checks["torch"].detail
-    assert checks["numba-cuda"].detail.startswith("0.30.4; follows: launches and copies")
-    assert checks["jax"].status is CheckStatus.UNAVAILABLE
-    assert checks["jax"].detail == "0.9; cannot follow: it has its own streams; its work is found by lab.strays()"
-    assert (checks["triton"].status, checks["triton"].detail) == (CheckStatus.OK, "not installed, and not needed")
+    assert {check.status for check in checks.values()} == {CheckStatus.OK}
+    assert checks["numba-cuda"].detail.startswith("0.31.0 is installed; it was not tried; on a lane: follows, launches and")
+    assert checks["jax"].detail == (
+        "0.9 is installed; it was not tried; "
+        "on a lane: cannot follow, it has its own streams; its work is found by lab.strays()"
+    )
+    assert checks["triton"].detail == (
+        "not installed, and not needed; on a lane: follows through torch, it launches on torch's current stream"
+    )
+
+
+def test_an_installed_library_without_a_gpu_says_what_it_lacks(monkeypatch):
+    checks = library_checks(monkeypatch, {"torch": "2.11.0"}, no_libcuda)
+
+    assert checks["torch"].status is CheckStatus.UNAVAILABLE
+    assert checks["torch"].detail.startswith(
+        "2.11.0 is installed; its work on a GPU needs one and its driver; on a lane: follows"
+    )
+    assert checks["torch"].fix.startswith("Install it from")
+
+
+def test_a_torch_for_the_cpu_cannot_follow_and_neither_can_triton(monkeypatch):
+    checks = library_checks(monkeypatch, {"torch": "2.11.0+cpu", "triton": "3.6.0"})
+
+    assert checks["torch"].detail == (
+        "2.11.0+cpu is installed; on a lane: cannot follow, this build of torch has no CUDA, so it has no work to follow with"
+    )
+    assert checks["triton"].detail.endswith(
+        "on a lane: cannot follow, it launches on torch's current stream, and torch: cannot follow"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "has_name", "status"),
+    [
+        ("0.30.4", False, CheckStatus.LACKING),
+        ("0.9", False, CheckStatus.LACKING),
+        ("0.30.4", True, CheckStatus.OK),
+        ("0.31.0", False, CheckStatus.OK),
+        ("unreadable", False, CheckStatus.OK),
+    ],
+)
+def test_numba_that_numpy_is_too_new_for_is_told_with_the_line_to_type(monkeypatch, version, has_name, status):
+    fake = types.SimpleNamespace(__version__="2.5.2", **{"row_stack": None} if has_name else {})
+    monkeypatch.setattr(_known, "np", fake)
+
+    check = library_checks(monkeypatch, {"numba.cuda": version})["numba-cuda"]
+
+    assert check.status is status
+    assert check.fix == ("pip install 'numpy<2.5'" if status is CheckStatus.LACKING else "")
+    assert ("cannot follow, it cannot be imported: it asks for numpy.row_stack" in check.detail) == bool(check.fix)
+
+
+def test_the_words_about_a_lane_are_those_of_a_sessions_table(monkeypatch, block_packages):
+    """Two lists in two words had come to contradict each other."""
+    monkeypatch.setattr(_known, "installed_version", lambda module: "9.9")
+    monkeypatch.setattr(_table, "installed_version", lambda module: "9.9")
+    install_driver(monkeypatch, FakeLibcuda)
+    for library in KNOWN:
+        monkeypatch.delitem(sys.modules, library.module, raising=False)
+
+    rows = {check.name.lower(): check.detail.partition("; on a lane: ")[2] for check in cuda_checks()}
+    with Session("sim") as lab:
+        table = {item.name: item.reason.partition("; on a GPU: ")[2] for item in lab.adapters}
+
+    assert list(table) == [library.name for library in KNOWN]
+    assert {name: rows[name] for name in table} == table
+    assert all(table.values())
 
 
 def test_a_package_that_is_there_but_broken_says_so(monkeypatch, working_packages):
@@ -293,8 +362,9 @@ def test_a_failing_first_use_lies_with_the_driver(monkeypatch, working_packages)
 
     checks = checks_by_name()
 
-    assert (
-        checks["cuda.core"].detail == "cuda-core 1.2.2 is installed; its first use fails: CUDA_ERROR_NOT_INITIALIZED: no luck"
+    assert checks["cuda.core"].detail == (
+        "cuda-core 1.2.2 is installed; its first use fails: CUDA_ERROR_NOT_INITIALIZED: no luck; "
+        "on a lane: takes a stream, it has no current stream: pass lane.core to launch() and the like"
     )
     assert checks["cuda.core"].fix == "pip install --upgrade 'gpustreamlab[cuda13]'"
     assert checks["green contexts"].status is CheckStatus.LACKING

@@ -45,6 +45,9 @@ class Notes:
     def work(self, handle, work, reads, writes):
         self.told.append((work, [piece.number for piece, _ in reads], [piece.number for piece, _ in writes]))
 
+    def ended(self, handle, work, piece, lender):
+        self.told.append(("ended", work, piece.number, lender.lane.name))
+
     def host_wait_stream(self, handle):
         self.told.append(("host waits", handle))
 
@@ -175,7 +178,7 @@ def test_what_is_no_function_is_the_librarys_own(xp):
     assert (xp.float32, xp.pi, xp.ndarray, xp.newaxis, xp.testing) == (np.float32, np.pi, np.ndarray, None, np.testing)
     assert dir(xp) == dir(np)
     assert repr(xp) == "<numpy with tracked arrays>"
-    assert xp.add.nin == 2
+    assert xp.add.identity == 0
     assert repr(xp.add) == repr(np.add)
     assert xp.add is xp.add
     assert xp.mean.__name__ == "mean"
@@ -214,6 +217,55 @@ def test_arrays_go_on_working_when_nobody_watches_any_more(notes):
     assert (x + xp.ones(4)).tolist() == [2.0] * 4
     assert tracker.find(x) is None
     assert notes.take() == []
+
+
+class Lender:
+    """Scratch, as far as tracking knows it."""
+
+    nbytes = 32
+    ending = ""
+
+    class lane:  # noqa: N801 - stands for a stream
+        name, handle = "a", 9
+
+
+def test_an_array_in_scratch_is_told_of_once_the_scratch_has_ended(notes):
+    # GIVEN
+    lender = Lender()
+    library = numpy_library(lambda: 7)
+    lent = np.ones(4)
+
+    def memory_of(array):
+        memory = library.memory_of(array)
+        return memory._replace(lender=lender if memory.owner is lent else None)
+
+    tracker = Tracker(dataclasses.replace(library, memory_of=memory_of), notes)
+    xp = TrackedModule(np, tracker)
+    x = tracker.track(lent)
+    other = xp.ones(4)
+    x.sum()
+    assert notes.take() == [("ones", [], [2]), ("sum", [1], [])]
+    # WHEN
+    lender.ending = "given back"
+    x[1:].sum()
+    other.sum()
+    # THEN
+    assert notes.take() == [("sum", [1], []), ("ended", "sum", 1, "a"), ("sum", [2], [])]
+    assert tracker.find(x)[0].home == 9
+
+
+def test_cupys_memory_tells_of_the_scratch_that_it_is_in():
+    # GIVEN
+    cupy = pytest.importorskip("cupy")
+    from cupy.cuda import memory
+
+    library, lender = cupy_library(cupy), Lender()
+    arrays = [
+        cupy.ndarray((8,), dtype="f4", memptr=memory.MemoryPointer(memory.UnownedMemory(0x1000, 64, owner, 0), 0))
+        for owner in (lender, object(), None)
+    ]
+    # THEN
+    assert [library.memory_of(array).lender for array in arrays] == [lender, None, None]
 
 
 def test_an_error_of_the_library_comes_through(xp):

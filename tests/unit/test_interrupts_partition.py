@@ -6,11 +6,13 @@ import dis
 import gc
 import signal
 import sys
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from gpustreamlab import Session, green, repartition, session, sm_probe, streams
+from gpustreamlab import Session, green, homes, locks, repartition, session, sm_probe, stream_table, streams
 from gpustreamlab.analysis import _plan
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.interrupts import delayed_interrupts
@@ -18,7 +20,8 @@ from gpustreamlab.recorder import _places, _recorder
 from gpustreamlab.workloads import spin
 
 MS = 1_000_000
-FILES = {str(Path(module.__file__)) for module in (session, repartition, green, streams, sm_probe, _plan, _recorder, _places)}
+WATCHED = (session, stream_table, repartition, homes, locks, green, streams, sm_probe, _plan, _recorder, _places)
+FILES = {str(Path(module.__file__)) for module in WATCHED}
 """Where interrupts come. Inside the simulated device they would be those of a driver, which is no Python."""
 
 
@@ -250,6 +253,29 @@ def test_interrupts_wait_for_the_end_of_the_block():
         done.append(2)
     assert done == [1, 2]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class InterruptedAtItsEnd(delayed_interrupts):
+    def __exit__(self, kind, error, trace):
+        signal.raise_signal(signal.SIGINT)
+        super().__exit__(kind, error, trace)
+
+
+def test_what_the_block_used_is_freed_without_a_garbage_collection():
+    def work():
+        used = {"memory"}
+        known.append(weakref.ref(used))
+        with InterruptedAtItsEnd():
+            pass
+
+    known = []
+    gc.disable()
+    try:
+        with suppress(KeyboardInterrupt):
+            work()
+        assert known[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_an_error_in_the_block_is_seen_beside_the_interrupt():

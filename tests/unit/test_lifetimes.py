@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import gc
 import os
 import random
@@ -16,7 +18,15 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import DeviceError, OptionError, SessionClosedError, StreamClosedError, StreamNotFoundError
+from gpustreamlab.errors import (
+    DeviceError,
+    EventClosedError,
+    OptionError,
+    SelectionWarning,
+    SessionClosedError,
+    StreamClosedError,
+    StreamNotFoundError,
+)
 from gpustreamlab.lifetimes import CHECKED_OWNERS
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
@@ -212,6 +222,36 @@ def test_the_producer_has_to_be_known(lab):
 def test_a_name_that_is_no_lane_is_an_error(lab):
     with pytest.raises(StreamNotFoundError, match="'bb'"):
         lab.stream("a").use(Thing(), after="bb")
+
+
+@pytest.mark.parametrize("thing", [5, 2.5, "x", b"x", None, int], ids=repr)
+def test_what_is_no_array_is_refused(lab, thing):
+    for options in ({}, {"after": "b"}):
+        with pytest.raises(OptionError, match=r"is no array. Pass the array itself: lab\.stream\('a'\)\.use\(array"):
+            lab.stream("a").use(thing, **options)
+
+
+@pytest.mark.parametrize("things", [[Thing()], (Thing(),), {"x": Thing()}], ids=["list", "tuple", "dict"])
+def test_several_arrays_in_one_are_refused(lab, things):
+    with pytest.raises(OptionError, match="is no array. Pass each of its arrays for itself"):
+        lab.stream("a").use(things, after="b")
+
+
+def test_an_array_that_was_written_on_no_lane_has_its_own_advice(lab):
+    x = lab.xp.ones(8)
+    with pytest.raises(OptionError, match=r"If nothing was selected.*lab\.synchronize\(\)"):
+        lab.stream("a").use(x)
+
+
+def test_an_event_that_was_never_recorded_is_nothing_to_come_after(lab):
+    x, event = lab.xp.ones(8), lab.event()
+    with pytest.raises(OptionError, match=r"'a' cannot wait for an event that was never recorded.*record\("):
+        lab.stream("a").use(x, after=event)
+    event.record(lab.stream("b"))
+    assert lab.stream("a").use(x, after=event) is x
+    event.close()
+    with pytest.raises(EventClosedError):
+        lab.stream("a").use(x, after=event)
 
 
 AFTERS = {
@@ -692,6 +732,103 @@ def test_a_failure_to_hold_does_not_hide_the_users_error(lab, monkeypatch):
         lab.run_on("a", engine, Thing())
 
     assert any("lost" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("call", [None, 3, "engine"], ids=repr)
+def test_run_on_needs_a_function(lab, call):
+    with pytest.raises(OptionError, match=r"lab\.run_on calls a function, and .* is none. Use: lab\.run_on\('a', function"):
+        lab.run_on("a", call)
+
+
+NO_LISTS = {
+    "number": 3,
+    "text": "abc",
+    "bytes": b"abc",
+    "array": np.zeros((3, 4)),
+    "mapping": {"x": Thing()},
+    "none": None,
+    "thing": Thing(),
+}
+
+
+@pytest.mark.parametrize("hold", NO_LISTS.values(), ids=NO_LISTS)
+def test_run_on_holds_several_objects_and_takes_none_apart(lab, hold):
+    ran = []
+    with pytest.raises(OptionError, match=r"hold= takes several objects, not one .*hold=\[x\]"):
+        lab.run_on("a", ran.append, hold=hold)
+    assert ran == []
+    lab.run_on("a", ran.append, hold=[hold])
+    assert ran == [lab.stream("a")]
+
+
+class Asynchronous:
+    async def __call__(self, lane):
+        raise AssertionError("it ran")
+
+
+async def coroutine(lane, *_):
+    raise AssertionError("it ran")
+
+
+async def asynchronous_generator(lane):
+    raise AssertionError("it ran")
+    yield
+
+
+def generator(lane):
+    raise AssertionError("it ran")
+    yield
+
+
+LATER = {
+    "coroutine function": coroutine,
+    "generator function": generator,
+    "asynchronous generator function": asynchronous_generator,
+    "partial": functools.partial(coroutine, 3),
+    "callable object": Asynchronous(),
+    "its method": Asynchronous().__call__,
+}
+
+
+@pytest.mark.parametrize("call", LATER.values(), ids=LATER)
+def test_run_on_refuses_what_would_run_later(lab, call):
+    with pytest.raises(OptionError, match=r"would run later, with nothing selected.*@lab\.on\('a'\).*It was not called"):
+        lab.run_on("a", call)
+    lab.synchronize()
+    assert len(lab.trace) == 0
+
+
+MAKERS = {
+    "coroutine": lambda lane: coroutine(lane),
+    "generator": lambda lane: (one for one in [lane]),
+    "asynchronous generator": lambda lane: asynchronous_generator(lane),
+}
+
+
+@pytest.mark.parametrize("call", MAKERS.values(), ids=MAKERS)
+def test_run_on_closes_and_refuses_what_a_call_made_for_later(lab, call):
+    with pytest.raises(OptionError, match=r"would run later.*@lab\.on\('a'\).*What it made is closed"):
+        lab.run_on("a", call)
+    gc.collect()  # a coroutine that was never awaited would warn, and a warning is an error here
+    assert lab.current is None
+
+
+def test_run_on_refuses_a_decorated_coroutine_function_too(lab):
+    with pytest.raises(OptionError, match="would run later"):
+        lab.run_on("a", lab.on("b")(coroutine))
+
+
+def test_run_on_tells_of_a_task_and_gives_it(lab):
+    async def main():
+        def start(lane):
+            return asyncio.ensure_future(asyncio.sleep(0, "done"))
+
+        with pytest.warns(SelectionWarning, match=r"gave a Task: .* without the lane.*@lab\.on\('a'\)") as told:
+            task = lab.run_on("a", start)
+        assert told[0].filename == __file__
+        return await task
+
+    assert asyncio.run(main()) == "done"
 
 
 def test_run_on_a_closed_session_says_so(lab):

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.errors import DeviceError, GuardClosedError, InvalidNameError, SelectionError, SessionClosedError
+from gpustreamlab.errors import DeviceError, GuardClosedError, InvalidNameError, OptionError, SelectionError, SessionClosedError
 from gpustreamlab.workloads import spin
 from tests.helpers.threads import run_in_thread
 
@@ -86,15 +86,68 @@ def test_a_guard_shows_what_it_is(lab):
     guard = lab.guard(Thing(), "context")
     assert repr(guard) == "<Guard 'context', not used yet>"
     with guard.on("a"):
-        pass
+        assert repr(guard) == "<Guard 'context', in use on 'a' by thread 'MainThread'>"
+        with guard.on("b"):
+            told = []
+            run_in_thread(lambda: told.append(repr(guard)))
+        assert told == ["<Guard 'context', in use on 'b' by thread 'MainThread'>"]
     assert repr(guard) == "<Guard 'context', last used on 'a'>"
+    assert repr(guard.on("b")) == "<Use of guard 'context' on 'b', for a `with` block or a decorator>"
     guard.close()
     assert repr(guard) == "<Guard 'context' closed>"
 
 
 def test_a_guard_needs_a_name_that_is_text(lab):
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(InvalidNameError, match=r"A guard's name is a str, not int.*lab\.guard\(resource, '3'\)"):
         lab.guard(Thing(), 3)
+
+
+def test_a_guards_name_is_not_endless(lab):
+    assert lab.guard(Thing(), "engine context, " * 6).name
+    with pytest.raises(
+        InvalidNameError, match=r"A guard's name has at most 100 characters; 'xxx.* has 101.*guard\.on\(lane, label\)"
+    ):
+        lab.guard(Thing(), "x" * 101)
+
+
+# As a decorator
+
+
+def test_a_decorated_function_uses_it_in_each_call(lab):
+    guard = lab.guard(Thing(), "context")
+
+    @guard.on("a")
+    def forward(x, *, y):
+        """Add."""
+        assert lab.current is lab.stream("a")
+        return x + y if x else forward(x + 1, y=y)
+
+    @guard.on("b", "mine")
+    def other():
+        return repr(guard)
+
+    assert (forward(0, y=2), forward.__doc__) == (3, "Add.")
+    assert "in use on 'b'" in other()
+    lab.synchronize()
+    named = [lab.trace.names[code] for code in lab.trace.name]
+    assert sorted(named) == ["context", "context", "mine"]
+    guard.close()
+    with pytest.raises(GuardClosedError):
+        forward(1, y=1)
+
+
+async def coroutine():
+    raise AssertionError("it ran")
+
+
+def generator():
+    yield
+
+
+@pytest.mark.parametrize("function", [coroutine, generator, int, 3], ids=repr)
+def test_what_would_run_later_is_not_decorated(lab, function):
+    with pytest.raises(OptionError, match=r"cannot decorate .*`with guard\.on\('a'\):` around the calls that enqueue"):
+        lab.guard(Thing()).on("a")(function)
 
 
 # Errors inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import sys
 import types
 
@@ -52,12 +53,13 @@ def test_what_is_no_address_is_refused(lab, handle):
 
 @pytest.mark.parametrize("number", [3, 0x7F00_0000_0000, np.int64(3), 3.0, None], ids=repr)
 def test_a_bare_handle_is_refused_by_its_type(lab, number):
-    with pytest.raises(StreamRefusedError, match="lends no CUDA stream.*not its handle"):
+    what = "None" if number is None else rf"{re.escape(repr(number))}, of type \w+,"
+    with pytest.raises(StreamRefusedError, match=f"^{what} lends no CUDA stream.*not its handle"):
         lab.on(number)
 
 
 def test_a_class_lends_no_stream(lab):
-    with pytest.raises(StreamRefusedError, match="lends no CUDA stream"):
+    with pytest.raises(StreamRefusedError, match="^The class Lender lends no CUDA stream"):
         lab.on(Lender)
 
 

@@ -1267,7 +1267,7 @@ def test_interrupting_the_simulated_device_leaves_it_whole(lab):
 def test_a_call_that_waited_for_the_lock_finds_a_closed_session_closed():
     lab = gsl.Session("sim")
     raised = []
-    with lab._lock:
+    with lab._locks.moves:
         thread = threading.Thread(target=lambda: raised.append(error_of(lambda: lab.partition(a=8))))
         thread.start()
         lab.close()

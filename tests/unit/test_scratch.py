@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 
+import IPython.lib.pretty
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,8 +26,10 @@ from gpustreamlab.errors import (
     NotSimulatedError,
     OptionError,
     SelectionError,
+    SessionClosedError,
     SessionError,
     StreamClosedError,
+    StreamNotFoundError,
 )
 from gpustreamlab.scratch import CLASSES_PER_DOUBLING, Scratch, size_class
 from gpustreamlab.scratch._arena import KEPT_SIZES, WINDOW_NS
@@ -156,6 +159,20 @@ class TestTaking:
         for use in (lambda: work.ptr, lambda: work.array(8, "f8")):
             with pytest.raises(SessionError, match=r"given back to lane 'decode'.*lab.stream\('decode'\).scratch\(4096\)"):
                 use()
+
+    def test_what_has_ended_is_not_kept_for_others(self, lab, lane):
+        other = lab.stream("other")
+        with lane.scratch(4096) as work:
+            other.hold(work)
+            assert (other.use(work, after=lane), work.ending) == (work, "")
+        for keep in (lambda: lane.hold(work), lambda: other.use(work, after=lane)):
+            with pytest.raises(SessionError, match="given back to lane 'decode'"):
+                keep()
+        left = lane.scratch(512)
+        lane.close()
+        assert (work.ending, left.ending) == ("given back", "lane closed")
+        with pytest.raises(StreamClosedError, match="lane 'decode' was closed"):
+            other.hold(left)
 
     def test_nothing_is_the_smallest_block(self, lane):
         with lane.scratch(0) as work:
@@ -300,7 +317,34 @@ class TestStatistics:
             table["nothing"]
 
     def test_no_lanes_are_an_empty_table(self, lab):
-        assert "0 lanes hold 0 B" in str(lab.scratch_statistics)
+        text = str(lab.scratch_statistics)
+        assert text.startswith("Scratch no lane yet; all may hold ")
+        assert 'with lab.stream("decode").scratch(1 << 20) as work' in text
+        with pytest.raises(StreamNotFoundError, match="No lane was opened yet"):
+            lab.scratch_statistics["decode"]
+
+    def test_one_is_one(self, lab, lane):
+        with lane.scratch(1024):
+            pass
+        assert "1 allocation, 0 reused, 1 growth, 0 trims" in str(lane.scratch_statistics)
+        assert repr(lab.scratch_statistics).startswith("<ScratchTable: 1 lane holds 1,024 B of at most ")
+
+    def test_at_the_prompt_they_are_one_short_line(self, lane):
+        lane.scratch(1024).close()
+        assert repr(lane.scratch_statistics) == "<ScratchStatistics of 'decode': 0 B in use of 1,024 B>"
+        assert IPython.lib.pretty.pretty(lane.scratch_statistics) == str(lane.scratch_statistics)
+
+    def test_a_long_name_leaves_room_for_the_numbers(self, lab):
+        name = "n" * 95
+        lab.stream(name).scratch(1024).close()
+        table = lab.scratch_statistics
+        assert max(map(len, str(table).splitlines())) < 150
+        assert name not in table._repr_html_()
+        assert table[name].reserved_bytes == 1024
+
+    def test_a_lane_that_is_not_there_is_told_with_the_nearest(self, lab, lane):
+        with pytest.raises(StreamNotFoundError, match=r"no lane 'decoed'.*Did you mean 'decode'\?.*lab.stream\('decoed'\)"):
+            lab.scratch_statistics["decoed"]
 
     def test_html_escapes_and_says_why_it_waits(self):
         with Session(SimBackend(dataclasses.replace(H200, has_memory_pools=False))) as lab:
@@ -386,9 +430,22 @@ class TestLimits:
 
     def test_half_of_the_card_if_nothing_is_said(self, lab, lane, backend):
         assert lab.scratch_statistics.limit_bytes == H200.memory_bytes // 2
-        with pytest.raises(DeviceMemoryError, match="scratch_limit_bytes"):
+        with pytest.raises(
+            DeviceMemoryError, match="The whole device has 141,000,000,000 bytes, so no limit allows it: take less"
+        ):
             lane.scratch(2**62)
         assert backend.calls == []
+
+    def test_a_limit_is_advised_only_where_it_can_help(self, lab, lane, backend):
+        half = H200.memory_bytes // 2
+        with pytest.raises(DeviceMemoryError, match=r"Session\(scratch_limit_bytes=85899345920\)"):
+            lane.scratch(half + 512)
+        backend.refusals = []
+        lab._scratch_pool.reserve(half, lane._arena)
+        with pytest.raises(DeviceMemoryError, match="take less, or give back what the lanes hold") as raised:
+            lab._scratch_pool.reserve(half + 512, lane._arena)
+        assert "scratch_limit_bytes" not in str(raised.value)
+        lab._scratch_pool.release(half)
 
     @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "8G"])
     def test_bad_limits(self, wrong):
@@ -412,6 +469,16 @@ class TestLimits:
             assert "lanes hold 1,048,576 as scratch" not in str(raised.value)  # what was asked for is counted while it is tried
             assert raised.value.driver_code == "OUT_OF_MEMORY"
             assert lab.scratch_statistics.reserved_bytes == MIB == lab._scratch_pool.reserved_bytes
+
+    def test_a_wrong_size_to_keep_names_the_call(self, lane):
+        with pytest.raises(OptionError, match=r"lane.trim_scratch\(keep_bytes=0\)"):
+            lane.trim_scratch(-1)
+
+    def test_a_closed_session_says_that_it_is_closed(self):
+        with Session("sim") as lab:
+            lab.stream("a")
+        with pytest.raises(SessionClosedError, match="scratch"):
+            lab.scratch(3)
 
     def test_another_failure_comes_through(self, lab, lane, backend):
         backend.refusals = [DeviceError("captured")]
@@ -471,13 +538,14 @@ class TestClosing:
     def test_a_failure_to_free_does_not_keep_the_stream(self, backend):
         with Session(backend) as lab:
             lane = lab.stream("decode")
-            lane.scratch(MIB).close()
+            held = [lane.scratch(MIB) for _ in range(3)]
             backend.refusals = [DeviceError("lost")]
             with pytest.raises(DeviceError, match="lost"):
                 lane.close()
             lane.close()
             assert lane.backend_stream.is_closed
-            assert lab._scratch_pool.reserved_bytes == 0
+            assert lab._scratch_pool.reserved_bytes == MIB  # what was not freed is still there; all the others are
+            del held
 
     def test_nothing_is_leaked_by_many_lanes(self, lab, backend):
         for _ in range(50):

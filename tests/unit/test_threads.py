@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import threading
 import time
+import traceback
+import weakref
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import (
+    DeviceError,
     GPUStreamLabError,
     PartitionInUseError,
+    PartitionNotFoundError,
     SelectionError,
     SessionClosedError,
     StreamClosedError,
 )
+from gpustreamlab.green import context_specs
+from gpustreamlab.left_streams import LeftStreams
+from gpustreamlab.typing import SessionState
 from gpustreamlab.workloads import spin
 from tests.helpers.lending_backend import LendingBackend
 from tests.helpers.nvtx_stacks import CheckedSim
@@ -342,12 +351,12 @@ def gated(monkeypatch):
     with Session(backend) as lab:
         for name in ("a", "b"):
             lab.stream(name)
-        slow = lab.stream("a").backend_stream
-        stream_type = type(slow)
+        backend.slow = lab.stream("a").backend_stream
+        stream_type = type(backend.slow)
         synchronize = stream_type.synchronize
 
         def wait(self):
-            if self is slow:
+            if self is backend.slow:
                 backend.wait_for_gate()
             synchronize(self)
 
@@ -396,19 +405,348 @@ def test_a_thread_that_waits_keeps_nobody_from_selecting(gated, wait):
         waiter.join()
 
 
-def test_a_stream_that_closes_keeps_nobody_from_selecting(gated):
-    backend = gated.backend
-    closer = threading.Thread(target=gated.stream("a").close)
-    closer.start()
+@contextmanager
+def underway(lab, work):
+    """Have another thread do something that waits for lane "a", until the block ends; give what it then raises."""
+    raised = []
+    thread = threading.Thread(target=lambda: raised.append(run_in_thread(work)), daemon=True)
+    thread.start()
     try:
-        assert backend.entered.acquire(timeout=10)
-        user = threading.Thread(target=use, args=(gated,), daemon=True)
-        user.start()
-        user.join(10)
-        assert not user.is_alive(), "selecting waits for a stream that closes"
+        assert lab.backend.entered.acquire(timeout=10), f"nothing was waited for: {raised}"
+        yield raised
     finally:
-        backend.gate.set()
-        closer.join()
+        lab.backend.gate.set()
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def at_once(work):
+    """Do something in another thread, which has to come back; return what it returned, or raised."""
+    found = []
+
+    def run():
+        try:
+            found.append(work())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found, "it waits for what another thread does"
+    return found[0]
+
+
+@pytest.fixture
+def shared_out(gated):
+    """Lane "a" in the left partition, "b" in none, and waiting for "a" takes until the test says so."""
+    gated.partition(left=64, right=64)
+    gated.backend.gate.set()
+    lane = gated.stream("a", partition="left")
+    gated.backend.slow = lane.backend_stream
+    gated.backend.gate.clear()
+    while gated.backend.entered.acquire(blocking=False):
+        pass
+    return gated
+
+
+CHANGES = {
+    "a stream closes": lambda lab: lab.stream("a").close(),
+    "a stream moves": lambda lab: lab.stream("a", partition="right"),
+    "the SMs are shared out": lambda lab: lab.partition(left=32, right="rest"),
+    "the card is whole again": lambda lab: lab.partition(None),
+}
+MEANWHILE = {
+    "make a stream": lambda lab: lab.stream("new").name,
+    "make a stream in a partition": lambda lab: lab.stream("inside", partition="left").sm_count,
+    "let a stream stay": lambda lab: lab.stream("b", partition=None).name,
+    "record": lambda lab: len(use(lab)),
+    "capture": lambda lab: str(lab.capture("ranges").tier),
+    "preview": lambda lab: lab.plan_moves(lab.layout),
+    "prepare": lambda lab: lab.prepare({"left": 16, "right": "rest"})[0]["left"].granted_sms,
+    "read the trace": lambda lab: len(lab.trace),
+    "draw": lambda lab: type(lab.timeline()).__name__,
+    "look": lambda lab: (len(lab.streams) > 1, lab.layout["left"].granted_sms, lab.capabilities is not None),
+    "close another stream": lambda lab: lab.stream("b").close(),
+    "make it again": lambda lab: lab.stream("b").is_closed,
+}
+FOUND = {
+    "make a stream": "new", "make a stream in a partition": 64, "let a stream stay": "b", "record": 3, "capture": "ranges",
+    "preview": (), "prepare": 16, "draw": "Timeline", "look": (True, 64, True), "close another stream": None,
+    "make it again": False,
+}  # fmt: skip
+
+
+def check_places(lab):
+    """Fail unless every stream works where the layout says."""
+    specs = context_specs(lab.layout)
+    for stream in lab.streams.values():
+        assert stream.home.spec == specs.get(stream.partition)
+        assert stream.sm_count == (132 if stream.partition is None else lab.layout[stream.partition].granted_sms)
+    assert lab.verify().holds
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_waits_for_a_stream_keeps_nobody_waiting(shared_out, change):
+    with underway(shared_out, lambda: change(shared_out)) as raised:
+        found = {name: at_once(lambda do=do: do(shared_out)) for name, do in MEANWHILE.items()}
+        assert found.pop("read the trace") >= 0
+        assert found == FOUND
+    assert raised == [None]
+    check_places(shared_out)
+    shared_out.synchronize()
+    assert shared_out.trace.metadata.dropped_spans == 0
+
+
+REFUSED = {
+    "make a stream": lambda lab: lab.stream("new"),
+    "make it in a partition": lambda lab: lab.stream("new", partition="left"),
+    "move": lambda lab: lab.stream("b", partition="right"),
+    "select": lambda lab: lab.on("b"),
+    "share out": lambda lab: lab.partition(left=32),
+    "prepare": lambda lab: lab.prepare({"left": 16}),
+    "prove": lambda lab: lab.verify(),
+    "capture": lambda lab: lab.capture("ranges"),
+    "mark": lambda lab: lab.mark("late"),
+    "wait": lambda lab: lab.synchronize(),
+    "guard": lambda lab: lab.guard(object()),
+}
+
+
+def test_a_session_that_closes_refuses_at_once_and_can_be_read(shared_out):
+    lane = shared_out.stream("b")
+    with underway(shared_out, shared_out.close) as raised:
+        for name, do in REFUSED.items():
+            assert isinstance(at_once(lambda do=do: do(shared_out)), SessionClosedError), name
+        assert at_once(lambda: len(shared_out.trace)) == 0
+        assert at_once(shared_out.sm_map).layout is at_once(lambda: shared_out.layout) is not None
+        assert at_once(lambda: list(shared_out.streams)) == ["b"]
+        assert type(at_once(shared_out.timeline)).__name__ == "Timeline"
+        assert "closing" in at_once(lambda: repr(shared_out))
+        assert at_once(lane.close) is None
+        assert list(shared_out.streams) == []
+    assert raised == [None]
+    assert shared_out.is_closed
+    assert shared_out.backend.driver.streams == {}
+
+
+def test_a_session_closed_while_the_sms_are_shared_out_refuses_at_once_and_closes_behind_it(shared_out):
+    with underway(shared_out, lambda: shared_out.partition(left=32, right="rest")) as raised:
+        closer = threading.Thread(target=shared_out.close, daemon=True)
+        closer.start()
+        while not shared_out.is_closed:
+            time.sleep(0.001)
+        assert isinstance(at_once(lambda: shared_out.stream("new")), SessionClosedError)
+        assert closer.is_alive()
+    closer.join(10)
+    assert raised == [None]
+    assert shared_out.state is SessionState.CLOSED
+    assert shared_out.backend.driver.streams == {}
+
+
+@pytest.mark.parametrize("what", ["stream", "session"])
+def test_who_closes_second_waits_until_it_is_closed(shared_out, what):
+    lane = shared_out.stream("a")
+    closing = lane if what == "stream" else shared_out
+    with underway(shared_out, closing.close) as raised:
+        assert closing.is_closed
+        second = threading.Thread(target=closing.close, daemon=True)
+        second.start()
+        second.join(0.05)
+        assert second.is_alive()
+        assert not lane.is_gone
+    second.join(10)
+    assert raised == [None]
+    assert lane.is_gone
+
+
+def test_the_name_of_a_stream_that_closes_is_used_again_when_it_is_gone(shared_out):
+    old = shared_out.stream("a")
+    with shared_out.on("a", "before"):
+        spin(shared_out, 1_000)
+    again = []
+    with underway(shared_out, old.close) as raised:
+        maker = threading.Thread(target=lambda: again.append(shared_out.stream("a", partition="right")), daemon=True)
+        maker.start()
+        maker.join(0.05)
+        assert again == []
+        assert isinstance(at_once(lambda: shared_out.on("a")), StreamClosedError)
+    maker.join(10)
+    assert raised == [None]
+    assert again[0] is shared_out.stream("a") is not old
+    with shared_out.on("a", "after"):
+        spin(shared_out, 1_000)
+    shared_out.synchronize()
+    assert sorted(name for _, name, *_ in told(shared_out.trace)) == ["after", "before"]
+
+
+def test_a_stream_that_is_gone_is_not_touched_again(lab, monkeypatch):
+    lane = lab.stream("a")
+    lane.close()
+    lab.stream("a")  # another, with the same row in every table
+    monkeypatch.setattr(type(lane._arena), "close", lambda arena: pytest.fail("touched"))
+    lane.close()
+
+
+def test_an_interrupted_close_is_gone_on_with_where_the_name_is_used_again(lab, monkeypatch):
+    lab.partition(left=64, right=64)
+    lane = lab.stream("a", partition="left")
+    first = lab.stream("a", partition="right").backend_stream  # its second home
+    stream_type = type(first)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stream_type, "synchronize", lambda stream: (_ for _ in ()).throw(KeyboardInterrupt))
+        lane.close()
+    assert lane.is_closed
+    assert not lane.is_gone
+    assert lab.stream("a") is not lane
+    assert lane.is_gone
+    assert first.is_closed
+
+
+def test_a_stream_made_while_the_sms_are_shared_out_moves_along_with_its_work(shared_out):
+    lab = shared_out
+
+    def make():
+        lab.stream("late", partition="left")
+        with lab.on("late", "old"):
+            spin(lab, 1_000_000)
+        return lab.stream("late").sm_count
+
+    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
+        assert at_once(make) == 64
+    assert raised == [None]
+    assert lab.stream("late").sm_count == 32
+    with lab.on("late", "new"):
+        spin(lab, 1_000)
+    lab.synchronize()
+    trace = lab.trace
+    assert [trace.names[code] for code in trace.name] == ["old", "new"]
+    assert trace.start_ns[1] >= trace.end_ns[0]
+    check_places(lab)
+
+
+def test_a_stream_made_in_a_partition_that_is_about_to_go_keeps_the_old_layout(shared_out):
+    lab = shared_out
+    old, streams = lab.layout, set(lab.backend.driver.streams)
+    with underway(lab, lambda: lab.partition(left=32)) as raised:
+        late = at_once(lambda: lab.stream("late", partition="right"))
+    assert isinstance(raised[0], PartitionInUseError)
+    assert lab.layout is old
+    assert set(lab.backend.driver.streams) == streams | {late.handle}
+    check_places(lab)
+
+
+def test_streams_closed_while_they_are_drained_do_not_move_and_leave_nothing(shared_out):
+    lab = shared_out
+    moving = lab.stream("moving", partition="right")
+    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
+        assert at_once(moving.close) is None  # nobody waits for this one now
+        closer = threading.Thread(target=lab.stream("a").close, daemon=True)
+        closer.start()
+        while "a" in lab.streams:
+            time.sleep(0.001)
+    closer.join(10)
+    assert raised == [None]
+    assert lab.layout["left"].granted_sms == 32
+    assert set(lab.backend.driver.streams) == {lab.stream("b").handle}
+    check_places(lab)
+
+
+def test_a_partition_asked_for_during_the_drain_is_what_the_switch_gives(shared_out):
+    lab = shared_out
+    lab.stream("b", partition=None)
+    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
+        mover = threading.Thread(target=lambda: lab.stream("b", partition="right"), daemon=True)
+        mover.start()
+        mover.join(0.05)
+        assert mover.is_alive()  # moves come one behind the other
+    mover.join(10)
+    assert raised == [None]
+    assert lab.stream("b").sm_count == 100
+    check_places(lab)
+
+
+def test_contexts_in_which_a_stream_is_being_closed_are_not_destroyed(shared_out):
+    # GIVEN a stream that has worked in a context which nothing else uses, and is being closed there
+    lab, lane, cache = shared_out, shared_out.stream("a"), shared_out._partitions.cache
+    cache.limit, context = 2, cache.get(lane.home.spec)
+    lab.backend.gate.set()
+    lab.stream("a", partition=None)
+    lab.backend.gate.clear()
+    while lab.backend.entered.acquire(blocking=False):
+        pass
+    with underway(lab, lane.close) as raised:
+        # WHEN another layout needs more contexts than are kept
+        assert at_once(lambda: lab.partition(left=32, right="rest")["left"].granted_sms) == 32
+
+        # THEN its own stays, and goes with a later change
+        assert not context.is_closed
+    assert raised == [None]
+    lab.partition(left=16, right="rest")
+    assert context.is_closed
+    assert len(cache) == 2
+
+
+def test_a_stream_is_not_destroyed_while_it_is_drained(shared_out):
+    lab, lane = shared_out, shared_out.stream("a")
+    backend_stream = lane.backend_stream
+    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
+        lab.backend.slow = None  # who closes it would not have to wait
+        closer = threading.Thread(target=lane.close, daemon=True)
+        closer.start()
+        closer.join(0.05)
+        assert (lane.is_closed, backend_stream.is_closed) == (True, False)
+    closer.join(10)
+    assert raised == [None]
+    assert backend_stream.is_closed
+
+
+def test_preparing_beyond_the_limit_waits_for_its_turn_and_evicts(shared_out):
+    lab, cache = shared_out, shared_out._partitions.cache
+    cache.limit = 4
+    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
+        preparing = threading.Thread(target=lambda: lab.prepare({"left": 16, "right": "rest"}), daemon=True)
+        preparing.start()
+        preparing.join(0.05)
+    preparing.join(10)
+    assert not preparing.is_alive()
+    assert raised == [None]
+    assert len(cache) <= 4
+    check_places(lab)
+
+
+def test_threads_that_prepare_the_same_layout_make_its_contexts_once(lab, backend, monkeypatch):
+    create = backend.create_context
+
+    def slowly(spec):
+        time.sleep(0.01)
+        return create(spec)
+
+    monkeypatch.setattr(backend, "create_context", slowly)
+    run_at_once(*(lambda: lab.prepare({"left": 64, "right": "rest"}) for _ in range(8)))
+    assert lab._partitions.cache.created_count == len(lab._partitions.cache) == 2
+
+
+def test_no_context_is_made_for_a_session_that_was_closed_meanwhile():
+    with Session("sim") as lab:
+        layout = lab.prepare({"left": 64})[0]
+    with pytest.raises(SessionClosedError, match="closed meanwhile"):
+        lab._partitions.prepare(layout)
+    assert len(lab._partitions.cache) == 0
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_device_that_fails_while_it_is_waited_for_leaves_all_locks_free(lab, monkeypatch, change):
+    lab.partition(left=64, right=64)
+    lane = lab.stream("a", partition="left")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(lane.backend_stream), "synchronize", lambda stream: (_ for _ in ()).throw(DeviceError("lost")))
+        with pytest.raises(DeviceError, match="lost"):
+            change(lab)
+    assert at_once(lambda: lab.partition(None)) is None
+    assert at_once(lambda: lab.stream("a").close()) is None
+    assert at_once(lambda: lab.stream("b", partition=None).name) == "b"
+    check_places(lab)
 
 
 # Fork
@@ -451,6 +789,146 @@ def test_a_fork_inside_a_selection(lab, backend):
     backend.check()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_another_thread_holds_every_lock(shared_out):
+    lab = shared_out
+    read, write = os.pipe()
+    with underway(lab, lambda: lab.partition(left=32, right="rest")), lab._locks.state, lab._partitions.cache._making:
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(20)
+                lab._locks.state.release()
+                told_in_child = []
+            except RuntimeError:  # it is another lock now
+                told_in_child = ["new"]
+            try:
+                threading.Thread(target=lab.close).start()
+                for call in (lambda: lab.stream("x"), lambda: lab.partition(None), lambda: lab.prepare({"left": 8})):
+                    told_in_child.append(type(at_once(call)).__name__)
+                told_in_child.append(str(at_once(lab.sm_map) is not None))
+                os.write(write, ",".join(told_in_child).encode())
+            finally:
+                os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as stream:
+        assert stream.read() == "new,SessionClosedError,SessionClosedError,SessionClosedError,True"
+
+
+# Everything at once, for a while
+
+
+class CountedSim(CheckedSim):
+    """Counts how often each stream and context is destroyed."""
+
+    def __init__(self):
+        super().__init__()
+        self.contexts, self.destroyed = [], Counter()
+        destroy = self.driver.destroy_stream
+
+        def destroy_and_count(queue):
+            self.destroyed[queue.number] += 1
+            destroy(queue)
+
+        self.driver.destroy_stream = destroy_and_count
+
+    def create_context(self, spec):
+        made = super().create_context(spec)
+        self.contexts.append(made)
+        return made
+
+
+SHARES = ({"left": 64, "right": 64}, {"left": 32, "right": "rest"}, {"left": 16, "middle": 32, "right": "rest"}, None)
+EXPECTED = (PartitionInUseError, PartitionNotFoundError, StreamClosedError)
+
+
+def take_turns(lab, number, until_s):
+    """Make, select, move, close and share out at random; return how often each was done."""
+    rng = random.Random(number)
+    own, done = f"own-{number}", Counter()
+    doing = {
+        "make": lambda: lab.stream(own),
+        "make in a partition": lambda: lab.stream(f"shared-{rng.randrange(6)}", partition=rng.choice(("left", "right", None))),
+        "move": lambda: lab.stream(own, partition=rng.choice(("left", "right", None))),
+        "close": lambda: lab.stream(f"shared-{rng.randrange(6)}").close(),
+        "close own": lambda: lab.stream(own).close(),
+        "share out": lambda: lab.partition(rng.choice(SHARES)),
+        "prepare": lambda: lab.prepare({"left": rng.choice((8, 24, 40)), "right": "rest"}),
+        "verify": lambda: lab.verify(),
+        "read": lambda: (len(lab.trace), lab.plan_moves(None), repr(lab)),
+    }
+    weights = (4, 4, 4, 3, 1, 4, 1, 1, 1)
+
+    def work():
+        name = own if rng.random() < 0.7 else f"shared-{rng.randrange(6)}"
+        lab.stream(name)
+        with lab.on(name, "work"), lab.scratch(rng.choice((512, 4_096))):
+            spin(lab, rng.choice((100, 100_000)))
+
+    while time.monotonic() < until_s:
+        name = rng.choices(("work", *doing), (12, *weights))[0]
+        try:
+            (work if name == "work" else doing[name])()
+            done[name] += 1
+        except EXPECTED as error:
+            done[type(error).__name__] += 1
+    return done
+
+
+def join_or_tell(threads, limit_s):
+    """Wait for threads; fail with the stacks of all where one does not end."""
+    deadline_s = time.monotonic() + limit_s
+    for thread in threads:
+        thread.join(max(0, deadline_s - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        stacks = [f"{ident}:\n{''.join(traceback.format_stack(frame))}" for ident, frame in sys._current_frames().items()]
+        pytest.fail("Threads wait for each other.\n" + "\n".join(stacks))
+
+
+@pytest.mark.parametrize("ending", ["quiet", "closed in the middle"])
+def test_sixteen_threads_make_close_move_share_out_and_select(ending):
+    backend, results = CountedSim(), []
+    lab = Session(backend, context_limit=5)
+    lab.partition(SHARES[0])
+    until_s = time.monotonic() + 1.5
+    expected = () if ending == "quiet" else (SessionClosedError,)
+
+    def run(number):
+        try:
+            results.append(take_turns(lab, number, until_s))
+        except expected:
+            results.append(Counter())
+        except BaseException as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(THREADS)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        for thread in threads:
+            thread.start()
+        if ending != "quiet":
+            time.sleep(0.7)
+            lab.close()
+        join_or_tell(threads, 60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert [result for result in results if not isinstance(result, Counter)] == []
+    assert len(results) == THREADS
+    if ending == "quiet":
+        done = sum(results, Counter())
+        assert min(done[name] for name in ("work", "make", "move", "close", "share out", "prepare", "verify")) > 0, done
+        check_places(lab)
+        lab.synchronize()
+        assert told(lab.trace)
+        lab.close()
+    assert backend.driver.streams == {}
+    assert set(backend.destroyed.values()) == {1}
+    assert all(context.is_closed for context in backend.contexts)
+    backend.check()
+
+
 # What only a lock keeps right
 
 
@@ -478,3 +956,79 @@ def test_each_wait_is_one_edge_whoever_opens_the_next_range(lab):
     lab.synchronize()
     edges, count = lab._recorder.edges_from(0)
     assert (len(edges), count) == (4 * rounds, 4 * rounds)
+
+
+def test_a_stream_that_cannot_be_destroyed_keeps_no_other_from_it():
+    class Recorded:
+        name, is_selected = "a", True
+
+    closed = []
+
+    class Stuck:
+        def __init__(self, name):
+            self.name = name
+
+        def close(self):
+            closed.append(self.name)
+            if self.name == "first":
+                raise DeviceError("stuck")
+
+    left, recorded = LeftStreams(is_lending=True), Recorded()
+    for name in ("first", "second"):
+        left.close(recorded, Stuck(name), None)
+    recorded.is_selected = False
+    with pytest.raises(DeviceError, match="stuck"):
+        left.sweep()
+    left.sweep()
+    assert closed == ["first", "second"]
+
+
+def test_a_context_goes_after_the_streams_that_a_thread_has_left(caplog):
+    # GIVEN a session with partitions, on a device whose streams libraries have by their handles
+    backend = LendingBackend()
+    lab = Session(backend)
+    lab.partition(a=64, rest="rest")
+    stream = lab.stream("a", partition="a").backend_stream
+    contexts = list(lab._partitions.cache._contexts.values())
+    seen = []
+
+    # WHEN it is closed while another thread has a lane selected
+    met = in_the_middle(lab, lambda: (lab.close(), seen.extend(context.is_closed for context in contexts)))
+
+    # THEN the lane's context is there as long as its stream, the other one is not, and in the end all are gone
+    assert sorted(seen) == [False, True]
+    assert met["array"].shape == (4,)
+    assert stream.is_closed
+    assert all(context.is_closed for context in contexts)
+
+
+def test_an_interrupted_close_lets_go_of_nothing_that_work_still_needs():
+    with Session("sim") as lab:
+        lane = lab.stream("a")
+        with lab.on(lane):
+            spin(lab, 1_000_000)
+        lane.hold(gone := Held())
+        alive = weakref.ref(gone)
+        del gone
+        inner, wait = lane.backend_stream, lane.backend_stream.synchronize
+        calls = []
+
+        def interrupted():
+            calls.append(1)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            wait()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(inner), "synchronize", lambda self: interrupted())
+            with pytest.raises(KeyboardInterrupt):
+                lane.close()
+            assert alive() is not None
+            assert not inner.is_closed
+            lane.close()
+        assert inner.is_closed
+        assert alive() is None
+
+
+class Held:
+    """Something that can be looked at without keeping it."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.errors import OptionError, SelectionError, StreamNotFoundError
+from gpustreamlab.errors import OptionError, SelectionError, SessionClosedError, StreamClosedError, StreamNotFoundError
 from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, spin, spin_card, streaming_add
 
 
@@ -53,6 +53,37 @@ def test_arrays_get_what_numpy_gives(lab):
         copy_to_host(lab, total, back)
     lab.synchronize()
     np.testing.assert_array_equal(back, 2 * (host_a @ host_b))
+
+
+def test_what_is_no_session_is_told_with_what_to_pass(lab):
+    a = lab.xp.empty(3, "float32")
+    calls = {
+        "spin": lambda: spin("lab", 3),
+        "spin_card": lambda: spin_card("lab", 3),
+        "streaming_add": lambda: streaming_add("lab", a, a, a),
+        "matrix_product": lambda: matrix_product("lab", a, a, a),
+        "copy_to_device": lambda: copy_to_device("lab", np.empty(3), a),
+        "copy_to_host": lambda: copy_to_host("lab", a, np.empty(3)),
+    }
+    for name, call in calls.items():
+        with pytest.raises(OptionError, match=rf"^{name}\(lab, .*was given a str as its session.*gpustreamlab\.Session\(\)"):
+            call()
+
+
+def test_arrays_after_close_say_what_to_open():
+    with Session("sim") as lab:
+        array = lab.xp.ones(3)
+    with pytest.raises(SessionClosedError, match=r"Open another session.*gpustreamlab\.Session\('sim'\)") as caught:
+        array + 1
+    assert "SimBackend" not in str(caught.value)
+
+
+def test_a_lane_closed_inside_its_block_says_what_to_make(lab):
+    with lab.select("a"):
+        lab.stream("a").close()
+        with pytest.raises(StreamClosedError, match=r"still be selected here.*lab\.stream\('name'\)") as caught:
+            lab.xp.ones(3)
+    assert "backend" not in str(caught.value)
 
 
 class Lender:

@@ -7,12 +7,12 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from gpustreamlab.adapters import KNOWN, installed_version
+from gpustreamlab.adapters import KNOWN, Library, installed_version, library_of, obstacle_of, what_it_does
 from gpustreamlab.backends._features import version_capabilities
 from gpustreamlab.backends.cuda._cupti import load_cupti
 from gpustreamlab.backends.cuda._errors import mapped_errors
@@ -27,7 +27,7 @@ from gpustreamlab.backends.cuda._import import (
 from gpustreamlab.backends.cuda._libcuda import OLDEST_GREEN, Driver, cuda_extra, read_driver, read_gpus
 from gpustreamlab.backends.cuda._nvtx import CRASHING_VERSIONS, INJECTION_VARIABLE, is_injection_ours
 from gpustreamlab.errors import BackendError, CaptureUnavailableError, DeviceError, MissingExtraError
-from gpustreamlab.typing import AdapterState, Feature, Unavailable
+from gpustreamlab.typing import Feature, Unavailable
 
 _MODULES = ("cupy", "cuda.core", "cuda.bindings", "nvtx")
 _CUPY_BUILDS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
@@ -93,14 +93,14 @@ def cuda_checks() -> list[Check]:
     return [
         _check_driver(driver),
         *_check_gpus(driver),
-        _check_cupy(driver),
-        _check_cuda_core(driver),
+        _with_lane(_check_cupy(driver), library_of("cupy")),
+        _with_lane(_check_cuda_core(driver), library_of("cuda.core")),
         _check_nvtx(driver),
         _check_green_contexts(driver),
         *_check_newer_features(driver),
         _check_cupti(driver),
         _check_annotations(driver),
-        *_check_libraries(),
+        *_check_libraries(driver),
     ]
 
 
@@ -143,7 +143,7 @@ def _check_cuda_core(driver: Driver) -> Check:
         with mapped_errors("cuda.core's first use"):
             core.Device(0)
         bindings = _version_of("cuda-bindings") or "of an unknown version"
-        return f"{core.__version__}, with cuda.bindings {bindings}; takes a lane as lane.core"
+        return f"{core.__version__}, with cuda.bindings {bindings}"
 
     return _check_package("cuda.core", use, driver, distributions=("cuda-core",))
 
@@ -262,18 +262,31 @@ def _check_annotations(driver: Driver) -> Check:
     return Check(name=name, status=CheckStatus.OK, detail=detail)
 
 
-def _check_libraries() -> Iterator[Check]:
-    """Say which other libraries follow a selected lane. None is imported, and none is needed."""
+def _check_libraries(driver: Driver) -> Iterator[Check]:
+    """Say which other libraries are there and what each does about a lane. None is imported, and none is needed."""
     for library in KNOWN:
-        if library.module in _MODULES:
-            continue  # has a row of its own
-        version = installed_version(library.module)
-        can_follow = library.state is not AdapterState.CANNOT_FOLLOW
-        status = CheckStatus.OK if can_follow or not version else CheckStatus.UNAVAILABLE
-        detail = f"{version}; {library.state}: {library.reason}" if version else "not installed, and not needed"
-        if version.endswith("+cpu"):
-            detail = f"{version}; a build for the CPU, which has no work to follow with"
-        yield Check(name=library.name, status=status, detail=detail)
+        if library.module not in _MODULES:  # those have rows of their own
+            yield _with_lane(_check_library(library, driver), library)
+
+
+def _check_library(library: Library, driver: Driver) -> Check:
+    version = installed_version(library.module)
+    if not version:
+        return Check(name=library.name, status=CheckStatus.OK, detail="not installed, and not needed")
+    obstacle = obstacle_of(library, version)
+    if obstacle is not None:
+        status = CheckStatus.LACKING if obstacle.fix else CheckStatus.OK
+        return Check(name=library.name, status=status, detail=f"{version} is installed", fix=obstacle.fix)
+    if driver.reason is not None:
+        detail = f"{version} is installed; its work on a GPU needs one and its driver"
+        return Check(name=library.name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=_driver_fix(driver))
+    return Check(name=library.name, status=CheckStatus.OK, detail=f"{version} is installed; it was not tried")
+
+
+def _with_lane(check: Check, library: Library) -> Check:
+    """Add what the library does about a selected lane, in the words of ``lab.adapters``."""
+    does = what_it_does(library, installed_version(library.module))
+    return replace(check, detail=f"{check.detail.removesuffix('.')}; on a lane: {does}")
 
 
 def _check_injection(name: str, taken: str) -> Check:

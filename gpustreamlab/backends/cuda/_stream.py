@@ -86,6 +86,12 @@ class CudaStream:
         return self._is_closed
 
     @property
+    def is_capturing(self) -> bool:
+        """Whether its work is being captured into a CUDA graph."""
+        with mapped_errors(f"Asking stream {self.handle:#x} whether it is captured"):
+            return bool(self.cupy.is_capturing())
+
+    @property
     def is_idle(self) -> bool:
         """True if nothing of ours runs here any more: it is closed, or all its work has ended. Never raises."""
         try:

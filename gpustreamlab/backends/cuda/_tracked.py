@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpustreamlab.analysis import Piece, Touch, region_of
-from gpustreamlab.backends._accesses import AccessSink
+from gpustreamlab.backends._accesses import AccessSink, ArrayLender
 
 
 class Memory(NamedTuple):
@@ -25,6 +25,8 @@ class Memory(NamedTuple):
     """Its first address."""
     end: int
     """The address behind its last."""
+    lender: ArrayLender | None = None
+    """What may have taken it back, if it is a lane's scratch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ class Tracker:
         """The type of tracked arrays."""
         self._sink: AccessSink | None = sink
         self._known: dict[int, _Mark] = {}
+        self._has_scratch = False
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Mark] = deque()
 
@@ -150,8 +153,9 @@ class Tracker:
         """Return an array of the library as a tracked one, in the same memory."""
         if not isinstance(array, self.array_type):
             array = self.library.array_type.view(array, self.array_type)  # type: ignore[attr-defined]
-        if array.size and self._sink is not None:
-            array.tracked_memory = self._know(array)
+        sink = self._sink  # read once: another thread may close the session
+        if sink is not None and array.size:
+            array.tracked_memory = self._know(sink, array)
         return array
 
     def _unwrap(self, value: Any, originals: dict[int, Any]) -> Any:
@@ -182,8 +186,19 @@ class Tracker:
             written = [self._touch(array, is_certain=array is not some) for array in writes]
             if any(read) or any(written):
                 sink.work(handle, name.strip("_"), [*filter(None, read)], [*filter(None, written)])
+                if self._has_scratch:
+                    self._tell_ended(sink, handle, name.strip("_"), [*filter(None, (*read, *written))])
         if sink.pending:
             sink.finish()
+
+    @staticmethod
+    def _tell_ended(sink: AccessSink, handle: int, name: str, touches: Iterable[Touch]) -> None:
+        """Tell of arrays in scratch that was given back, or freed with its lane."""
+        for piece in dict.fromkeys(piece for piece, _ in touches):
+            holder: Any = piece.owner()
+            lender = None if holder is None else holder.lender
+            if lender is not None and lender.ending:
+                sink.ended(handle, name, piece, lender)
 
     def _touch(self, array: Any, *, is_certain: bool) -> Touch | None:
         if not array.size:
@@ -198,18 +213,19 @@ class Tracker:
             return piece, None
         return piece, region_of(address, array.shape, array.strides, array.itemsize, is_certain=is_certain)
 
-    def _know(self, array: Any) -> _Holder:
+    def _know(self, sink: AccessSink, array: Any) -> _Holder:
         """Return what stands for an array's memory, made on first sight."""
         memory = self.library.memory_of(array)
-        sink = self._sink
-        assert sink is not None  # noqa: S101 - for the type checker
         with sink.lock:
             self._settle(sink)
             mark = self._known.get(id(memory.owner))
             holder = None if mark is None else mark()
             if holder is None:
-                piece = sink.allocate(self.library.current_handle(), memory.start, memory.end, array.shape, array.dtype)
-                holder = _Holder(memory.owner, piece)
+                lender = memory.lender
+                self._has_scratch |= lender is not None
+                home = self.library.current_handle() if lender is None else int(lender.lane.handle)
+                piece = sink.allocate(home, memory.start, memory.end, array.shape, array.dtype)
+                holder = _Holder(memory.owner, piece, lender)
                 mark = self._known[id(memory.owner)] = _Mark(holder, self._dead.append)
                 mark.key, mark.piece = id(memory.owner), piece
                 piece.owner = mark
@@ -233,11 +249,12 @@ class Tracker:
 class _Holder:
     """Stands for memory, for as long as a tracked array is in it. The memory's own object may take no weak references."""
 
-    __slots__ = ("__weakref__", "memory", "piece")
+    __slots__ = ("__weakref__", "lender", "memory", "piece")
 
-    def __init__(self, memory: object, piece: Piece) -> None:
+    def __init__(self, memory: object, piece: Piece, lender: ArrayLender | None) -> None:
         self.memory = memory
         self.piece = piece
+        self.lender = lender
 
     @property
     def data(self) -> _Holder:

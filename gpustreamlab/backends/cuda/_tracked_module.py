@@ -94,7 +94,8 @@ def cupy_library(cupy: Any) -> ArrayLibrary:
 
     def memory_of(array: Any) -> Memory:
         memory = array.data.mem
-        return Memory(memory, memory.ptr, memory.ptr + memory.size)
+        lender = getattr(memory, "_owner", None)  # of cupy.cuda.UnownedMemory: what `CudaScratch.array` gave it
+        return Memory(memory, memory.ptr, memory.ptr + memory.size, lender if hasattr(lender, "ending") else None)
 
     return ArrayLibrary(
         module=cupy,

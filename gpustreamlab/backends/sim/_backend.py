@@ -385,8 +385,8 @@ class SimBackend:
     def _own_stream(self, stream: object) -> SimStream:
         if not isinstance(stream, SimStream) or stream.driver is not self.driver:
             raise InvalidHandleError(
-                f"The simulated device has no {stream!r} to work on: it is not one of its streams. Use one from "
-                "backend.create_stream()."
+                f"The simulated device has no {stream!r} to work on: it is not one of its streams. Use one of this "
+                "session: lab.stream('name')."
             )
         stream.check_open()
         return stream

@@ -49,8 +49,8 @@ class SimContext:
             if self.is_closed:
                 self._driver.check_open()
                 raise InvalidHandleError(
-                    f"Context {self.number} of the simulated device was closed before this call. Make a new one: "
-                    "backend.create_context(spec).",
+                    f"Context {self.number} of the simulated device was closed before this call. Share the SMs out "
+                    "anew: lab.partition(name=32).",
                     driver_code="CONTEXT_IS_DESTROYED",
                 )
             queue = self._driver.create_stream(priority, self._sm_ids, is_blocking=False, context=self.number)

@@ -247,9 +247,7 @@ class SimDriver:
             if mark.time_ns < 0:
                 self._catch_up()
             if mark.time_ns < 0:
-                raise SessionError(
-                    "The work in front of this event has not ended. Wait for it first: backend.synchronize_event(event)."
-                )
+                raise SessionError("The work in front of this event has not ended. Wait for it first: event.synchronize().")
             return mark.time_ns
 
     def synchronize_stream(self, stream: StreamQueue) -> None:
@@ -318,7 +316,10 @@ class SimDriver:
     def check_open(self) -> None:
         """Raise if the device was closed."""
         if self.is_closed:
-            raise SessionClosedError("The simulated device was closed before this call. Make a new one: SimBackend().")
+            raise SessionClosedError(
+                "The simulated device was closed, with its session, before this call. Open another session, and make arrays "
+                "anew in it: lab = gpustreamlab.Session('sim')."
+            )
 
     def close(self) -> None:
         """Let everything end, and refuse work from now on."""
@@ -343,8 +344,8 @@ class SimDriver:
         if self.is_closed or stream.is_closed:
             self.check_open()
             raise StreamClosedError(
-                f"Stream {stream.number} of the simulated device was closed before this call. Make a new one: "
-                "backend.create_stream()."
+                f"Stream {stream.number} of the simulated device was closed before this call, and may still be selected here. "
+                "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
             )
         if self.log is not None:
             self.memory.settle()
@@ -444,5 +445,6 @@ class SimDriver:
 
 def _refuse_event(event: object) -> InvalidHandleError:
     return InvalidHandleError(
-        f"The simulated device was given {type(event).__name__!r} as an event. It only knows its own: backend.acquire_event()."
+        f"The simulated device was given {type(event).__name__!r} as an event. It only knows its own: lab.event(), or "
+        "lab.stream('name').record()."
     )

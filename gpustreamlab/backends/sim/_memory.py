@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.analysis import Piece, Region, Touch, region_of
+from gpustreamlab.backends._accesses import ArrayLender
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.sim._arena import Chunk, StreamArena
 from gpustreamlab.backends.sim._commands import StreamQueue
@@ -44,6 +45,7 @@ class MemoryPool:
         self._life = 0  # how often all arenas were made anew
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Block] = deque()
+        self._has_scratch = False
 
     @property
     def block_count(self) -> int:
@@ -103,6 +105,16 @@ class MemoryPool:
         if block.address < 0:
             block.address = _address_of(owner)
         return whole[0], _region_in(values, block.address, whole[0], is_certain=is_certain)
+
+    def find_ended(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Piece, ArrayLender]]:
+        """Find arrays in scratch that was given back, or freed with its lane; called once they were found as memory."""
+        for values in arrays if self._has_scratch else ():
+            owner, lender = values, None
+            while isinstance(base := owner.base, np.ndarray):
+                lender = owner.owner if type(owner) is ScratchPages else lender
+                owner = base
+            if lender is not None and lender.ending and isinstance(owner, ScratchPages) and owner.noted is not None:
+                yield owner.noted[1], lender
 
     def forget_pieces(self) -> None:
         """Let nobody's notes stand for the memory: another one begins to watch accesses, or none."""
@@ -172,7 +184,10 @@ class MemoryPool:
             return None
         if pages.noted is None or pages.noted[0] is not sink:
             start = _HOST_BASE + _address_of(pages)
-            pages.noted = sink, sink.allocate(0, start, start + pages.nbytes, pages.shape, pages.dtype)
+            home = 0
+            if isinstance(pages, ScratchPages):
+                self._has_scratch, home = True, pages.stream_number
+            pages.noted = sink, sink.allocate(home, start, start + pages.nbytes, values.shape, values.dtype)
         piece = pages.noted[1]
         return piece, _region_in(values, _address_of(pages), piece, is_certain=is_certain)
 
@@ -207,8 +222,10 @@ class MemoryPool:
 class ScratchPages(np.ndarray[Any, np.dtype[Any]]):
     """Memory of a lane's scratch, which is no pool's. Users get plain arrays whose base it is."""
 
-    owner: object = None
+    owner: ArrayLender | None = None
     """Kept alive by the arrays."""
+    stream_number = 0
+    """Of the stream on which it was allocated."""
     noted: tuple[object, Piece] | None = None
     """Who watches accesses, and what stands for the memory there."""
 

@@ -71,7 +71,7 @@ class SimScratch:
             self.used_bytes -= size_bytes
             self._tell("cudaFree", self._owners.pop(address), -size_bytes)
 
-    def array(self, address: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: object) -> NDArray[Any]:
+    def array(self, address: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: Any) -> NDArray[Any]:
         """Return values in a block's memory; they keep the owner alive, and alias every other array of the block."""
         with self._driver.lock:
             whole_bytes = self._sizes.get(address)
@@ -80,6 +80,7 @@ class SimScratch:
             pages = self._pages.get(address)
             if pages is None:
                 pages = self._pages[address] = ScratchPages(whole_bytes, np.uint8)
+                pages.stream_number = self._owners[address].number
         held = pages.view(ScratchPages)
         held.owner = owner
         return np.ndarray(shape, dtype, held)

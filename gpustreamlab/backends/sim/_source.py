@@ -68,7 +68,7 @@ class SimActivitySource:
             driver.check_open()
             if self._is_closed:
                 raise CaptureUnavailableError(
-                    "This source of the simulated device was closed before start(). Make a new one: backend.activity_source()."
+                    "This source of the simulated device was closed before start(). Begin another capture: lab.capture()."
                 )
             if driver.log is self._log:
                 return

@@ -67,9 +67,14 @@ class SimStream:
         """Raise if the stream was closed."""
         if self.is_closed:
             raise StreamClosedError(
-                f"Stream {self.handle} of the simulated device was closed before this call. Make a new one: "
-                "backend.create_stream()."
+                f"Stream {self.handle} of the simulated device was closed before this call, and may still be selected here. "
+                "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
             )
+
+    @property
+    def is_capturing(self) -> bool:
+        """False: CUDA graphs are not simulated."""
+        return False
 
     def record(self, event: SimEvent) -> None:
         """Record the event behind the work enqueued so far."""

@@ -344,6 +344,8 @@ class ArrayModule:
         with driver.lock:
             find = driver.memory.find_touches
             sink.work(stream.queue.number, work, find(reads, some), find(writes, some))
+            for piece, lender in driver.memory.find_ended((*reads, *writes)):
+                sink.ended(stream.queue.number, work, piece, lender)
         if sink.pending:
             sink.finish()
 

@@ -187,7 +187,7 @@ class TestEvents:
         stream = backend.create_stream(priority=0)
         fill_card(backend, stream)
         event = recorded(backend, stream)
-        with pytest.raises(SessionError, match="synchronize_event"):
+        with pytest.raises(SessionError, match=r"event\.synchronize"):
             backend.elapsed_ns(event, event)
 
     def test_resolve_gives_exact_times(self, backend):
@@ -217,9 +217,9 @@ class TestEvents:
 
     @pytest.mark.parametrize("call", ["record", "wait"])
     def test_foreign_events_are_refused(self, backend, call):
-        with pytest.raises(InvalidHandleError, match="acquire_event"):
+        with pytest.raises(InvalidHandleError, match=r"lab\.event"):
             getattr(backend.create_stream(priority=0), call)(object())
-        with pytest.raises(InvalidHandleError, match="acquire_event"):
+        with pytest.raises(InvalidHandleError, match=r"lab\.event"):
             backend.is_event_done(object())
 
 
@@ -304,7 +304,7 @@ class TestStreams:
         stream.close()
         stream.close()
         for call in (stream.query, stream.synchronize, lambda: fill_card(backend, stream), lambda: backend.select(stream)):
-            with pytest.raises(StreamClosedError, match=r"backend\.create_stream"):
+            with pytest.raises(StreamClosedError, match=r"lab\.stream"):
                 call()
         with pytest.raises(StreamClosedError):
             stream.record(backend.acquire_event())

@@ -1,0 +1,287 @@
+"""Selections left in another order than entered: each takes only itself away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import logging
+import sys
+import warnings
+
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import SelectionError, SelectionWarning
+from tests.helpers.interrupt_storm import UNREACHABLE
+from tests.helpers.nvtx_stacks import CheckedSim
+
+LANES = ("a", "b", "c")
+
+
+@pytest.fixture
+def backend():
+    return CheckedSim()
+
+
+@pytest.fixture
+def lab(backend):
+    with Session(backend) as session:
+        for name in LANES:
+            session.stream(name)
+        yield session
+        assert selected(session) is None
+    backend.check()  # NVTX and the backend's own selections: as many ends as beginnings, and the last first
+
+
+def selected(lab):
+    """The lane by name, as the session says and as the array module has it."""
+    current, by_backend = lab.current, lab.backend.selected_stream
+    if current is None:
+        assert by_backend is lab.backend.null_stream
+        return None
+    assert by_backend is current.backend_stream
+    return current.name
+
+
+def parents(lab):
+    lab.synchronize()
+    trace = lab.trace
+    named = [trace.names[code] for code in trace.name]
+    assert trace.metadata.dropped_spans == 0
+    return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, trace.parent, strict=True)}
+
+
+def batches(lab, lane="a", label="load"):
+    with lab.on(lane, label):
+        yield from range(3)
+
+
+def test_a_generator_that_ends_inside_a_later_block_leaves_that_selected(lab, caplog):
+    steps = batches(lab)
+    next(steps)
+    with lab.on("b", "important"):
+        del steps
+        gc.collect()
+        assert selected(lab) == "b"
+        with lab.range("inside"):
+            pass
+    assert selected(lab) is None
+    assert parents(lab) == {"load": None, "important": None, "inside": "important"}
+    assert "'a' was left before one" in caplog.text
+    assert "@lab.on('a')" in caplog.text
+
+
+def test_what_was_there_before_both_is_put_back(lab):
+    with lab.on("c", "around"):
+        steps = batches(lab)
+        next(steps)
+        with lab.on("b", "inner"), lab.range("range"):
+            steps.close()
+            assert selected(lab) == "b"
+        assert selected(lab) == "c"
+        with lab.range("later"):  # on the lane around
+            pass
+    assert parents(lab) == {"around": None, "load": "around", "inner": "around", "range": "inner", "later": "around"}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
+def test_any_order_leaves_nothing_and_keeps_every_range(lab, order, caplog):
+    caplog.set_level(logging.CRITICAL)
+    entered = [lab.on(lane, f"{lane}{place}") for place, lane in enumerate("abca")]
+    for selection in entered:
+        selection.__enter__()
+    left = set()
+    for place in order:
+        left.add(place)
+        is_last = place == max({0, 1, 2, 3} - left | {place})
+        if is_last:
+            entered[place].__exit__(None, None, None)
+        else:
+            with pytest.raises(SelectionError, match="before one that was entered after it"):
+                entered[place].__exit__(None, None, None)
+        stays = sorted({0, 1, 2, 3} - left)
+        assert selected(lab) == ("abca"[stays[-1]] if stays else None)
+    assert sorted(parents(lab)) == ["a0", "a3", "b1", "c2"]
+
+
+def test_a_selection_left_out_of_turn_can_be_entered_again_but_not_left_twice(lab):
+    outer, inner = lab.on("a", "outer"), lab.select("b")
+    outer.__enter__()
+    inner.__enter__()
+    for message in ("before one", "twice"):
+        with pytest.raises(SelectionError, match=message):
+            outer.__exit__(None, None, None)
+    with outer:
+        assert selected(lab) == "a"
+    assert selected(lab) == "b"
+    inner.__exit__(None, None, None)
+    with inner:
+        assert selected(lab) == "b"
+
+
+def test_a_stream_closed_meanwhile_is_over_when_its_selection_is_left(lab):
+    outer = lab.on("a", "outer")
+    outer.__enter__()
+    with lab.on("b", "inner"):
+        lab.stream("a").close()
+        with pytest.raises(SelectionError, match="before one"):
+            outer.__exit__(None, None, None)
+        assert selected(lab) == "b"
+    assert "a" not in lab.streams
+
+
+def test_closing_the_session_puts_back_what_was_handed_down(backend):
+    lab = Session(backend)
+    lab.stream("a"), lab.stream("b")
+    outer, inner = lab.on("a"), lab.on("b")
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(SelectionError):
+        outer.__exit__(None, None, None)
+    lab.close()
+    assert backend.selected_stream is backend.null_stream
+    inner.__exit__(None, None, None)
+    backend.check()
+
+
+def test_one_that_ends_while_another_is_being_left_is_put_back_with_it(lab):
+    outer, inner = lab.select("a"), lab.select("b")
+    outer.__enter__()
+    inner.__enter__()
+    restore = lab._selections.restore
+
+    def collect(token):
+        lab._selections.restore = restore
+        with pytest.raises(SelectionError):
+            outer.__exit__(None, None, None)  # as of a generator that the call finds to be garbage
+        restore(token)
+
+    lab._selections.restore = collect
+    inner.__exit__(None, None, None)
+    assert selected(lab) is None
+
+
+def test_one_that_ends_while_another_is_being_entered_is_put_back_with_it(lab):
+    outer, inner = lab.on("a", "outer"), lab.on("b", "inner")
+    outer.__enter__()
+    select = lab._selections.select
+
+    def collect(stream):
+        lab._selections.select = select
+        with pytest.raises(SelectionError):
+            outer.__exit__(None, None, None)
+        return select(stream)
+
+    lab._selections.select = collect
+    with inner:
+        assert selected(lab) == "b"
+    assert parents(lab) == {"outer": None, "inner": None}
+
+
+def test_a_step_of_a_task_still_leaves_all_of_its_own(lab):
+    @lab.on("b", "step")
+    def steps():
+        older.close()  # from below the step
+        with lab.on("c", "inner"), lab.range("range"):
+            yield selected(lab)
+            yield selected(lab)
+
+    older = batches(lab)
+    next(older)
+    running = steps()
+    assert next(running) == "c"
+    assert selected(lab) is None
+    assert list(running) == ["c"]
+    assert selected(lab) is None
+
+
+def test_an_interrupt_is_over_where_an_older_selection_ends(lab):
+    steps = interrupted(lab)
+    next(steps)
+    inner = lab.on("b", "inner")
+    with pytest.raises(KeyboardInterrupt):
+        inner.__enter__()
+        next(steps)
+    assert selected(lab) is None
+    inner.__exit__(None, None, None)
+    lab.backend.forgive()
+
+
+def interrupted(lab):
+    with lab.on("a"):
+        yield
+        raise KeyboardInterrupt
+
+
+class Timeout(Exception):  # noqa: N818 - as a signal handler of the user raises it
+    pass
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["while it is raised", "after it was caught"])
+def test_a_leaving_that_was_cut_off_is_made_good_by_the_one_around_it(lab, is_named, caplog):
+    def trace(frame, event, _):
+        if event == "call" and frame.f_code is UNREACHABLE and frame.f_locals["self"].stream.name == "b":
+            sys.settrace(None)
+            raise Timeout
+
+    before = sys.gettrace()
+    with pytest.raises(Timeout if is_named else SelectionError), lab.on("a", "outer"):
+        with contextlib.nullcontext() if is_named else contextlib.suppress(Timeout):
+            sys.settrace(trace)
+            with lab.on("b", "inner"):
+                pass
+    sys.settrace(before)
+    assert selected(lab) is None
+    lab.synchronize()
+    assert lab.trace.metadata.dropped_spans == 1
+
+
+# How it shows itself
+
+
+def test_a_selection_shows_what_it_is(lab):
+    selection = lab.on("a", "load")
+    assert repr(selection) == "<Selection of stream 'a', range 'load', for a `with` block or a decorator>"
+    with selection:
+        assert repr(selection) == "<Selection of stream 'a', range 'load', entered>"
+    assert repr(lab.select("a")) == "<Selection of stream 'a', for a `with` block or a decorator>"
+
+
+# Tasks
+
+
+async def request(lab, lane, label):
+    with lab.on(lane, label):
+        lab.xp.ones(8)
+        await asyncio.sleep(0)
+        lab.xp.ones(8)
+
+
+def test_plain_tasks_in_turns_are_all_told_what_to_do_and_lose_no_range(lab):
+    async def main():
+        return await asyncio.gather(*(request(lab, "ab"[n % 2], f"r{n}") for n in range(4)), return_exceptions=True)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert asyncio.run(main()) == [None] * 4
+    assert [warning.category for warning in told] == [SelectionWarning] * 4
+    assert all("@lab.on('" in str(warning.message) and "task_factory" in str(warning.message) for warning in told)
+    assert {warning.filename for warning in told} == {__file__}
+    assert parents(lab) == {"r0": None, "r1": None, "r2": None, "r3": None}
+
+
+def test_a_task_that_fails_out_of_turn_raises_its_own_error(lab):
+    async def failing():
+        with lab.on("a"):
+            await asyncio.sleep(0)
+            raise KeyError("mine")
+
+    async def main():
+        return await asyncio.gather(failing(), request(lab, "b", "other"), return_exceptions=True)
+
+    with pytest.warns(SelectionWarning):
+        failed, other = asyncio.run(main())
+    assert isinstance(failed, KeyError)
+    assert other is None
