@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from gpustreamlab.errors import EngineError, OptionError
-from gpustreamlab.lifetimes import Guard
+from gpustreamlab.guards import Guard
 from gpustreamlab.session import Session
 from gpustreamlab.streams import Stream
 from gpustreamlab.typing import SupportsCudaStream

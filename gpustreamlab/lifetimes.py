@@ -1,61 +1,29 @@
-"""What must outlive the call that used it: objects that work in flight needs, and what one lane at a time may use."""
+"""Objects that work in flight needs: kept until the device is done with them."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from gpustreamlab.backends import Backend, BackendStream
-from gpustreamlab.errors import (
-    DeviceError,
-    GPUStreamLabError,
-    GuardClosedError,
-    InvalidNameError,
-    OptionError,
-    SelectionError,
-    SelectionWarning,
-)
-from gpustreamlab.interrupts import delayed_interrupts
-from gpustreamlab.model import MAX_NAME_LENGTH
+from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
 from gpustreamlab.ownership import Owner, check_array, find_owner
-from gpustreamlab.tasks import close_later_work, works_later
 
-__all__ = ["Guard", "GuardedUse", "Keeper", "KeptEvent", "KeptStream", "LaneSelection", "call_on", "check_guard_name"]
+__all__ = ["Keeper", "KeptStream", "LaneSelection"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 SWEPT_OWNERS = 1_024
-"""How many a sweep looks at: a millisecond."""
+"""How many owners of memory that is still used a sweep looks at: a millisecond."""
 CHECKED_OWNERS = 64
-"""How many owners a call looks at in passing."""
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
-"""Arguments of a call that own no device memory."""
-
-
-class KeptEvent(Protocol):
-    """A recorded event, as a guard uses it."""
-
-    def query(self) -> bool:
-        """Tell whether the work in front of it has ended."""
-        ...
-
-    def synchronize(self) -> None:
-        """Block the host until that work has ended."""
-        ...
-
-    def close(self) -> None:
-        """Give it back to the pool."""
-        ...
+"""How many a call looks at in passing."""
 
 
 class KeptStream(Protocol):
@@ -80,6 +48,18 @@ class KeptStream(Protocol):
 
     def wait(self, other: Any) -> None:
         """Make later work wait for an event or a stream."""
+        ...
+
+
+class KeptGuard(Protocol):
+    """A guard of the session, as this module uses it."""
+
+    def abandon(self) -> None:
+        """Let go without waiting: the work of all streams was waited for."""
+        ...
+
+    def leave_to_parent(self) -> None:
+        """Be closed without touching the device."""
         ...
 
 
@@ -134,7 +114,7 @@ class Keeper:
         self._queues: dict[BackendStream, deque[_Held]] = {}
         self._deferred: dict[int, _Deferred] = {}
         self._turns: deque[int] = deque()
-        self._guards: WeakSet[Guard] = WeakSet()
+        self._guards: WeakSet[KeptGuard] = WeakSet()
         self.writers: Callable[[Any], tuple[KeptStream, ...] | None] = _untracked
         """Tells which lanes wrote an array last; None for an array whose accesses nobody follows."""
         self.find: Callable[[object], KeptStream | None] = _unknown
@@ -204,7 +184,7 @@ class Keeper:
                     unused.append(self._deferred.pop(key))
         self._let_go(done)
 
-    def add_guard(self, guard: Guard) -> None:
+    def add_guard(self, guard: KeptGuard) -> None:
         """Let a guard give its event back when the session closes."""
         self._guards.add(guard)
 
@@ -331,390 +311,6 @@ class Keeper:
         return True
 
 
-class Guard:
-    """Lets one lane at a time use what two cannot: an execution context, a workspace. Made by `Session.guard`.
-
-    A use on another lane than the last one waits for that on the device; the host does not wait. A use by another thread waits
-    until this thread's ``with`` block has ended, that is until its work is enqueued. The thing itself is never destroyed here:
-    it is kept until its last work is done, also where the guard is forgotten.
-
-    Parameters
-    ----------
-    keeper
-        The session's.
-    select
-        Makes a selection of a lane, given the lane and the label of its range.
-    resource
-        What is guarded.
-    name
-        What it is called in messages and, where no label is given, on the timeline.
-
-    Examples
-    --------
-    >>> from gpustreamlab import Session
-    >>> with Session("sim") as lab:
-    ...     lanes = lab.stream("a"), lab.stream("b")
-    ...     workspace = lab.xp.zeros(8)
-    ...     guard = lab.guard(workspace, "workspace")
-    ...     with guard.on("a"):
-    ...         workspace += 1
-    ...     with guard.on("b"):  # waits for "a", on the device
-    ...         workspace *= 2
-    ...     guard.close()
-    ...     workspace.tolist()[0]
-    2.0
-    """
-
-    def __init__(self, keeper: Keeper, select: Callable[[Any, str | None], LaneSelection], resource: object, name: str) -> None:
-        self.name = name
-        """What it is called."""
-        self._keeper = keeper
-        self._select = select
-        self._resource = resource
-        self._turn = _Turn()
-        self._lanes: list[KeptStream] = []  # on which it is used now, innermost last
-        self._last: KeptStream | None = None
-        self._done: KeptEvent | None = None  # behind the last use
-        self._is_closed = False
-        keeper.add_guard(self)
-
-    def __repr__(self) -> str:
-        if self._is_closed:
-            return f"<Guard {self.name!r} closed>"
-        lanes = tuple(self._lanes)
-        if lanes:
-            return f"<Guard {self.name!r}, in use on {lanes[-1].name!r} by thread {self._turn.owner_name!r}>"
-        last = self._last
-        return f"<Guard {self.name!r}, {'not used yet' if last is None else f'last used on {last.name!r}'}>"
-
-    def __enter__(self) -> Self:
-        self._require_open()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    @property
-    def resource(self) -> object:
-        """What is guarded; None once it was let go."""
-        return self._resource
-
-    @property
-    def is_closed(self) -> bool:
-        """True once `close` was called."""
-        return self._is_closed
-
-    def on(self, stream: object, label: str | None = None) -> GuardedUse:
-        """Return a use on a lane, for a ``with`` block or to decorate a function; it selects the lane and gives it.
-
-        Parameters
-        ----------
-        stream
-            A lane, its name, or any object with ``__cuda_stream__``.
-        label
-            Name of the range; the guard's name if None.
-
-        Raises
-        ------
-        GuardClosedError
-            If the guard is closed.
-        """
-        self._require_open()
-        chosen = label or self.name or None
-        return GuardedUse(self, self._select(stream, chosen), chosen)
-
-    def query(self) -> bool:
-        """Tell whether the work of the last use has ended; True if there was none."""
-        return self._done is None or self._done.query()
-
-    def close(self) -> None:
-        """Wait for the work of the last use, and let go of what is guarded. Closing twice is silent.
-
-        Raises
-        ------
-        SelectionError
-            If this thread uses it just now.
-        """
-        if self._turn.is_mine:
-            raise SelectionError(f"Guard {self.name!r} cannot close inside `with guard.on(...)`. Leave the block first.")
-        try:
-            self._turn.take(self)  # another thread may be in the middle of enqueuing
-            self._is_closed = True
-        finally:
-            self._turn.give(self)
-        if self._done is not None:
-            self._done.synchronize()
-        self.abandon()
-        self._keeper.sweep()
-
-    def abandon(self) -> None:
-        """Let go without waiting: the work of all streams was waited for. Idempotent."""
-        self._is_closed = True
-        done, self._done = self._done, None
-        self._resource = self._last = None
-        if done is not None:
-            done.close()
-
-    def leave_to_parent(self) -> None:
-        """Be closed without touching the device, which is that of the process that this one was forked from."""
-        self._turn = _Turn()
-        self._is_closed = True
-        self._done = self._resource = self._last = None
-
-    def begin(self, lane: KeptStream) -> None:
-        """Make a lane wait for the last use, or for what a block around this one has enqueued so far."""
-        if self._lanes:
-            self._note_use(self._lanes[-1])
-        if self._done is not None and self._last is not lane:
-            lane.wait(self._done)
-        self._lanes.append(lane)
-
-    def end(self, lane: KeptStream) -> None:
-        """Record an event behind what the lane holds; a block around this one on another lane goes on behind it."""
-        self.leave(lane)
-        if self._is_closed:
-            return  # closing the session waits for its work
-        if lane.is_closed:
-            with suppress(GPUStreamLabError):  # it is gone
-                lane.backend_stream.synchronize()  # no event can be recorded there, and what came after its close still runs
-            return
-        self._note_use(lane)
-        self._keeper.hold(lane, (self._resource,))
-        if self._lanes and self._lanes[-1] is not lane:
-            self._lanes[-1].wait(self._done)
-
-    def leave(self, lane: KeptStream) -> None:
-        """Forget that a block uses it on a lane."""
-        if self._lanes and self._lanes[-1] is lane:
-            self._lanes.pop()
-        elif lane in self._lanes:  # left in another order than entered
-            self._lanes.remove(lane)
-
-    def take(self, use: object) -> None:
-        """Wait until no other thread is inside a use."""
-        self._turn.take(use)
-        self._require_open()
-
-    def give(self, use: object) -> None:
-        """Let the next thread in, if this use has been let in."""
-        self._turn.give(use)
-
-    def _note_use(self, lane: KeptStream) -> None:
-        self._done = lane.record(self._done)
-        self._last = lane
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise GuardClosedError(
-                f"Guard {self.name!r} is closed. Make another with lab.guard(resource, {self.name!r}) on an open session."
-            )
-
-
-class GuardedUse:
-    """One use of what a `Guard` guards: a ``with`` block, or each call of a function that it decorates."""
-
-    __slots__ = ("_guard", "_label", "_lane", "_selection")
-
-    def __init__(self, guard: Guard, selection: LaneSelection, label: str | None) -> None:
-        self._guard = guard
-        self._selection = selection
-        self._lane: KeptStream = selection.stream
-        self._label = label
-
-    def __repr__(self) -> str:
-        return f"<Use of guard {self._guard.name!r} on {self._lane.name!r}, for a `with` block or a decorator>"
-
-    def __call__(self, function: _Function) -> _Function:
-        """Use what is guarded around each call of a function: ``@guard.on("decode")``.
-
-        Raises
-        ------
-        OptionError
-            If it is no function, or one whose body runs later: a coroutine function or a generator function. Other threads
-            would have to wait for as long as it is suspended.
-        """
-        _check_decorated(function, self._lane.name)
-
-        @functools.wraps(function)
-        def call(*args: Any, **options: Any) -> Any:
-            with self._guard.on(self._lane, self._label):
-                return function(*args, **options)
-
-        return cast(_Function, call)
-
-    def __enter__(self) -> Any:
-        guard, lane = self._guard, self._lane
-        try:
-            guard.take(self)
-            try:
-                guard.begin(lane)  # before the range, which then holds no waiting
-                return self._selection.__enter__()
-            except BaseException:
-                guard.leave(lane)
-                raise
-        except BaseException:
-            guard.give(self)
-            raise
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self._end(error)
-        finally:
-            try:
-                self._selection.__exit__(kind, error, trace)
-            finally:
-                self._guard.give(self)
-
-    def _end(self, error: BaseException | None) -> None:
-        try:
-            self._guard.end(self._lane)
-        except GPUStreamLabError as failure:
-            if error is None:
-                raise
-            error.add_note(f"The end of this use of {self._guard!r} could not be recorded: {failure}")
-
-
-class _Turn:
-    """A lock that its thread may take again, and that any thread may give back: a block may end in another one.
-
-    Who takes it gives a token, and gives that back: after an interrupt nobody need know how far the taking came.
-    """
-
-    __slots__ = ("_lock", "_owner", "_tokens")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = 0
-        self._tokens: list[object] = []
-
-    @property
-    def is_mine(self) -> bool:
-        """True if this thread has it."""
-        return self._owner == threading.get_ident()
-
-    @property
-    def owner_name(self) -> str:
-        """Name of the thread that has it."""
-        owner = self._owner
-        return next((thread.name for thread in threading.enumerate() if thread.ident == owner), str(owner))
-
-    def take(self, token: object) -> None:
-        """Wait until no other thread has it."""
-        while True:
-            with delayed_interrupts():
-                if self.is_mine or self._lock.acquire(blocking=False):
-                    self._owner = threading.get_ident()
-                    self._tokens.append(token)
-                    return
-            with self._lock:  # wait for it, in a way that an interrupt ends cleanly
-                pass
-
-    def give(self, token: object) -> None:
-        """Give it back as often as it was taken; nothing to do for a token that was not let in."""
-        with delayed_interrupts():
-            for place in range(len(self._tokens) - 1, -1, -1):
-                if self._tokens[place] is token:
-                    del self._tokens[place]
-                    if not self._tokens:
-                        self._owner = 0
-                        self._lock.release()
-                    return
-
-
-def call_on(
-    keeper: Keeper,
-    selection: LaneSelection,
-    call: Callable[..., T],
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    *,
-    hold: Iterable[object],
-) -> T:
-    """Call a function with a lane, selected; keep what it was given and returned until its work is done."""
-    name = selection.stream.name
-    _check_call(call, name)
-    held = [*args, *kwargs.values(), *_check_held(hold)]
-    with selection as lane:
-        try:
-            result = call(lane, *args, **kwargs)
-            _check_result(call, result, name)
-            held.append(result)
-        except BaseException as error:
-            _hold_after_error(keeper, lane, held, error)
-            raise
-        keeper.hold(lane, _worth_keeping(held))
-    return result
-
-
-def _check_held(hold: object) -> Iterable[object]:
-    """Return objects to hold; raise `OptionError` for what is one object, or would be taken apart."""
-    is_taken_apart = isinstance(hold, (str, bytes, Mapping)) or hasattr(hold, "shape")
-    if is_taken_apart or not isinstance(hold, Iterable):
-        raise OptionError(f"hold= takes several objects, not one {type(hold).__name__}. Put it into a list: hold=[x].")
-    return hold
-
-
-def check_guard_name(name: object) -> str:
-    """Return the name of a guard, which is any short text; raise `InvalidNameError` otherwise.
-
-    Examples
-    --------
-    >>> check_guard_name("engine context")
-    'engine context'
-    """
-    if not isinstance(name, str):
-        raise InvalidNameError(
-            f"A guard's name is a str, not {type(name).__name__}. Use for example lab.guard(resource, {str(name)[:40]!r})."
-        )
-    if len(name) > MAX_NAME_LENGTH:
-        raise InvalidNameError(
-            f"A guard's name has at most {MAX_NAME_LENGTH} characters; {name[:20]!r}… has {len(name):,}. Shorten it, and put "
-            "the rest into a range's label: guard.on(lane, label)."
-        )
-    return name
-
-
-def _check_decorated(function: object, lane_name: str) -> None:
-    if isinstance(function, type) or not callable(function) or works_later(function):
-        raise OptionError(
-            f"guard.on(...) cannot decorate {function!r:.80}: it takes a function that enqueues and returns. In a coroutine or "
-            f"generator, write `with guard.on({lane_name!r}):` around the calls that enqueue, with no await or yield in it."
-        )
-
-
-def _check_call(call: object, lane_name: str) -> None:
-    if not callable(call):
-        raise OptionError(
-            f"lab.run_on calls a function, and {call!r:.80} is none. Use: lab.run_on({lane_name!r}, function, *arguments)."
-        )
-    if works_later(call):
-        raise OptionError(f"{_made_later(call, lane_name)} It was not called.")
-
-
-def _check_result(call: object, result: object, lane_name: str) -> None:
-    """Refuse what a call has made instead of working; warn of what will work later, without the lane."""
-    if close_later_work(result):
-        raise OptionError(f"{_made_later(call, lane_name)} What it made is closed.")
-    if hasattr(type(result), "__await__"):
-        warnings.warn(
-            f"{_name_of(call)} in lab.run_on({lane_name!r}, ...) gave a {type(result).__name__}: what is awaited there runs "
-            f"later, without the lane. Decorate the coroutine that enqueues: @lab.on({lane_name!r}).",
-            SelectionWarning,
-            stacklevel=4,
-        )
-
-
-def _made_later(call: object, lane_name: str) -> str:
-    return (
-        f"lab.run_on({lane_name!r}, {_name_of(call)}) makes a coroutine or generator, whose body would run later, with nothing "
-        f"selected. Decorate the function, and call it yourself: @lab.on({lane_name!r}) selects the lane in each of its steps."
-    )
-
-
-def _name_of(call: object) -> str:
-    return getattr(call, "__qualname__", None) or repr(call)[:80]
-
-
 def _check_recorded(after: Any, lane_name: str) -> Any:
     # An Event of `gpustreamlab.streams`, which is above this module.
     if getattr(after, "_stream", after) is None and not after.is_closed:
@@ -723,19 +319,6 @@ def _check_recorded(after: Any, lane_name: str) -> Any:
             "the array: event.record(lab.stream(name)), or after=lab.stream(name).record()."
         )
     return after
-
-
-def _hold_after_error(keeper: Keeper, lane: KeptStream, held: list[object], error: BaseException) -> None:
-    """Keep the arguments of a call that has failed: it may have enqueued work before."""
-    try:
-        if not lane.is_closed:
-            keeper.hold(lane, _worth_keeping(held))
-    except GPUStreamLabError as failure:
-        error.add_note(f"What the call was given is not held until its work is done: {failure}")
-
-
-def _worth_keeping(objects: Iterable[object]) -> tuple[object, ...]:
-    return tuple(one for one in objects if not isinstance(one, _PLAIN))
 
 
 def _untracked(array: object) -> None:

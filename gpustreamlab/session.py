@@ -33,7 +33,9 @@ from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.capture import Capture, CaptureControl
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionClosedError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
-from gpustreamlab.lifetimes import Guard, Keeper, call_on, check_guard_name
+from gpustreamlab.guards import Guard, check_guard_name
+from gpustreamlab.lane_calls import call_on
+from gpustreamlab.lifetimes import Keeper
 from gpustreamlab.live import DEFAULT_CAPACITY, DEFAULT_REFRESH_HZ
 from gpustreamlab.locks import SessionLocks
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions

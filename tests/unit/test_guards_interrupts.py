@@ -1,0 +1,211 @@
+"""Guards and held memory under Ctrl-C, forks, captures and failures: nobody is locked out, and nothing is kept for good."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session, guards
+from gpustreamlab.analysis._happens_before import LaneClocks
+from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.errors import DeviceError, GuardClosedError, StreamClosedError, StreamNotFoundError
+from gpustreamlab.workloads import spin
+from tests.helpers.instant_backend import InstantBackend
+
+FILE = str(Path(guards.__file__))
+UNREACHABLE = guards.GuardedUse.__exit__.__code__
+"""Before its first statement that can catch an interrupt, one is beyond Python, as in `Selection`."""
+
+
+class Signals:
+    """Sends a real SIGINT before one line of the guards' file, counted from the start of the block."""
+
+    def __init__(self, at):
+        self.left, self.place = at, None
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace_call)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+
+    def trace_call(self, frame, event, argument):
+        return self.trace_line if frame.f_code.co_filename == FILE else None
+
+    def trace_line(self, frame, event, argument):
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                self.place = frame.f_code, frame.f_lineno - frame.f_code.co_firstlineno
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self.trace_line
+
+
+def program(guard):
+    with guard.on("a", "outer"), guard.on("b", "inner"):
+        pass
+    with guard.on("b", "after"):
+        pass
+
+
+def enters(guard):
+    """Tell whether another thread is let in."""
+    entered = threading.Event()
+
+    def enter():
+        with guard.on("a"):
+            entered.set()
+
+    thread = threading.Thread(target=enter, daemon=True)
+    thread.start()
+    return entered.wait(5)
+
+
+def interrupted(at):
+    lab = Session(SimBackend())
+    lab.stream("a"), lab.stream("b")
+    guard = lab.guard(object(), "workspace")
+    signals = Signals(at)
+    try:
+        with signals:
+            program(guard)
+    except KeyboardInterrupt:
+        pass
+    return lab, guard, signals
+
+
+@pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
+def test_an_interrupt_before_any_line_locks_nobody_out():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        at, tried = 0, 0
+        while True:
+            at += 1
+            lab, guard, signals = interrupted(at)
+            with lab:
+                if signals.place is None:
+                    break
+                code, line = signals.place
+                if code is UNREACHABLE and line <= 1:
+                    continue
+                tried += 1
+                assert enters(guard), signals.place
+                guard.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert tried > 60
+
+
+def test_memory_that_two_sessions_use_is_let_go():
+    with Session(InstantBackend()) as first, Session(InstantBackend()) as second:
+        array = np.zeros(8)
+        alive = weakref.ref(array)
+        for lab in (first, second):
+            lane = lab.stream("a")
+            lane.use(array, after=lane.record())
+        del array
+        for lab in (first, second, first):
+            lab.synchronize()
+        assert alive() is None
+        assert (first.held_count, second.held_count) == (0, 0)
+
+
+class CapturingStream:
+    """Lets one stream of the simulated device look as if a graph were captured on it."""
+
+    def __init__(self, monkeypatch, stream):
+        self.recorded = []
+        record = type(stream).record
+        monkeypatch.setattr(type(stream), "is_capturing", property(lambda other: other is stream))
+        monkeypatch.setattr(type(stream), "record", lambda other, event: self.recorded.append(other) or record(other, event))
+
+
+def test_nothing_is_recorded_into_a_graph_that_somebody_captures(monkeypatch):
+    with Session("sim") as lab:
+        a, b = lab.stream("a"), lab.stream("b")
+        with lab.on(b, "write"):
+            x = lab.xp.ones(8)
+        a.use(x)
+        capturing = CapturingStream(monkeypatch, a.backend_stream)
+        del x
+        b.hold(object())
+        lab._keeper.sweep()
+        assert a.backend_stream not in capturing.recorded
+        with pytest.raises(DeviceError, match="'a' is being captured into a CUDA graph"):
+            a.hold(object())
+        monkeypatch.undo()
+        lab.synchronize()
+        assert lab.held_count == 0
+
+
+def test_a_use_is_noted_even_where_nothing_can_be_held(monkeypatch):
+    with Session("sim") as lab:
+        lab.stream("a"), lab.stream("b")
+        guard = lab.guard(object(), "workspace")
+        with monkeypatch.context() as patch:
+            patch.setattr(lab._keeper, "hold", lambda *_: (_ for _ in ()).throw(DeviceError("no event")))
+            with pytest.raises(DeviceError, match="no event"), guard.on("a"):
+                spin(lab, 1_000_000)
+        assert not guard.query()
+        with guard.on("b"):
+            pass
+        lab.stream("b").synchronize()
+        assert lab.stream("a").query()  # so b has waited
+
+
+def test_in_a_forked_child_a_guard_is_closed_without_the_device():
+    backend = InstantBackend()
+    with Session(backend) as lab:
+        lab.stream("a")
+        guard = lab.guard(object(), "workspace")
+        use = guard.on("a")
+        use.__enter__()
+        calls = len(backend.calls)
+        guard.leave_to_parent()  # what the fork handler does
+        guard.close()
+        assert len(backend.calls) == calls
+        with pytest.raises(GuardClosedError):
+            guard.on("a")
+        use.__exit__(None, None, None)
+
+
+def test_work_behind_the_last_event_keeps_a_lane_from_being_forgotten():
+    clocks = LaneClocks()
+    lane = clocks.lane(1)
+    lane.used_tick = lane.tick
+    clocks.host_wait(clocks.record(lane))
+    lane.used_tick = lane.tick  # the host has not waited for this
+    clocks.forget(1)
+    assert not lane.is_gone
+    clocks.host_wait_all()
+    clocks.forget(1)
+    assert lane.is_gone
+
+
+def test_a_closed_lane_has_no_handle():
+    with Session("sim") as lab:
+        lane = lab.stream("a")
+        assert lane.handle == lane.lane.stream
+        lane.close()
+        with pytest.raises(StreamClosedError, match="'a' is closed"):
+            lane.handle  # noqa: B018
+        assert "handle" in repr(lane)
+
+
+def test_an_engine_makes_no_lane_of_a_misspelt_name():
+    from gpustreamlab.engines import OnnxEngine
+
+    with Session(SimBackend()) as lab:
+        lab.stream("decode")
+        with pytest.raises(StreamNotFoundError, match="'decode'"):
+            OnnxEngine(lab, object(), "decdoe")
+        assert list(lab.streams) == ["decode"]
