@@ -4,6 +4,9 @@
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
+# Another environment that is active would make IPython warn, in tests and notebooks.
+unexport VIRTUAL_ENV
+
 .DEFAULT_GOAL := help
 .PHONY: help demo lab test lint types layers unit browser notebooks gpu bench clean
 
