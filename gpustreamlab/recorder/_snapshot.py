@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from gpustreamlab.model import Edges, Lane, LayoutChange, Marker, Partition, Tra
 from gpustreamlab.recorder._ancestry import RANGE_CODE, NumberPlaces, adopt_by_annotations
 from gpustreamlab.recorder._graphs import add_graph_launches
 from gpustreamlab.recorder._trace_work import NO_WORK, WAIT_CODE, WorkTables, extra_columns, work_edges
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int32Array, Int64Array
 
 
 def build_trace(
@@ -53,18 +54,19 @@ def build_trace(
     rows["queued_ns"] = np.minimum(rows["queued_ns"], rows["start_ns"])
     if work.were_captured:
         parent = adopt_by_annotations(rows, parent)
+    kept, code = _worth_lanes(lanes, rows["lane"], work.counters.lane)
     return Trace(
         start_ns=rows["start_ns"],
         end_ns=rows["end_ns"],
         queued_ns=rows["queued_ns"],
-        lane=rows["lane"].astype(np.int32),
+        lane=code[rows["lane"]],
         name=rows["name"].astype(np.int32),
         kind=rows["kind"].astype(np.int8),
         parent=parent,
         thread=rows["thread"].astype(np.int32),
         partition=rows["partition"].astype(np.int32),
         names=tuple(names),
-        lanes=tuple(lanes),
+        lanes=kept,
         threads=tuple(threads),
         partitions=tuple(partitions),
         layout=layouts[-1].layout if layouts else None,
@@ -74,8 +76,25 @@ def build_trace(
         metadata=metadata,
         extra=extra_columns(rows, parent, work.details) if work.were_captured else {},
         details=work.details,
-        counters=work.counters,
+        counters=replace(work.counters, lane=code[work.counters.lane]),
     )
+
+
+def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple[tuple[Lane, ...], Int32Array]:
+    """Leave out streams of others of which nothing is told but that somebody waited for them.
+
+    Returns
+    -------
+    tuple of Lane
+        Those that stay.
+    ndarray of int32, shape (n_lanes,)
+        The new code of each lane; -1 for one that goes.
+    """
+    is_worth = np.array([not lane.outside for lane in lanes], bool)
+    for codes in used:
+        is_worth[codes] = True
+    code = np.where(is_worth, np.cumsum(is_worth) - 1, -1).astype(np.int32)
+    return tuple(lane for lane, stays in zip(lanes, is_worth.tolist(), strict=True) if stays), code
 
 
 def _edges(rows: Mapping[str, Int64Array], place: NumberPlaces, edges: Sequence[tuple[int, int]], work: WorkTables) -> Edges:
