@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from gpustreamlab.adapters._registry import Registry
 from gpustreamlab.errors import SelectionError, SessionClosedError, StreamClosedError, StreamNotFoundError
 from gpustreamlab.recorder import _ranges
 from tests.helpers.lending_backend import LendingBackend, make_torch
+from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.threads import run_in_thread
 
 
@@ -127,33 +127,7 @@ def test_what_cannot_be_selected_is_told(lab):
 
 # Interrupts while a library follows
 
-FILES = {str(Path(module.__file__)) for module in (selections, _followers, _torch, _ranges)}
-
-
-class Interrupter:
-    """Raises KeyboardInterrupt before one line of the watched files, counted from the start of the block."""
-
-    def __init__(self, at):
-        self.left, self.place = at, None
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        sys.settrace(self.trace_call)
-
-    def __exit__(self, *error):
-        sys.settrace(self.before)
-
-    def trace_call(self, frame, event, argument):
-        return self.trace_line if frame.f_code.co_filename in FILES else None
-
-    def trace_line(self, frame, event, argument):
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                self.place = frame.f_code, frame.f_lineno - frame.f_code.co_firstlineno
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self.trace_line
+WATCHED = selections, _followers, _torch, _ranges
 
 
 def program(lab):
@@ -169,7 +143,7 @@ def run_interrupted(monkeypatch, at):
     torch, state = make_torch()
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(_registry, "registry", Registry())
-    interrupter = Interrupter(at)
+    interrupter = LineInterrupts(WATCHED, at)
     with Session(LendingBackend()) as lab:
         lab.stream("a")
         lab.stream("b")

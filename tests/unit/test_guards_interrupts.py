@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,37 +15,10 @@ from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import DeviceError, GuardClosedError, StreamClosedError, StreamNotFoundError
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 
-FILE = str(Path(guards.__file__))
 UNREACHABLE = guards.GuardedUse.__exit__.__code__
 """Before its first statement that can catch an interrupt, one is beyond Python, as in `Selection`."""
-
-
-class Signals:
-    """Sends a real SIGINT before one line of the guards' file, counted from the start of the block."""
-
-    def __init__(self, at):
-        self.left, self.place = at, None
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        sys.settrace(self.trace_call)
-        return self
-
-    def __exit__(self, *error):
-        sys.settrace(self.before)
-
-    def trace_call(self, frame, event, argument):
-        return self.trace_line if frame.f_code.co_filename == FILE else None
-
-    def trace_line(self, frame, event, argument):
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                self.place = frame.f_code, frame.f_lineno - frame.f_code.co_firstlineno
-                sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
-        return self.trace_line
 
 
 def program(guard):
@@ -74,7 +45,7 @@ def interrupted(at):
     lab = Session(SimBackend())
     lab.stream("a"), lab.stream("b")
     guard = lab.guard(object(), "workspace")
-    signals = Signals(at)
+    signals = LineInterrupts([guards], at, send_interrupt)
     try:
         with signals:
             program(guard)

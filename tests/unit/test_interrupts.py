@@ -17,35 +17,9 @@ from gpustreamlab.errors import SelectionError
 from gpustreamlab.recorder import _ranges
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.interrupt_storm import UNREACHABLE, program
+from tests.helpers.line_interrupts import LineInterrupts
 
-FILES = {str(Path(module.__file__)) for module in (selections, _ranges)}
-
-
-class Interrupter:
-    """Raises KeyboardInterrupt before one line of the watched files, counted from the start of the block."""
-
-    def __init__(self, at):
-        self.left, self.place = at, None
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        sys.settrace(self.trace_call)
-        return self
-
-    def __exit__(self, *error):
-        sys.settrace(self.before)
-
-    def trace_call(self, frame, event, argument):
-        return self.trace_line if frame.f_code.co_filename in FILES else None
-
-    def trace_line(self, frame, event, argument):
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                self.place = frame.f_code, frame.f_lineno - frame.f_code.co_firstlineno
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self.trace_line
+WATCHED = selections, _ranges
 
 
 WHOLE = {"outer": None, "first": "outer", "inner": "first", "second": "inner", "third": "outer"}
@@ -79,7 +53,7 @@ def nesting(lab):
 
 
 def count_lines(work):
-    counter = Interrupter(10**9)
+    counter = LineInterrupts(WATCHED, 10**9)
     with Session(InstantBackend()) as lab, counter:
         lab.stream("a")
         lab.stream("b")
@@ -93,7 +67,7 @@ def interrupted(work, at):
     lab.stream("a")
     lab.stream("b")
     try:
-        with Interrupter(at) as interrupter:
+        with LineInterrupts(WATCHED, at) as interrupter:
             work(lab)
     except KeyboardInterrupt:
         pass
