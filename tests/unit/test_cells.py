@@ -6,21 +6,17 @@ import asyncio
 import contextlib
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 from gpustreamlab.cells import awaits_at_top_level, compile_cell, magic_transformer
+from tests.helpers.shells import one_shell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
 
 
 @pytest.fixture
 def shell():
-    config = Config()
-    config.HistoryManager.enabled = False
-    InteractiveShell.clear_instance()
-    yield InteractiveShell.instance(config=config)
-    InteractiveShell.clear_instance()
+    with one_shell() as made:
+        yield made
 
 
 class Around:

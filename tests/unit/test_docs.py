@@ -18,7 +18,6 @@ from urllib.parse import unquote
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from traitlets.config import Config
 
 import gpustreamlab
 from gpustreamlab import Session, magics
@@ -27,6 +26,7 @@ from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
 from gpustreamlab.spool import Spool
 from gpustreamlab.typing import Unavailable
 from scripts import bench_table, docs_pictures
+from tests.helpers.shells import one_shell
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").glob("*.md")])
@@ -83,16 +83,12 @@ def shell(monkeypatch, tmp_path) -> Iterator[InteractiveShell]:
     problem = (Unavailable.NO_DRIVER, "No NVIDIA driver was found.")
     monkeypatch.setattr("gpustreamlab.backends.cuda._probe.why_unavailable", lambda: problem)
     monkeypatch.chdir(tmp_path)
-    config = Config()
-    config.HistoryManager.enabled = False
-    InteractiveShell.clear_instance()
-    made = InteractiveShell.instance(config=config)
-    yield made
-    for value in list(made.user_ns.values()):
-        if isinstance(value, Session):
-            value.close()
-    magics.unload_ipython_extension(made)
-    InteractiveShell.clear_instance()
+    with one_shell() as made:
+        yield made
+        for value in list(made.user_ns.values()):
+            if isinstance(value, Session):
+                value.close()
+        magics.unload_ipython_extension(made)
 
 
 def run_cell(shell: InteractiveShell, block: Block) -> str:

@@ -6,30 +6,25 @@ import signal
 import numpy as np
 import pytest
 from IPython.core.completer import provisionalcompleter
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from traitlets.config import Config
 
 import gpustreamlab
 from gpustreamlab import Session
 from gpustreamlab.errors import CaptureUnavailableError
+from tests.helpers.shells import one_shell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
 
 
 @pytest.fixture
 def shell():
-    config = Config()
-    config.HistoryManager.enabled = False
-    InteractiveShell.clear_instance()
-    made = InteractiveShell.instance(config=config)
-    made.run_cell("%load_ext gpustreamlab")
-    yield made
-    for value in list(made.user_ns.values()):
-        if isinstance(value, Session):
-            value.close()
-    made.run_line_magic("unload_ext", "gpustreamlab")
-    InteractiveShell.clear_instance()
+    with one_shell() as made:
+        made.run_cell("%load_ext gpustreamlab")
+        yield made
+        for value in list(made.user_ns.values()):
+            if isinstance(value, Session):
+                value.close()
+        made.run_line_magic("unload_ext", "gpustreamlab")
 
 
 @pytest.fixture
