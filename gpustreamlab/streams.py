@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab.analysis import ScratchStatistics
@@ -180,8 +180,8 @@ class Stream:
         event.record(self)
         return event
 
-    def wait(self, other: Event | Stream) -> None:
-        """Make work enqueued from now on wait for an event, or for all that another stream holds now.
+    def wait(self, other: Event | Stream | str) -> None:
+        """Make work enqueued from now on wait for an event, or for all that another stream, or the one of a name, holds now.
 
         Waiting for an event that was never recorded is nothing to wait for, as in CUDA.
 
@@ -191,18 +191,22 @@ class Stream:
             If either stream is closed.
         EventClosedError
             If the event is closed.
+        StreamNotFoundError
+            If no stream has the name.
         OptionError
-            If `other` is neither, or is of another simulated device.
+            If `other` is none of these, or is of another simulated device.
         """
         self.require_open()
+        if isinstance(other, str):
+            other = cast(Stream, self._keeper.find(other))
         if isinstance(other, Stream):
             with other.record() as event:
                 self.wait(event)
             return
         if not isinstance(other, Event):
             raise OptionError(
-                f"Stream {self.name!r} cannot wait for a {type(other).__name__}. Pass an event of lab.stream(name).record(), "
-                "or a stream of the session."
+                f"Stream {self.name!r} cannot wait for {other!r:.40}. Pass an event of lab.stream(name).record(), a stream "
+                "of the session, or its name."
             )
         other.make_wait(self)
 

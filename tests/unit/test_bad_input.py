@@ -231,10 +231,10 @@ EVENTS = {
     "time to something else": Bad(
         lambda lab, _: lab.stream("copy").record().elapsed_ns(5), OptionError, ("int", "lab.stream(name).record()")
     ),
-    "wait for a name": Bad(
-        lambda lab, _: lab.stream("copy").wait("compute"),
+    "wait for a number": Bad(
+        lambda lab, _: lab.stream("copy").wait(7),
         OptionError,
-        ("'copy'", "wait for a str", "lab.stream(name).record()"),
+        ("'copy'", "wait for 7", "lab.stream(name).record()"),
     ),
     "record something else": Bad(lambda lab, _: lab.stream("copy").record("x"), OptionError, ("'copy'", "str", "lab.event()")),
     "event recorded on a name": Bad(

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from gpustreamlab import Event, Session
-from gpustreamlab.errors import EventClosedError
+from gpustreamlab.errors import EventClosedError, StreamNotFoundError
 from gpustreamlab.workloads import spin
 
 PLAIN = """
@@ -80,3 +80,15 @@ def test_an_event_outlives_the_stream_it_was_recorded_on():
         second.wait(end)
         assert end.query()
         assert start.elapsed_ns(end) >= 100_000
+
+
+def test_a_stream_waits_for_another_by_its_name():
+    with Session("sim") as lab:
+        copy, compute = lab.stream("copy"), lab.stream("compute")
+        with lab.on(copy):
+            spin(lab, 1_000_000)
+        compute.wait("copy")
+        compute.synchronize()
+        assert copy.query()
+        with pytest.raises(StreamNotFoundError, match="'copy'"):
+            compute.wait("cpoy")
