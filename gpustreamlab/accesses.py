@@ -23,7 +23,7 @@ from gpustreamlab.analysis import (
     Side,
     Touch,
 )
-from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays
+from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_behind
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.lifetimes import Keeper
@@ -268,10 +268,7 @@ class AccessWatch:
         if behind is None or ahead is None:  # a stream that the session does not know, or not any more
             self._backend.synchronize()
             return
-        event = self._backend.acquire_event()
-        ahead.record(event)
-        behind.wait(event)
-        self._backend.release_events((event,))
+        order_behind(self._backend, behind, ahead)
 
     def _lane(self, handle: int) -> LaneClock:
         """Return the clock of the lane that has a handle now. Handles come again, numbers of lanes do not."""

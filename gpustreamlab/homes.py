@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpustreamlab.backends import Backend, BackendStream, ContextSpec
+from gpustreamlab.backends import Backend, BackendStream, ContextSpec, order_behind
 from gpustreamlab.green import ContextCache
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Lane, Partition
@@ -59,10 +59,7 @@ class HomeMaker:
         """Keep new work of streams that moved behind what another thread may have enqueued since they were found idle."""
         for old, new in zip(before, after, strict=True):
             if old.backend_stream is not new.backend_stream and not old.backend_stream.query():
-                event = self._backend.acquire_event()
-                old.backend_stream.record(event)
-                new.backend_stream.wait(event)
-                self._backend.release_events((event,))
+                order_behind(self._backend, new.backend_stream, old.backend_stream)
 
     def _register(
         self, name: str, made: BackendStream, spec: ContextSpec | None, part: Partition | None, *, is_lent: bool = False

@@ -12,6 +12,7 @@ from gpustreamlab.backends._activity import (
     StreamFacts,
     WorkBatch,
 )
+from gpustreamlab.backends._events import order_behind
 from gpustreamlab.backends._features import green_capabilities
 from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import (
@@ -50,4 +51,5 @@ __all__ = [
     "choose_backend",
     "green_capabilities",
     "lent_handle",
+    "order_behind",
 ]

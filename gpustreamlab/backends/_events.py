@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends._protocol import Backend, BackendStream
 
 E = TypeVar("E")
 
@@ -45,3 +48,13 @@ class EventPool(Generic[E]):
         """Empty the pool and return what was in it, for closing."""
         idle, self._idle = self._idle, []
         return idle
+
+
+def order_behind(backend: Backend, stream: BackendStream, ahead: BackendStream) -> None:
+    """Let a stream's later work wait for all that another one holds now; the event goes back to its pool in any case."""
+    event = backend.acquire_event()
+    try:
+        ahead.record(event)
+        stream.wait(event)
+    finally:
+        backend.release_events((event,))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gpustreamlab.analysis import ScratchStatistics
-from gpustreamlab.backends import BackendStream
+from gpustreamlab.backends import BackendStream, order_behind
 from gpustreamlab.errors import DeviceError, DeviceMemoryError
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.recorder import LaneSample
@@ -486,10 +486,7 @@ class ScratchArena:
     def _order_behind_left(self) -> None:
         for left in self._left:
             if not left.query():
-                event = self.backend.acquire_event()
-                left.record(event)
-                self._stream.wait(event)
-                self.backend.release_events((event,))
+                order_behind(self.backend, self._stream, left)
 
     def _forget_sizes(self) -> None:
         """Let no block be taken through what is known of sizes; those in use are given back to where they are from."""
