@@ -365,10 +365,14 @@ class Recorder:
             return self._buffer.read(first, last)
 
     def tables(self, *, title: str = "") -> Trace:
-        """Return the trace without its spans, their names and edges, and the count of pending ones: all that stays small."""
+        """Return the trace without its spans, their names and edges, and the count of pending ones: all that stays small.
+
+        It has every lane: the rows that `drain` gives name them by their place.
+        """
         self._kernels.take(is_complete=False)
         columns = {name: np.empty(0, np.int64) for name in SPAN_COLUMNS}
-        return self._build(columns, names=(), edges=(), metadata=self._metadata(title, pending_count=0), work=NO_WORK)
+        metadata = self._metadata(title, pending_count=0)
+        return self._build(columns, names=(), edges=(), metadata=metadata, work=NO_WORK, keeps_lanes=True)
 
     def names_from(self, code: int) -> tuple[str, ...]:
         """Return the names of ranges from this code on."""
@@ -561,6 +565,7 @@ class Recorder:
         edges: Sequence[tuple[int, int]],
         metadata: TraceMetadata,
         work: WorkTables,
+        keeps_lanes: bool = False,
     ) -> Trace:
         return build_trace(
             columns,
@@ -573,6 +578,7 @@ class Recorder:
             markers=self._markers.changes(self._backend.host_to_clock_ns),
             metadata=metadata,
             work=work,
+            keeps_lanes=keeps_lanes,
         )
 
     def _add_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:

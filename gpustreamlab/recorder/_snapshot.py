@@ -26,6 +26,7 @@ def build_trace(
     markers: Sequence[Marker] = (),
     metadata: TraceMetadata,
     work: WorkTables = NO_WORK,
+    keeps_lanes: bool = False,
 ) -> Trace:
     """Return rows as a trace in the order of their starts.
 
@@ -43,6 +44,8 @@ def build_trace(
         Moments that were marked, in order of time.
     work
         What is known of kernels, copies and calls beside their rows.
+    keeps_lanes
+        Whether streams of others stay of which nothing is told: rows that come later may be theirs.
     """
     if work.were_captured:
         columns, names = add_graph_launches(columns, names, work.details)
@@ -54,7 +57,8 @@ def build_trace(
     rows["queued_ns"] = np.minimum(rows["queued_ns"], rows["start_ns"])
     if work.were_captured:
         parent = adopt_by_annotations(rows, parent)
-    kept, code = _worth_lanes(lanes, rows["lane"], work.counters.lane)
+    used = np.arange(len(lanes)) if keeps_lanes else rows["lane"]
+    kept, code = _worth_lanes(lanes, used, work.counters.lane)
     return Trace(
         start_ns=rows["start_ns"],
         end_ns=rows["end_ns"],

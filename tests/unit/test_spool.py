@@ -27,6 +27,7 @@ from gpustreamlab.spool import _changes, _file, read_spool
 from gpustreamlab.spool._format import CHECKSUM_KEY, FACTS_KEY, VERSION_KEY
 from gpustreamlab.typing import EdgeKind, SpoolState
 from gpustreamlab.workloads import spin
+from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.unit.model.equality import assert_same_trace
 
 
@@ -104,6 +105,23 @@ def test_kernels_calls_waits_and_memory_are_read_back_exactly(path):
     assert loaded.details == lab.trace.details != ()
     assert len(loaded.counters)
     assert {EDGE_KINDS[code] for code in loaded.edges.kind} == {EdgeKind.WAIT, EdgeKind.LAUNCH}
+
+
+def test_streams_of_others_are_read_back_exactly(path):
+    source = FakeActivitySource()
+    with gsl.Session(FakeSourceBackend(source), spool=path) as lab:
+        lab.stream("own")
+        with lab.capture("kernels"):
+            source.push_dependency(source=(5, 13), record=1, target=(5, 14), wait=2)  # two streams that did no work
+            lab.spool.refresh()
+            source.push_work(10, 20, stream=15, context=5, name="theirs")
+            source.push_memory(15, 64, stream=16, context=5)
+            lab.spool.refresh()
+    loaded = gsl.load_trace(path)
+
+    assert_same_trace(loaded, lab.trace)
+    assert [lane.name for lane in loaded.lanes if lane.outside] == ["stream 15", "stream 16"]
+    assert loaded.lanes[int(loaded.lane[loaded.names.index("theirs")])].name == "stream 15"
 
 
 def test_a_session_that_runs_is_read_up_to_the_last_refresh(path):
