@@ -16,13 +16,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gpustreamlab.adapters._numba_host_arrays import HostArrays
 from gpustreamlab.errors import AdapterError
 
 _NEEDED = (
     "dispatcher._Kernel",
     "cudadrv.driver.Context.create_external_stream",
     "cudadrv.devices.get_context",
+    "to_device",
 )
+_LAUNCH_ARGS = 1
+"""The place of a kernel's own arguments among those of ``_Kernel.launch``, behind the kernel."""
 
 
 class NumbaLane:
@@ -95,6 +99,7 @@ class NumbaHooks:
         self.to_launch_stream: Callable[[Any], Any] | None = getattr(driver, "_to_core_stream", None)
         self._key = id(driver)
         self._user_count = 0
+        self._cuda = cuda
         self._hooks = self._plan(cuda)
 
     @classmethod
@@ -160,10 +165,14 @@ class NumbaHooks:
             lane = self._lane_for(_given(args, kwargs, place))
             if lane is None:
                 return original(*args, **kwargs)
-            args, kwargs = _with_stream(args, kwargs, place, lane.launch_stream)
+            args, kwargs = _with(args, kwargs, "stream", place, lane.launch_stream)
+            values = kwargs["args"] if "args" in kwargs else args[_LAUNCH_ARGS]
+            if not _any_on_host(values):
+                return original(*args, **kwargs)
+            on_host = HostArrays(self._cuda, lane.stream)
+            args, kwargs = _with(args, kwargs, "args", _LAUNCH_ARGS, on_host.to_device(values))
             result = original(*args, **kwargs)
-            if _any_on_host(kwargs["args"] if "args" in kwargs else args[1]):
-                lane.synchronize()  # such arguments are copied back, and the host finds them there when a launch returns
+            on_host.copy_back()  # the host finds them there when a launch returns
             return result
 
         return launch
@@ -174,7 +183,7 @@ class NumbaHooks:
             lane = self._lane_for(given)
             if lane is None:
                 return original(*args, **kwargs)
-            args, kwargs = _with_stream(args, kwargs, place, lane.stream)
+            args, kwargs = _with(args, kwargs, "stream", place, lane.stream)
             result = original(*args, **kwargs)
             if not given:
                 lane.synchronize()  # with no stream given the call waits for its end; the default stream's object does not
@@ -186,7 +195,7 @@ class NumbaHooks:
         def event_call(*args: Any, **kwargs: Any) -> Any:
             lane = self._lane_for(_given(args, kwargs, place))
             if lane is not None:
-                args, kwargs = _with_stream(args, kwargs, place, lane.stream)
+                args, kwargs = _with(args, kwargs, "stream", place, lane.stream)
             return original(*args, **kwargs)
 
         return event_call
@@ -223,12 +232,13 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], place: int) -> Any:
     return args[place] if len(args) > place else 0
 
 
-def _with_stream(
-    args: tuple[Any, ...], kwargs: dict[str, Any], place: int, stream: Any
+def _with(
+    args: tuple[Any, ...], kwargs: dict[str, Any], name: str, place: int, value: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if len(args) > place:
-        return (*args[:place], stream, *args[place + 1 :]), kwargs
-    return args, {**kwargs, "stream": stream}
+    """Return arguments with another value for one of them."""
+    if name not in kwargs and len(args) > place:
+        return (*args[:place], value, *args[place + 1 :]), kwargs
+    return args, {**kwargs, name: value}
 
 
 def _is_default(stream: Any) -> bool:

@@ -64,8 +64,35 @@ def make_numba(*, has_core=True, device=0):  # noqa: C901 - one stand-in of many
     class Kernel:
         def launch(self, args, griddim, blockdim, stream=0, sharedmem=0):
             assert isinstance(stream, CoreStream if has_core else Stream | int)
+            assert not _number(stream) or not any(isinstance(value, np.ndarray) for value in args)  # as numba-cuda 0.30.4 does
             calls.append(("launch", _number(stream), griddim, sharedmem))
+            for value in args:
+                if isinstance(value, DeviceArray):
+                    value.data += 1
             return "launched"
+
+    class DeviceArray(OnDevice):
+        def __init__(self, data):
+            assert data.flags.forc
+            self.data = data
+
+        def copy_to_host(self, ary, stream):
+            calls.append(("copy back", _number(stream)))
+            ary[...] = self.data
+
+    def to_device(obj, stream=0, copy=True):
+        calls.append(("copy in" if copy else "allocate", _number(stream)))
+        return DeviceArray(obj.copy() if copy else np.zeros_like(obj))
+
+    class Hint:
+        def __init__(self, value):
+            self.value = value
+
+    class In(Hint): ...
+
+    class Out(Hint): ...
+
+    class InOut(Out): ...
 
     def _number(stream):
         return int(getattr(stream, "handle", stream))
@@ -87,6 +114,10 @@ def make_numba(*, has_core=True, device=0):  # noqa: C901 - one stand-in of many
         __version__="0.30.4",
         dispatcher=types.SimpleNamespace(_Kernel=Kernel),
         cudadrv=types.SimpleNamespace(driver=driver, devices=types.SimpleNamespace(get_context=Context)),
+        to_device=to_device,
+        In=In,
+        Out=Out,
+        InOut=InOut,
     )
     return types.SimpleNamespace(
         cuda=cuda, driver=driver, kernel=Kernel(), stream=Stream, core=CoreStream, event=Event(), calls=calls
@@ -136,19 +167,49 @@ def test_a_stream_that_the_user_names_stays(numba, lab, handle):
     assert [call[1] for call in numba.calls] == [handle] * 5
 
 
-HOST_ARGUMENTS = {
-    "array": np.zeros(3),
-    "record": np.zeros(1, "i4,f4")[0],
-    "tuple": (1, np.zeros(3)),
-    "hint": types.SimpleNamespace(value=np.zeros(3)),
+HOST_ARRAYS = {
+    "C order": (lambda: np.zeros((2, 3)), ["copy in", "copy back"]),
+    "Fortran order": (lambda: np.zeros((2, 3), order="F"), ["copy in", "copy back"]),
+    "every second column": (lambda: np.zeros((2, 6))[:, ::2], ["copy in", "copy back"]),
+    "of no dimension": (lambda: np.zeros(()), ["copy in", "copy back"]),
+    "read only": (lambda: np.broadcast_to(0.0, (2, 3)), ["copy in"]),
+}
+HINTS = {
+    "none": (lambda cuda, array: array, ["copy in", "copy back"]),
+    "In": (lambda cuda, array: cuda.In(array), ["copy in"]),
+    "Out": (lambda cuda, array: cuda.Out(array), ["allocate", "copy back"]),
+    "InOut": (lambda cuda, array: cuda.InOut(array), ["copy in", "copy back"]),
 }
 
 
-@pytest.mark.parametrize("argument", HOST_ARGUMENTS.values(), ids=HOST_ARGUMENTS)
-def test_a_launch_with_an_array_of_the_host_returns_when_it_is_copied_back(numba, lab, argument):
+def check_host_launch(numba, lab, argument, array, copies):
+    a, before = lab.stream("a").handle, array.copy()
+    is_copied_back = "copy back" in copies
+    with lab.on("a"):
+        numba.kernel.launch((OnDevice(), argument, 2), (1,), (1,), numba.core(0))
+    enqueued = [(copy, a) for copy in copies]
+    enqueued.insert(1, ("launch", a, (1,), 0))
+    assert numba.calls == [*enqueued, ("synchronize", a)]
+    np.testing.assert_array_equal(array, before + is_copied_back)
+
+
+@pytest.mark.parametrize(("make", "copies"), HOST_ARRAYS.values(), ids=HOST_ARRAYS)
+def test_a_launch_takes_an_array_of_the_host_to_the_lane_and_back(numba, lab, make, copies):
+    array = make()
+    check_host_launch(numba, lab, array, array, copies)
+
+
+@pytest.mark.parametrize(("hint", "copies"), HINTS.values(), ids=HINTS)
+def test_a_launch_copies_what_the_hint_says(numba, lab, hint, copies):
+    array = np.zeros((2, 3))
+    check_host_launch(numba, lab, hint(numba.cuda, array), array, copies)
+
+
+@pytest.mark.parametrize("argument", [np.zeros(1, "i4,f4")[0], (1, np.zeros(3))], ids=["record", "tuple"])
+def test_what_else_lies_on_the_host_is_left_to_numba_and_waited_for(numba, lab, argument):
     a = lab.stream("a").handle
     with lab.on("a"):
-        numba.kernel.launch((OnDevice(), argument), (1,), (1,), numba.core(0))
+        numba.kernel.launch(args=(OnDevice(), argument), griddim=(1,), blockdim=(1,), stream=numba.core(0))
     assert numba.calls == [("launch", a, (1,), 0), ("synchronize", a)]
 
 
