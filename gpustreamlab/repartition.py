@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keyword
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec
@@ -265,9 +265,10 @@ class Partitions:
                 moving = planned.moving
             for rounds_left in reversed(range(DRAIN_ROUNDS)):
                 self._drain(moving)
-                with self._locks.state:
+                with self._locks.state, ExitStack() as announced:
                     plan()
                     moving = planned.moving
+                    announced.enter_context(_announced(moving))
                     self._require_idle_hosts(moving)
                     if rounds_left and not all(stream.backend_stream.query() for stream in moving):
                         continue
@@ -360,6 +361,19 @@ class Partitions:
             self.probe.forget(spec)
 
         self.cache.trim({spec for spec in in_use if spec is not None}, leave)
+
+
+@contextmanager
+def _announced(streams: Iterable[Stream]) -> Iterator[None]:
+    """Let threads that select one of the streams meanwhile wait for the end of the block. Under the lock of the state."""
+    leaving = tuple(streams)
+    try:
+        for stream in leaving:
+            stream.is_leaving = True
+        yield
+    finally:
+        for stream in leaving:
+            stream.is_leaving = stream.is_closed
 
 
 def _wanted(stream: Stream, renamed: Mapping[str, str]) -> str | None:

@@ -228,21 +228,16 @@ class Selection:
         self._round_count: int  # of the loop
 
     def __enter__(self) -> Stream:
-        if self._state is not None:
-            raise SelectionError(
-                f"The selection of stream {self.stream.name!r} is entered already. "
-                f"Make another with lab.on({self.stream.name!r})."
-            )
         stream = self.stream
-        if stream.is_closed:
-            stream.require_open()
+        if self._state is not None or stream.is_closed:
+            self._refuse_to_enter()
         selections = self._selections
         recorder = selections.recorder
         try:
             state: ThreadState = selections.local.state
         except AttributeError:
             state = recorder.thread_state()
-        home = stream.home  # read once: another thread may move the stream
+        home = stream.home
         try:
             writer = state.writers[home.recorded]
         except KeyError:
@@ -260,6 +255,8 @@ class Selection:
         try:
             self._state = state
             state.selections.append(self)
+            if stream.is_leaving or stream.home is not home:  # asked only now that who moves or closes it sees this one
+                return self._enter_again(state)
             self._token = selections.select(home.backend_stream)
             state.writer = writer
             label = self._label
@@ -398,6 +395,21 @@ class Selection:
         for token in self._inherited:
             self._selections.restore(token)
         self._inherited = ()
+
+    def _refuse_to_enter(self) -> None:
+        if self._state is not None:
+            raise SelectionError(
+                f"The selection of stream {self.stream.name!r} is entered already. "
+                f"Make another with lab.on({self.stream.name!r})."
+            )
+        self.stream.require_open()
+
+    def _enter_again(self, state: ThreadState) -> Stream:
+        """Enter it when another thread has moved the stream; raise if that has closed it."""
+        del state.selections[-1]
+        self._state = None
+        self.stream.wait_for_move()
+        return self.__enter__()
 
     def _again(self) -> Selection:
         if self._selections.is_closed:

@@ -73,6 +73,8 @@ class Stream:
         """How the user calls it."""
         self.is_closed = False
         """True once `close` has begun."""
+        self.is_leaving = False
+        """True while it may go to other SMs, and once `close` has begun: who selects it now looks again afterwards."""
         self._backend = backend
         self._recorder = recorder
         self._locks = locks
@@ -323,7 +325,7 @@ class Stream:
         """
         failures: list[Exception] = []
         with self._locks.state:  # from here on it moves no more
-            self.is_closed = True
+            self.is_closed = self.is_leaving = True
         with self._life:
             if self.is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
@@ -355,6 +357,11 @@ class Stream:
         """Keep it from being destroyed in a ``with`` block; tells whether it is still there."""
         with self._life:
             yield not self.is_closed
+
+    def wait_for_move(self) -> None:
+        """Wait until no other thread is about to move it to other SMs, or to close it."""
+        with self._locks.state:
+            pass
 
     def disown(self) -> None:
         """Replace its lock: in a forked child, a thread that is not in this process may hold the other one."""
