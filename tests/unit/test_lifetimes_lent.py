@@ -113,6 +113,7 @@ class Status(enum.IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_HANDLE = 400
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
 
 
 @pytest.fixture
@@ -137,6 +138,12 @@ def test_a_stream_of_another_device_is_refused(driver):
 
     with pytest.raises(StreamRefusedError, match=r"0x1000 of a Lender is on CUDA device 1, .* device 0.*Session\(device=1\)"):
         check_lent_stream(Lender(None), 0x1000, 0)
+
+
+def test_a_stream_that_is_being_captured_passes(driver):
+    driver.cuStreamGetDevice = lambda stream: (Status.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, None)
+
+    check_lent_stream(object(), 0x1000, 1)
 
 
 @pytest.mark.parametrize("status", [Status.CUDA_ERROR_INVALID_HANDLE, Status.CUDA_ERROR_CONTEXT_IS_DESTROYED])

@@ -26,8 +26,9 @@ def check_lent_stream(lender: object, handle: int, ordinal: int) -> None:
     -----
     A handle is an address, and drivers need not check it: one that was destroyed, or is no stream at all, may pass unnoticed,
     be that of a new stream meanwhile, or end the process. A lender that is alive and owns its stream is the safe source; it
-    is kept alive. The driver is asked nothing that a capture of a CUDA graph forbids, so not ``cuStreamQuery``. Source: CUDA
-    driver API, ``cuStreamGetDevice`` (12.8 and later), ``cuStreamGetCtx``.
+    is kept alive. The driver is asked nothing that ends a capture of a CUDA graph, so not ``cuStreamQuery``. A stream that is
+    being captured it knows; of which device it is, it does not tell then. Source: CUDA driver API, ``cuStreamGetDevice`` (12.8
+    and later), ``cuStreamGetCtx``; seen with the driver for CUDA 13.0.
     """
     answer, device = _ask(handle)
     if answer:
@@ -50,11 +51,13 @@ def _ask(handle: int) -> tuple[str, int | None]:
     """Return the driver's complaint or an empty text, and the stream's device where this driver tells."""
     from cuda.bindings import driver
 
-    done = driver.CUresult.CUDA_SUCCESS
+    known = {driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED}
     stream = driver.CUstream(handle)
+    device = None
     try:
-        status, device = driver.cuStreamGetDevice(stream)
+        status, told = driver.cuStreamGetDevice(stream)
     except (AttributeError, RuntimeError):  # bindings, or a driver, before 12.8
         status, _ = driver.cuStreamGetCtx(stream)
-        return ("" if status == done else status.name), None
-    return ("", int(device)) if status == done else (status.name, None)
+    else:
+        device = int(told) if status == driver.CUresult.CUDA_SUCCESS else None
+    return ("" if status in known else status.name), device
