@@ -1,6 +1,11 @@
 """Everything here needs a CUDA device. A skipped GPU run counts as a failed one, so nothing here skips."""
 
+import os
+
 import pytest
+
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # torch.compile would leave worker processes, and their threads, behind
+os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small kernels are meant here
 
 
 def pytest_collection_modifyitems(items):

@@ -136,7 +136,9 @@ def test_a_library_that_leaves_the_selected_stream_is_named(lab):
             spin(lab, 5_000)
             with torch.cuda.stream(other):
                 ones * 2
-            ones + 1  # torch follows no selection of ours by itself
+            with cupy.cuda.Stream.null:
+                cupy.arange(1_000)
+            ones + 1  # torch follows the selection
         lab.synchronize()
     strays = lab.strays()
     assert len(strays) == 2

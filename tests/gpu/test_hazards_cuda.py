@@ -86,7 +86,7 @@ FUNCTIONS = {
     "scans": lambda xp, x: (xp.cumsum(x), xp.diff(x)),
     "astype": lambda xp, x: (x.astype("f4"), x.astype(x.dtype, copy=False), x.copy()),
     "numpy's functions": lambda xp, x: (np.exp(x), np.mean(x, axis=1), np.add(x, x, out=x)),
-    "host values": lambda xp, x: (float(x[0, 0]), x.tolist(), x.item(3), bool(x[1, 1] > 0), repr(x)),
+    "host values": lambda xp, x: (float(x[0, 0]), x.tolist(), x[0, 3].item(), bool(x[1, 1] > 0), repr(x)),
 }
 
 

@@ -39,6 +39,7 @@ def fill_and_sum(lab, lane, count, turns):
 
 
 def assert_sums(sums, count):
+    cupy.cuda.runtime.deviceSynchronize()
     np.testing.assert_allclose(cupy.asnumpy(sums), np.arange(len(sums)) * float(count))
 
 
@@ -175,6 +176,7 @@ def test_sixteen_threads_each_with_a_lane(lab):
             lane.synchronize()
             return cupy.asnumpy(sums)
 
+    fill_and_sum_in_thread(lab, lanes[0], 0)  # or each of the threads compiles CuPy's kernels for itself
     threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
     for thread in threads:
         thread.start()
