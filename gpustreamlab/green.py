@@ -159,7 +159,7 @@ class ContextCache:
 
     Creating a context costs about a millisecond and, on the drivers tried, some MiB of device memory that do not come back.
     So contexts are kept, and used again for the same set of SMs. Beyond the limit the one that was used least recently goes,
-    if nothing works in it.
+    if nothing works in it. What a session gives up, the next one of the process may use: the backend keeps it.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class ContextCache:
             )
         self.limit = limit
         self.created_count = 0
-        """Contexts made so far, those that were destroyed too."""
+        """Contexts that the backend was asked for so far, those that were given up too."""
         self._is_told = False  # that contexts had to go: once a session
         self._backend = backend
         self._contexts: OrderedDict[ContextSpec, BackendContext] = OrderedDict()

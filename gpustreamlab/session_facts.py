@@ -69,7 +69,7 @@ def facts_table(facts: Mapping[str, str], note: str) -> str:
 
 def _partition_fact(layout: Layout, cache: ContextCache) -> str:
     listed = ", ".join(f"{part.name} {part.granted_sms} SMs" for part in layout)
-    alive = f"{len(cache)} of at most {cache.limit} green contexts alive, {cache.created_count} made"
+    alive = f"{len(cache)} of at most {cache.limit} green contexts alive, {cache.created_count} in all"
     return f"{listed} ({alive if layout.is_enforced else 'not enforced'})"
 
 

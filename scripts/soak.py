@@ -43,8 +43,6 @@ WARM_UP = 0.25
 CLOSE_LANE, SHARE_OUT, CAPTURE, REOPEN = 0.01, 0.01, 0.01, 0.0005
 """How likely a turn is one of these."""
 KEPT_FAILURES = 20
-CONTEXT_BYTES = 4 << 20
-"""What the driver keeps for good of each green context that was ever made. Source: bench/repartition.py, CUDA 13.0."""
 LAYOUTS: tuple[dict[str, Any] | None, ...] = (None, {"left": 32, "right": "rest"}, {"left": 16, "middle": 32, "right": "rest"})
 
 
@@ -56,7 +54,7 @@ class Sample(NamedTuple):
     host_bytes: int
     """Resident memory of this process."""
     device_bytes: int
-    """Of the card, by everybody, less `torch_bytes` and what the driver keeps of green contexts; 0 on the simulated device."""
+    """Of the card, by everybody, less `torch_bytes`; 0 on the simulated device."""
     torch_bytes: int = 0
     """What torch's allocator keeps: 2 MiB and more for each stream that it ever saw, until its cache is emptied."""
 
@@ -110,7 +108,6 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self.failure_count = self.wrong_count = 0
-        self._closed_contexts = 0
         self.progress = [0] * thread_count
         self.is_over = False
         self._gate = Gate()
@@ -129,11 +126,6 @@ class Soak:
             doing = self._choose(rng)
             self._try(lambda: doing(rng))  # noqa: B023 - called at once
             self.progress[number] += 1
-
-    @property
-    def context_count(self) -> int:
-        """How many green contexts all sessions made."""
-        return self._closed_contexts + (0 if self.lab.is_closed else _contexts_of(self.lab))
 
     def close(self) -> None:
         """Close the last session."""
@@ -230,7 +222,6 @@ class Soak:
         with guarded.guard.on(LANES[0]):
             found = guarded.array.get()
         self.lab.close()
-        self._closed_contexts += _contexts_of(self.lab)
         if "torch" in sys.modules:  # it keeps memory for each stream that it saw, and cannot know that a stream is gone
             sys.modules["torch"].cuda.empty_cache()
         if (found != guarded.use_count).any() and not self.is_rude:
@@ -315,7 +306,7 @@ def read_device_bytes(soak: Soak) -> tuple[int, int]:
     free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
     torch = sys.modules.get("torch")
     torch_bytes = 0 if torch is None else int(torch.cuda.memory_reserved())
-    return int(total_bytes - free_bytes) - torch_bytes - CONTEXT_BYTES * soak.context_count, torch_bytes
+    return int(total_bytes - free_bytes) - torch_bytes, torch_bytes
 
 
 def slope_mib_per_minute(samples: Sequence[Sample], column: str) -> float:
@@ -344,7 +335,6 @@ def make_report(soak: Soak, samples: list[Sample]) -> dict[str, Any]:
             {"what": f"{what}, MiB, at the end", "value": round(sizes_mib[-1], 1)},
             {"what": f"{what}, MiB a minute after warm-up", "value": round(slope_mib_per_minute(samples, column), 2)},
         ]
-    rows.append({"what": "green contexts made (4 MiB each not counted)", "value": soak.context_count})
     rows += [{"what": name.replace("_", " "), "value": count} for name, count in sorted(soak.counts.items())]
     closes = "closes of what is in use" if soak.is_rude else "closes"
     title = f"Soak on {soak.backend}, seed {soak.seed}: {len(soak.progress)} threads, random lanes, repartitions, {closes}"
@@ -367,10 +357,6 @@ def _import_torch() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _contexts_of(lab: Session) -> int:
-    return lab._partitions.cache.created_count  # noqa: SLF001 - nobody else needs to know
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Green contexts on the hardware: what is granted, where work really runs, and what it costs in memory."""
 
+import subprocess
+import sys
+import textwrap
 import threading
 
 import cupy
@@ -7,7 +10,7 @@ import numpy as np
 import pytest
 from cuda.core import ContextOptions, Device, SMResourceOptions
 
-from gpustreamlab import plan_partitions
+from gpustreamlab import Session, plan_partitions
 from gpustreamlab.workloads import spin, spin_card
 
 HOLD_NS = 60_000_000
@@ -333,3 +336,55 @@ def test_a_lent_stream_of_a_foreign_green_context_shows_its_sms(split):
         assert other.stream("theirs", external=lab.stream("a")).sm_count == layout["a"].granted_sms
         assert other.stream("torch", external=cupy.cuda.Stream(non_blocking=True)).sm_count == lab.device.sm_count
         assert other.stream("mine").sm_count == lab.device.sm_count
+
+
+def test_sessions_one_after_another_cost_no_memory():
+    def share_out():
+        with Session("cuda") as lab:
+            lab.partition(a=16, b=32, c="rest")
+            for name in "abc":
+                with lab.on(lab.stream(name, partition=name)):
+                    lab.xp.ones(1_000)
+            lab.synchronize()
+        cupy.get_default_memory_pool().free_all_blocks()
+
+    share_out()
+    free_bytes = cupy.cuda.runtime.memGetInfo()[0]
+    for _ in range(20):
+        share_out()
+    assert free_bytes - cupy.cuda.runtime.memGetInfo()[0] < 16 << 20  # 240 MiB, were each context made and destroyed
+
+
+def test_contexts_of_an_earlier_session_confine_and_are_proved(split):
+    lab, _ = split
+    first = lab.layout
+    lab.close()
+    with Session("cuda") as again:
+        again.partition(a=2 * again.device.sm_resource.group_sms, b="rest")
+        again.stream("a", partition="a")
+        again.stream("b", partition="b")
+        assert again.verify().holds
+        for part in "ab":
+            assert again.layout[part].sm_ids == first[part].sm_ids
+
+
+def test_a_forked_child_leaves_the_contexts_of_its_parent():
+    program = """
+        import os, sys
+        import gpustreamlab as gsl
+        for _ in range(2):
+            with gsl.Session("cuda") as lab:
+                lab.partition(a=16, b="rest")
+                lab.stream("a", partition="a")
+        child = os.fork()
+        if not child:
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        with gsl.Session("cuda") as lab:
+            lab.partition(a=16, b="rest")
+            with lab.on(lab.stream("a", partition="a")):
+                print(int(lab.xp.ones(10).sum()))
+    """
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("10\n", "", 0)

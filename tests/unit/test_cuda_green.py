@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from gpustreamlab.backends import ContextSpec, SplitGroup
+from gpustreamlab.backends.cuda import _idle_contexts
 from gpustreamlab.backends.cuda._green import GreenContexts
+from gpustreamlab.backends.cuda._idle_contexts import KEPT_CONTEXTS, IdleContexts, idle_contexts
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import WorkqueueOptions
 
@@ -102,7 +104,7 @@ class Scope:
 SCOPE = Scope()
 
 
-def open_green(sms, *, driver=(13, 0), bindings=(13, 3), workqueue=None):
+def open_green(sms, *, driver=(13, 0), bindings=(13, 3), workqueue=None, idle=None):
     return GreenContexts(
         CORE,
         FakeDevice(sms, workqueue),
@@ -110,6 +112,7 @@ def open_green(sms, *, driver=(13, 0), bindings=(13, 3), workqueue=None):
         bindings=bindings,
         wrap=lambda stream, number: (stream, number),
         scope=SCOPE,
+        idle=IdleContexts() if idle is None else idle,
     )
 
 
@@ -198,7 +201,8 @@ def test_a_device_that_cannot_be_split_says_so_in_the_drivers_words():
             raise RuntimeError("CUDA_ERROR_NOT_SUPPORTED: no SM resource")
 
     device = SimpleNamespace(resources=NoSMs())
-    green = GreenContexts(CORE, device, driver=(13, 0), bindings=(13, 0), wrap=lambda stream, number: stream, scope=SCOPE)
+    facts = {"driver": (13, 0), "bindings": (13, 0), "scope": SCOPE, "idle": IdleContexts()}
+    green = GreenContexts(CORE, device, wrap=lambda stream, number: stream, **facts)
     assert green.resource is None
     assert "no SM resource" in green.capabilities["green-contexts"].detail
 
@@ -219,7 +223,72 @@ def test_a_structured_split_is_made_once_for_all_its_contexts():
 
 
 def test_closing_a_context_twice_is_silent():
-    context = open_green(SMs()).create(ContextSpec(groups=(0,)))
+    idle = IdleContexts()
+    context = open_green(SMs(), idle=idle).create(ContextSpec(groups=(0,)))
     context.close()
     context.close()
-    assert context._context.is_closed
+    assert len(idle) == 1
+
+
+# Contexts that outlive their session
+
+
+def test_what_one_session_gives_up_the_next_one_uses():
+    idle = IdleContexts()
+    spec, other = ContextSpec(groups=(0, 1)), ContextSpec(groups=(2,))
+    first = open_green(SMs(), idle=idle).create(spec)
+    context = first._context
+    first.close()
+    green = open_green(SMs(), idle=idle)
+    assert green.create(other)._context is not context
+    again = green.create(spec)
+    assert again._context is context
+    assert not context.is_closed
+    assert again.sm_count == 8
+    assert green.create(spec)._context is not context  # nobody shares one
+
+
+def test_no_more_are_kept_than_that():
+    idle = IdleContexts()
+    green = open_green(SMs(), idle=idle)
+    made = [green.create(ContextSpec(groups=(0,))) for _ in range(KEPT_CONTEXTS + 2)]
+    for context in made:
+        context.close()
+    assert len(idle) == KEPT_CONTEXTS
+    assert [context._context.is_closed for context in made] == [True, True] + [False] * KEPT_CONTEXTS
+
+
+def test_at_the_end_of_the_process_all_are_destroyed():
+    idle = IdleContexts()
+    green = open_green(SMs(), idle=idle)
+    early, late = (green.create(ContextSpec(groups=(group,))) for group in (0, 1))
+    early.close()
+    idle.close()
+    assert early._context.is_closed
+    late.close()
+    assert late._context.is_closed
+    assert len(idle) == 0
+
+
+@pytest.fixture
+def _no_contexts(monkeypatch):
+    monkeypatch.setattr(_idle_contexts, "_idle", {})
+    monkeypatch.setattr(_idle_contexts, "_left", [])
+
+
+@pytest.mark.usefixtures("_no_contexts")
+def test_contexts_of_another_device_or_primary_context_are_not_used():
+    first = idle_contexts(0, 7)
+    assert idle_contexts(0, 7) is first
+    assert idle_contexts(1, 7) is not first
+    assert idle_contexts(0, 8) is not first  # after cudaDeviceReset
+    assert _idle_contexts._left == [first]  # and is never destroyed
+    assert idle_contexts(0, 7) is not first
+
+
+@pytest.mark.usefixtures("_no_contexts")
+def test_a_forked_child_neither_uses_nor_destroys_them():
+    first = idle_contexts(0, 7)
+    _idle_contexts._leave_to_the_parent()
+    assert _idle_contexts._left == [first]
+    assert idle_contexts(0, 7) is not first

@@ -90,7 +90,7 @@ def test_streams_know_their_partition_and_its_sms(halves):
     assert [(stream.partition, stream.sm_count) for stream in (x, y, z)] == [("a", 64), ("b", 68), (None, 132)]
     assert [stream.lane.partition for stream in (x, y, z)] == ["a", "b", None]
     assert "64 SMs of a" in repr(x)
-    assert "a 64 SMs, b 68 SMs (2 of at most 64 green contexts alive, 2 made)" in repr(halves)
+    assert "a 64 SMs, b 68 SMs (2 of at most 64 green contexts alive, 2 in all)" in repr(halves)
 
 
 def test_the_layout_is_what_partition_returns(lab):

@@ -34,6 +34,7 @@ from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, anchor_launcher
 from gpustreamlab.backends.cuda._cupti_source import CuptiSource
 from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
+from gpustreamlab.backends.cuda._idle_contexts import idle_contexts
 from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy
 from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
@@ -133,7 +134,7 @@ class CudaBackend:
             return self._wrap(stream, lender=None)
 
     def create_context(self, spec: ContextSpec) -> CudaContext:
-        """Make a green context; it costs about a millisecond, and some MiB of device memory for good."""
+        """Return a green context. A new one costs about a millisecond, and some MiB of device and host memory for good."""
         self._require_open()
         with self._device_scope():
             return self._green.create(spec)
@@ -415,7 +416,20 @@ class CudaBackend:
             has_memory_pools=has_memory_pools,
             wrap=lambda stream, number: self._wrap(stream, lender=None, context=number),
             scope=self._device_scope,
+            idle=idle_contexts(self._ordinal, self._read_context_id()),
         )
+
+    def _read_context_id(self) -> int:
+        """Return what the driver calls the current context, which is the primary one; 0 for a driver before 12.0."""
+        from cuda.bindings import driver
+
+        try:
+            status, context_id = driver.cuCtxGetId(None)
+        except (AttributeError, RuntimeError):
+            return 0
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"cuCtxGetId gave {status!s}")
+        return int(context_id)
 
     def _read_priority_range(self) -> tuple[int, int]:
         from cuda.bindings import driver

@@ -15,6 +15,7 @@ from typing import Any
 from gpustreamlab.backends._features import Version, green_capabilities, version_capabilities
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.backends.cuda._errors import mapped_errors
+from gpustreamlab.backends.cuda._idle_contexts import IdleContexts
 from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError
 from gpustreamlab.model import Capabilities, SMResource, WorkqueueOptions
@@ -44,6 +45,8 @@ class GreenContexts:
         Makes a stream of ours.
     scope
         Makes the device current for cuda.core and CuPy, as a context manager: streams are made in any thread.
+    idle
+        Contexts of earlier sessions, to use again.
     """
 
     def __init__(
@@ -56,11 +59,13 @@ class GreenContexts:
         has_memory_pools: bool = True,
         wrap: WrapStream,
         scope: Callable[[], AbstractContextManager[None]],
+        idle: IdleContexts,
     ) -> None:
         self._core = core
         self._device = device
         self._wrap = wrap
         self._scope = scope
+        self._idle = idle
         self._numbers = count(1)
         allowed = version_capabilities(driver, bindings)
         self._is_structured = allowed.has(Feature.UNEQUAL_SPLIT)
@@ -80,7 +85,16 @@ class GreenContexts:
         )
 
     def create(self, spec: ContextSpec) -> CudaContext:
-        """Make the context of a spec."""
+        """Return a context of a spec: one that an earlier session made, or a new one."""
+        context = self._idle.take(spec) or self._make(spec)
+
+        def give_back() -> None:
+            with self._scope():
+                self._idle.give(spec, context)
+
+        return CudaContext(self._core, context, next(self._numbers), self._wrap, self._scope, give_back)
+
+    def _make(self, spec: ContextSpec) -> Any:
         what = (
             f"a green context of groups {spec.groups}"
             if spec.groups
@@ -92,8 +106,7 @@ class GreenContexts:
             )
             if spec.workqueue is not None:
                 resources.append(self._workqueue(spec.workqueue))
-            context = self._device.create_context(self._core.ContextOptions(resources=resources))
-            return CudaContext(self._core, context, next(self._numbers), self._wrap, self._scope)
+            return self._device.create_context(self._core.ContextOptions(resources=resources))
 
     def _split_smallest(self) -> SMResource:
         """Split into as many of the smallest groups as there are; the driver gives fewer than the division says."""
@@ -158,12 +171,19 @@ class CudaContext:
     """One green context; see `gpustreamlab.backends._protocol.BackendContext`."""
 
     def __init__(
-        self, core: Any, context: Any, number: int, wrap: WrapStream, scope: Callable[[], AbstractContextManager[None]]
+        self,
+        core: Any,
+        context: Any,
+        number: int,
+        wrap: WrapStream,
+        scope: Callable[[], AbstractContextManager[None]],
+        give_back: Callable[[], None],
     ) -> None:
         self._core = core
         self._context = context
         self._wrap = wrap
         self._scope = scope
+        self._give_back = give_back
         self._is_closed = False
         self.number = number
         """Number of the context within the backend, from 1."""
@@ -178,11 +198,11 @@ class CudaContext:
             return self._wrap(stream, self.number)
 
     def close(self) -> None:
-        """Destroy the context, after its streams. Idempotent."""
+        """Give the context up for the next session, after its streams were destroyed. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            with mapped_errors(f"Destroying a green context of {self.sm_count} SMs"), self._scope():
-                self._context.close()
+            with mapped_errors(f"Giving up a green context of {self.sm_count} SMs"):
+                self._give_back()
 
 
 def _where_given(counts: list[int]) -> tuple[int, ...] | None:
