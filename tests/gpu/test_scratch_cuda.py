@@ -54,7 +54,9 @@ def test_re_use_without_a_wait_gives_the_right_results(lab):
 
 
 def test_taking_and_growing_waits_for_nothing(lab):
-    lab.stream("warm").scratch(MIB).close()  # makes the pool
+    with lab.on(lab.stream("warm")) as warm, warm.scratch(MIB) as work:  # makes the pool, and loads the kernels
+        work.array(MIB, "uint8").fill(1)
+        spin(lab, 1_000)
     lane = lab.stream("a")
     with lab.on(lane):
         spin(lab, 300_000_000)

@@ -113,7 +113,12 @@ class Status(enum.IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_HANDLE = 400
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
-    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
+
+
+class CaptureStatus(enum.IntEnum):
+    CU_STREAM_CAPTURE_STATUS_NONE = 0
+    CU_STREAM_CAPTURE_STATUS_ACTIVE = 1
+    CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2
 
 
 @pytest.fixture
@@ -121,7 +126,8 @@ def driver(monkeypatch):
     """Stand for cuda.bindings.driver; a test gives it its calls."""
     bindings, module = types.ModuleType("cuda.bindings"), types.ModuleType("cuda.bindings.driver")
     bindings.driver = module
-    module.CUresult, module.CUstream = Status, int
+    module.CUresult, module.CUstream, module.CUstreamCaptureStatus = Status, int, CaptureStatus
+    module.cuStreamIsCapturing = lambda stream: (Status.CUDA_SUCCESS, CaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
     for name, value in (("cuda", types.ModuleType("cuda")), ("cuda.bindings", bindings), ("cuda.bindings.driver", module)):
         monkeypatch.setitem(sys.modules, name, value)
     return module
@@ -140,10 +146,18 @@ def test_a_stream_of_another_device_is_refused(driver):
         check_lent_stream(Lender(None), 0x1000, 0)
 
 
-def test_a_stream_that_is_being_captured_passes(driver):
-    driver.cuStreamGetDevice = lambda stream: (Status.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, None)
+@pytest.mark.parametrize("capture", [CaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE, CaptureStatus(2)])
+def test_a_stream_that_is_being_captured_is_asked_nothing_that_ends_the_capture(driver, capture):
+    driver.cuStreamIsCapturing = lambda stream: (Status.CUDA_SUCCESS, capture)  # and there is no other call
 
     check_lent_stream(object(), 0x1000, 1)
+
+
+def test_a_stream_that_the_driver_refuses_at_once_is_refused(driver):
+    driver.cuStreamIsCapturing = lambda stream: (Status.CUDA_ERROR_INVALID_HANDLE, None)
+
+    with pytest.raises(StreamRefusedError, match="INVALID_HANDLE"):
+        check_lent_stream(Lender(None), 0x1000, 0)
 
 
 @pytest.mark.parametrize("status", [Status.CUDA_ERROR_INVALID_HANDLE, Status.CUDA_ERROR_CONTEXT_IS_DESTROYED])

@@ -26,9 +26,9 @@ def check_lent_stream(lender: object, handle: int, ordinal: int) -> None:
     -----
     A handle is an address, and drivers need not check it: one that was destroyed, or is no stream at all, may pass unnoticed,
     be that of a new stream meanwhile, or end the process. A lender that is alive and owns its stream is the safe source; it
-    is kept alive. The driver is asked nothing that ends a capture of a CUDA graph, so not ``cuStreamQuery``. A stream that is
-    being captured it knows; of which device it is, it does not tell then. Source: CUDA driver API, ``cuStreamGetDevice`` (12.8
-    and later), ``cuStreamGetCtx``; seen with the driver for CUDA 13.0.
+    is kept alive. A stream that is being captured into a CUDA graph passes unasked: any of these questions would end the
+    capture (seen with the driver for CUDA 13.0). Source: CUDA driver API, ``cuStreamIsCapturing``, ``cuStreamGetDevice`` (12.8
+    and later), ``cuStreamGetCtx``.
     """
     answer, device = _ask(handle)
     if answer:
@@ -51,13 +51,14 @@ def _ask(handle: int) -> tuple[str, int | None]:
     """Return the driver's complaint or an empty text, and the stream's device where this driver tells."""
     from cuda.bindings import driver
 
-    known = {driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED}
-    stream = driver.CUstream(handle)
-    device = None
-    try:
-        status, told = driver.cuStreamGetDevice(stream)
-    except (AttributeError, RuntimeError):  # bindings, or a driver, before 12.8
-        status, _ = driver.cuStreamGetCtx(stream)
-    else:
-        device = int(told) if status == driver.CUresult.CUDA_SUCCESS else None
-    return ("" if status in known else status.name), device
+    stream, device = driver.CUstream(handle), None
+    status, capture = driver.cuStreamIsCapturing(stream)
+    done, idle = driver.CUresult.CUDA_SUCCESS, driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    if status == done and capture == idle:
+        try:
+            status, device = driver.cuStreamGetDevice(stream)
+        except (AttributeError, RuntimeError):  # bindings, or a driver, before 12.8
+            status, _ = driver.cuStreamGetCtx(stream)
+    if status != done:
+        return status.name, None
+    return "", None if device is None else int(device)
