@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpustreamlab import errors
+from gpustreamlab import Session, errors
 from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
 from gpustreamlab.workloads import spin
 
@@ -399,3 +399,16 @@ def test_a_handle_that_is_no_stream_is_refused_where_the_driver_tells(is_garbage
 
 def run(program):
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_memory_of_an_array_that_outlives_its_lane_is_given_back_with_the_next_session():
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    with Session("cuda") as lab, lab.on(lab.stream("a")):
+        array = lab.xp.ones(1 << 24, "uint8")
+    kept_bytes = pool.total_bytes()
+    del array
+    assert pool.total_bytes() == kept_bytes
+    with Session("cuda"):
+        pass
+    assert pool.total_bytes() <= kept_bytes - (1 << 24)

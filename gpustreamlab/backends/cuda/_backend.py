@@ -17,6 +17,7 @@ from gpustreamlab.backends._events import EventPool
 from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.cuda._access_order import AccessOrder, NullStream
+from gpustreamlab.backends.cuda._arenas import StreamArenas
 from gpustreamlab.backends.cuda._calibrate import (
     CAPTURE_COST_NS,
     KERNEL_TAIL_NS,
@@ -90,6 +91,7 @@ class CudaBackend:
         self._event_options = self._core.EventOptions(timing_enabled=True)
         self._events: EventPool[Any] = EventPool(self._create_event)
         self._selection = CupySelection(self.xp, ordinal)
+        self._arenas = StreamArenas(self.xp.get_default_memory_pool(), ordinal)
         # On the hot path of ranges, so nothing stands between: CuPy's current stream of this thread follows.
         self.select: Callable[[BackendStream], object] = self._selection.select
         self.restore: Callable[[object], None] = self._selection.restore
@@ -107,7 +109,7 @@ class CudaBackend:
             self.capabilities = self._green.capabilities
             self.device = self._describe_device()
             self.priority_range = self._read_priority_range()
-            self._clock_stream = self._core.Device(ordinal).create_stream()
+            self._clock_stream = self._make_clock_stream()
             self._clock_lane = SimpleNamespace(cupy=self.xp.cuda.Stream.from_external(self._clock_stream))
             self._clock = self._start_clock()
             self._plain_cost = self._locate_pairs()
@@ -360,8 +362,9 @@ class CudaBackend:
             self._clock.close()
             for event in self._events.clear():
                 event.close()
-            self.xp.get_default_memory_pool().free_all_blocks(stream=self._clock_lane.cupy)
+            self._arenas.end(self._clock_lane.cupy)
             self._clock_stream.close()
+            self._arenas.sweep()
 
     def _own_stream(self, stream: BackendStream) -> CudaStream:
         if not isinstance(stream, CudaStream) or stream.is_closed:
@@ -444,6 +447,7 @@ class CudaBackend:
             return self._core.Device(self._ordinal).create_event(options=self._event_options)
 
     def _wrap(self, stream: Any, *, lender: object, context: int = 0) -> CudaStream:
+        self._arenas.begin(int(stream.handle))
         return CudaStream(
             stream,
             self.xp.cuda.Stream.from_external(stream),
@@ -452,7 +456,7 @@ class CudaBackend:
             sm_count=self._sms_of(stream),
             lender=lender,
             order=self._order,
-            free_arena=lambda cupy_stream: self.xp.get_default_memory_pool().free_all_blocks(stream=cupy_stream),
+            free_arena=self._arenas.end,
         )
 
     def _sms_of(self, stream: Any) -> int:
@@ -460,6 +464,11 @@ class CudaBackend:
         if self._green.resource is None:
             return int(self.xp.cuda.Device(self._ordinal).attributes["MultiProcessorCount"])
         return int(stream.resources.sm.sm_count)
+
+    def _make_clock_stream(self) -> Any:
+        stream = self._core.Device(self._ordinal).create_stream()
+        self._arenas.begin(int(stream.handle))
+        return stream
 
     def _start_clock(self) -> EventClock:
         calibration = self._calibrate()

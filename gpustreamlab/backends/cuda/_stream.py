@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gpustreamlab.backends.cuda._access_order import AccessOrder
@@ -38,7 +39,7 @@ class CudaStream:
         priority: int,
         sm_count: int,
         lender: object,
-        free_arena: Any,
+        free_arena: Callable[[Any], None],
         order: AccessOrder | None = None,
     ) -> None:
         self.core = core_stream
@@ -112,8 +113,6 @@ class CudaStream:
         self._is_closed = True
         with mapped_errors(f"Closing stream {self.handle:#x}"):
             if self._lender is None:
-                # CuPy keeps one arena per stream pointer, which outlives the stream and is inherited by the next one with
-                # the same pointer (cupy#8068).
                 self._free_arena(self.cupy)
             self.core.close()
         if self._lender is None:
