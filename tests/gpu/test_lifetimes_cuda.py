@@ -140,7 +140,7 @@ def test_a_guarded_workspace_is_right_on_three_lanes_without_host_waits(lab, lan
     lab.synchronize()
     guard = lab.guard(workspace, "workspace")
     with guard.on("a"):  # loads the kernels
-        workspace.fill(0)
+        workspace.fill(1)  # 0 takes no kernel
         spin(lab, 1_000)
         cupy.copyto(outs[0], workspace)
     lab.synchronize()
