@@ -19,6 +19,7 @@ class _Left(NamedTuple):
     recorded: RecordedLane
     stream: BackendStream
     spec: ContextSpec | None
+    let_go: Callable[[], object]
 
 
 class LeftStreams:
@@ -41,10 +42,24 @@ class LeftStreams:
         """What the green contexts of the streams that wait are made of."""
         return {left.spec for left in tuple(self._waiting) if left.spec is not None}
 
-    def close(self, recorded: RecordedLane, stream: BackendStream, spec: ContextSpec | None) -> None:
-        """Destroy a stream, now or when no thread has it selected any more."""
-        if not (self._is_lending and recorded.is_selected):
-            stream.close()
+    def is_needed(self, recorded: RecordedLane) -> bool:
+        """Tell whether a thread has the stream selected, so that a library may still launch there."""
+        return self._is_lending and recorded.is_selected
+
+    def close(
+        self, recorded: RecordedLane, stream: BackendStream, spec: ContextSpec | None, let_go: Callable[[], object]
+    ) -> None:
+        """Destroy a stream, now or when no thread has it selected any more.
+
+        Parameters
+        ----------
+        recorded, stream, spec
+            The stream, for the recorder and for the backend, and what its green context is made of.
+        let_go
+            Called before that, to free what work of that thread may still use.
+        """
+        if not self.is_needed(recorded):
+            _close_all([let_go, stream.close])
             return
         _log.warning(
             "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
@@ -52,7 +67,7 @@ class LeftStreams:
             recorded.name,
         )
         with self._lock:
-            self._waiting.append(_Left(recorded, stream, spec))
+            self._waiting.append(_Left(recorded, stream, spec, let_go))
 
     def take_context(self, spec: ContextSpec, context: BackendContext) -> bool:
         """Take over a green context that is to be destroyed, if a stream in it waits; it goes with the last of them."""
@@ -69,7 +84,8 @@ class LeftStreams:
             self._waiting = [left for left in self._waiting if left not in ended]
             spare = self._contexts.keys() - self.specs
             contexts = [self._contexts.pop(spec) for spec in spare]
-        _close_all([*(left.stream.close for left in ended), *(context.close for context in contexts)])
+        streams = [close for left in ended for close in (left.let_go, left.stream.close)]
+        _close_all([*streams, *(context.close for context in contexts)])
 
     def disown(self) -> None:
         """Make its lock anew: in a forked child, a thread that is not in this process may hold the other one."""

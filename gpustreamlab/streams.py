@@ -330,7 +330,7 @@ class Stream:
             if self.is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
             try:
-                self._arena.close()
+                self._arena.close(keeps_held=self._left.is_needed(self.recorded))
             except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
                 failures.append(error)
             while self._homes:
@@ -425,7 +425,8 @@ class Stream:
         with delayed_interrupts():  # what is not destroyed stays known
             try:
                 self._arena.leave(home.backend_stream)
-                self._left.close(home.recorded, home.backend_stream, home.spec)
+                let_go = self._arena.free_held if home is self.home else bool
+                self._left.close(home.recorded, home.backend_stream, home.spec, let_go)
             finally:
                 self._homes.pop(home.spec, None)  # at the very end: without it the stream counts as gone
 

@@ -82,6 +82,7 @@ class ScratchArena:
         "_driving",
         "_given_bytes",
         "_growth_count",
+        "_held",
         "_is_collecting",
         "_lane_index",
         "_late",
@@ -135,6 +136,7 @@ class ScratchArena:
         self._stream = stream
         self._left: list[BackendStream] = []  # streams on which the lane worked before
         self._classes: dict[int, SizeClass] = {}
+        self._held: list[tuple[int, int]] = []  # size and address of what a closed lane still lends
         self._late: list[SizeClass] = []  # of streams before: their blocks are not in order with this one
         self._is_collecting = False
         self._samples: deque[tuple[int, str, int]] = deque(maxlen=KEPT_SAMPLES)
@@ -283,36 +285,61 @@ class ScratchArena:
         with self._driving, self.lock:
             self._left = [left for left in self._left if left is not stream]
 
-    def close(self) -> None:
-        """Give everything back to the device behind the lane's work, also what is still held. Idempotent."""
+    def close(self, *, keeps_held: bool = False) -> None:
+        """Give everything back to the device behind the lane's work. Idempotent.
+
+        Parameters
+        ----------
+        keeps_held
+            Whether what is still held stays until `free_held`: a thread that has the lane selected goes on working there.
+        """
         failures: list[Exception] = []
-        kept_bytes = 0
         with delayed_interrupts(), self._driving:
+            self._collect(self._all_kinds())
             with self.lock:
                 self._forget_sizes()
                 now_ns = self.glance_ns()
                 self._note(now_ns)
                 self.is_closed = True
-                blocks = [(kind.size_bytes, block.address) for kind in self._all_kinds() for block in kind.blocks[1:]]
+                blocks = [(kind.size_bytes, block) for kind in self._all_kinds() for block in kind.blocks[1:]]
+                free = {block for kind in self._all_kinds() for block in kind.free}
+            held = [(size_bytes, block.address) for size_bytes, block in blocks if keeps_held and block not in free]
+            spare = [(size_bytes, block.address) for size_bytes, block in blocks if not keeps_held or block in free]
             try:
                 if blocks:
                     self._order_behind_left()
             except Exception as error:  # noqa: BLE001 - raised below; the stream is closed all the same
                 failures.append(error)
-            for size_bytes, address in blocks:
-                try:
-                    self.backend.free_scratch(self._stream, address)
-                except Exception as error:  # noqa: BLE001 - raised below, after the other blocks
-                    failures.append(error)
-                    kept_bytes += size_bytes
+            failures += self._free_blocks(spare)
             with self.lock:
-                self._pool.release(self._reserved_bytes - kept_bytes)
-                self._reserved_bytes = kept_bytes
+                self._held += held
                 self._classes, self._late, self._left = {}, [], []
                 if blocks:
-                    self._samples += [(now_ns, USED, 0), (now_ns, RESERVED, kept_bytes)]
+                    self._samples += [(now_ns, USED, 0), (now_ns, RESERVED, self._reserved_bytes)]
         if failures:
             raise failures[0]
+
+    def free_held(self) -> None:
+        """Give back what was still held as the lane was closed, behind the work of its stream, which is destroyed next."""
+        with delayed_interrupts(), self._driving:
+            held, self._held = self._held, []
+            failures = self._free_blocks(held)
+        if failures:
+            raise failures[0]
+
+    def _free_blocks(self, blocks: Sequence[tuple[int, int]]) -> list[Exception]:
+        """Free blocks, given as size and address; return what failed."""
+        failures: list[Exception] = []
+        for size_bytes, address in blocks:
+            try:
+                self.backend.free_scratch(self._stream, address)
+            except Exception as error:  # noqa: BLE001 - told by who called, after the other blocks
+                failures.append(error)
+            else:
+                self._pool.release(size_bytes)
+                with self.lock:
+                    self._reserved_bytes -= size_bytes
+        return failures
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child, what it holds is the parent's."""
@@ -320,7 +347,7 @@ class ScratchArena:
         self.is_closed = True
         for slot in self.slots.values():
             slot.free = []
-        self.slots, self._classes, self._late = {}, {}, []
+        self.slots, self._classes, self._late, self._held = {}, {}, [], []
 
     def take_samples(self) -> list[LaneSample]:
         """Return the samples since the last time, the present one last."""

@@ -267,6 +267,43 @@ def test_a_stream_that_a_library_may_launch_on_is_destroyed_when_it_was_left(clo
         assert "'a' was closed while a thread has it selected" in caplog.text
 
 
+@pytest.mark.parametrize("close", [lambda lab: lab.stream("a").close(), Session.close], ids=["lane", "session"])
+def test_scratch_that_a_thread_holds_stays_until_it_has_left_the_lane(close):
+    # GIVEN a thread that works in scratch of a lane, which also has scratch that nobody holds
+    backend = LendingBackend()
+    freed, size_bytes = [], 1 << 20
+    free_scratch = backend.free_scratch
+    backend.free_scratch = lambda stream, address: (freed.append(address), free_scratch(stream, address))
+    lab = Session(backend)
+    lane = lab.stream("a")
+    lane.scratch(4 * size_bytes).close()
+    entered, closed, met = threading.Event(), threading.Event(), []
+
+    def work():
+        with lab.on(lane), lane.scratch(size_bytes) as held:
+            address = held.ptr
+            entered.set()
+            assert closed.wait(10)
+            met.append(address in freed)
+        met.append(freed.count(address))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(10)
+
+    # WHEN the lane is closed meanwhile
+    close(lab)
+    assert len(freed) == 1
+    closed.set()
+    thread.join(10)
+
+    # THEN nobody else was given the memory that it held, and it has gone with the stream
+    assert met == [False, 1]
+    assert len(freed) == 2
+    assert lane._arena.reserved_bytes == 0
+    lab.close()
+
+
 def test_a_stream_closed_inside_its_own_block_is_destroyed_behind_it():
     with Session(LendingBackend()) as lab:
         stream = lab.stream("a").backend_stream
@@ -975,7 +1012,7 @@ def test_a_stream_that_cannot_be_destroyed_keeps_no_other_from_it():
 
     left, recorded = LeftStreams(is_lending=True), Recorded()
     for name in ("first", "second"):
-        left.close(recorded, Stuck(name), None)
+        left.close(recorded, Stuck(name), None, bool)
     recorded.is_selected = False
     with pytest.raises(DeviceError, match="stuck"):
         left.sweep()
