@@ -34,7 +34,8 @@ class Scratch:
     """Device memory of one lane, until it is given back: at the end of a ``with`` block, by `close`, or when it is garbage.
 
     Made by `Stream.scratch`. It is for work of its lane: what is enqueued there before it is given back may still use it, as
-    the lane runs in order. For work of other lanes hold it until they are done: ``other.hold(work)``.
+    the lane runs in order. Where another lane uses it, let that lane wait and hold it: ``other.wait(lane.record());
+    other.hold(work)``, with neither ``with`` nor `close`. Then it is given back when that work is done and nobody has it.
 
     Taking and giving back is safe in any thread, and for a lane that works in several threads.
     """

@@ -34,6 +34,7 @@ from gpustreamlab.errors import (
     SessionError,
     StreamClosedError,
 )
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.typing import SpanKind
 
 _logger = logging.getLogger(__name__)
@@ -98,18 +99,19 @@ class SimDriver:
             self._check_priority(priority)
             self._charge(self.preset.host.create_stream_ns)
             self._catch_up()
-            stream = self.scheduler.add_stream(self._next_handle, priority, sm_ids)
-            stream.context = context
-            self.streams[self._next_handle] = stream
-            self._next_handle += 1
-            if is_blocking:
-                stream.is_blocking = True
-                self._blocking.append(stream)
+            with delayed_interrupts():  # the SMs are cut and the stream is known, or nothing of it
+                stream = self.scheduler.add_stream(self._next_handle, priority, sm_ids)
+                stream.context = context
+                self.streams[self._next_handle] = stream
+                self._next_handle += 1
+                if is_blocking:
+                    stream.is_blocking = True
+                    self._blocking.append(stream)
             return stream
 
     def destroy_stream(self, stream: StreamQueue) -> None:
         """Destroy a stream; the work that it holds still runs."""
-        with self.lock:
+        with delayed_interrupts(), self.lock:
             if self.streams.pop(stream.number, None) is None:
                 return
             if stream.is_blocking:
@@ -180,7 +182,7 @@ class SimDriver:
         with self.lock:
             if type(event) is not SimEvent:
                 raise _refuse_event(event)
-            mark = event.mark = Mark()
+            mark = Mark()
             now_ns = self._enter(stream, self.preset.host.record_ns)
             if self.log is not None:
                 # As with CUPTI the call is numbered and not told of: each range makes two.
@@ -188,6 +190,7 @@ class SimDriver:
             self.scheduler.submit(stream, mark, now_ns)
             if is_noted and self.accesses is not None:
                 mark.moment = self.accesses.record(stream.number)
+            event.mark = mark  # last: nothing may wait for a mark that no stream will reach
 
     def wait(self, stream: StreamQueue, event: SimEvent) -> None:
         """Make later work of a stream wait for the event as it is recorded now. Without a record nothing waits, as in CUDA."""
@@ -325,7 +328,8 @@ class SimDriver:
         """Let everything end, and refuse work from now on."""
         with self.lock:
             if not self.is_closed:
-                self.synchronize()
+                if not self.scheduler.is_torn:
+                    self.synchronize()
                 self.is_closed = True
                 self.streams.clear()
 
@@ -376,12 +380,12 @@ class SimDriver:
         elif stream.is_blocking:
             stream.has_new_work = True
             if stream.null_count != self._null_count:
-                stream.null_count = self._null_count
                 self._order(stream, behind=self.null_stream)
+                stream.null_count = self._null_count
 
     def _order_null_behind(self, stream: StreamQueue) -> None:
-        stream.has_new_work = False
         self._order(self.null_stream, behind=stream)
+        stream.has_new_work = False
 
     def _order(self, stream: StreamQueue, *, behind: StreamQueue) -> None:
         mark = Mark()

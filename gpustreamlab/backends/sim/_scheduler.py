@@ -34,6 +34,7 @@ from gpustreamlab.backends.sim._commands import (
 )
 from gpustreamlab.backends.sim._presets import DevicePreset
 from gpustreamlab.backends.sim._sms import SlotPool
+from gpustreamlab.errors import SessionError
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.typing import SpanKind
 
@@ -59,6 +60,8 @@ class Scheduler:
         """The last instant that was simulated."""
         self.busy_count = 0
         """Streams that have work."""
+        self.is_torn = False
+        """Whether an exception came out of the middle of a step, or of a submission: it cannot go on."""
         self.observer: Callable[[DeviceWork], None] | None = None
         """Gets each finished kernel, copy and fill."""
         self.placement_observer: Callable[[KernelRun, list[tuple[int, int]]], None] | None = None
@@ -119,13 +122,14 @@ class Scheduler:
     def submit(self, stream: StreamQueue, command: Command, now_ns: int) -> None:
         """Put a command into a stream at a host time that is later than every simulated instant."""
         command.submit_ns = now_ns
-        stream.queue.append(command)
-        if not stream.is_busy:
-            with delayed_interrupts():  # a stream is busy, counted and going to wake up, or none of it
-                stream.is_busy = True
-                self.busy_count += 1
-                self._order += 1
-                heapq.heappush(self._heap, (now_ns, self._order, _WAKE, stream))
+        if stream.is_busy:
+            stream.queue.append(command)
+            return
+        with delayed_interrupts():  # a stream has work, is busy, counted and going to wake up, or none of it
+            stream.queue.append(command)
+            stream.is_busy = True
+            self.busy_count += 1
+            self._wake_at(stream, now_ns)
 
     def submit_kernel(self, stream: StreamQueue, spec: KernelSpec, now_ns: int, correlation: int = 0) -> None:
         """Put a kernel into a stream, with the number of the call."""
@@ -154,13 +158,27 @@ class Scheduler:
             Asked before each instant.
         tell_time
             Given the time of the last instant before an interrupt can come.
+
+        Raises
+        ------
+        SessionError
+            If an exception that no `delayed_interrupts` holds back, as of an alarm's handler, has cut off a step before.
         """
         while not is_reached():
             with delayed_interrupts():
+                if self.is_torn or not self._heap:
+                    self.is_torn = True
+                    raise SessionError(
+                        "The simulated device was cut off in the middle of a step, by an exception from a handler of another "
+                        "signal than Ctrl-C, such as an alarm; it cannot go on. Open another session: "
+                        "gpustreamlab.Session('sim'). Handlers that end work should call signal.raise_signal(signal.SIGINT)."
+                    )
+                self.is_torn = True
                 for _ in range(SHIELDED_STEPS):
                     self.step()
                     if is_reached():
                         break
+                self.is_torn = False
                 tell_time(self.now_ns)
 
     def step(self) -> None:

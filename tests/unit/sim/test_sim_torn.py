@@ -1,0 +1,37 @@
+"""An exception that nothing holds back, as of an alarm's handler, in the middle of the simulated device."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import CloseError, SessionError
+from gpustreamlab.workloads import spin
+
+
+class AlarmError(Exception):
+    pass
+
+
+def test_a_device_that_was_cut_off_says_so_and_closes(monkeypatch):
+    lab = Session("sim")
+    with lab.on(lab.stream("a"), "step"):
+        spin(lab, 1_000_000)
+    scheduler = lab.backend.driver.scheduler
+    whole_step = scheduler.step
+
+    def step():
+        whole_step()
+        raise AlarmError
+
+    monkeypatch.setattr(scheduler, "step", step)
+    with pytest.raises(AlarmError):
+        lab.synchronize()
+    monkeypatch.undo()
+    words = r"cut off in the middle of a step.*Session\('sim'\).*SIGINT"
+    with pytest.raises(SessionError, match=words):
+        lab.stream("a").synchronize()
+    with pytest.raises(CloseError, match=words):
+        lab.close()
+    assert lab.is_closed
+    lab.close()
