@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -31,7 +31,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.capture import Capture, CaptureControl
-from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionClosedError, SessionError
+from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
 from gpustreamlab.guards import Guard, check_guard_name
 from gpustreamlab.lane_calls import call_on
@@ -47,12 +47,14 @@ from gpustreamlab.scratch import Scratch, ScratchPool
 from gpustreamlab.selections import Selection, Selections
 from gpustreamlab.session_closing import CloseStep, Closing
 from gpustreamlab.session_facts import facts_table, session_facts
+from gpustreamlab.session_lanes import LaneFinder
+from gpustreamlab.session_life import SessionLife
 from gpustreamlab.session_plans import read_plan, read_renamed
 from gpustreamlab.session_registry import known_sessions
 from gpustreamlab.session_views import LiveViews, check_timeline_options, title_of
 from gpustreamlab.spool import DEFAULT_LIMIT_BYTES, Spool, open_spool_file
 from gpustreamlab.stream_table import StreamTable
-from gpustreamlab.streams import Event, Stream, check_label, check_priority, check_stream_name
+from gpustreamlab.streams import Event, Stream, check_label
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
@@ -138,8 +140,6 @@ class Session:
         scratch_limit_bytes: int | None = None,
         hazards: HazardMode | str | None = None,
     ) -> None:
-        self._why_closed = "is closed"
-        self._state = SessionState.CLOSED  # until everything below has worked, there is nothing to close
         if isinstance(device, bool) or not isinstance(device, int):
             raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
         check_hazard_mode(hazards, simulated=False)
@@ -159,6 +159,7 @@ class Session:
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
             self._locks = SessionLocks()
+            self._life = SessionLife(self._locks, self._recorder.blame)
             self._partitions = Partitions(
                 self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
             )
@@ -173,18 +174,19 @@ class Session:
             )
             self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
             undoing.pop_all()
-        self._streams = self._table.by_name  # one lookup less where a stream is selected
+        self._lanes = LaneFinder(self._backend, self._table, self._partitions, self._life)
+        self._choose = self._lanes.choose  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
         self._captures = CaptureControl(self._backend, self._recorder)
         self._views = LiveViews(self._recorder)
         self._closing: Closing | None = None
-        self._state = SessionState.OPEN
+        self._life.begin()
         _open_sessions.add(self)
 
     def __enter__(self) -> Self:
-        self._require_open("enter it")
+        self._life.require_open("enter it")
         if self._entered:
             raise SessionError("This session is entered already. Use one `with` block, or call lab.close() at the end.")
         self._entered = True
@@ -199,7 +201,8 @@ class Session:
             error.add_note(str(failure))
 
     def __del__(self) -> None:
-        if getattr(self, "_state", None) is SessionState.OPEN and not sys.is_finalizing():
+        life = getattr(self, "_life", None)  # none where making it failed early
+        if life is not None and life.state is _OPEN and not sys.is_finalizing():
             warnings.warn(f"{self!r} was never closed. Call lab.close() or use `with`.", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
@@ -224,12 +227,12 @@ class Session:
     @property
     def state(self) -> SessionState:
         """Where the session is in its life."""
-        return self._state
+        return self._life.state
 
     @property
     def is_closed(self) -> bool:
         """True unless the session is open."""
-        return self._state is not SessionState.OPEN
+        return self._life.state is not SessionState.OPEN
 
     @property
     def backend(self) -> Backend:
@@ -327,25 +330,7 @@ class Session:
         SessionClosedError
             If the session is closed.
         """
-        doing = f"get stream {name!r}"[:60]
-        self._require_open(doing)
-        check_stream_name(name)
-        if priority is not None:
-            check_priority(priority, self._backend.priority_range)
-        elif external is None and isinstance(partition, EllipsisType):
-            known = self._streams.get(name)  # the hot path, without any lock
-            if known is not None and not known.is_closed:
-                return known
-        while True:
-            with self._working(doing):
-                found, is_as_asked = self._table.get(name, priority, partition, external)
-            if is_as_asked:
-                return found
-            if found.is_closed:
-                found.close()  # waits for the thread that closes it, or goes on where that was interrupted
-            elif not isinstance(partition, EllipsisType):
-                with self._moving(doing):
-                    self._partitions.move(found, partition)
+        return self._lanes.get(name, priority, partition, external)
 
     def partition(
         self,
@@ -407,9 +392,9 @@ class Session:
         True
         """
         doing = "share out its SMs"
-        self._require_open(doing)
+        self._life.require_open(doing)
         layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
-        with self._moving(doing):
+        with self._life.moving(doing):
             return self._partitions.switch(layout, read_renamed(renamed))
 
     def prepare(self, *plans: Mapping[str, Share] | Layout, round: Rounding | str = Rounding.UP) -> tuple[Layout, ...]:  # noqa: A002
@@ -443,7 +428,7 @@ class Session:
         ...     lab.partition(night)["decode"].granted_sms
         100
         """
-        self._require_open("prepare layouts")
+        self._life.require_open("prepare layouts")
         with self._recorder.blame:
             layouts = [read_plan(self._backend, plan, {}, rounding=round) for plan in plans]
             return tuple(self._partitions.prepare(layout) for layout in layouts if layout is not None)
@@ -452,7 +437,7 @@ class Session:
         """Return a widget to share out the SMs by hand: drag a boundary, see what is granted, apply, verify."""
         from gpustreamlab.widgets import Partitioner
 
-        self._require_open("show a widget")
+        self._life.require_open("show a widget")
         return Partitioner(self)
 
     def plan_moves(self, layout: Layout | None, *, renamed: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -478,8 +463,8 @@ class Session:
         It waits for what the streams hold. The SM ids that were seen are kept in the layout and in the trace.
         """
         doing = "verify its partitions"
-        self._require_open(doing)
-        with self._moving(doing):
+        self._life.require_open(doing)
+        with self._life.moving(doing):
             return self._partitions.verify()
 
     def sm_map(self) -> SMMap:
@@ -534,7 +519,7 @@ class Session:
         <Stream 'compute', priority 0, handle 0x3>
         ['product', 'ones', 'ones', 'matmul']
         """
-        self._require_open("capture")
+        self._life.require_open("capture")
         with self._recorder.blame:
             return self._captures.capture(tier, host=host)
 
@@ -623,15 +608,15 @@ class Session:
         try:
             known: Range = self._recorder.local.state.writer.ranges[label]
         except (AttributeError, KeyError, TypeError):
-            self._require_open("open a range")
+            self._life.require_open("open a range")
             return self._selections.range(label)
         return known
 
     def start_range(self, stream: str | Stream | SupportsCudaStream, label: str) -> OpenRange:
         """Open a range on a stream now; call its ``end()`` later, from any thread. One that is never ended is not kept."""
-        self._require_open("start a range")
+        self._life.require_open("start a range")
         check_label(label)
-        chosen = self._find(stream)
+        chosen = self._lanes.find(stream)
         chosen.require_open()
         return self._recorder.start_range(chosen.recorded, label)
 
@@ -669,7 +654,7 @@ class Session:
 
     def guard(self, resource: object, name: str = "") -> Guard:
         """Return a guard of what one lane at a time may use: an engine's execution context, a workspace. See `Guard`."""
-        self._require_open("guard something")
+        self._life.require_open("guard something")
         return Guard(self._keeper, self.on, resource, check_guard_name(name))
 
     @property
@@ -697,7 +682,7 @@ class Session:
         ...     [marker.text for marker in lab.trace.markers]
         ['warm-up done']
         """
-        self._require_open("mark a moment")
+        self._life.require_open("mark a moment")
         if not isinstance(text, str):
             raise InvalidNameError(
                 f"A mark's text is a str, not {type(text).__name__}. Use for example lab.mark({str(text)[:40]!r})."
@@ -733,12 +718,12 @@ class Session:
         <Stream 'copy', priority 0, handle 0x3>
         ['upload']
         """
-        self._require_open("cut its trace")
+        self._life.require_open("cut its trace")
         return self._recorder.trace(title=self.title, since=checkpoint)
 
     def event(self) -> Event:
         """Return an event that is not recorded yet."""
-        self._require_open("make an event")
+        self._life.require_open("make an event")
         return Event(self._backend)
 
     def raw_kernel(self, code: str, name: str, **options: Any) -> RawKernel:
@@ -756,7 +741,7 @@ class Session:
         NotSimulatedError
             On the simulated device, which cannot run CUDA C++.
         """
-        self._require_open("make a raw kernel")
+        self._life.require_open("make a raw kernel")
         return RawKernel(self._backend, self.select, self._recorder.blame, code=code, name=name, options=options)
 
     def scratch(self, nbytes: int) -> Scratch:
@@ -769,7 +754,7 @@ class Session:
         SessionClosedError
             If the session is closed.
         """
-        self._require_open("take scratch memory")
+        self._life.require_open("take scratch memory")
         return self._selections.require("scratch memory").scratch(nbytes)
 
     @property
@@ -779,18 +764,18 @@ class Session:
 
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float64") -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array: copies to and from it can overlap other work."""
-        self._require_open("allocate page-locked memory")
+        self._life.require_open("allocate page-locked memory")
         return self._backend.pinned_empty(shape, dtype)
 
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range is in the trace, and all work that was captured."""
-        self._require_open("synchronize")
+        self._life.require_open("synchronize")
         with self._keeper.waiting(), self._recorder.blame:
             self._recorder.synchronize()
 
     def clear(self) -> None:
         """Forget what was recorded so far, for example a warm-up; ranges whose work still runs come into the trace later."""
-        self._require_open("clear its trace")
+        self._life.require_open("clear its trace")
         self._recorder.clear()
         self._accesses.clear()
 
@@ -843,8 +828,8 @@ class Session:
             If an argument is out of range, or no trace.
         """
         check_timeline_options(trace, live, refresh_hz, capacity)
-        if trace is None and live and self._state is _OPEN and running_kernel_shell() is not None:
-            with self._working("show a live timeline"):
+        if trace is None and live and self._life.state is _OPEN and running_kernel_shell() is not None:
+            with self._life.working("show a live timeline"):
                 return self._views.get(self, refresh_hz, capacity)
         return Timeline(self.trace if trace is None else trace)
 
@@ -861,11 +846,9 @@ class Session:
         CloseError
             If parts failed; the session is closed all the same.
         """
-        with self._locks.state:
-            if self._state is SessionState.OPEN:
-                self._state = SessionState.CLOSING  # from here on new work is refused
+        self._life.refuse_work()
         with self._locks.moves:
-            was_open = self._state is not SessionState.CLOSED
+            was_open = self.state is not SessionState.CLOSED
             failures = self._finish_closing() if was_open else []
         if was_open:
             self._partitions.tell()
@@ -879,14 +862,14 @@ class Session:
             self._recorder.blame.is_closing = True
             closing = self._closing = Closing(self._plan_close())
         closing.run()
-        self._state = SessionState.CLOSED
+        self._life.end()
         _open_sessions.discard(self)
         self._closing = None
         return self._recorder.blame.sift(closing.failures)
 
     def _plan_close(self) -> list[CloseStep]:
         steps: list[CloseStep] = [("selections", self._selections.close), ("capture", self._end_capture)]
-        steps += [(f"stream {stream.name!r}", stream.close) for stream in self._streams.values()]
+        steps += [(f"stream {stream.name!r}", stream.close) for stream in self._table.by_name.values()]
         steps += [
             ("held objects", self._keeper.close),
             ("trace", self._keep_trace),
@@ -902,9 +885,8 @@ class Session:
 
     def _disown(self) -> None:
         """Give the session up without closing anything: in a forked child, what it holds is the parent's."""
-        self._why_closed = "belongs to the process that this one was forked from"
-        self._locks.renew()
-        for stream in self._streams.values():
+        self._life.leave_to_parent()
+        for stream in self._table.by_name.values():
             stream.disown()
         self._partitions.cache.disown()
         self._partitions.left.disown()
@@ -915,45 +897,6 @@ class Session:
         self._scratch_pool.disown()
         self._keeper.leave_to_parent()
         self._accesses.leave_to_parent()
-        self._state = SessionState.CLOSED
-
-    @contextmanager
-    def _working(self, doing: str) -> Iterator[None]:
-        """Hold the lock of the session's state, in a session that is open. Nobody waits for the device in here."""
-        with self._locks.state, self._recorder.blame:
-            self._require_open(doing)
-            yield
-
-    @contextmanager
-    def _moving(self, doing: str) -> Iterator[None]:
-        """Hold the session's lock for moves, in a session that is open: it may have been closed while this thread waited."""
-        with self._locks.moves, self._recorder.blame:
-            self._require_open(doing)
-            yield
-
-    def _require_open(self, doing: str) -> None:
-        if self._state is not SessionState.OPEN:
-            raise SessionClosedError(
-                f"This session {self._why_closed}; it cannot {doing}. Its trace can still be read. "
-                "Start another with gpustreamlab.Session()."
-            )
-
-    def _choose(self, stream: object) -> Stream:
-        if self._state is not _OPEN:
-            self._require_open("select a stream")
-        chosen = self._streams.get(stream) if type(stream) is str else stream
-        if type(chosen) is not Stream or self._streams.get(chosen.name) is not chosen:
-            chosen = self._find(stream)
-        if chosen.is_closed:
-            chosen.require_open()
-        return chosen
-
-    def _find(self, stream: object) -> Stream:
-        found = self._table.find(stream)
-        if found is None:
-            with self._working("take a stream"):
-                found = self._table.take(stream)
-        return found
 
     def _locate(self) -> Layout | None:
         with self._locks.moves:
@@ -973,10 +916,10 @@ class Session:
             self._partitions.cache,
             layout=self.layout,
             trace=self._last_trace,
-            streams=list(self._streams) if self.is_closed else list(self.streams),
+            streams=list(self._table.by_name) if self.is_closed else list(self.streams),
             capture=self._captures.text,
             spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",
-            state=self._state,
+            state=self._life.state,
         )
 
 

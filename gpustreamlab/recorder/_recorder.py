@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import count, islice
+from itertools import count
 from typing import Any, cast
 from weakref import WeakSet
 
-import numpy as np
-
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream
-from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError, StickyDeviceError
-from gpustreamlab.model import Counters, Device, Lane, Layout, Partition, Trace, TraceMetadata, WorkDetail
-from gpustreamlab.recorder._buffer import SPAN_COLUMNS, Drained, SpanBuffer
+from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
+from gpustreamlab.model import Counters, Device, Lane, Layout, Partition, Trace, WorkDetail
+from gpustreamlab.recorder._buffer import Drained, SpanBuffer
 from gpustreamlab.recorder._checkpoints import Checkpoints
+from gpustreamlab.recorder._edges import RangeEdges
 from gpustreamlab.recorder._enclosing import find_enclosing_ranges
 from gpustreamlab.recorder._family import Relatives, find_relatives
 from gpustreamlab.recorder._kernel_tier import KernelTier
@@ -25,9 +23,7 @@ from gpustreamlab.recorder._lanes import LaneTable
 from gpustreamlab.recorder._markers import Markers
 from gpustreamlab.recorder._names import NameTable
 from gpustreamlab.recorder._places import Places
-from gpustreamlab.recorder._range_rows import range_columns
 from gpustreamlab.recorder._ranges import (
-    COLLECT_EVERY,
     FinishedRange,
     LaneWriter,
     OpenEntry,
@@ -37,23 +33,17 @@ from gpustreamlab.recorder._ranges import (
     ThreadState,
 )
 from gpustreamlab.recorder._samples import LaneSample, Sampler
-from gpustreamlab.recorder._snapshot import build_trace
 from gpustreamlab.recorder._texts import MAX_LABEL_LENGTH, cut_text
 from gpustreamlab.recorder._thread_names import ThreadNames
-from gpustreamlab.recorder._trace_work import NO_WORK, WorkTables
+from gpustreamlab.recorder._trace_maker import TraceMaker
 from gpustreamlab.recorder._unfinished import Blame, Unfinished, find_unfinished
-from gpustreamlab.typing import CaptureTier, Int64Array, MarkerKind
+from gpustreamlab.recorder._waiting import DEFAULT_PENDING_LIMIT, WaitingRanges, check_pending_limit
+from gpustreamlab.typing import Int64Array, MarkerKind
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_RING_SIZE = 1_000_000
 """Spans kept by default."""
-DEFAULT_PENDING_LIMIT = 65_536
-"""Closed ranges of one lane and thread whose device work has not ended, beyond which new ones are dropped."""
-KEPT_EDGES = 256
-"""Edges kept that wait for the next range of a lane; the newest count."""
-IDLE_PAIRS = 65_536
-"""Pairs of events kept for later ranges; more go back to the backend's pool."""
 KEPT_RANGES = 4_096
 """Names of one thread and lane whose ranges are kept for the next use."""
 NAME_LIMIT = 65_536
@@ -78,30 +68,20 @@ class Recorder:
     def __init__(
         self, backend: Backend, *, ring_size: int = DEFAULT_RING_SIZE, pending_limit: int = DEFAULT_PENDING_LIMIT
     ) -> None:
-        if type(pending_limit) is not int or pending_limit < 1:
-            raise OptionError(
-                f"pending_limit is {pending_limit!r}; it is a number of ranges, at least 1. "
-                "Use gpustreamlab.Session(pending_limit=65_536)."
-            )
+        check_pending_limit(pending_limit)
         self._backend = backend
         self._buffer = SpanBuffer(ring_size)
-        self._pending_limit = pending_limit
         # Re-entrant: a finaliser or a signal handler may come here in the middle of a collection of the same thread.
         self._lock = threading.RLock()
-        self._is_collecting = False
         self._names = NameTable(NAME_LIMIT)
         self._threads = ThreadNames(THREAD_LIMIT)
         self._places = Places()
         self._lanes = LaneTable()
         self._states: WeakSet[ThreadState] = WeakSet()
         self._checkpoints = Checkpoints()
-        self._recorded: list[RecordedLane] = []
-        self._edges: deque[tuple[int, int]] = deque(maxlen=ring_size)
-        self._edge_count = 0
-        self._overflowed_count = 0
+        self._edges = RangeEdges(ring_size)
         self._failed_count = 0
         self._samplers: list[Sampler] = []
-        self._idle_pairs: list[tuple[Any, Any]] = []
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
         self.blame = Blame(self.unfinished)
@@ -113,7 +93,6 @@ class Recorder:
         self.host_time_ns = backend.host_time_ns
         self.push_range = backend.push_range
         self.pop_range = backend.pop_range
-        self.pop_pair = self._idle_pairs.pop
         self._markers = Markers(self.numbers.__next__, self._look_at_clock())
         self._kernels = KernelTier(
             backend,
@@ -124,17 +103,28 @@ class Recorder:
             find_ranges=self._find_ranges,
             store=self._store,
         )
+        self._waiting = WaitingRanges(backend, self._buffer, self._kernels, pending_limit)
+        self.pop_pair = self._waiting.idle_pairs.pop
+        self._maker = TraceMaker(
+            backend,
+            names=self._names,
+            threads=self._threads,
+            lanes=self._lanes,
+            places=self._places,
+            markers=self._markers,
+            kernels=self._kernels,
+            now_ns=self._observed_now_ns,
+        )
 
     @property
     def dropped_count(self) -> int:
         """Spans that are missing: overwritten, beyond the pending limit, failed to record, or lost by the source of kernels."""
-        return self._buffer.dropped_count + self._overflowed_count + self._failed_count + self._kernels.dropped_count
+        return self._buffer.dropped_count + self._waiting.overflowed_count + self._failed_count + self._kernels.dropped_count
 
     @property
     def pending_count(self) -> int:
         """Closed ranges whose device work had not ended when they were last collected."""
-        lanes = tuple(self._recorded)
-        return sum(len(lane.handed_over) + sum(len(writer.finished) for writer in tuple(lane.writers)) for lane in lanes)
+        return self._waiting.count
 
     @property
     def span_count(self) -> int:
@@ -146,13 +136,12 @@ class Recorder:
         with self._lock:
             index = self._lanes.add(lane)
             recorded = RecordedLane(index, lane, stream, self._places.code(partition))
-            self._recorded[:] = [known for known in self._recorded if known.index != index or not known.is_spent]
-            self._recorded.append(recorded)
+            self._waiting.add_lane(recorded)
         return recorded
 
     def is_in_use(self, recorded: RecordedLane) -> bool:
         """Tell whether any thread has the stream selected, or a range open on it, in whatever place."""
-        return any(known.is_selected for known in tuple(self._recorded) if known.index == recorded.index)
+        return any(known.is_selected for known in tuple(self._waiting.lanes) if known.index == recorded.index)
 
     def show_lane(self, recorded: RecordedLane) -> None:
         """Let the trace show a stream as it is in this place, and its kernels be known."""
@@ -255,50 +244,28 @@ class Recorder:
     def hand_over(self, lane: RecordedLane, row: FinishedRange, thread: int) -> None:
         """Take a closed range that any thread could end; where too many wait for the device, drop it and count it."""
         with self._lock:
-            lane.handed_over.append((row, thread))
-            if lane.is_retired and lane not in self._recorded:
-                self._recorded.append(lane)  # it counted as spent while the range was open
-            if len(lane.handed_over) % COLLECT_EVERY == 0 or len(lane.handed_over) > self._pending_limit:
-                self.collect()
-            if len(lane.handed_over) > self._pending_limit:
-                self._release([lane.handed_over.pop()[0]])
-                self._overflowed_count += 1
+            self._waiting.hand_over(lane, row, thread)
 
     def collect_in_passing(self, writer: LaneWriter) -> None:
         """Collect when many ranges have closed, and drop the newest where the device falls behind; called by a range."""
         with self._lock:
-            self.collect()
-            waiting = writer.finished
-            while len(waiting) > self._pending_limit:
-                self._release([waiting.pop()])
-                self._overflowed_count += 1
-            writer.collect_at = min(len(waiting) + COLLECT_EVERY, self._pending_limit + 1)
+            self._waiting.collect_in_passing(writer)
 
     def add_edge(self, source_number: int, target: RecordedLane) -> None:
         """Note that the next range of a lane waits for an earlier range; -1 stands for none."""
         if source_number >= 0:
             with self._lock:
-                target.incoming.append(source_number)
-                del target.incoming[:-KEPT_EDGES]
+                self._edges.begin(source_number, target)
 
     def close_edges(self, lane: RecordedLane, number: int) -> None:
         """Let the edges that wait for a lane's next range end at it."""
         with self._lock:
-            incoming, lane.incoming = lane.incoming, []
-            self._edge_count += len(incoming)
-            self._edges.extend((source, number) for source in incoming)
+            self._edges.end(lane, number)
 
     def collect(self) -> None:
         """Move ranges whose device work has ended into the buffer. Never waits for the device."""
         with self._lock:
-            if self._is_collecting:
-                return  # called from inside itself: who collects already goes on when this returns
-            self._is_collecting = True
-            try:
-                for lane in self._recorded:
-                    self._collect_lane(lane)
-            finally:
-                self._is_collecting = False
+            self._waiting.collect()
 
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range, and all work that was captured, can be read."""
@@ -327,7 +294,7 @@ class Recorder:
 
     def unfinished(self) -> Unfinished:
         """Return the ranges that are open, or closed while their work has not ended."""
-        return find_unfinished(tuple(self._recorded), self._names.texts, self._backend.is_event_done)
+        return find_unfinished(tuple(self._waiting.lanes), self._names.texts, self._backend.is_event_done)
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -357,7 +324,7 @@ class Recorder:
             self.collect()
             drained = self._buffer.drain(cursor)
             # What is drained or waits for the device stays where it is while the lock is held.
-            return drained, find_relatives(drained.columns, self._recorded, awaited)
+            return drained, find_relatives(drained.columns, self._waiting.lanes, awaited)
 
     def read(self, first: int, last: int) -> Drained:
         """Return the spans of these append indices that are still there; collects nothing."""
@@ -370,9 +337,7 @@ class Recorder:
         It has every lane: the rows that `drain` gives name them by their place.
         """
         self._kernels.take(is_complete=False)
-        columns = {name: np.empty(0, np.int64) for name in SPAN_COLUMNS}
-        metadata = self._metadata(title, pending_count=0)
-        return self._build(columns, names=(), edges=(), metadata=metadata, work=NO_WORK, keeps_lanes=True)
+        return self._maker.make_tables(title=title, dropped_count=self.dropped_count)
 
     def names_from(self, code: int) -> tuple[str, ...]:
         """Return the names of ranges from this code on."""
@@ -404,8 +369,7 @@ class Recorder:
     def edges_from(self, cursor: int) -> tuple[Sequence[tuple[int, int]], int]:
         """Return pairs of range numbers, of which the second waited for the first, since a cursor; and the next cursor."""
         with self._lock:
-            fresh = min(self._edge_count - cursor, len(self._edges))
-            return tuple(islice(self._edges, len(self._edges) - fresh, None)), self._edge_count
+            return self._edges.since(cursor)
 
     def to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the backend's clock."""
@@ -413,10 +377,7 @@ class Recorder:
 
     def tables_version(self) -> tuple[int, ...]:
         """Return what changes whenever `tables` or the names do, but for the clock's stated error; cheap to ask for."""
-        self._markers.settle_cell()
-        counts = self._names.count, self._threads.count, self._places.edit_count, self._markers.edit_count
-        edits = self._lanes.edit_count, self._kernels.edit_count
-        return (*counts, *edits, self.dropped_count, self._buffer.clear_count)
+        return (*self._maker.version, self.dropped_count, self._buffer.clear_count)
 
     def now_ns(self) -> int:
         """Return the present time on the backend's clock."""
@@ -440,7 +401,7 @@ class Recorder:
             self._edges.clear()
             self._places.clear()
             self._markers.clear()
-            self._overflowed_count = self._failed_count = 0
+            self._waiting.overflowed_count = self._failed_count = 0
 
     def trace(self, *, title: str = "", since: int = -1) -> Trace:
         """Collect, then return what is in the buffer as an immutable trace.
@@ -463,18 +424,16 @@ class Recorder:
         self._take_samples()
         with self._lock:
             columns = self._buffer.drain(0).columns
-            edges = tuple(self._edges)
+            edges = self._edges.all
         if since >= 0:
             is_later = self._checkpoints.find_later(columns, since, self.to_clock_ns)
             columns = {name: values[is_later] for name, values in columns.items()}
-        metadata = self._metadata(title, pending_count=self.pending_count)
-        return self._build(columns, names=self._names.texts, edges=edges, metadata=metadata, work=self._kernels.tables())
+        return self._maker.make(columns, edges, title=title, dropped_count=self.dropped_count, pending_count=self.pending_count)
 
     def close(self) -> None:
         """Give the events that no range holds back to the backend's pool."""
         with self._lock:
-            pairs = self._idle_pairs[:]
-            self._idle_pairs.clear()
+            pairs = self._waiting.take_idle_pairs()
         for events in pairs:
             self._backend.release_events(events)
 
@@ -497,7 +456,7 @@ class Recorder:
         CaptureUnavailableError
             If the source refuses; nothing has changed then.
         """
-        self._kernels.start(source, lambda: tuple(self._recorded), keeps_calls=keeps_calls, tell_loss=tell_loss)
+        self._kernels.start(source, lambda: tuple(self._waiting.lanes), keeps_calls=keeps_calls, tell_loss=tell_loss)
 
     def stop_capture(self) -> None:
         """Capture no more kernels. Those that still run come into the trace when they have ended. Idempotent."""
@@ -534,12 +493,12 @@ class Recorder:
     def leave_to_parent(self) -> None:
         """Touch nothing any more that is of the process that this one was forked from."""
         self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
-        self._is_collecting = False
+        self._waiting.leave_to_parent()
         self._kernels.abandon()
 
     def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         with self._lock:
-            return find_enclosing_ranges(self._kernels.closed, tuple(self._states), self._recorded, thread, at_host_ns)
+            return find_enclosing_ranges(self._kernels.closed, tuple(self._states), self._waiting.lanes, thread, at_host_ns)
 
     def _take_samples(self) -> None:
         for sampler in self._samplers:
@@ -557,32 +516,8 @@ class Recorder:
         with self.observing():
             return self.host_time_ns()
 
-    def _build(
-        self,
-        columns: Mapping[str, Int64Array],
-        *,
-        names: Sequence[str],
-        edges: Sequence[tuple[int, int]],
-        metadata: TraceMetadata,
-        work: WorkTables,
-        keeps_lanes: bool = False,
-    ) -> Trace:
-        return build_trace(
-            columns,
-            names=names,
-            lanes=self._lanes.all,
-            threads=self._threads.texts,
-            edges=edges,
-            partitions=self._places.partitions,
-            layouts=self._places.changes(self._backend.host_to_clock_ns),
-            markers=self._markers.changes(self._backend.host_to_clock_ns),
-            metadata=metadata,
-            work=work,
-            keeps_lanes=keeps_lanes,
-        )
-
     def _add_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
-        writer = LaneWriter(self, lane, state, collect_at=min(COLLECT_EVERY, self._pending_limit + 1))
+        writer = LaneWriter(self, lane, state, collect_at=self._waiting.first_collection_at)
         with self._lock:
             lane.writers.append(writer)
             writer.record = lane.refuse if lane.is_closed else writer.record
@@ -590,82 +525,3 @@ class Recorder:
             del state.writers[known]
         state.writers[lane] = writer
         return writer
-
-    def _collect_lane(self, lane: RecordedLane) -> None:
-        for writer in lane.writers:
-            ended = self._count_ended(writer.finished)
-            if ended:
-                rows = writer.finished[:ended]
-                if self._kernels.is_awaiting:
-                    self._kernels.closed.append(rows, writer.ident)  # twice is as good as once
-                self._append_rows(lane, rows, [writer.thread] * ended)
-                # Between these two lines no interrupt can come: a row is either waiting or in the buffer.
-                del writer.finished[:ended]
-                self._release(rows)
-        if lane.handed_over:
-            self._collect_handed_over(lane)
-        if any(_is_spent(writer) for writer in lane.writers):
-            lane.writers[:] = [writer for writer in lane.writers if not _is_spent(writer)]
-
-    def _collect_handed_over(self, lane: RecordedLane) -> None:
-        ended: list[tuple[FinishedRange, int]] = []
-        waiting: list[tuple[FinishedRange, int]] = []
-        for row, thread in lane.handed_over:
-            (ended if self._backend.is_event_done(row[0][1]) else waiting).append((row, thread))
-        if ended:
-            rows, threads = zip(*ended, strict=True)
-            self._append_rows(lane, rows, threads)
-            lane.handed_over = waiting
-            self._release(rows)
-
-    def _append_rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> None:
-        self._buffer.append(range_columns(self._backend, lane, rows, threads))
-
-    def _release(self, rows: Sequence[FinishedRange]) -> None:
-        """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""
-        room = max(0, IDLE_PAIRS - len(self._idle_pairs))
-        self._idle_pairs.extend(row[0] for row in rows[:room])
-        for events, *_ in rows[room:]:
-            self._backend.release_events(events)
-
-    def _count_ended(self, waiting: Sequence[FinishedRange]) -> int:
-        """Return how many of a lane's closed ranges have ended: a stream ends them in order, so a few questions are enough."""
-        is_done = self._backend.is_event_done
-        low, high = 0, len(waiting)
-        if high and is_done(waiting[high - 1][0][1]):
-            return high
-        while low < high:
-            middle = (low + high) // 2
-            if is_done(waiting[middle][0][1]):
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _metadata(self, title: str, *, pending_count: int) -> TraceMetadata:
-        clock, kernels = self._backend.clock_info(), self._kernels
-        return TraceMetadata(
-            backend=self._backend.name,
-            device=self._backend.device,
-            clock=clock.description,
-            clock_error_ns=clock.clock_error_ns,
-            range_error_ns=clock.range_error_ns,
-            range_correction_ns=clock.range_correction_ns,
-            host_error_ns=clock.host_error_ns,
-            tier=CaptureTier.KERNELS if kernels.windows.were_any else CaptureTier.RANGES,
-            capture_windows=kernels.windows.until(self._observed_now_ns),
-            capture_source=kernels.description if kernels.windows.were_any else "",
-            capture_note=kernels.note,
-            kernel_error_ns=kernels.error_ns if kernels.windows.were_any else 0,
-            dropped_spans=self.dropped_count,
-            dropped_records=kernels.dropped_count,
-            dropped_markers=self._markers.dropped_count,
-            pending_spans=pending_count,
-            epoch_unix_ns=clock.epoch_unix_ns,
-            title=title,
-        )
-
-
-def _is_spent(writer: LaneWriter) -> bool:
-    """Tell whether nothing more can come from a writer: its thread has ended and its ranges are collected."""
-    return not writer.finished and writer.owner() is None

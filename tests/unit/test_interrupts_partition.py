@@ -12,15 +12,42 @@ from pathlib import Path
 
 import pytest
 
-from gpustreamlab import Session, green, homes, locks, repartition, session, sm_probe, stream_table, streams
+from gpustreamlab import (
+    Session,
+    green,
+    homes,
+    locks,
+    repartition,
+    session,
+    session_lanes,
+    session_life,
+    sm_probe,
+    stream_table,
+    streams,
+)
 from gpustreamlab.analysis import _plan
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.interrupts import delayed_interrupts
-from gpustreamlab.recorder import _places, _recorder
+from gpustreamlab.recorder import _places, _recorder, _waiting
 from gpustreamlab.workloads import spin
 
 MS = 1_000_000
-WATCHED = (session, stream_table, repartition, homes, locks, green, streams, sm_probe, _plan, _recorder, _places)
+WATCHED = (
+    session,
+    session_lanes,
+    session_life,
+    stream_table,
+    repartition,
+    homes,
+    locks,
+    green,
+    streams,
+    sm_probe,
+    _plan,
+    _recorder,
+    _waiting,
+    _places,
+)
 FILES = {str(Path(module.__file__)) for module in WATCHED}
 """Where interrupts come. Inside the simulated device they would be those of a driver, which is no Python."""
 

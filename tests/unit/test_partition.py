@@ -716,7 +716,7 @@ def sizes(lab):
     return {
         "contexts": len(lab._partitions.cache),
         "made": lab._partitions.cache.created_count,
-        "recorded": len(recorder._recorded),
+        "recorded": len(recorder._waiting.lanes),
         "lanes": len(recorder._lanes),
         "homes": sum(len(stream._homes) for stream in lab.streams.values()),
         "writers": len(recorder.thread_state().writers),

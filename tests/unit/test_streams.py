@@ -11,7 +11,7 @@ from gpustreamlab.backends import lent_handle
 from gpustreamlab.backends._events import EventPool
 from gpustreamlab.errors import InvalidNameError, OptionError, StreamClosedError, StreamRefusedError
 from gpustreamlab.model import MAX_NAME_LENGTH
-from gpustreamlab.recorder._recorder import KEPT_EDGES
+from gpustreamlab.recorder._edges import KEPT_EDGES
 from gpustreamlab.streams import check_label, check_priority, check_stream_name
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
