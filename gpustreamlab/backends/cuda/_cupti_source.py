@@ -264,7 +264,9 @@ class CuptiSource:
 
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the context and the stream as CUPTI numbers them."""
-        return self._streams.key_of(stream.handle)
+        context, number = self._streams.key_of(stream.handle)
+        self._streams.note_own(context, stream.sm_count)
+        return context, number
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that no session made."""

@@ -26,6 +26,10 @@ _LIBRARY = re.compile(r"\b(at|cutlass|cudf)::|\b(cupy_|triton_)")
 _NAMED_ONCE = 4_096
 """Streams whose library is remembered."""
 
+_sms: dict[int, int] = {}
+"""SMs of green contexts by their numbers, which are not given twice in a process. CUPTI told a session nothing of one that an
+earlier session had made (13.0.85), so all share what is known, and what they know of their own streams."""
+
 
 class StreamBook:
     """Knows the numbers of streams, and what is known of streams that no session made.
@@ -42,7 +46,6 @@ class StreamBook:
         self._cupti = cupti
         self._ordinal = ordinal
         self._sm_count = sm_count
-        self._sms: dict[int, int] = {}
         self._null_streams: dict[int, int] = {}
         self._library: dict[tuple[int, int], str] = {}
 
@@ -70,6 +73,10 @@ class StreamBook:
             raise DeviceError(f"cuStreamGetCtx({handle:#x}) gave {status!s}")
         return self._ask("cuptiGetContextId", int(context)), self._ask("cuptiGetStreamIdEx", int(context), handle, 0)
 
+    def note_own(self, context: int, sm_count: int) -> None:
+        """Take how many SMs a context has in which a session made a stream."""
+        _sms[context] = sm_count
+
     def note(self, records: Records) -> None:
         """Take what records say of contexts: from CUPTI 13.2 on green ones come as a kind of their own."""
         plain = records.columns.get(RecordKind.CONTEXT)
@@ -80,10 +87,10 @@ class StreamBook:
             ):
                 self._null_streams[context] = null
                 if is_green and sms:
-                    self._sms[context] = sms
+                    _sms[context] = sms
         green = records.columns.get(RecordKind.GREEN_CONTEXT)
         if green is not None:
-            self._sms |= dict(zip(green["contextId"].tolist(), green["numMultiprocessors"].tolist(), strict=True))
+            _sms.update(zip(green["contextId"].tolist(), green["numMultiprocessors"].tolist(), strict=True))
 
     def note_names(self, work: WorkBatch, details: tuple[WorkDetail, ...]) -> None:
         """Remember whose kernels run in each stream, by what they are called: by the first that tells."""
@@ -104,7 +111,7 @@ class StreamBook:
             name = DEFAULT_STREAM
         else:
             name = f"{self._library.get((context, stream), '')} stream {stream}".strip()
-        return StreamFacts(name=name, sm_count=self._sms.get(context, self._sm_count), device=self._ordinal)
+        return StreamFacts(name=name, sm_count=_sms.get(context, self._sm_count), device=self._ordinal)
 
     def _ask(self, function: str, *arguments: Any) -> int:
         number = ctypes.c_uint32()

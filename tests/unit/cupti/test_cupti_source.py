@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends import CallClass
-from gpustreamlab.backends.cuda import _cupti, _cupti_clients, _cupti_source
+from gpustreamlab.backends.cuda import _cupti, _cupti_clients, _cupti_source, _cupti_streams
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
 from gpustreamlab.backends.cuda._cupti_constants import MarkerFlag, RecordKind
 from gpustreamlab.backends.cuda._cupti_loss import LOST_AFTER_NS, LOST_UNSEEN_NS
@@ -49,6 +49,11 @@ def no_other_client(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.delitem(sys.modules, "cupti", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_known_contexts(monkeypatch):
+    monkeypatch.setattr(_cupti_streams, "_sms", {})
 
 
 @pytest.fixture
@@ -1043,7 +1048,20 @@ def test_green_contexts_of_newer_versions_tell_their_sms(monkeypatch):
 
 
 def test_a_sessions_stream_is_numbered_as_in_the_records(source):
-    assert source.key_of(types.SimpleNamespace(handle=0x7000)) == (1, 14)
+    assert source.key_of(types.SimpleNamespace(handle=0x7000, sm_count=132)) == (1, 14)
+
+
+def test_sms_of_a_context_of_which_cupti_tells_nothing_are_known_by_a_sessions_stream(monkeypatch, card, source):
+    # GIVEN a green context that an earlier session made
+    assert source.describe_stream(1, 30).sm_count == 132
+
+    # WHEN a session has a stream there
+    source.key_of(types.SimpleNamespace(handle=0x7000, sm_count=64))
+
+    # THEN every session knows what others enqueue there had
+    assert source.describe_stream(1, 30).sm_count == 64
+    assert make_source(monkeypatch, card).describe_stream(1, 31).sm_count == 64
+    assert source.describe_stream(2, 30).sm_count == 132
 
 
 def test_a_stream_that_the_driver_does_not_know_is_an_error(monkeypatch, source):

@@ -1,0 +1,127 @@
+"""Ctrl-C before any line of the simulated device: nothing is lost, and it goes on. What no Ctrl-C can do is told."""
+
+import signal
+
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.backends.sim import SimBackend, _driver, _scheduler, _sms
+from gpustreamlab.errors import CloseError, SessionError
+from tests.helpers.line_interrupts import LineInterrupts, interrupt, send_interrupt
+
+WATCHED = _driver, _scheduler, _sms
+LIMIT = 1_000
+
+
+class Device:
+    """A simulated device with a busy lane, and an event to record."""
+
+    def __init__(self):
+        self.backend = SimBackend("h200")
+        self.lane = self.backend.create_stream()
+        self.blocking = self.backend.create_stream(nonblocking=False)
+        self.event = self.backend.acquire_event()
+        self.backend.launch_spin(self.lane, 1_000_000, blocks=132, fill_sms=True)
+
+    def orders(self):
+        self.lane.record(self.event)
+        self.backend.launch_spin(self.blocking, 1_000, blocks=1, fill_sms=False)
+        self.backend.launch_spin(self.backend.null_stream, 1_000, blocks=1, fill_sms=False)
+
+    def partitions(self):
+        made = self.backend.create_stream(sm_ids=range(16))
+        made.close()
+
+    def ends(self):
+        self.backend.synchronize()
+
+
+def sound(device):
+    """Go on, and check that nothing is left over: no work, no stream, no slot."""
+    backend, driver = device.backend, device.backend.driver
+    scheduler = driver.scheduler
+    device.event.mark is None or backend.synchronize_event(device.event)
+    backend.synchronize()
+    assert not any(stream.queue for stream in scheduler.streams)
+    for work in (device.orders, device.partitions, device.ends):
+        work()
+    assert scheduler.busy_count == 0
+    assert scheduler.pool.free == [len(group) * scheduler.pool.slots_per_sm for group in scheduler.pool.groups]
+    assert {stream.number for stream in scheduler.streams} == {0, *driver.streams}
+    assert len(scheduler.streams) == 1 + len(driver.streams)
+    backend.close()
+
+
+@pytest.fixture
+def _ctrl_c():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
+@pytest.mark.usefixtures("_ctrl_c")
+@pytest.mark.parametrize("part", ["orders", "partitions", "ends"])
+def test_a_ctrl_c_before_any_line_leaves_a_device_that_goes_on(part):
+    interrupted_count = 0
+    for at in range(1, LIMIT):
+        device = Device()
+        try:
+            with LineInterrupts(WATCHED, at, send_interrupt) as lines:
+                getattr(device, part)()
+        except KeyboardInterrupt:
+            interrupted_count += 1
+        sound(device)
+        if lines.place is None:
+            break
+    assert lines.place is None
+    assert interrupted_count > 20
+
+
+def test_an_interrupted_order_to_the_null_stream_is_made_up_for():
+    device = Device()
+    backend = device.backend
+    backend.launch_spin(device.blocking, 5_000_000, blocks=1, fill_sms=False)
+    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend.driver.scheduler, "submit", lambda *_: interrupt())
+        backend.launch_spin(backend.null_stream, 1_000, blocks=1, fill_sms=False)
+
+    backend.launch_spin(backend.null_stream, 1_000, blocks=1, fill_sms=False)
+
+    backend.null_stream.synchronize()
+    assert backend.host_time_ns() > 5_000_000
+    backend.close()
+
+
+def cut_off(lab):
+    """Let a handler raise in the middle of a step, as one of an alarm may."""
+    lane = lab.stream("a")
+    with lab.on(lane):
+        lab.xp.ones(10)
+    steps = LineInterrupts([_sms], 1)  # where a kernel gives its slots back, or takes them
+    with pytest.raises(KeyboardInterrupt), steps:
+        lane.synchronize()
+
+
+def test_a_step_that_was_cut_off_by_another_signal_is_told_and_the_session_closes():
+    lab = Session("sim")
+    cut_off(lab)
+
+    with pytest.raises(SessionError, match=r"cut off in the middle of a step.*Session\('sim'\)"):
+        lab.synchronize()
+    with pytest.raises(CloseError, match="cut off in the middle of a step"):
+        lab.close()
+
+    assert lab.is_closed
+    assert lab.backend.driver.is_closed
+    lab.close()
+
+
+def test_a_device_that_was_cut_off_closes_in_silence():
+    device = Device()
+    with pytest.raises(KeyboardInterrupt), LineInterrupts([_sms], 1):
+        device.ends()
+
+    device.backend.close()
+
+    assert device.backend.driver.is_closed
