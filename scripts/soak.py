@@ -319,7 +319,7 @@ def slope_mib_per_minute(samples: Sequence[Sample], column: str) -> float:
 
 
 def make_report(soak: Soak, samples: list[Sample]) -> dict[str, Any]:
-    """Return what the run did, as rows of a table and as samples."""
+    """Return what the run did, as rows of a table, as counts of what it did, and as samples."""
     rows = [
         {"what": "seconds", "value": round(samples[-1].seconds, 1)},
         {"what": "threads", "value": len(soak.progress)},
@@ -335,17 +335,17 @@ def make_report(soak: Soak, samples: list[Sample]) -> dict[str, Any]:
             {"what": f"{what}, MiB, at the end", "value": round(sizes_mib[-1], 1)},
             {"what": f"{what}, MiB a minute after warm-up", "value": round(slope_mib_per_minute(samples, column), 2)},
         ]
-    rows += [{"what": name.replace("_", " "), "value": count} for name, count in sorted(soak.counts.items())]
     closes = "closes of what is in use" if soak.is_rude else "closes"
     title = f"Soak on {soak.backend}, seed {soak.seed}: {len(soak.progress)} threads, random lanes, repartitions, {closes}"
-    return {"title": title, "machine": machine(), "rows": rows, "samples": samples}
+    counts = {name.replace("_", " "): count for name, count in sorted(soak.counts.items())}
+    return {"title": title, "machine": machine(), "rows": rows, "counts": counts, "samples": samples}
 
 
 def print_report(report: dict[str, Any], failures: list[str]) -> None:
-    """Print the rows, and the failures that were kept."""
+    """Print the rows, the counts, and the failures that were kept."""
     print(report["title"])
-    for row in report["rows"]:
-        print(f"  {row['what']:44} {row['value']:>12,}")
+    for what, value in [*((row["what"], row["value"]) for row in report["rows"]), *report["counts"].items()]:
+        print(f"  {what:44} {value:>12,}")
     for text in failures:
         print(text, file=sys.stderr)
 
