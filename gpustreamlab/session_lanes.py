@@ -36,8 +36,8 @@ class LaneFinder:
 
     def get(self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None) -> Stream:
         """Return the stream of a name, made on first use, and moved where it is elsewhere; see `Session.stream`."""
-        doing = f"get stream {name!r}"[:60]
-        self._life.require_open(doing)
+        if self._life.state is not _OPEN:
+            self._life.require_open(_getting(name))
         check_stream_name(name)
         if priority is not None:
             check_priority(priority, self._backend.priority_range)
@@ -45,6 +45,7 @@ class LaneFinder:
             known = self._by_name.get(name)  # the hot path, without any lock
             if known is not None and not known.is_closed:
                 return known
+        doing = _getting(name)
         while True:
             with self._life.working(doing):
                 found, is_as_asked = self._table.get(name, priority, partition, external)
@@ -60,8 +61,11 @@ class LaneFinder:
         """Return the stream to select for a name, a stream, or a lender; the hot path of a selection."""
         if self._life.state is not _OPEN:
             self._life.require_open("select a stream")
-        chosen = self._by_name.get(stream) if type(stream) is str else stream
-        if type(chosen) is not Stream or self._by_name.get(chosen.name) is not chosen:
+        if type(stream) is str:
+            chosen = self._by_name.get(stream) or self.find(stream)
+        elif type(stream) is Stream and self._by_name.get(stream.name) is stream:
+            chosen = stream
+        else:
             chosen = self.find(stream)
         if chosen.is_closed:
             chosen.require_open()
@@ -74,3 +78,8 @@ class LaneFinder:
             with self._life.working("take a stream"):
                 found = self._table.take(stream)
         return found
+
+
+def _getting(name: object) -> str:
+    """Return what a closed session cannot do."""
+    return f"get stream {name!r}"[:60]

@@ -29,7 +29,7 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
     # THEN nothing was wrong, the usual actions were done, and the figures are those that a table of benchmarks needs
     assert done.returncode == 0, done.stderr[-5000:]
     report = json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))
-    values = {row["what"]: row["value"] for row in report["rows"]}
+    values = {row["what"]: row["value"] for row in report["rows"]} | report["counts"]
     assert (values["wrong results"], values["other failures"]) == (0, 0)
     assert values["turns"] > 100
     usual = {action.__name__.replace("_", " ") for action, weight in soak_actions.ACTIONS.items() if weight >= 3}
