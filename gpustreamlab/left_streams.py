@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpustreamlab.backends import BackendContext, BackendStream, ContextSpec
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Left(NamedTuple):
-    recorded: RecordedLane
+    places: Sequence[RecordedLane]
     stream: BackendStream
     spec: ContextSpec | None
     let_go: Callable[[], object]
@@ -42,32 +42,32 @@ class LeftStreams:
         """What the green contexts of the streams that wait are made of."""
         return {left.spec for left in tuple(self._waiting) if left.spec is not None}
 
-    def is_needed(self, recorded: RecordedLane) -> bool:
-        """Tell whether a thread has the stream selected, so that a library may still launch there."""
-        return self._is_lending and recorded.is_selected
+    def is_needed(self, places: Sequence[RecordedLane]) -> bool:
+        """Tell whether a thread has a stream selected, in any of its places, so that a library may still launch there."""
+        return self._is_lending and any(place.is_selected for place in places)
 
     def close(
-        self, recorded: RecordedLane, stream: BackendStream, spec: ContextSpec | None, let_go: Callable[[], object]
+        self, places: Sequence[RecordedLane], stream: BackendStream, spec: ContextSpec | None, let_go: Callable[[], object]
     ) -> None:
         """Destroy a stream, now or when no thread has it selected any more.
 
         Parameters
         ----------
-        recorded, stream, spec
-            The stream, for the recorder and for the backend, and what its green context is made of.
+        places, stream, spec
+            The stream as the recorder knows it, and the backend, and what its green context is made of.
         let_go
             Called before that, to free what work of that thread may still use.
         """
-        if not self.is_needed(recorded):
+        if not self.is_needed(places):
             _close_all([let_go, stream.close])
             return
         _log.warning(
             "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
             "is destroyed when its `with` block ends.",
-            recorded.name,
+            places[0].name,
         )
         with self._lock:
-            self._waiting.append(_Left(recorded, stream, spec, let_go))
+            self._waiting.append(_Left(places, stream, spec, let_go))
 
     def take_context(self, spec: ContextSpec, context: BackendContext) -> bool:
         """Take over a green context that is to be destroyed, if a stream in it waits; it goes with the last of them."""
@@ -80,7 +80,7 @@ class LeftStreams:
     def sweep(self) -> None:
         """Destroy what no thread has selected any more; one that fails keeps no other from being destroyed."""
         with self._lock:
-            ended = [left for left in self._waiting if not left.recorded.is_selected]
+            ended = [left for left in self._waiting if not self.is_needed(left.places)]
             self._waiting = [left for left in self._waiting if left not in ended]
             spare = self._contexts.keys() - self.specs
             contexts = [self._contexts.pop(spec) for spec in spare]

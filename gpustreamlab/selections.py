@@ -409,6 +409,8 @@ class Selection:
         del state.selections[-1]
         self._state = None
         self.stream.wait_for_move()
+        if self.stream.is_closed:
+            self.stream.close_left()  # the close may have seen this selection
         return self.__enter__()
 
     def _again(self) -> Selection:

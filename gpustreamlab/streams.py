@@ -330,7 +330,7 @@ class Stream:
             if self.is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
             try:
-                self._arena.close(keeps_held=self._left.is_needed(self.recorded))
+                self._arena.close(keeps_held=self._left.is_needed(self._recorder.places_of(self.recorded)))
             except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
                 failures.append(error)
             while self._homes:
@@ -361,7 +361,7 @@ class Stream:
     def wait_for_move(self) -> None:
         """Wait until no other thread is about to move it to other SMs, or to close it."""
         with self._locks.state:
-            pass
+            self.is_leaving = self.is_closed  # left by an interrupt, or this runs amid its own move
 
     def disown(self) -> None:
         """Replace its lock: in a forked child, a thread that is not in this process may hold the other one."""
@@ -405,7 +405,9 @@ class Stream:
 
     def _close_home(self, home: Home) -> None:
         try:
-            home.recorded.close()  # before anything else, see there
+            for place in self._recorder.places_of(home.recorded):
+                if place.stream is home.backend_stream:
+                    place.close()  # before anything else, see there
             home.backend_stream.synchronize()
             self._recorder.collect()
         except Exception:
@@ -426,7 +428,7 @@ class Stream:
             try:
                 self._arena.leave(home.backend_stream)
                 let_go = self._arena.free_held if home is self.home else bool
-                self._left.close(home.recorded, home.backend_stream, home.spec, let_go)
+                self._left.close(self._recorder.places_of(home.recorded), home.backend_stream, home.spec, let_go)
             finally:
                 self._homes.pop(home.spec, None)  # at the very end: without it the stream counts as gone
 

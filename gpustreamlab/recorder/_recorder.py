@@ -141,7 +141,12 @@ class Recorder:
 
     def is_in_use(self, recorded: RecordedLane) -> bool:
         """Tell whether any thread has the stream selected, or a range open on it, in whatever place."""
-        return any(known.is_selected for known in tuple(self._waiting.lanes) if known.index == recorded.index)
+        return any(place.is_selected for place in self.places_of(recorded))
+
+    def places_of(self, recorded: RecordedLane) -> tuple[RecordedLane, ...]:
+        """Return the places where the stream works or worked, and where something can still be open."""
+        known = (known for known in tuple(self._waiting.lanes) if known.index == recorded.index)
+        return tuple(dict.fromkeys((recorded, *known)))
 
     def show_lane(self, recorded: RecordedLane) -> None:
         """Let the trace show a stream as it is in this place, and its kernels be known."""

@@ -324,6 +324,8 @@ class ScratchArena:
         with delayed_interrupts(), self._driving:
             held, self._held = self._held, []
             failures = self._free_blocks(held)
+            if held:
+                self._samples.append((self.glance_ns(), RESERVED, self._reserved_bytes))
         if failures:
             raise failures[0]
 

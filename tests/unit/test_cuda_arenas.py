@@ -1,6 +1,7 @@
 """CuPy's arenas of streams that are gone, against a stand-in of its pool."""
 
 from collections import OrderedDict
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -34,18 +35,18 @@ def stream(pointer):
 
 
 def test_memory_that_comes_back_after_the_stream_is_given_back_too(pool):
-    arenas = StreamArenas(pool, 0)
+    arenas = StreamArenas(pool, 0, nullcontext)
     arenas.begin(1)
     pool.free[1] = 10
     arenas.end(stream(1))
     assert not pool.free
     pool.free |= {1: 20, 2: 5}  # of an array that was alive, and of a stream that there is
-    StreamArenas(pool, 0).sweep()  # another session
+    StreamArenas(pool, 0, nullcontext).sweep()  # another session
     assert pool.free == {2: 5}
 
 
 def test_a_stream_with_the_pointer_of_another_keeps_what_it_has(pool):
-    arenas = StreamArenas(pool, 0)
+    arenas = StreamArenas(pool, 0, nullcontext)
     arenas.end(stream(1))
     arenas.begin(1)
     pool.free[1] = 20
@@ -54,14 +55,14 @@ def test_a_stream_with_the_pointer_of_another_keeps_what_it_has(pool):
 
 
 def test_another_device_is_left_alone(pool):
-    StreamArenas(pool, 1).end(stream(1))
+    StreamArenas(pool, 1, nullcontext).end(stream(1))
     pool.free[1] = 20
-    StreamArenas(pool, 0).sweep()
+    StreamArenas(pool, 0, nullcontext).sweep()
     assert pool.free == {1: 20}
 
 
 def test_a_long_session_sweeps_now_and_then(pool):
-    arenas = StreamArenas(pool, 0)
+    arenas = StreamArenas(pool, 0, nullcontext)
     arenas.end(stream(1))
     pool.free[1] = 20
     for pointer in range(2, SWEEP_EVERY):
@@ -72,7 +73,7 @@ def test_a_long_session_sweeps_now_and_then(pool):
 
 
 def test_no_more_pointers_are_remembered_than_that(pool, gone):
-    arenas = StreamArenas(pool, 0)
+    arenas = StreamArenas(pool, 0, nullcontext)
     for pointer in range(KEPT_POINTERS + 5):
         arenas.end(stream(pointer))
     assert len(gone) == KEPT_POINTERS

@@ -292,3 +292,14 @@ def test_a_forked_child_neither_uses_nor_destroys_them():
     _idle_contexts._leave_to_the_parent()
     assert _idle_contexts._left == [first]
     assert idle_contexts(0, 7) is not first
+
+
+def test_a_device_is_split_once_for_all_sessions():
+    idle, first, second = IdleContexts(), SMs(structured=True), SMs(structured=True)
+    spec = ContextSpec(split=(SplitGroup(sms=8), SplitGroup(sms=4)), place=1)
+    one = open_green(first, driver=(13, 1), bindings=(13, 1), idle=idle)
+    made = one.create(spec)
+    other = open_green(second, driver=(13, 1), bindings=(13, 1), idle=idle)
+    assert other.resource == one.resource
+    assert other.create(spec)._context.options.resources == made._context.options.resources
+    assert not second.calls

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from gpustreamlab import Session, selections
+from gpustreamlab import Session, repartition, selections
 from gpustreamlab.errors import PartitionInUseError, StreamClosedError
 from tests.helpers.lending_backend import LendingBackend
 from tests.helpers.line_interrupts import LineInterrupts
@@ -23,19 +23,31 @@ class CrashingBackend(LendingBackend):
         return super().select(stream)
 
 
-def lines_of_entering():
-    """Return how many lines of the module a selection passes as it is entered."""
-    with Session("sim") as lab:
-        lab.stream("a")
-        selection = lab.select("a")
-        counter = LineInterrupts([selections], sys.maxsize)
-        with counter:
-            selection.__enter__()
-        selection.__exit__(None, None, None)
+def count_lines(module, work):
+    """Return how many lines of a module some work passes."""
+    with LineInterrupts([module], sys.maxsize) as counter:
+        work()
     return sys.maxsize - counter.left
 
 
-LINES = range(1, lines_of_entering() + 1)
+def enter_and_leave():
+    with Session("sim") as lab:
+        lab.stream("a")
+        made = []
+        count = count_lines(selections, lambda: made.append(lab.select("a")) or made[0].__enter__())
+        made[0].__exit__(None, None, None)
+    return count
+
+
+def move():
+    with Session("sim") as lab:
+        lab.partition(left=32, right="rest")
+        lab.stream("a", partition="left")
+        return count_lines(repartition, lambda: lab.stream("a", partition="right"))
+
+
+LINES = range(1, enter_and_leave() + 1)
+LINES_OF_MOVE = range(1, move() + 1)
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -73,6 +85,55 @@ def test_a_stream_that_is_closed_at_any_line_is_not_selected_or_lives_on(line, c
             assert lab.backend.selected_stream is lab.backend.null_stream
         assert lab.current is None
         assert backend_stream.is_closed
+
+
+@pytest.mark.parametrize("line", LINES_OF_MOVE)
+def test_a_stream_whose_move_was_interrupted_at_any_line_can_be_selected(line):
+    with Session("sim") as lab:
+        lab.partition(left=32, right="rest")
+        lane = lab.stream("a", partition="left")
+        with LineInterrupts([repartition], line) as here, suppress(KeyboardInterrupt):
+            lab.stream("a", partition="right")
+        assert here.place is not None
+        with lab.select("a"):
+            assert lab.backend.selected_stream is lane.backend_stream
+
+
+def test_a_lane_whose_partition_was_renamed_is_not_destroyed_under_the_thread_that_has_it():
+    with Session(CrashingBackend()) as lab:
+        lab.partition(left=32, right="rest")
+        lane = lab.stream("a", partition="left")
+        backend_stream = lane.backend_stream
+        entered, closed, met = threading.Event(), threading.Event(), []
+
+        def work():
+            with lab.on("a", "outer"), lane.scratch(1 << 20) as held:
+                entered.set()
+                assert closed.wait(10)
+                met.extend([backend_stream.is_closed, held._block is None])
+                met.append(raised_by(lambda: lab.range("refused").__enter__()))
+
+        thread = threading.Thread(target=lambda: met.append(raised_by(work)))
+        thread.start()
+        assert entered.wait(10)
+        lab.partition(left2=32, right="rest", renamed={"left": "left2"})
+        assert lane.backend_stream is backend_stream
+        lane.close()
+        closed.set()
+        thread.join(10)
+        assert met[:2] == [False, False]
+        assert [type(error) for error in met[2:]] == [StreamClosedError, type(None)]
+        assert lab.trace.metadata.dropped_spans == 2
+        assert backend_stream.is_closed
+
+
+def raised_by(work):
+    """Return what some work raises."""
+    try:
+        work()
+    except Exception as error:
+        return error
+    return None
 
 
 def test_somebody_who_selects_a_stream_that_moves_waits_for_the_move(monkeypatch):

@@ -1012,7 +1012,7 @@ def test_a_stream_that_cannot_be_destroyed_keeps_no_other_from_it():
 
     left, recorded = LeftStreams(is_lending=True), Recorded()
     for name in ("first", "second"):
-        left.close(recorded, Stuck(name), None, bool)
+        left.close((recorded,), Stuck(name), None, bool)
     recorded.is_selected = False
     with pytest.raises(DeviceError, match="stuck"):
         left.sweep()

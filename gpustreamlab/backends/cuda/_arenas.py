@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 SWEEP_EVERY = 64
@@ -28,12 +30,15 @@ class StreamArenas:
     pool
         ``cupy.get_default_memory_pool()``.
     ordinal
-        The CUDA device, which has to be current in every call.
+        The CUDA device.
+    scope
+        Makes it current, and lets what is freed break no capture of a CUDA graph in another thread, as a context manager.
     """
 
-    def __init__(self, pool: Any, ordinal: int) -> None:
+    def __init__(self, pool: Any, ordinal: int, scope: Callable[[], AbstractContextManager[None]]) -> None:
         self._pool = pool
         self._ordinal = ordinal
+        self._scope = scope
         self._ended_count = 0
 
     def begin(self, pointer: int) -> None:
@@ -43,7 +48,8 @@ class StreamArenas:
 
     def end(self, cupy_stream: Any) -> None:
         """Give back what is kept for a CuPy stream that is about to be destroyed; it is looked at again in a later `sweep`."""
-        self._pool.free_all_blocks(stream=cupy_stream)
+        with self._scope():
+            self._pool.free_all_blocks(stream=cupy_stream)
         with _lock:
             _gone[self._ordinal, int(cupy_stream.ptr)] = cupy_stream
             if len(_gone) > KEPT_POINTERS:
@@ -57,5 +63,6 @@ class StreamArenas:
         """Give back what has come to arenas of streams that are gone."""
         with _lock:
             gone = [stream for (ordinal, _), stream in _gone.items() if ordinal == self._ordinal]
-        for stream in gone:
-            self._pool.free_all_blocks(stream=stream)
+        with self._scope():
+            for stream in gone:
+                self._pool.free_all_blocks(stream=stream)

@@ -91,7 +91,7 @@ class CudaBackend:
         self._event_options = self._core.EventOptions(timing_enabled=True)
         self._events: EventPool[Any] = EventPool(self._create_event)
         self._selection = CupySelection(self.xp, ordinal)
-        self._arenas = StreamArenas(self.xp.get_default_memory_pool(), ordinal)
+        self._arenas = StreamArenas(self.xp.get_default_memory_pool(), ordinal, self._freeing_scope)
         # On the hot path of ranges, so nothing stands between: CuPy's current stream of this thread follows.
         self.select: Callable[[BackendStream], object] = self._selection.select
         self.restore: Callable[[object], None] = self._selection.restore
@@ -239,6 +239,11 @@ class CudaBackend:
                 yield
         finally:
             driver.cuThreadExchangeStreamCaptureMode(before)
+
+    @contextlib.contextmanager
+    def _freeing_scope(self) -> Iterator[None]:
+        with self._device_scope(), self.observing():
+            yield
 
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again."""

@@ -70,13 +70,14 @@ class GreenContexts:
         allowed = version_capabilities(driver, bindings)
         self._is_structured = allowed.has(Feature.UNEQUAL_SPLIT)
         self._groups: list[Any] = []
-        self._splits: dict[tuple[SplitGroup, ...], list[Any]] = {}
+        self._splits = idle.splits
         problem = ""
         self.resource: SMResource | None = None
         try:
             if allowed.has(Feature.GREEN_CONTEXTS):
                 with mapped_errors("Reading the SMs of the device"):
-                    self.resource = self._split_smallest()
+                    idle.groups = idle.groups or self._split_smallest()
+                self._groups, self.resource = idle.groups
         except DeviceError as error:
             # A device without green contexts says so here; the capabilities carry its words.
             problem = str(error.__cause__ or error)
@@ -108,12 +109,11 @@ class GreenContexts:
                 resources.append(self._workqueue(spec.workqueue))
             return self._device.create_context(self._core.ContextOptions(resources=resources))
 
-    def _split_smallest(self) -> SMResource:
+    def _split_smallest(self) -> tuple[list[Any], SMResource]:
         """Split into as many of the smallest groups as there are; the driver gives fewer than the division says."""
         sms = self._device.resources.sm
         groups, remainder = sms.split(self._core.SMResourceOptions(count=(sms.min_partition_size,) * self._most_groups(sms)))
-        self._groups = [*groups, *([remainder] if remainder is not None and remainder.sm_count else [])]
-        return SMResource(
+        resource = SMResource(
             # With bindings for CUDA 12 the minimum is cuda.core's own guess; what the driver made of it counts.
             min_sms=max(sms.min_partition_size, groups[0].sm_count),
             alignment_sms=sms.coscheduled_alignment,
@@ -123,6 +123,7 @@ class GreenContexts:
             is_structured=self._is_structured,
             remainder_joins=_can_join(groups[0], remainder),
         )
+        return [*groups, *([remainder] if remainder is not None and remainder.sm_count else [])], resource
 
     def _most_groups(self, sms: Any) -> int:
         most: int = sms.sm_count // sms.min_partition_size
@@ -140,7 +141,7 @@ class GreenContexts:
         return 1
 
     def _find_split(self, split: tuple[SplitGroup, ...]) -> list[Any]:
-        """Return the groups of a structured split, made once: those of two splits need not be disjoint."""
+        """Return the groups of a structured split."""
         if split not in self._splits:
             if len(self._splits) >= _KEPT_SPLITS:
                 self._splits.clear()

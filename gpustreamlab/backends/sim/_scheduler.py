@@ -62,6 +62,7 @@ class Scheduler:
         """Streams that have work."""
         self.is_torn = False
         """Whether an exception came out of the middle of a step, or of a submission: it cannot go on."""
+        self._is_stepping = False
         self.observer: Callable[[DeviceWork], None] | None = None
         """Gets each finished kernel, copy and fill."""
         self.placement_observer: Callable[[KernelRun, list[tuple[int, int]]], None] | None = None
@@ -166,20 +167,33 @@ class Scheduler:
         """
         while not is_reached():
             with delayed_interrupts():
-                if self.is_torn or not self._heap:
+                self._require_whole()
+                self._is_stepping = True
+                try:
+                    for _ in range(SHIELDED_STEPS):
+                        self.step()
+                        if is_reached():
+                            break
+                except BaseException:
                     self.is_torn = True
-                    raise SessionError(
-                        "The simulated device was cut off in the middle of a step, by an exception from a handler of another "
-                        "signal than Ctrl-C, such as an alarm; it cannot go on. Open another session: "
-                        "gpustreamlab.Session('sim'). Handlers that end work should call signal.raise_signal(signal.SIGINT)."
-                    )
-                self.is_torn = True
-                for _ in range(SHIELDED_STEPS):
-                    self.step()
-                    if is_reached():
-                        break
-                self.is_torn = False
+                    raise
+                finally:
+                    self._is_stepping = False
                 tell_time(self.now_ns)
+
+    def _require_whole(self) -> None:
+        if self._is_stepping:
+            raise SessionError(
+                "A finaliser waits for the simulated device in the middle of a step of it, which has to end first. Wait where "
+                "the work is enqueued, not in __del__."
+            )
+        if self.is_torn or not self._heap:
+            self.is_torn = True
+            raise SessionError(
+                "The simulated device was cut off in the middle of a step, by an exception from a handler of another "
+                "signal than Ctrl-C, such as an alarm; it cannot go on. Open another session: "
+                "gpustreamlab.Session('sim'). Handlers that end work should call signal.raise_signal(signal.SIGINT)."
+            )
 
     def step(self) -> None:
         """Simulate the next instant at which something happens."""

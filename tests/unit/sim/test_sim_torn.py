@@ -35,3 +35,25 @@ def test_a_device_that_was_cut_off_says_so_and_closes(monkeypatch):
         lab.close()
     assert lab.is_closed
     lab.close()
+
+
+def test_a_finaliser_in_the_middle_of_a_step_cannot_wait_and_harms_nothing(monkeypatch):
+    with Session("sim") as lab:
+        for name in "ab":
+            with lab.on(lab.stream(name), "step"):
+                spin(lab, 1_000_000)
+        scheduler, met = lab.backend.driver.scheduler, []
+        advance = scheduler._advance
+
+        def advance_and_collect(stream):
+            if not met:  # stands for a garbage collection that runs somebody's __del__
+                met.append(None)
+                with pytest.raises(SessionError, match="middle of a step of it, which has to end first") as raised:
+                    lab.stream("b").synchronize()
+                met.append(raised.value)
+            return advance(stream)
+
+        monkeypatch.setattr(scheduler, "_advance", advance_and_collect)
+        lab.synchronize()
+        assert len(met) == 2
+        assert len(lab.trace) == 2
