@@ -53,8 +53,12 @@ class HostArrays:
                 copy.host[...] = copy.landing
 
     def _replace(self, value: Any) -> Any:
-        host = getattr(value, "value", value)  # of cuda.In, Out and InOut
-        if not isinstance(host, np.ndarray):
+        if isinstance(value, tuple):
+            parts = [self._replace(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        is_hint = self._is(value, "In") or self._is(value, "Out") or self._is(value, "InOut")
+        host = value.value if is_hint else value
+        if not isinstance(host, np.ndarray) or hasattr(host, "__cuda_memory__"):  # mapped and managed arrays are on both sides
             return value
         landing = host if host.flags.forc else host.copy()
         device = self._cuda.to_device(landing, stream=self._stream, copy=not self._is(value, "Out") or self._is(value, "InOut"))
@@ -63,5 +67,5 @@ class HostArrays:
         return device
 
     def _is(self, value: Any, hint: str) -> bool:
-        """Tell whether a value is wrapped in a hint of Numba; ``InOut`` is an ``Out`` too."""
+        """Tell whether a value is wrapped in a hint of Numba; ``InOut`` may be an ``Out`` too."""
         return isinstance(value, getattr(self._cuda, hint, ()))

@@ -6,12 +6,14 @@ import ctypes
 import sys
 import threading
 import types
+import typing
 
 import numpy as np
 import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.adapters import _registry
+from gpustreamlab.adapters._numba_host_arrays import HostArrays
 from gpustreamlab.adapters._registry import Registry
 from gpustreamlab.errors import AdapterWarning
 from gpustreamlab.typing import AdapterState
@@ -26,6 +28,11 @@ class Handle:
 
     def __int__(self):
         return self.number
+
+
+def flattened(values):
+    for value in values:
+        yield from flattened(value) if isinstance(value, tuple) else (value,)
 
 
 class OnDevice:
@@ -64,9 +71,9 @@ def make_numba(*, has_core=True, device=0):  # noqa: C901 - one stand-in of many
     class Kernel:
         def launch(self, args, griddim, blockdim, stream=0, sharedmem=0):
             assert isinstance(stream, CoreStream if has_core else Stream | int)
-            assert not _number(stream) or not any(isinstance(value, np.ndarray) for value in args)  # as numba-cuda 0.30.4 does
             calls.append(("launch", _number(stream), griddim, sharedmem))
-            for value in args:
+            for value in flattened(args):
+                assert not _number(stream) or type(value) is not np.ndarray  # as numba-cuda 0.30.4 does
                 if isinstance(value, DeviceArray):
                     value.data += 1
             return "launched"
@@ -205,7 +212,39 @@ def test_a_launch_copies_what_the_hint_says(numba, lab, hint, copies):
     check_host_launch(numba, lab, hint(numba.cuda, array), array, copies)
 
 
-@pytest.mark.parametrize("argument", [np.zeros(1, "i4,f4")[0], (1, np.zeros(3))], ids=["record", "tuple"])
+class Pair(typing.NamedTuple):
+    number: int
+    array: object
+
+
+@pytest.mark.parametrize("wrap", [lambda array: (1, (array, 2)), lambda array: Pair(3, array)], ids=["tuple", "named tuple"])
+def test_arrays_of_the_host_in_tuples_are_found(numba, lab, wrap):
+    array = np.zeros((2, 3))
+    check_host_launch(numba, lab, wrap(array), array, ["copy in", "copy back"])
+
+
+def test_a_named_tuple_stays_one():
+    numba = make_numba()
+    (pair,) = HostArrays(numba.cuda, numba.stream(Handle(7))).to_device([Pair(3, np.zeros(2))])
+    assert isinstance(pair, Pair)
+    assert pair.number == 3
+    assert not isinstance(pair.array, np.ndarray)
+
+
+class MappedArray(np.ndarray):
+    """As ``cuda.mapped_array`` makes them: memory of the host that the device sees."""
+
+    __cuda_memory__ = True
+
+
+OTHERS = {
+    "record": np.zeros(1, "i4,f4")[0],
+    "mapped array": np.zeros(3).view(MappedArray),
+    "an object of others with a value": types.SimpleNamespace(value=np.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("argument", OTHERS.values(), ids=OTHERS)
 def test_what_else_lies_on_the_host_is_left_to_numba_and_waited_for(numba, lab, argument):
     a = lab.stream("a").handle
     with lab.on("a"):
