@@ -143,7 +143,9 @@ def test_the_extra_suits_the_driver(version, extra):
 
 
 @pytest.mark.parametrize(
-    ("import_it", "title"), [(import_cupy, "CuPy"), (import_cuda_core, "cuda.core"), (import_nvtx, "nvtx")], ids=str
+    ("import_it", "title"),
+    [(import_cupy, "CuPy"), (import_cuda_core, "cuda.core"), (import_nvtx, "nvtx")],
+    ids=["cupy", "core", "nvtx"],
 )
 def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, block_packages, import_it, title):
     install_driver(monkeypatch, lambda: FakeLibcuda(version=12080))

@@ -144,7 +144,7 @@ def generator():
     yield
 
 
-@pytest.mark.parametrize("function", [coroutine, generator, int, 3], ids=repr)
+@pytest.mark.parametrize("function", [coroutine, generator, int, 3], ids=["coroutine", "generator", "type", "number"])
 def test_what_would_run_later_is_not_decorated(lab, function):
     with pytest.raises(OptionError, match=r"cannot decorate .*`with guard\.on\('a'\):` around the calls that enqueue"):
         lab.guard(Thing()).on("a")(function)

@@ -187,8 +187,13 @@ class ForeignThread:
 
     def run_with_lock_held(self, *, limit_ns):
         """Start it and wait for it, the interpreter's lock held throughout; tell whether it came to an end."""
-        assert self._libc.pthread_create(ctypes.byref(self._thread), None, self._start, self._arguments) == 0
-        return self._join(limit_ns)
+        before_s = sys.getswitchinterval()
+        sys.setswitchinterval(1_000)  # nor is it given away between the two calls
+        try:
+            assert self._libc.pthread_create(ctypes.byref(self._thread), None, self._start, self._arguments) == 0
+            return self._join(limit_ns)
+        finally:
+            sys.setswitchinterval(before_s)
 
     def join(self):
         """Wait for it, and let it have the lock."""
