@@ -33,6 +33,8 @@ from gpustreamlab.typing import HazardMode
 __all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
 
 _NULL_STREAM = 0
+_HANDLES_KEPT = 256
+"""Lanes whose names are kept before those that are gone are looked for."""
 _OWN_REFERENCES = 3
 """To a frame's locals: the frame's, a variable's, and the argument's of the function that counts."""
 
@@ -96,8 +98,10 @@ class AccessWatch:
         self._local = recorder.local
         self._numbers: dict[int, int] = {}  # of lanes, by the handle that each has now
         self._lanes: dict[int, LaneClock] = {}  # their clocks, by handle
-        self._handles: list[int] = []  # that each lane has, or had
+        self._handles: dict[int, int] = {}  # that each lane has, or had
         self._names: dict[int, str] = {}
+        self._lane_count = 0  # that there ever were
+        self._handles_limit = _HANDLES_KEPT
         self._search = HazardSearch(_name_range)
         self._clocks = self._search.clocks
         self._watched: WatchedArrays | None = None
@@ -278,21 +282,36 @@ class AccessWatch:
     def _number(self, handle: int) -> int:
         number = self._numbers.get(handle)
         if number is None:
-            number = self._numbers[handle] = len(self._handles)
-            self._handles.append(handle)
+            if len(self._handles) >= self._handles_limit:
+                self._forget_lanes()
+            number = self._numbers[handle] = self._lane_count
+            self._lane_count += 1
+            self._handles[number] = handle
             stream = self._stream_of(number)
             if stream is not None:
                 self._names[number] = stream.name
         return number
 
+    def _forget_lanes(self) -> None:
+        """Forget the names of lanes that are gone: nothing that comes can be unordered with them, and no row tells of them."""
+        clocks, here = self._clocks, set(self._numbers.values())
+        for number in [number for number in clocks.lanes if number not in here]:
+            clocks.forget(number)  # its work may not have been waited for yet as it was closed
+        kept = here | clocks.lanes.keys()
+        for row in self._search.found.values():
+            kept |= {row.first.lane, row.second.lane}
+        self._handles = {number: handle for number, handle in self._handles.items() if number in kept}
+        self._names = {number: name for number, name in self._names.items() if number in kept}
+        self._handles_limit = _HANDLES_KEPT + 2 * len(self._handles)
+
     def _stream_of(self, lane: int) -> Any | None:
-        handle = self._handles[lane]
-        if self._numbers.get(handle) != lane:
+        handle = self._handles.get(lane)
+        if handle is None or self._numbers.get(handle) != lane:
             return None
         return next((stream for stream in self._table.open_streams.values() if stream.handle == handle), None)
 
     def _backend_stream_of(self, lane: int) -> Any | None:
-        if self._handles[lane] == _NULL_STREAM and self._watched is not None:
+        if self._handles.get(lane) == _NULL_STREAM and self._watched is not None:
             return self._watched.null_stream
         stream = self._stream_of(lane)
         return None if stream is None else stream.backend_stream
@@ -340,11 +359,15 @@ class AccessWatch:
         return HazardSide(lane=self._name_lane(side.lane), range=side.place, work=side.work, order=side.order)
 
     def _name_lane(self, lane: int) -> str:
-        handle = self._handles[lane]
+        handle = self._handles.get(lane)
         if handle == _NULL_STREAM:
             return NO_LANE
-        stream = None if lane in self._names else self._stream_of(lane)  # it may have become one of the session's since
-        return self._names.get(lane, f"stream {handle:#x}") if stream is None else str(stream.name)
+        if lane in self._names:
+            return self._names[lane]
+        stream = self._stream_of(lane)  # it may have become one of the session's since
+        if stream is not None:
+            return str(stream.name)
+        return "a stream that is gone" if handle is None else f"stream {handle:#x}"
 
     def _unwatched(self) -> Iterable[str]:
         if self.mode is HazardMode.OFF:

@@ -156,9 +156,6 @@ class Selections:
         if entered[0] <= depth[0] and entered[1] <= depth[1]:
             return
         state = self.recorder.thread_state()
-        for entry in state.open_ranges[depth[1] :]:
-            if entry[3] is not None:
-                entry[3].set_aside()  # its block may end later, and must then not end a range of the same name
         left = [entered.stream.name for entered in state.selections[depth[0] :]]
         if left:
             state.selections[depth[0]].put_back()
@@ -167,6 +164,11 @@ class Selections:
             "A task ended inside %s. Enter and leave with nested `with` blocks.",
             f"its selection of stream {left[-1]!r}" if left else "a range of its own",
         )
+
+    def lower(self, place: int) -> None:
+        """Note that this thread has left a range from below others; see `gpustreamlab.tasks.Steerable.lower`."""
+        for selection in self.recorder.thread_state().selections:
+            selection.lower(place)
 
     def inherited(self) -> tasks.Base | None:
         """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
@@ -346,6 +348,11 @@ class Selection:
     def is_innermost(self, state: ThreadState) -> bool:
         """Tell whether nothing was entered after it, if it is the last selection of its thread."""
         return len(state.open_ranges) <= self._depth + self._own_count
+
+    def lower(self, place: int) -> None:
+        """Note that a range was left at a place among the open ones, from below others."""
+        if self._depth > place:
+            self._depth -= 1
 
     def park(self) -> None:
         """Leave it until `resume`; what ends its block meanwhile is silent."""

@@ -30,6 +30,7 @@ __all__ = [
     "close_later_work",
     "forget",
     "lower",
+    "lower_ranges",
     "note",
     "steered",
     "steered_function",
@@ -72,6 +73,11 @@ class Base(Parked, Protocol):
 class Steerable(Protocol):
     """What is selected in each thread of one session, as tasks see it."""
 
+    @property
+    def recorder(self) -> object:
+        """What its ranges belong to."""
+        ...
+
     def depth(self) -> Depth:
         """Return how much this thread has entered."""
         ...
@@ -99,6 +105,16 @@ class Steerable(Protocol):
 
     def drop(self, depth: Depth) -> None:
         """Put back what was selected at a depth, and complain if anything was entered above it."""
+        ...
+
+    def lower(self, place: int) -> None:
+        """Note that this thread has left a range from below others.
+
+        Parameters
+        ----------
+        place
+            How many ranges were open below it.
+        """
         ...
 
     def inherited(self) -> Base | None:
@@ -144,6 +160,22 @@ def lower(steerable: Steerable, place: Depth, count: Depth) -> None:
     """
     for stack in _steps.running:
         stack.lower(steerable, place, count)
+
+
+def lower_ranges(recorder: object, place: int) -> None:
+    """Note that a range was left from below what the steps of this thread have entered.
+
+    Parameters
+    ----------
+    recorder
+        Whose range it was.
+    place
+        How many ranges were open below it.
+    """
+    for known in _all_known():
+        if known.recorder is recorder:
+            known.lower(place)
+            lower(known, (0, place), (0, 1))
 
 
 class TaskStack:

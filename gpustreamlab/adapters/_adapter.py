@@ -26,7 +26,7 @@ class Adapter(Protocol):
     """Lets one library follow the selected lane, on one device.
 
     Calls come from many threads at once, and concern the thread that they come from. Both are on the path of every selection:
-    a microsecond in either counts. An adapter that raises is switched off for the process. One that has a method ``close`` is
+    a microsecond in either counts. An adapter that raises is switched off for its device. One that has a method ``close`` is
     told by it that no session is left.
     """
 

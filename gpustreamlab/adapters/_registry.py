@@ -29,10 +29,11 @@ class Calls(NamedTuple):
 
 
 class Follower:
-    """An adapter in use."""
+    """An adapter in use, for one device."""
 
-    def __init__(self, module: str, version: str, adapter: Adapter) -> None:
+    def __init__(self, module: str, ordinal: int, version: str, adapter: Adapter) -> None:
         self.module = module
+        self.ordinal = ordinal
         self.version = version
         self.adapter = adapter
         self.calls = Calls(adapter.select, adapter.restore)
@@ -57,8 +58,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.switched_off: dict[str, str] = {}
-        """Why libraries do not follow any more, by module."""
+        self.switched_off: dict[tuple[str, int], str] = {}
+        """Why libraries do not follow any more, by module and device."""
         self.unable: dict[tuple[str, int], str] = {}
         """Why libraries cannot follow, by module and device."""
         self._sources: dict[str, list[Source]] | None = None
@@ -87,7 +88,7 @@ class Registry:
         """Return the adapter of a loaded library for one session more; None if it cannot follow."""
         key = module, ordinal
         with self.lock:
-            if module in self.switched_off or key in self.unable:
+            if key in self.switched_off or key in self.unable:
                 return None
             follower = self._followers.get(key)
             if follower is None:
@@ -123,7 +124,7 @@ class Registry:
             return untold
 
     def tell(self, failures: list[Failure]) -> None:
-        """Switch off what raised. The first failure of a library is told as a warning."""
+        """Switch off what raised. The first failure of a library on a device is told as a warning."""
         with self.lock:
             texts = [text for failure in failures if (text := self._note(failure))]
         for text in texts:
@@ -132,14 +133,15 @@ class Registry:
     def _note(self, failure: Failure) -> str:
         follower, doing, error = failure
         _log.debug("The adapter of %s failed to %s", follower.module, doing, exc_info=error)
-        if follower.module in self.switched_off:
+        key = follower.module, follower.ordinal
+        if key in self.switched_off:
             return ""
         reason = f"its adapter failed to {doing} a stream: {_shown(error)}"
-        self.switched_off[follower.module] = reason
+        self.switched_off[key] = reason
         follower.switch_off()
         title = f"{follower.module} {follower.version}".strip()
         return (
-            f"{title} does not follow the selected lane any more: {reason}. From now on {STRAY}. "
+            f"{title} does not follow the selected lane of device {follower.ordinal} any more: {reason}. From now on {STRAY}. "
             "Restart the process to try again."
         )
 
@@ -151,7 +153,7 @@ class Registry:
         told, has_work = _told_of_choice(sources), False
         for source in sources:
             try:
-                follower = Follower(module, version, source.load()(sys.modules[module], ordinal))
+                follower = Follower(module, ordinal, version, source.load()(sys.modules[module], ordinal))
             except AdapterError as error:
                 told.append(str(error))
                 has_work |= error.has_work

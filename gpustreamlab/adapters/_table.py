@@ -133,10 +133,10 @@ def _on_simulated(library: Library, version: str) -> str:
 
 
 def _problem_of(module: str, followers: Followers) -> tuple[AdapterState, str] | None:
-    registry = followers.registry
-    if module in registry.switched_off:
-        return AdapterState.SWITCHED_OFF, registry.switched_off[module]
-    why_unable = registry.unable.get((module, followers.ordinal))
+    registry, key = followers.registry, (module, followers.ordinal)
+    if key in registry.switched_off:
+        return AdapterState.SWITCHED_OFF, registry.switched_off[key]
+    why_unable = registry.unable.get(key)
     return None if why_unable is None else (AdapterState.CANNOT_FOLLOW, why_unable)
 
 

@@ -7,13 +7,16 @@ is made once for each name and used again; what is open stands in a list of the 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gpustreamlab import tasks
 from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
+from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.loop_watch import LoopWatch
 from gpustreamlab.recorder._texts import cut_text
 
@@ -37,6 +40,9 @@ NOTHING_OPEN: OpenEntry = ((None, None), 0, -1, None)
 
 COLLECT_EVERY = 4_096
 """Closed ranges after which finished ones are collected in passing, so that their events are used again."""
+
+_CALL_REFERENCES = 2
+"""References to a variable's object within `_is_lost`: the variable, and the argument of the function that counts."""
 
 
 class RecordedLane:
@@ -205,6 +211,11 @@ class Range:
         """The lane that it records on."""
         return self._writer.lane
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether it is given to whoever asks for a range of its name."""
+        return self._writer.ranges.get(self._name) is self
+
     def __enter__(self) -> None:
         writer = self._writer
         recorder = writer.recorder
@@ -262,9 +273,8 @@ class Range:
 
     def set_aside(self) -> ParkedRange:
         """Return what opens it again later, maybe in another thread; from now on nobody else is given this object."""
-        writer = self._writer
-        if writer.ranges.get(self._name) is self:
-            del writer.ranges[self._name]
+        if self.is_listed:
+            del self._writer.ranges[self._name]
         return ParkedRange(self)
 
     def reopen(self) -> None:
@@ -276,26 +286,54 @@ class Range:
             StandInRange(writer, self).__enter__()
 
     def _uncover(self, error: BaseException | None) -> bool:
-        """Drop the ranges above this one, which an interrupt or wrong nesting left open; tell whether this one is open."""
-        writer = self._writer
-        innermost = writer.recorder.thread_state().open_ranges[-1][3]
+        """Leave it where others were opened after it and not left; tell whether it is the innermost one now.
+
+        An exit out of turn takes only itself away, as where a generator that holds it is dropped inside a later block. What an
+        interrupt has left open above it is dropped, and counted.
+        """
+        if self._left_stand_in(error):
+            return False
+        opened = self._writer.open_ranges
+        place = next((place for place in range(len(opened) - 1, 0, -1) if opened[place][3] is self), 0)
+        if not place:
+            self._refuse_to_leave(error)
+            return False
+        if all(_is_lost(opened, above, error) for above in range(place + 1, len(opened))):
+            self._writer.recorder.count_failed(self._writer.recorder.drop_open(opened, place + 1))
+            return True
+        self._leave_below(opened, place, error)
+        return False
+
+    def _left_stand_in(self, error: BaseException | None) -> bool:
+        """Leave what stands for it where its task goes on; tell whether there was such a one."""
+        innermost = self._writer.recorder.thread_state().open_ranges[-1][3]
         if isinstance(innermost, StandInRange) and innermost.original is self:
             innermost.__exit__(None, error, None)
-            return False
-        open_ranges = writer.open_ranges
-        for place in range(len(open_ranges) - 1, -1, -1):
-            if open_ranges[place][3] is self:
-                writer.recorder.count_failed(writer.recorder.drop_open(open_ranges, place + 1))
-                return True
-        if not writer.lane.is_closed:
-            message = (
-                f"Range {self._name[:60]!r} on stream {writer.lane.name!r} was left twice, or after a range around it; it is "
-                "not in the trace. Enter and leave ranges with nested `with` blocks."
-            )
-            if error is None:
-                raise SelectionError(message)
-            _log.warning(message)
+            return True
         return False
+
+    def _leave_below(self, opened: list[OpenEntry], place: int, error: BaseException | None) -> None:
+        """Leave it and nothing else, from below others; NVTX, which ends the last one, then shows a later one as ended."""
+        with delayed_interrupts():
+            later = opened[place + 1 :]
+            del opened[place + 1 :]
+            try:
+                self.__exit__(None, error, None)
+            finally:
+                opened[place:] = later
+                tasks.lower_ranges(self._writer.recorder, place)
+
+    def _refuse_to_leave(self, error: BaseException | None) -> None:
+        lane = self._writer.lane
+        if lane.is_closed:
+            return
+        message = (
+            f"Range {self._name[:60]!r} on stream {lane.name!r} was left twice, or after a range around it; it is "
+            "not in the trace. Enter and leave ranges with nested `with` blocks."
+        )
+        if error is None:
+            raise SelectionError(message)
+        _log.warning(message)
 
     def _settle(self, entry: OpenEntry) -> None:
         """Leave no half a range where closing was cut off: it is kept already, or it counts as dropped."""
@@ -317,6 +355,19 @@ class Range:
             _log.warning("%s", mapped)
         elif not any(mapped.where in note for note in getattr(error, "__notes__", ())):
             error.add_note(str(mapped))
+
+
+def _is_lost(opened: list[OpenEntry], place: int, error: BaseException | None) -> bool:
+    """Tell whether the block of a range has ended without leaving it: by an interrupt in the instant beyond reach.
+
+    The block of a ``with`` statement has a reference to it, by which it leaves. Others have the list, once for each time that
+    it is open, and the writer that made it.
+    """
+    opening = opened[place][3]
+    if opening is None or isinstance(error, KeyboardInterrupt):
+        return True
+    own = sum(entry[3] is opening for entry in opened) + opening.is_listed
+    return sys.getrefcount(opening) <= own + _CALL_REFERENCES
 
 
 class StandInRange(Range):

@@ -241,6 +241,8 @@ class Recorder:
         """Forget the open ranges of a thread above a depth, innermost first; return how many."""
         count = 0
         while len(open_ranges) > depth:
+            if (opened := open_ranges[-1][3]) is not None:
+                opened.set_aside()  # its block may end later, and must then not end a range of the same name
             del open_ranges[-1]
             self.pop_range()
             count += 1

@@ -34,8 +34,11 @@ class Scratch:
     """Device memory of one lane, until it is given back: at the end of a ``with`` block, by `close`, or when it is garbage.
 
     Made by `Stream.scratch`. It is for work of its lane: what is enqueued there before it is given back may still use it, as
-    the lane runs in order. Where another lane uses it, let that lane wait and hold it: ``other.wait(lane.record());
-    other.hold(work)``, with neither ``with`` nor `close`. Then it is given back when that work is done and nobody has it.
+    the lane runs in order. Giving back waits for nothing else, and ends it also where `Stream.hold` keeps it.
+
+    Where another lane uses it too, do not give it back, neither by ``with`` nor by `close`. Let that lane wait in front of what
+    it does there, ``other.wait(lane.record())``, and keep it behind that, ``other.hold(scratch)``. Then it becomes garbage, and
+    its lane has it again, once that is done and nobody else refers to it.
 
     Taking and giving back is safe in any thread, and for a lane that works in several threads.
     """

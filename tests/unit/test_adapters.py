@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import sys
 import threading
@@ -14,6 +15,7 @@ from IPython.lib.pretty import pretty
 from gpustreamlab import Session
 from gpustreamlab.adapters import _registry, _sources
 from gpustreamlab.adapters._registry import Registry
+from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError, NotSimulatedError, OptionError, SelectionError
 from gpustreamlab.typing import AdapterState
 from tests.helpers.lending_backend import LendingBackend, StandIn, make_torch
@@ -210,6 +212,27 @@ def test_a_library_imported_inside_a_selection_follows_from_the_next_one(fresh, 
     assert state.calls == ["init", ("set", b), ("set", 0)]
 
 
+@pytest.mark.parametrize("kind", [SimBackend, LendingBackend])
+def test_libraries_are_looked_for_after_an_import_and_not_before_each_selection(fresh, monkeypatch, kind):
+    with Session(kind()) as lab:
+        lab.stream("a")
+        looks = []
+        for _ in range(2):  # the first selection may import something itself
+            with lab.on("a"):
+                pass
+        look = lab._selections.look
+        monkeypatch.setattr(lab._selections, "look", lambda: looks.append(look()))
+        for wanted in (0, 1, 2):
+            if wanted == 1:
+                fresh("one_more", StandIn("one_more"))
+            elif wanted == 2:
+                del sys.modules["one_more"]
+            for _ in range(3):
+                with lab.on("a"):
+                    pass
+            assert len(looks) == wanted
+
+
 def test_a_library_taken_inside_is_put_back_by_the_last_where_the_outer_selection_is_left_first(fresh, lab):
     torch, state = make_torch()
     _, b = handles(lab)
@@ -268,8 +291,8 @@ def test_an_adapter_that_fails_to_select_is_switched_off_with_one_warning(librar
             assert two.current == lab.stream("b").handle
     assert (one.current, two.current) == (0, 0), "what it had selected before it failed is put back"
     assert [str(item.message) for item in told] == [
-        "one 1.2 does not follow the selected lane any more: its adapter failed to select a stream: ValueError: no such stream."
-        " From now on its work leaves the lane; lab.strays() finds it. Restart the process to try again."
+        "one 1.2 does not follow the selected lane of device 0 any more: its adapter failed to select a stream: ValueError: "
+        "no such stream. From now on its work leaves the lane; lab.strays() finds it. Restart the process to try again."
     ]
     assert told[0].filename == __file__
     assert lab.adapters["one"].state == AdapterState.SWITCHED_OFF
@@ -304,6 +327,32 @@ def test_one_that_failed_is_off_for_every_session_and_those_to_come(libraries, l
             assert one.current == 0
         assert libraries.log == []
     with Session(LendingBackend()) as later:
+        assert later.adapters["one"].state == AdapterState.SWITCHED_OFF
+
+
+def test_one_that_failed_on_one_device_goes_on_on_the_other(libraries, lab):
+    (one,) = libraries.add("one")
+    backend = LendingBackend()
+    backend.device = dataclasses.replace(backend.device, ordinal=1)
+    with Session(backend) as other:
+        other.stream("c")
+        with other.on("c"):
+            pass
+        one.fails.add("select")
+        with pytest.warns(AdapterWarning, match="the selected lane of device 0 any more"), lab.on("a"):
+            pass
+        one.fails.clear()
+        with other.on("c"):
+            assert one.current == other.stream("c").handle
+        assert lab.adapters["one"].state == AdapterState.SWITCHED_OFF
+        assert other.adapters["one"].state == AdapterState.FOLLOWS
+    again = LendingBackend()
+    again.device = backend.device
+    with Session(again) as later:
+        later.stream("c")
+        one.fails.add("select")
+        with pytest.warns(AdapterWarning, match="the selected lane of device 1 any more"), later.on("c"):
+            pass
         assert later.adapters["one"].state == AdapterState.SWITCHED_OFF
 
 

@@ -31,7 +31,7 @@ from gpustreamlab.errors import (
     StreamClosedError,
     StreamNotFoundError,
 )
-from gpustreamlab.scratch import CLASSES_PER_DOUBLING, Scratch, size_class
+from gpustreamlab.scratch import CLASSES_PER_DOUBLING, Scratch, ScratchArena, _arena, size_class
 from gpustreamlab.scratch._arena import KEPT_SIZES, WINDOW_NS
 from gpustreamlab.workloads import spin
 
@@ -630,6 +630,94 @@ class TestMoving:
         lane.close()
         assert backend.held == []
         held.close()
+
+    def test_a_lane_that_closes_frees_behind_what_it_left_on_a_stream_before(self, lab, lane, backend):
+        lab.partition(p=32, rest="rest")
+        held, old = lane.scratch(MIB), lane.backend_stream
+        lab.stream("decode", partition="p")
+        backend.launch_spin(old, 5_000_000, blocks=1, fill_sms=False)
+        lane._arena.close()
+        assert backend.held == []
+        assert not lane.query()
+        lane.synchronize()
+        assert old.query()
+        held.close()
+
+    def test_only_streams_with_work_are_waited_for_and_only_for_blocks(self, lab, lane, backend, monkeypatch):
+        ordered = []
+        monkeypatch.setattr(_arena, "order_behind", lambda *streams: ordered.append(streams[1:]))
+        lab.partition(p=32, rest="rest")
+        lane.scratch(MIB).close()
+        lab.stream("decode", partition="p")
+        with lane.scratch(MIB) as work:
+            assert work.ptr == backend.held[0]
+        bare = lab.stream("bare")
+        bare.trim_scratch()
+        old = bare.backend_stream
+        lab.stream("bare", partition="p")
+        backend.launch_spin(old, 5_000_000, blocks=1, fill_sms=False)
+        bare._arena.close()
+        assert ordered == []
+
+    def test_a_lane_that_moves_often_remembers_no_sizes_without_blocks(self, lab, lane):
+        lab.partition(p=32, rest="rest")
+        held = lane.scratch(2 * MIB)  # taken on the first stream, and not in order with the others
+        for round_count in range(20):
+            lab.stream("decode", partition="p" if round_count % 2 else None)
+            lane.scratch(MIB).close()
+            if round_count % 4 > 1:
+                lane.trim_scratch()
+            assert len(lane._arena._all_kinds()) <= 3
+        held.close()
+
+    def test_a_block_that_comes_back_while_the_lane_waits_for_others_is_waited_for_too(self, lab, lane, backend, monkeypatch):
+        lab.partition(p=32, rest="rest")
+        first, later, old = lane.scratch(MIB), lane.scratch(MIB), lane.backend_stream
+        addresses = first.ptr, later.ptr
+        lab.stream("decode", partition="p")
+        first.close()
+        waited = []
+        wait = ScratchArena._order_behind_left
+
+        def wait_while_another_thread_works(arena):
+            wait(arena)
+            backend.launch_spin(old, 5_000_000, blocks=1, fill_sms=False)
+            later.close()
+            waited.append(arena)
+
+        monkeypatch.setattr(ScratchArena, "_order_behind_left", wait_while_another_thread_works)
+        with lane.scratch(MIB) as one:
+            assert (one.ptr, len(waited)) == (addresses[0], 1)
+            with lane.scratch(MIB) as two:
+                assert (two.ptr, len(waited)) == (addresses[1], 2)
+
+
+class TestOtherLanes:
+    def test_scratch_that_another_lane_holds_behind_its_work_is_given_back_once_that_is_done(self, lab, lane):
+        other = lab.stream("other")
+        work = lane.scratch(MIB)
+        address = work.ptr
+        other.wait(lane.record())
+        with lab.on(other):
+            spin(lab, 5_000_000)
+        other.hold(work)
+        del work
+        with lane.scratch(MIB) as meanwhile:
+            assert meanwhile.ptr != address
+            other.synchronize()
+            with lane.scratch(MIB) as afterwards:
+                assert afterwards.ptr == address
+
+    def test_holding_keeps_nothing_that_is_given_back(self, lab, lane):
+        other = lab.stream("other")
+        with lab.on(other):
+            spin(lab, 5_000_000)
+        with lane.scratch(MIB) as work:
+            address = work.ptr
+            other.hold(work)
+        with lane.scratch(MIB) as again:
+            assert again.ptr == address
+        assert not other.query()
 
 
 class TestWithoutPools:

@@ -11,7 +11,7 @@ import pytest
 from gpustreamlab import Session, repartition, selections
 from gpustreamlab.errors import PartitionInUseError, StreamClosedError
 from tests.helpers.lending_backend import LendingBackend
-from tests.helpers.line_interrupts import LineInterrupts
+from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 from tests.helpers.threads import run_in_thread
 
 
@@ -92,7 +92,7 @@ def test_a_stream_whose_move_was_interrupted_at_any_line_can_be_selected(line):
     with Session("sim") as lab:
         lab.partition(left=32, right="rest")
         lane = lab.stream("a", partition="left")
-        with LineInterrupts([repartition], line) as here, suppress(KeyboardInterrupt):
+        with LineInterrupts([repartition], line, send_interrupt) as here, suppress(KeyboardInterrupt):
             lab.stream("a", partition="right")
         assert here.place is not None
         with lab.select("a"):

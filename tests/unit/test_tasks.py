@@ -900,6 +900,92 @@ def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
     assert "A task ended inside its selection of stream 'a'" in caplog.text
 
 
+class Suspension:
+    """Suspends a coroutine that is driven by hand."""
+
+    def __await__(self):
+        return (yield)
+
+
+def test_a_coroutine_that_is_closed_inside_a_selection_leaves_nothing(lab, caplog):
+    async def work():
+        lab.on("a").__enter__()
+        await Suspension()
+
+    coroutine = gpustreamlab.tasks.steered(work())
+    coroutine.send(None)
+    coroutine.close()
+    assert selected(lab) is None
+    assert "A task ended inside its selection of stream 'a'" in caplog.text
+
+
+def test_a_step_that_is_interrupted_while_it_leaves_what_it_entered_leaves_nothing(lab, monkeypatch):
+    async def work():
+        with lab.on("a"):
+            await Suspension()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    coroutine = gpustreamlab.tasks.steered(work())
+    with lab.select("b"):
+        monkeypatch.setattr(lab._selections, "park", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            coroutine.send(None)
+        assert selected(lab) == "b"
+        coroutine.close()
+
+
+def test_a_range_that_a_task_never_left_ends_no_other_of_its_name(lab):
+    left = []
+
+    async def work():
+        left.append(lab.range("same"))
+        left[0].__enter__()
+
+    coroutine = gpustreamlab.tasks.steered(work())
+    with lab.on("a", "outer"):
+        with pytest.raises(StopIteration):
+            coroutine.send(None)
+        with lab.range("same"):
+            with pytest.raises(SelectionError, match="'same' on stream 'a' was left twice"):
+                left[0].__exit__(None, None, None)
+            spin(lab, 1_000_000)
+    assert spans(lab) == [("a", "outer", None), ("a", "same", "outer")]
+    (same,) = (place for place, name in enumerate(lab.trace.name) if lab.trace.names[name] == "same")
+    assert lab.trace.duration_ns[same] > 1_000_000
+    assert lab.trace.metadata.dropped_spans == 1
+
+
+def test_a_range_left_from_below_a_step_is_none_of_what_the_step_entered(lab):
+    def loading():
+        with lab.range("load"):
+            yield
+
+    async def work():
+        with lab.range("inside"):
+            older.close()
+            await Suspension()
+
+    coroutine = gpustreamlab.tasks.steered(work())
+    with lab.on("a", "outer"):
+        older = loading()
+        next(older)
+        coroutine.send(None)
+        with lab.range("between"):
+            pass
+        with pytest.raises(StopIteration):
+            coroutine.send(None)
+    assert [span[1:] for span in spans(lab)] == [
+        ("outer", None),
+        ("load", "outer"),
+        ("inside", "outer"),
+        ("between", "outer"),
+        ("inside", "outer"),
+    ]
+    assert lab.trace.metadata.dropped_spans == 0
+
+
 def test_steps_from_outside_asyncio():
     # Any loop that drives a coroutine by send and throw does: trio, curio, a hand-written one.
     with Session("sim") as lab:
@@ -1121,3 +1207,24 @@ def test_the_interpreter_ends_silently_with_tasks_suspended():
 def test_task_factory_is_public():
     assert "task_factory" in gpustreamlab.__all__
     assert os.fspath(inspect.getsourcefile(task_factory)).endswith("tasks.py")
+
+
+def test_a_range_left_from_below_those_of_a_step_leaves_them_on_their_lane(lab):
+    def loading():
+        with lab.range("load"):
+            yield
+
+    @lab.on("a", "step")
+    def steps():
+        older = loading()
+        next(older)
+        with lab.select("b"), lab.range("inside"):
+            older.close()
+            yield
+            yield
+
+    assert list(steps()) == [None, None]
+    trace = lab.trace
+    lanes = {trace.names[name]: trace.lanes[lane].name for name, lane in zip(trace.name, trace.lane, strict=True)}
+    assert lanes["inside"] == "b"
+    assert trace.metadata.dropped_spans == 0
