@@ -17,6 +17,7 @@ from gpustreamlab.live import LiveFeed, Updater, check_refresh_hz
 from gpustreamlab.live._finding import FindingWatch
 from gpustreamlab.live._memory import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds, Owners
 from gpustreamlab.live._spans import SpanReader
+from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
 
 
@@ -545,6 +546,20 @@ class TestKernels:
         assert [lane["host"] for lane in facts["tables"]["lanes"]] == [False, False, True]
         assert sorted(zip(table.lane.tolist(), table.layer.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (2, 1)]
         assert sent_count(feed.snapshot()) == facts["manifest"]["n"] == len(lab.trace)
+
+    def test_streams_of_others_stay_in_the_place_by_which_spans_name_them(self):
+        source = FakeActivitySource()
+        with Session(FakeSourceBackend(source)) as lab:
+            lab.stream("own")
+            feed = LiveFeed(lab._recorder, title=lambda: lab.title)
+            with lab.capture("kernels"):
+                source.push_dependency(source=(5, 13), record=1, target=(5, 14), wait=2)
+                lanes = feed.refresh().facts["tables"]["lanes"]  # two streams that somebody waited for, and that did no work
+                source.push_work(10, 20, stream=15, context=5, name="theirs")
+                lanes = feed.refresh().facts["tables"]["lanes"]
+                (code,) = lab._recorder.drain(0).columns["lane"].tolist()
+        assert [lane["name"] for lane in lanes] == ["own", "stream 13", "stream 14", "stream 15"]
+        assert lanes[code]["name"] == "stream 15"
 
     def test_the_page_is_told_since_when_ranges_leave_their_time_to_kernels(self, lab, feed, work):
         work()
