@@ -27,7 +27,7 @@ from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_beh
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.lifetimes import Keeper
-from gpustreamlab.recorder import Range, Recorder
+from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import HazardMode
 
 __all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
@@ -317,11 +317,12 @@ class AccessWatch:
         return None if stream is None else stream.backend_stream
 
     def _place(self) -> object:
-        """Return the innermost range of this thread."""
+        """Return the name of the innermost range of this thread; not the range, which counts as in use where it is kept."""
         try:
-            return self._local.state.open_ranges[-1][3]
+            opened = self._local.state.open_ranges[-1][3]
         except AttributeError:
             return None
+        return None if opened is None else opened.name
 
     def _name_arrays(self, names: Mapping[str, object]) -> None:
         """Let memory know what its array is called now; the first name counts. What has no name any more keeps its last one."""
@@ -430,4 +431,4 @@ def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
 
 
 def _name_range(place: object) -> str:
-    return place.name if isinstance(place, Range) else ""
+    return place if isinstance(place, str) else ""

@@ -68,6 +68,7 @@ class LeftStreams:
         )
         with self._lock:
             self._waiting.append(_Left(places, stream, spec, let_go))
+        self.sweep()  # the thread may have left it in between
 
     def take_context(self, spec: ContextSpec, context: BackendContext) -> bool:
         """Take over a green context that is to be destroyed, if a stream in it waits; it goes with the last of them."""

@@ -55,7 +55,9 @@ class HostArrays:
     def _replace(self, value: Any) -> Any:
         if isinstance(value, tuple):
             parts = [self._replace(part) for part in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+            if all(new is old for new, old in zip(parts, value, strict=True)):
+                return value
+            return value._make(parts) if hasattr(value, "_make") else tuple(parts)
         is_hint = self._is(value, "In") or self._is(value, "Out") or self._is(value, "InOut")
         host = value.value if is_hint else value
         if not isinstance(host, np.ndarray) or hasattr(host, "__cuda_memory__"):  # mapped and managed arrays are on both sides

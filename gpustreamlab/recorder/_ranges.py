@@ -293,6 +293,9 @@ class Range:
         """
         if self._left_stand_in(error):
             return False
+        if self._writer.owner() is not self._writer.recorder.thread_state():
+            self._refuse_to_leave(error, "in a thread that did not enter it")
+            return False
         opened = self._writer.open_ranges
         place = next((place for place in range(len(opened) - 1, 0, -1) if opened[place][3] is self), 0)
         if not place:
@@ -323,13 +326,13 @@ class Range:
                 opened[place:] = later
                 tasks.lower_ranges(self._writer.recorder, place)
 
-    def _refuse_to_leave(self, error: BaseException | None) -> None:
+    def _refuse_to_leave(self, error: BaseException | None, how: str = "twice, or after a range around it") -> None:
         lane = self._writer.lane
         if lane.is_closed:
             return
         message = (
-            f"Range {self._name[:60]!r} on stream {lane.name!r} was left twice, or after a range around it; it is "
-            "not in the trace. Enter and leave ranges with nested `with` blocks."
+            f"Range {self._name[:60]!r} on stream {lane.name!r} was left {how}; it is not in the trace. "
+            "Enter and leave ranges with nested `with` blocks."
         )
         if error is None:
             raise SelectionError(message)

@@ -652,6 +652,38 @@ def test_a_range_held_past_the_range_around_it_is_kept(lab):
     assert lab.trace.metadata.dropped_spans == 0
 
 
+def test_a_range_left_in_another_thread_leaves_both_threads_as_they_are(lab, caplog):
+    lab.stream("b")
+    with lab.on("a", "outer"):
+        steps = ranging(lab, "held")
+        next(steps)
+        with lab.range("above"):
+            met = []
+
+            def close_it():
+                with lab.on("b", "own"), lab.range("inner"):
+                    steps.close()
+                    met.append(lab.current.name)
+
+            met.append(run_in_thread(close_it))
+    assert met == ["b", None]
+    assert "Range 'held' on stream 'a' was left in a thread that did not enter it" in caplog.text
+    assert parents(lab) == {"outer": None, "above": None, "own": None, "inner": "own"}
+    assert lab.trace.metadata.dropped_spans == 1  # "held"
+
+
+@pytest.mark.parametrize("hazards", ["off", "report"])
+def test_a_range_that_an_interrupt_left_open_is_dropped_also_where_accesses_are_watched(hazards):
+    with Session("sim", hazards=hazards) as lab:
+        with lab.on(lab.stream("a"), "outer"):
+            lab.range("lost").__enter__()
+            lab.xp.ones(8)
+        with lab.on("a", "later"):
+            pass
+        assert parents(lab) == {"outer": None, "later": None}
+        assert lab.trace.metadata.dropped_spans == 1
+
+
 def test_a_range_of_an_abandoned_generator_takes_only_itself_away(lab):
     with lab.on("a", "outer"):
         steps = ranging(lab, "load")

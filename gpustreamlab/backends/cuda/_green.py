@@ -21,9 +21,6 @@ from gpustreamlab.errors import DeviceError, GPUStreamLabError
 from gpustreamlab.model import Capabilities, SMResource, WorkqueueOptions
 from gpustreamlab.typing import Feature
 
-_KEPT_SPLITS = 1_024
-"""Structured splits that are kept; their descriptions take a few hundred bytes each."""
-
 WrapStream = Callable[[Any, int], CudaStream]
 """Makes a stream of ours of a `cuda.core.Stream` and a context number."""
 
@@ -70,14 +67,12 @@ class GreenContexts:
         allowed = version_capabilities(driver, bindings)
         self._is_structured = allowed.has(Feature.UNEQUAL_SPLIT)
         self._groups: list[Any] = []
-        self._splits = idle.splits
         problem = ""
         self.resource: SMResource | None = None
         try:
             if allowed.has(Feature.GREEN_CONTEXTS):
                 with mapped_errors("Reading the SMs of the device"):
-                    idle.groups = idle.groups or self._split_smallest()
-                self._groups, self.resource = idle.groups
+                    self._groups, self.resource = idle.find_groups(self._split_smallest)
         except DeviceError as error:
             # A device without green contexts says so here; the capabilities carry its words.
             problem = str(error.__cause__ or error)
@@ -103,7 +98,9 @@ class GreenContexts:
         )
         with mapped_errors(f"Creating {what}"):
             resources = (
-                [self._groups[group] for group in spec.groups] if spec.groups else [self._find_split(spec.split)[spec.place]]
+                [self._groups[group] for group in spec.groups]
+                if spec.groups
+                else [self._idle.find_split(spec.split, lambda: self._split(spec.split))[spec.place]]
             )
             if spec.workqueue is not None:
                 resources.append(self._workqueue(spec.workqueue))
@@ -139,14 +136,6 @@ class GreenContexts:
             else:
                 return number
         return 1
-
-    def _find_split(self, split: tuple[SplitGroup, ...]) -> list[Any]:
-        """Return the groups of a structured split."""
-        if split not in self._splits:
-            if len(self._splits) >= _KEPT_SPLITS:
-                self._splits.clear()
-            self._splits[split] = self._split(split)
-        return self._splits[split]
 
     def _split(self, split: tuple[SplitGroup, ...]) -> list[Any]:
         options = self._core.SMResourceOptions(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.model import SMResource
 
+KEPT_SPLITS = 1_024
+"""Structured splits that are kept; their descriptions take a few hundred bytes each."""
 KEPT_CONTEXTS = 64
 """Green contexts of one device that are kept while no session uses them."""
 
@@ -26,16 +29,31 @@ class IdleContexts:
     """
 
     def __init__(self) -> None:
-        self.groups: tuple[list[Any], SMResource] | None = None
-        """The smallest groups and what they are; None until they are made. Two splits need not number the same SMs alike."""
-        self.splits: dict[tuple[SplitGroup, ...], list[Any]] = {}
-        """The groups of structured splits, made once: those of two splits need not be disjoint."""
+        self._groups: tuple[list[Any], SMResource] | None = None
+        self._splits: OrderedDict[tuple[SplitGroup, ...], list[Any]] = OrderedDict()
         self._lock = threading.RLock()  # re-entrant: a finaliser may close a session in the middle of it
         self._kept: deque[tuple[ContextSpec, Any]] = deque()
         self._is_over = False
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def find_groups(self, split: Callable[[], tuple[list[Any], SMResource]]) -> tuple[list[Any], SMResource]:
+        """Return the smallest groups and what they are, split once: two splits need not number the same SMs alike."""
+        with self._lock:
+            if self._groups is None:
+                self._groups = split()
+            return self._groups
+
+    def find_split(self, wanted: tuple[SplitGroup, ...], split: Callable[[], list[Any]]) -> list[Any]:
+        """Return the groups of a structured split, made once: those of two splits need not be disjoint."""
+        with self._lock:
+            groups = self._splits.get(wanted)
+            if groups is None:
+                groups = self._splits[wanted] = split()
+                if len(self._splits) > KEPT_SPLITS:
+                    self._splits.popitem(last=False)
+            return groups
 
     def take(self, spec: ContextSpec) -> Any | None:
         """Return a `cuda.core.Context` made of this, which is the caller's from now on; None if there is none."""
