@@ -265,17 +265,17 @@ class Partitions:
                 moving = planned.moving
             for rounds_left in reversed(range(DRAIN_ROUNDS)):
                 self._drain(moving)
-                with self._locks.state, ExitStack() as announced:
+                with self._locks.state:
                     plan()
                     moving = planned.moving
-                    announced.enter_context(_announced(moving))
-                    self._require_idle_hosts(moving)
-                    if rounds_left and not all(stream.backend_stream.query() for stream in moving):
-                        continue
-                    with delayed_interrupts():
-                        finish()
-                        planned.settle()
-                    break
+                    with _announced(moving):
+                        self._require_idle_hosts(moving)
+                        if rounds_left and not all(stream.backend_stream.query() for stream in moving):
+                            continue
+                        with delayed_interrupts():
+                            finish()
+                            planned.settle()
+                        break
         except BaseException:
             planned.abandon()
             raise

@@ -483,12 +483,7 @@ class Selection:
         place = self._depth
         if not self._own_count or place >= len(opened) or opened[place][3] is not self._range:
             return 0
-        later = opened[place + 1 :]
-        del opened[place + 1 :]
-        try:
-            self._range.__exit__(None, error, None)
-        finally:
-            opened[place:] = later
+        self._range.end_below(opened, place, error)
         return 1
 
     def _drop_open(self, state: ThreadState, depth: int) -> None:

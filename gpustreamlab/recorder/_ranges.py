@@ -318,13 +318,19 @@ class Range:
     def _leave_below(self, opened: list[OpenEntry], place: int, error: BaseException | None) -> None:
         """Leave it and nothing else, from below others; NVTX, which ends the last one, then shows a later one as ended."""
         with delayed_interrupts():
-            later = opened[place + 1 :]
-            del opened[place + 1 :]
             try:
-                self.__exit__(None, error, None)
+                self.end_below(opened, place, error)
             finally:
-                opened[place:] = later
                 tasks.lower_ranges(self._writer.recorder, place)
+
+    def end_below(self, opened: list[OpenEntry], place: int, error: BaseException | None) -> None:
+        """End it at its place among the open ones, below those opened later, which stay. Who calls holds interrupts back."""
+        later = opened[place + 1 :]
+        del opened[place + 1 :]
+        try:
+            self.__exit__(None, error, None)
+        finally:
+            opened[place:] = later
 
     def _refuse_to_leave(self, error: BaseException | None, how: str = "twice, or after a range around it") -> None:
         lane = self._writer.lane
