@@ -21,9 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -31,6 +29,7 @@ from bench._common import machine
 from gpustreamlab import Session
 from gpustreamlab.errors import PartitionError, PartitionNotFoundError, SessionError, StreamExistsError
 from scripts.soak_actions import ACTIONS, CUDA_ACTIONS, Guarded, Turn, WrongResultError
+from scripts.soak_memory import Sample, count_arenas, keep_one_arena, memory_rows, sample
 
 LANES = tuple(f"lane-{number}" for number in range(8))
 EXPECTED = (PartitionError, PartitionNotFoundError)
@@ -38,25 +37,10 @@ EXPECTED = (PartitionError, PartitionNotFoundError)
 EXPECTED_IF_RUDE = (*EXPECTED, SessionError, StreamExistsError)
 """What a thread must expect whose lane, or whole session, may be closed at any moment."""
 RING_SIZE = 20_000
-WARM_UP = 0.25
-"""Share of the time after which memory has to be flat."""
 CLOSE_LANE, SHARE_OUT, CAPTURE, REOPEN = 0.01, 0.01, 0.01, 0.0005
 """How likely a turn is one of these."""
 KEPT_FAILURES = 20
 LAYOUTS: tuple[dict[str, Any] | None, ...] = (None, {"left": 32, "right": "rest"}, {"left": 16, "middle": 32, "right": "rest"})
-
-
-class Sample(NamedTuple):
-    """How much memory was in use."""
-
-    seconds: float
-    """Since the beginning."""
-    host_bytes: int
-    """Resident memory of this process."""
-    device_bytes: int
-    """Of the card, by everybody, less `torch_bytes`; 0 on the simulated device."""
-    torch_bytes: int = 0
-    """What torch's allocator keeps: 2 MiB and more for each stream that it ever saw, until its cache is emptied."""
 
 
 class Gate:
@@ -281,7 +265,7 @@ def watch(soak: Soak, seconds: float, patience_s: float) -> list[Sample]:
         elif now_s - moved_s > patience_s:
             stuck = [number for number, (count, last) in enumerate(zip(now, before, strict=True)) if count == last]
             give_up(f"Threads {stuck} made no progress for {patience_s:g} s.")
-        samples.append(Sample(now_s - began_s, read_host_bytes(), *read_device_bytes(soak)))
+        samples.append(sample(now_s - began_s, has_device=soak.backend == "cuda"))
     return samples
 
 
@@ -292,32 +276,6 @@ def give_up(why: str) -> None:
     os._exit(1)
 
 
-def read_host_bytes() -> int:
-    """Read how much memory of this process is resident. Source: Linux, /proc/self/statm."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def read_device_bytes(soak: Soak) -> tuple[int, int]:
-    """Read how much memory of the card is in use, and how much of all that torch keeps; 0 on the simulated device."""
-    if soak.backend != "cuda":
-        return 0, 0
-    import cupy
-
-    free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
-    torch = sys.modules.get("torch")
-    torch_bytes = 0 if torch is None else int(torch.cuda.memory_reserved())
-    return int(total_bytes - free_bytes) - torch_bytes, torch_bytes
-
-
-def slope_mib_per_minute(samples: Sequence[Sample], column: str) -> float:
-    """Return how fast memory grows after the warm-up, by least squares."""
-    kept = [sample for sample in samples if sample.seconds >= WARM_UP * samples[-1].seconds]
-    if len(kept) < 2:
-        return 0.0
-    minutes = np.array([sample.seconds for sample in kept]) / 60
-    return float(np.polyfit(minutes, np.array([getattr(sample, column) for sample in kept]) / 2**20, 1)[0])
-
-
 def make_report(soak: Soak, samples: list[Sample]) -> dict[str, Any]:
     """Return what the run did, as rows of a table, as counts of what it did, and as samples."""
     rows = [
@@ -326,15 +284,9 @@ def make_report(soak: Soak, samples: list[Sample]) -> dict[str, Any]:
         {"what": "turns", "value": sum(soak.progress)},
         {"what": "wrong results", "value": soak.wrong_count},
         {"what": "other failures", "value": soak.failure_count - soak.wrong_count},
+        {"what": "malloc arenas (0: as many as glibc likes)", "value": count_arenas()},
+        *memory_rows(samples),
     ]
-    for column, what in (("host_bytes", "host memory"), ("device_bytes", "device memory"), ("torch_bytes", "torch's cache")):
-        sizes_mib = [getattr(sample, column) / 2**20 for sample in samples]
-        first = sizes_mib[int(WARM_UP * len(sizes_mib))]
-        rows += [
-            {"what": f"{what}, MiB, after warm-up", "value": round(first, 1)},
-            {"what": f"{what}, MiB, at the end", "value": round(sizes_mib[-1], 1)},
-            {"what": f"{what}, MiB a minute after warm-up", "value": round(slope_mib_per_minute(samples, column), 2)},
-        ]
     closes = "closes of what is in use" if soak.is_rude else "closes"
     title = f"Soak on {soak.backend}, seed {soak.seed}: {len(soak.progress)} threads, random lanes, repartitions, {closes}"
     counts = {name.replace("_", " "): count for name, count in sorted(soak.counts.items())}
@@ -360,4 +312,5 @@ def _import_torch() -> bool:
 
 
 if __name__ == "__main__":
+    keep_one_arena()
     sys.exit(main())

@@ -9,9 +9,10 @@ import textwrap
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from scripts import soak, soak_actions
+from scripts import soak, soak_actions, soak_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +35,9 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
     assert values["turns"] > 100
     usual = {action.__name__.replace("_", " ") for action, weight in soak_actions.ACTIONS.items() if weight >= 3}
     assert usual <= set(values)
-    assert values["host memory, MiB, at the end"] > 10
+    assert values["host memory, MiB, at the end"] > values["malloc in use, MiB, at the end"] > 1
+    assert values["malloc arenas (0: as many as glibc likes)"] == 1
+    assert "device memory, MiB, at the end" not in values
     assert len(report["samples"]) > 2
 
 
@@ -74,10 +77,22 @@ def test_a_wrong_result_fails_the_run_and_says_where():
 
 
 def test_growth_is_that_of_the_time_after_the_warm_up():
-    samples = [soak.Sample(second, (500 if second < 30 else 1_000 + second) << 20, 0) for second in range(121)]
-    assert soak.slope_mib_per_minute(samples, "host_bytes") == pytest.approx(60)
-    assert soak.slope_mib_per_minute(samples, "device_bytes") == 0
-    assert soak.slope_mib_per_minute(samples[:1], "host_bytes") == 0
+    samples = [soak_memory.Sample(second, (500 if second < 30 else 1_000 + second) << 20, 0, 0) for second in range(121)]
+    assert soak_memory.slope_mib_per_minute(samples, "host_bytes") == pytest.approx(60)
+    assert soak_memory.slope_mib_per_minute(samples, "device_bytes") == 0
+    assert soak_memory.slope_mib_per_minute(samples[:1], "host_bytes") == 0
+
+
+def test_memory_in_use_is_what_was_allocated_and_not_freed():
+    before = soak_memory.sample(0, has_device=False)
+    kept = np.ones(64 << 20, np.uint8)
+    during = soak_memory.sample(1, has_device=False)
+    del kept
+    after = soak_memory.sample(2, has_device=False)
+    assert during.heap_bytes - before.heap_bytes == pytest.approx(64 << 20, rel=0.05)
+    assert after.heap_bytes - before.heap_bytes == pytest.approx(0, abs=4 << 20)
+    assert during.host_bytes >= during.heap_bytes - before.heap_bytes
+    assert during.device_bytes == during.torch_bytes == 0
 
 
 def test_one_alone_is_alone_and_others_share():
