@@ -788,10 +788,13 @@ class Session:
         """
         if self._last_trace is None:
             try:
-                return self._recorder.trace(title=self.title)
+                trace = self._recorder.trace(title=self.title)
             except Exception:
                 if self._last_trace is None:  # else the session was closed by another thread meanwhile
                     raise
+            else:
+                if self._last_trace is None:  # likewise: the recorder has let go of everything then
+                    return trace
         return self._last_trace
 
     def overlap(self) -> Overlap:
@@ -878,6 +881,7 @@ class Session:
             ("partitions", self._partitions.close),
             ("events", self._recorder.close),
             ("accesses", self._accesses.close),
+            ("recording", self._let_recording_go),
         ]
         if self._owns_backend:
             steps.append((f"backend {self._backend.name!r}", self._backend.close))
@@ -907,6 +911,10 @@ class Session:
 
     def _keep_trace(self) -> None:
         self._last_trace = self._recorder.trace(title=self.title)
+
+    def _let_recording_go(self) -> None:
+        if self._last_trace is not None:
+            self._recorder.let_go()
 
     def _facts(self) -> dict[str, str]:
         """Return what the representations say; never touches the device."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -193,6 +194,7 @@ class Soak:
                     self.lab.xp.ones(1 << 18)
             self._close()
             self._open()
+            gc.collect()  # a session is left in cycles; among the many objects of torch they would wait for minutes
 
     def _open(self) -> None:
         self.lab = Session(self.backend, ring_size=RING_SIZE, title="soak")

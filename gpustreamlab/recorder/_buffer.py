@@ -72,7 +72,7 @@ class SpanBuffer:
         self.clear_count = 0
         """How often everything was forgotten."""
         self._cleared_count = 0
-        self._rows = np.empty((len(SPAN_COLUMNS), min(_FIRST_ROWS, ring_size)), np.int64)
+        self._rows = _empty_rows(ring_size)
 
     def __len__(self) -> int:
         return min(self.appended_count - self._cleared_count, self.ring_size)
@@ -83,9 +83,10 @@ class SpanBuffer:
         return self.appended_count - self._cleared_count - len(self)
 
     def clear(self) -> None:
-        """Forget every span; append indices go on."""
+        """Forget every span, and give their memory back; append indices go on."""
         self.clear_count += 1
         self._cleared_count = self.appended_count
+        self._rows = _empty_rows(self.ring_size)
 
     def append(self, columns: Mapping[str, Int64Array]) -> None:
         """Append spans, given as equally long columns."""
@@ -118,3 +119,7 @@ class SpanBuffer:
         grown = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held), self.ring_size)), np.int64)
         grown[:, :held] = self._rows
         self._rows = grown
+
+
+def _empty_rows(ring_size: int) -> Int64Array:
+    return np.empty((len(SPAN_COLUMNS), min(_FIRST_ROWS, ring_size)), np.int64)

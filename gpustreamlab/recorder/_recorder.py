@@ -404,11 +404,20 @@ class Recorder:
         for sampler in self._samplers:
             sampler.tell_all()
         with self._lock:
-            self._buffer.clear()
-            self._edges.clear()
+            self._forget()
             self._places.clear()
             self._markers.clear()
             self._waiting.overflowed_count = self._failed_count = 0
+
+    def let_go(self) -> None:
+        """Give back the memory of what was recorded, at the end: the last trace has its own."""
+        self._kernels.clear()
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._buffer.clear()
+        self._edges.clear()
 
     def trace(self, *, title: str = "", since: int = -1) -> Trace:
         """Collect, then return what is in the buffer as an immutable trace.

@@ -240,6 +240,40 @@ def test_the_trace_of_a_closed_session_can_be_read_drawn_and_saved(tmp_path):
     assert lab.current is None
 
 
+def test_a_closed_session_holds_what_was_recorded_once(lab):
+    # GIVEN a session with more spans than a new buffer has room for
+    small_bytes = lab._recorder._buffer._rows.nbytes
+    for _ in range(5_000):
+        with lab.on("a", "short"):
+            pass
+    lab.synchronize()
+    assert lab._recorder._buffer._rows.nbytes > small_bytes
+
+    # WHEN it closes, THEN its last trace has everything, and the recorder nothing
+    lab.close()
+    assert len(lab.trace) == 5_000
+    assert (lab._recorder.span_count, lab._recorder._buffer._rows.nbytes) == (0, small_bytes)
+    assert "5,000" in repr(lab)
+
+
+def test_a_trace_that_is_read_while_another_thread_closes_the_session_is_whole(lab, monkeypatch):
+    # GIVEN a thread that has just begun to read the trace of an open session
+    with lab.on("a", "kept"):
+        pass
+    make_trace = lab._recorder.trace
+
+    def close_first(**options):
+        monkeypatch.setattr(lab._recorder, "trace", make_trace)
+        run_in_thread(lab.close)
+        return make_trace(**options)
+
+    monkeypatch.setattr(lab._recorder, "trace", close_first)
+
+    # WHEN another thread closes the session before it gets there, THEN it has the last trace
+    assert [lab._last_trace, len(lab.trace), lab.is_closed] == [None, 1, True]
+    assert lab.trace is lab._last_trace
+
+
 def test_closing_inside_a_selection_keeps_the_open_ranges():
     with Session("sim") as lab:
         lab.stream("a")

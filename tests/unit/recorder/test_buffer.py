@@ -53,6 +53,34 @@ def test_memory_grows_with_use_and_not_before():
     assert SpanBuffer(1_000_000)._rows.nbytes < 1_000_000
 
 
+@given(
+    ring_size=st.integers(1, 9_000),
+    before=st.lists(st.integers(0, 9_000), max_size=4),
+    after=st.lists(st.integers(0, 30), max_size=9),
+)
+def test_clearing_gives_the_memory_back_and_append_indices_go_on(ring_size, before, after):
+    # GIVEN a buffer that has grown
+    buffer, appended = SpanBuffer(ring_size), 0
+    for block in before:
+        buffer.append(columns(appended, block))
+        appended += block
+
+    # WHEN it is cleared, THEN it is as small as a new one
+    cleared = appended
+    buffer.clear()
+    assert buffer._rows.nbytes == SpanBuffer(ring_size)._rows.nbytes
+    assert len(buffer) == buffer.dropped_count == 0
+
+    # AND what comes later is kept as ever
+    for block in after:
+        buffer.append(columns(appended, block))
+        appended += block
+    drained = buffer.drain(cleared)
+    assert drained.columns["start_ns"].tolist() == list(range(cleared, appended))[-ring_size:]
+    assert drained.missed == buffer.dropped_count == max(0, appended - cleared - ring_size)
+    assert buffer.drain(0).columns["start_ns"].tolist() == drained.columns["start_ns"].tolist()
+
+
 def test_drained_columns_are_copies():
     buffer = SpanBuffer(10)
     buffer.append(columns(0, 5))
