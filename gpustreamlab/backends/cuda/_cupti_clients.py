@@ -31,7 +31,7 @@ def active_client(cupti: Cupti) -> str:
         return f"an injected profiler is active ({injected} is set); run without it"
     if sys.modules.get("cupti") is not None:
         return "cupti-python is imported in this process and may be collecting; restart without it"
-    if cupti.is_held_by_another() and "torch" not in sys.modules:
+    if "torch" not in sys.modules and cupti.is_held_by_another():
         return "another profiler has subscribed to CUPTI in this process"
     return ""
 
