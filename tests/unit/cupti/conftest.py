@@ -1,0 +1,37 @@
+"""A fake card with a fake libcupti, and a source that is told of its work."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from gpustreamlab.backends.cuda import _cupti_clients, _cupti_streams
+from tests.helpers.fake_cupti import (
+    FakeCard,
+    FakeCuptiLibrary,
+    make_source,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_other_client(monkeypatch):
+    for name in _cupti_clients._NSYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.delitem(sys.modules, "cupti", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_known_contexts(monkeypatch):
+    monkeypatch.setattr(_cupti_streams, "_sms", {})
+
+
+@pytest.fixture
+def card():
+    return FakeCard(FakeCuptiLibrary(), drift_ppm=3.0)
+
+
+@pytest.fixture
+def source(monkeypatch, card):
+    return make_source(monkeypatch, card)

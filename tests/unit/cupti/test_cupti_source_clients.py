@@ -1,0 +1,386 @@
+"""Other sessions, other profilers, and silence: who has CUPTI, and how it is noticed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+import types
+
+import pytest
+
+from gpustreamlab.backends.cuda import _cupti, _cupti_source
+from gpustreamlab.backends.cuda._cupti_constants import RecordKind
+from gpustreamlab.backends.cuda._cupti_loss import LOST_AFTER_NS, LOST_UNSEEN_NS
+from gpustreamlab.backends.cuda._cupti_source import NEEDED_KINDS
+from gpustreamlab.errors import CaptureUnavailableError, DeviceError
+from tests.helpers.captured import CALL_RECORDS, drain_all, keep_for, kernels_of
+from tests.helpers.fake_cupti import (
+    CLOCK,
+    SYNCHRONIZE,
+    FakeCuptiLibrary,
+    add_source,
+    make_source,
+)
+
+SET_CLOCK = "cuptiActivityRegisterTimestampCallback"
+
+
+def install_torch(monkeypatch, *, is_profiling):
+    torch = types.ModuleType("torch")
+    torch.autograd = types.SimpleNamespace(_profiler_enabled=lambda: torch.is_profiling)
+    torch.is_profiling = is_profiling
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+def test_two_sessions_do_not_capture_at_once(monkeypatch, card, source):
+    other = add_source(monkeypatch, card)
+    source.start()
+    card.kernel("first's")
+
+    with pytest.raises(CaptureUnavailableError, match=r"Another session.*other\.capture\(\"ranges\"\)"):
+        other.start()
+    source.stop()
+    mine = source.drain(is_last=True)
+    other.start()
+    card.kernel("second's")
+    theirs = drain_all(other, card)
+
+    assert [name for name, *_ in kernels_of([mine])] == ["first's"]
+    assert [name for name, *_ in kernels_of(theirs)] == ["second's"]
+    assert len(source.drain(is_last=True).work) == 0
+
+
+def test_what_one_session_left_is_not_told_to_another(monkeypatch, card, source):
+    other = add_source(monkeypatch, card)
+    source.start()
+    card.kernel("first's")
+    drain_all(source, card, 1)
+    card.kernel("never fetched")
+    source.stop()
+    other.start()
+    card.kernel("second's")
+    stolen = source.drain(is_last=True)
+
+    names = [name for name, *_ in kernels_of(drain_all(other, card))]
+    other.stop()
+
+    assert "second's" in names
+    assert len(stolen.work) == 0
+    assert len(source.drain(is_last=True).work) == 0
+
+
+def test_a_running_torch_profiler_is_not_disturbed(monkeypatch, card, source):
+    install_torch(monkeypatch, is_profiling=True)
+
+    with pytest.raises(CaptureUnavailableError, match=r"torch\.profiler is running; leave its `with` block"):
+        source.start()
+
+    assert "cuptiActivityEnable" not in card.library.history
+    assert "cuptiActivityRegisterCallbacks" not in card.library.history
+
+
+def test_another_subscriber_is_not_disturbed(monkeypatch, card, source):
+    card.library.subscriber = "nsys"
+
+    with pytest.raises(CaptureUnavailableError, match="another profiler has subscribed"):
+        source.start()
+
+    # torch keeps the place after its first use, and does not mind.
+    install_torch(monkeypatch, is_profiling=False)
+    source.start()
+    source.stop()
+    assert card.library.subscriber == "nsys"
+
+
+def test_the_subscribers_place_is_given_back(card, source):
+    source.start()
+
+    assert card.library.subscriber is None
+    assert {"cuptiSubscribe", "cuptiUnsubscribe"} <= set(card.library.history)
+
+
+@pytest.mark.parametrize("name", ["NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH"])
+def test_an_injected_profiler_is_named(monkeypatch, source, name):
+    monkeypatch.setenv(name, "1")
+
+    with pytest.raises(CaptureUnavailableError, match=rf"{name} is set\); run without it"):
+        source.start()
+
+
+def test_cupti_python_is_named(monkeypatch, source):
+    monkeypatch.setitem(sys.modules, "cupti", types.ModuleType("cupti"))
+
+    with pytest.raises(CaptureUnavailableError, match="cupti-python is imported"):
+        source.start()
+
+
+def test_a_torch_without_the_question_is_no_profiler(monkeypatch, source):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+
+    source.start()
+    source.stop()
+
+    assert source.lost_reason == ""
+
+
+def test_torch_profiler_in_the_middle_takes_over_and_is_left_alone(monkeypatch, card, source):
+    torch = install_torch(monkeypatch, is_profiling=False)
+    source.start()
+    card.kernel("before")
+    before = drain_all(source, card)
+    torch.is_profiling = True
+    card.library.be_taken_over()
+
+    drain_all(source, card, 10)
+    card.kernel("theirs")
+    after = drain_all(source, card)
+    card.library.history.clear()
+    source.stop()
+
+    assert [name for name, *_ in kernels_of(before)] == ["before"]
+    assert kernels_of(after) == []
+    assert source.lost_reason == "torch.profiler took CUPTI over at 12:34:56; kernels are not captured any more"
+    assert set(NEEDED_KINDS) | CALL_RECORDS <= card.library.kinds
+    assert RecordKind.MARKER not in card.library.kinds
+    assert card.library.left_out == set()
+    assert "cuptiActivityFlushAll" not in card.library.history
+
+
+def test_a_profiler_of_the_host_alone_takes_nothing(monkeypatch, card, source):
+    torch = install_torch(monkeypatch, is_profiling=False)
+    source.start()
+    torch.is_profiling = True
+    card.kernel()
+
+    assert len(kernels_of(drain_all(source, card, 30))) == 1
+    assert source.lost_reason == ""
+
+
+def test_another_client_is_noticed_after_a_while_and_capture_can_start_again(card, source):
+    source.start()
+    drain_all(source, card)
+    complete_ns = card.now_ns
+    card.library.be_taken_over()
+    card.library.subscriber = "another"
+    drain_all(source, card, 2 * LOST_AFTER_NS // 200_000_000)
+    lost, until_ns = source.lost_reason, source.complete_until_host_ns
+
+    source.stop()
+    with pytest.raises(CaptureUnavailableError, match="another profiler"):
+        source.start()
+    card.library.subscriber = None
+    source.start()
+    card.kernel()
+
+    assert lost.startswith("another profiler took CUPTI over")
+    assert complete_ns - 1_000_000_000 < until_ns <= complete_ns
+    assert source.lost_reason == ""
+    assert source.complete_until_host_ns > card.now_ns - 1_000
+    assert len(kernels_of(drain_all(source, card))) == 1
+
+
+def test_a_shortly_run_torch_profiler_is_noticed_within_seconds(monkeypatch, card, source):
+    """It was over before anybody looked; what it leaves behind is that it holds the subscriber's place."""
+    install_torch(monkeypatch, is_profiling=False)
+    source.start()
+    drain_all(source, card)
+    card.library.be_taken_over()
+    card.library.subscriber = "torch"
+    drain_all(source, card, 2 * LOST_AFTER_NS // 200_000_000)
+
+    assert source.lost_reason.startswith("torch.profiler took CUPTI over")
+    source.stop()
+    assert card.library.kinds == set()  # it is over, so nobody else would turn them off
+
+
+def test_a_torch_profiler_that_was_seen_running_is_noticed_soon(monkeypatch, card, source):
+    """It holds the place since before the capture: it has run once already."""
+    torch = install_torch(monkeypatch, is_profiling=False)
+    card.library.subscriber = "torch"
+    source.start()
+    drain_all(source, card)
+    torch.is_profiling = True
+    card.library.be_taken_over()
+    source.keep_up()
+    torch.is_profiling = False
+    for _ in range(10):
+        card.advance(200_000_000)
+        if source.keep_up():
+            source.drain()
+
+    assert source.lost_reason.startswith("torch.profiler took CUPTI over")
+
+
+def test_what_was_left_on_for_another_client_goes_off_once_that_is_gone(monkeypatch, card, source):
+    torch = install_torch(monkeypatch, is_profiling=False)
+    source.start()
+    drain_all(source, card)
+    torch.is_profiling = True
+    card.library.be_taken_over()
+    drain_all(source, card, 10)
+    source.stop()
+    source.drain()
+    assert set(NEEDED_KINDS) <= card.library.kinds
+
+    torch.is_profiling = False
+    source.close()
+
+    assert card.library.kinds == set()
+
+
+def test_an_anchor_that_has_just_been_sent_holds_nothing_back(monkeypatch, card, source):
+    """A flush gives no buffer with a record that is not complete."""
+    source.start()
+    drain_all(source, card, 10)
+    launch, flush, launched_ns = source._clock._launch, FakeCuptiLibrary.activity_flush_all, [0]
+
+    def slow_launch(tag):
+        launched_ns[0] = card.now_ns
+        return launch(tag)
+
+    def flush_complete(library, flag):
+        if card.now_ns - launched_ns[0] > 1_000_000:
+            flush(library, flag)
+
+    monkeypatch.setattr(source._clock, "_launch", slow_launch)
+    monkeypatch.setattr(FakeCuptiLibrary, "activity_flush_all", flush_complete)
+    card.kernel()
+    parts = []
+    for _ in range(4):  # an anchor is due at each
+        card.advance(1_200_000_000)
+        parts.append(source.drain())
+
+    assert len(kernels_of(parts)) == 1
+
+
+@pytest.mark.parametrize("seconds", [4, 30])
+def test_a_kernel_that_runs_for_long_is_no_loss_and_is_told_of(card, source, seconds):
+    """No buffer comes while a record in it is not complete."""
+    source.start()
+    drain_all(source, card)
+    card.library.is_held_up = True
+    began_ns = card.now_ns
+    keep_for(source, card, seconds * 1e9)
+    card.library.is_held_up = False
+    end_ns = card.now_ns
+    card.kernel("long", start=card.cupti_ns(began_ns), end=card.cupti_ns(end_ns))
+    parts = drain_all(source, card)
+
+    assert source.lost_reason == ""
+    ((name, _, duration_ns),) = kernels_of(parts)
+    assert name == "long"
+    assert abs(duration_ns - (end_ns - began_ns)) <= 2 * source.error_ns
+    assert source.dropped_count == 0
+
+
+def test_a_kernel_of_minutes_costs_its_own_record_but_not_the_capture(card, source):
+    source.start()
+    drain_all(source, card)
+    card.library.is_held_up = True
+    card.kernel("of minutes", end=0)
+    card.kernel("beside it")
+    parts = keep_for(source, card, 3 * LOST_UNSEEN_NS)
+    card.library.is_held_up = False
+    parts += drain_all(source, card)
+
+    assert source.lost_reason == ""
+    assert [name for name, *_ in kernels_of(parts)] == ["beside it"]
+    assert source.dropped_count == 1
+
+
+def test_a_client_without_any_sign_is_noticed_after_a_long_while(card, source):
+    source.start()
+    drain_all(source, card)
+    card.library.be_taken_over()
+    keep_for(source, card, LOST_UNSEEN_NS - 5e9)
+    early = source.lost_reason
+    keep_for(source, card, 10e9)
+
+    assert early == ""
+    assert source.lost_reason.startswith("another profiler took CUPTI over")
+    source.stop()
+    assert card.library.kinds == set()
+
+
+def test_kernels_that_somebody_switched_off_are_noticed_although_calls_come(card, source):
+    source.start()
+    drain_all(source, card)
+    card.library.kinds -= set(NEEDED_KINDS)
+    for _ in range(70):
+        card.call(SYNCHRONIZE)
+        keep_for(source, card, 1e9)
+
+    assert source.lost_reason
+
+
+def test_anchors_that_do_not_run_are_no_loss(card, source):
+    """A card that is full for long runs them late."""
+    source.start()
+    card.is_stuck = True
+    drain_all(source, card, 40)
+
+    assert source.lost_reason == ""
+
+
+def test_a_device_that_fails_does_not_fail_a_drain(monkeypatch, card, source):
+    source.start()
+    card.kernel()
+
+    def fail(tag):
+        raise DeviceError("sticky")
+
+    monkeypatch.setattr(source._clock, "_launch", fail)
+
+    assert len(kernels_of(drain_all(source, card))) == 1
+    source.stop()
+
+
+def test_a_forked_child_does_nothing(monkeypatch, card, source):
+    source.start()
+    card.kernel()
+    own = os.getpid()
+    card.library.history.clear()
+    monkeypatch.setattr(_cupti_source.os, "getpid", lambda: own + 1)
+    source._lock.acquire()  # as another thread of the parent might have held it
+
+    child = source.drain(is_last=True)
+    source.stop()
+    source.close()
+
+    assert len(child.work) == 0
+    assert card.library.history == []
+
+
+def test_a_clock_that_another_profiler_left_behind_is_set_right(monkeypatch, card):
+    setting = card.library.history
+    source = make_source(monkeypatch, card)
+    source.start()
+    source.stop()
+    assert SET_CLOCK not in setting
+
+    foreign = CLOCK(lambda: 91_573_348_616)  # as torch.profiler's, which counts the processor's cycles
+    for _ in range(2):
+        card.library.clock_address = ctypes.cast(foreign, ctypes.c_void_p).value
+        setting.clear()
+        source.start()
+        source.stop()
+        assert setting.count(SET_CLOCK) == 1
+        assert abs(CLOCK(card.library.clock_address)() - time.time_ns()) < 1_000_000_000
+
+        setting.clear()
+        source.start()  # setting it takes the times off records that are not read yet
+        source.stop()
+        assert SET_CLOCK not in setting
+
+
+def test_a_clock_that_cannot_be_set_stops_nothing(monkeypatch, card):
+    monkeypatch.setattr(_cupti, "_wall_clock_address", lambda: None)
+    card.library.lacking.add("cuptiGetTimestamp")
+    source = make_source(monkeypatch, card)
+    source.start()
+    card.kernel()
+    source.stop()
+    assert len(source.drain(is_last=True).work) == 1

@@ -1,0 +1,172 @@
+"""What stands around the work: ranges of others, waits, memory, streams and their SMs."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+
+from gpustreamlab.backends.cuda._cupti_constants import MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda._cupti_source import NEEDED_KINDS, WISHED_KINDS
+from gpustreamlab.backends.cuda._pool_watch import USED, PoolSample
+from gpustreamlab.errors import DeviceError
+from tests.helpers.captured import drain_all
+from tests.helpers.cupti_buffers import build_buffer
+from tests.helpers.fake_cupti import (
+    FakeCard,
+    FakeCuptiLibrary,
+    FakePoolWatch,
+    make_source,
+)
+
+
+def test_nvtx_ranges_are_paired_over_drains_and_threads(card, source):
+    source.start()
+    drain_all(source, card)
+    card.marker(MarkerFlag.START, 1, "outer", thread=0x1_0000_0005)
+    first = source.drain()
+    begun_ns = card.now_ns
+    card.marker(MarkerFlag.START, 2, "inner", domain="", thread=6)
+    card.marker(MarkerFlag.END, 2, domain="")
+    card.marker(MarkerFlag.END, 99)  # began before anybody looked
+    card.marker(MarkerFlag.INSTANTANEOUS, 3)
+    card.marker(MarkerFlag.END, 1, thread=6)
+    (second,) = drain_all(source, card, 1)
+
+    assert len(first.annotations) == 0
+    assert [second.names[name] for name in second.annotations.name.tolist()] == ["inner", "cudf: outer"]
+    assert second.annotations.thread.tolist() == [6, 5]
+    inner, outer = (second.annotations.end_ns - second.annotations.start_ns).tolist()
+    assert abs(inner - 1_000) <= 2
+    assert outer > inner
+    started_ns = second.annotations.start_host_ns.tolist()
+    assert abs(started_ns[0] - begun_ns) < 3_000
+    assert started_ns[1] < started_ns[0]
+
+
+def test_our_own_ranges_are_no_annotations(card, source):
+    source.start()
+    card.marker(MarkerFlag.START, 1, "mine", domain="gpustreamlab")
+    card.marker(MarkerFlag.END, 1, domain="gpustreamlab")
+
+    parts = drain_all(source, card)
+
+    assert sum(len(part.annotations) for part in parts) == 0
+
+
+def test_waits_find_records_of_this_drain_and_of_earlier_ones(card, source):
+    source.start()
+    emit = card.library.emit
+    emit(RecordKind.CUDA_EVENT, eventId=5, correlationId=10, contextId=1, streamId=13)
+    emit(RecordKind.CUDA_EVENT, eventId=5, correlationId=20, contextId=1, streamId=14)
+    emit(RecordKind.CUDA_EVENT, eventId=200, correlationId=11, contextId=2, streamId=18)
+    wait = {"type": 2, "contextId": 1, "streamId": 19}
+    emit(RecordKind.SYNCHRONIZATION, cudaEventId=5, correlationId=15, **wait)
+    (first,) = drain_all(source, card, 1)
+    emit(RecordKind.SYNCHRONIZATION, cudaEventId=5, correlationId=30, **wait)
+    emit(RecordKind.SYNCHRONIZATION, cudaEventId=200, correlationId=31, **wait)
+    emit(RecordKind.SYNCHRONIZATION, cudaEventId=7, correlationId=32, **wait)  # never recorded
+    emit(RecordKind.SYNCHRONIZATION, cudaEventId=5, correlationId=5, **wait)  # before it was
+    emit(RecordKind.SYNCHRONIZATION, cudaEventId=0xFFFF_FFFF, correlationId=33, **wait)
+    emit(RecordKind.SYNCHRONIZATION, cudaEventId=5, correlationId=34, type=3, contextId=1, streamId=19)
+    (second,) = drain_all(source, card, 1)
+
+    assert first.dependencies.record.tolist() == [10]
+    assert (first.dependencies.source_stream.tolist(), first.dependencies.target_stream.tolist()) == ([13], [19])
+    assert first.dependencies.wait.tolist() == [15]
+    assert second.dependencies.record.tolist() == [20, 11]
+    assert second.dependencies.source_context.tolist() == [1, 2]
+    assert second.dependencies.wait.tolist() == [30, 31]
+
+
+def test_memory_of_the_pool_and_in_stream_order(monkeypatch, card):
+    watch = FakePoolWatch()
+    source = make_source(monkeypatch, card, watch=watch)
+    source.start()
+    assert watch.is_on
+    drain_all(source, card)
+    watch.samples.append(PoolSample(card.now_ns, (1, 14), USED, 512))
+    for operation, address, size, device in [(1, 8, 100, 0), (1, 16, 50, 0), (2, 8, 100, 0), (1, 24, 9, 1), (1, 16, 70, 0)]:
+        card.advance(1_000)
+        card.library.emit(
+            RecordKind.MEMORY2,
+            memoryOperationType=operation,
+            isAsync=1,
+            address=address,
+            bytes=size,
+            contextId=1,
+            streamId=13,
+            deviceId=device,
+            timestamp=card.cupti_ns(card.now_ns),
+        )
+    (done,) = drain_all(source, card, 1)
+    source.stop()
+
+    assert [done.names[name] for name in done.memory.name.tolist()] == 4 * ["async_used_bytes"] + ["pool_used_bytes"]
+    assert done.memory.value.tolist() == [100.0, 150.0, 50.0, 70.0, 512.0]
+    assert done.memory.stream.tolist() == [13, 13, 13, 13, 14]
+    assert [gone[:2] for gone in watch.gone] == [("pool_reserved_bytes", 8)]
+    assert not watch.is_on
+    assert (np.diff(done.memory.time_ns[:4]) > 0).all()
+
+
+def test_streams_that_no_session_made_are_described(card, source):
+    source.start()
+    emit = card.library.emit
+    emit(RecordKind.CONTEXT, contextId=1, nullStreamId=7)
+    emit(RecordKind.CONTEXT, contextId=3, nullStreamId=17, isGreenContext=1, numMultiprocessors=64)
+    emit(RecordKind.MEMSET, start=card.cupti_ns(5), end=card.cupti_ns(9), contextId=1, streamId=30, deviceId=0)
+    card.kernel("void at::native::fill<4>(int)", stream=30)
+    card.kernel("format::at_least(int)", stream=31)
+    drain_all(source, card)
+    card.kernel("cupy_add__float32", stream=31)
+    drain_all(source, card)
+
+    assert source.describe_stream(1, 7).name == "default stream"
+    assert source.describe_stream(3, 17) == ("default stream", 64, 0)
+    assert source.describe_stream(1, 30) == ("torch stream 30", 132, 0)
+    assert source.describe_stream(1, 31).name == "CuPy stream 31"
+    assert source.describe_stream(1, 99).name == "stream 99"
+
+
+def test_green_contexts_of_newer_versions_tell_their_sms(monkeypatch):
+    card = FakeCard(FakeCuptiLibrary(130202))
+    source = make_source(monkeypatch, card)
+    source.start()
+    card.library.emit(RecordKind.GREEN_CONTEXT, contextId=2, numMultiprocessors=32)
+    drain_all(source, card)
+
+    assert source.describe_stream(2, 18).sm_count == 32
+
+
+def test_a_sessions_stream_is_numbered_as_in_the_records(source):
+    assert source.key_of(types.SimpleNamespace(handle=0x7000, sm_count=132)) == (1, 14)
+
+
+def test_sms_of_a_context_of_which_cupti_tells_nothing_are_known_by_a_sessions_stream(monkeypatch, card, source):
+    # GIVEN a green context that an earlier session made
+    assert source.describe_stream(1, 30).sm_count == 132
+
+    # WHEN a session has a stream there
+    source.key_of(types.SimpleNamespace(handle=0x7000, sm_count=64))
+
+    # THEN every session knows what others enqueue there had
+    assert source.describe_stream(1, 30).sm_count == 64
+    assert make_source(monkeypatch, card).describe_stream(1, 31).sm_count == 64
+    assert source.describe_stream(2, 30).sm_count == 132
+
+
+def test_a_stream_that_the_driver_does_not_know_is_an_error(monkeypatch, source):
+    from tests.helpers.fake_cupti import install_driver_bindings
+
+    install_driver_bindings(monkeypatch, contexts={})
+
+    with pytest.raises(DeviceError, match="cuStreamGetCtx"):
+        source.key_of(types.SimpleNamespace(handle=0x7000))
+
+
+def test_all_wished_kinds_are_known():
+    assert set(WISHED_KINDS).isdisjoint(NEEDED_KINDS)
+    assert RecordKind.KERNEL not in WISHED_KINDS
+    assert len(build_buffer([(RecordKind.MARKER, {})])) == 56
