@@ -35,6 +35,7 @@ MAX_RING_SIZE = 1_000_000_000
 """Most spans that a ring may hold: 104 GB."""
 
 _FIRST_ROWS = 4_096
+_NO_ROWS = np.empty((len(SPAN_COLUMNS), 0), np.int64)
 
 
 class Drained(NamedTuple):
@@ -72,7 +73,7 @@ class SpanBuffer:
         self.clear_count = 0
         """How often everything was forgotten."""
         self._cleared_count = 0
-        self._rows = _empty_rows(ring_size)
+        self._rows = _NO_ROWS
 
     def __len__(self) -> int:
         return min(self.appended_count - self._cleared_count, self.ring_size)
@@ -86,18 +87,16 @@ class SpanBuffer:
         """Forget every span, and give their memory back; append indices go on."""
         self.clear_count += 1
         self._cleared_count = self.appended_count
-        self._rows = _empty_rows(self.ring_size)
+        self._rows = _NO_ROWS
 
     def append(self, columns: Mapping[str, Int64Array]) -> None:
         """Append spans, given as equally long columns."""
         block = np.stack([columns[name] for name in SPAN_COLUMNS])
-        added = block.shape[1]
-        kept = block[:, max(0, added - self.ring_size) :]
-        self._grow(min(self.appended_count + added, self.ring_size))
-        first = self.appended_count + added - kept.shape[1]
-        places = (first + np.arange(kept.shape[1])) % self.ring_size
-        self._rows[:, places] = kept
-        self.appended_count += added
+        appended_count = self.appended_count + block.shape[1]
+        kept = block[:, max(0, block.shape[1] - self.ring_size) :]
+        self._grow(min(appended_count - self._cleared_count, self.ring_size))
+        self._rows[:, self._places(appended_count - kept.shape[1], appended_count)] = kept
+        self.appended_count = appended_count
 
     def drain(self, cursor: int) -> Drained:
         """Return what was appended since the cursor; start with 0."""
@@ -107,19 +106,19 @@ class SpanBuffer:
         """Return what is still there of the spans with these append indices, the last one not included."""
         oldest = self.appended_count - len(self)
         kept = max(first, oldest)
-        places = np.arange(kept, max(kept, last)) % self.ring_size
-        columns = dict(zip(SPAN_COLUMNS, self._rows[:, places], strict=True))
+        columns = dict(zip(SPAN_COLUMNS, self._rows[:, self._places(kept, max(kept, last))], strict=True))
         return Drained(columns, last, kept - first, self.clear_count)
+
+    def _places(self, first: int, last: int) -> Int64Array:
+        """Return where the rows of append indices are, the last one not included."""
+        places: Int64Array = np.arange(first - self._cleared_count, last - self._cleared_count) % self.ring_size
+        return places
 
     def _grow(self, wanted: int) -> None:
         held = self._rows.shape[1]
         if wanted <= held:
             return
         # Until the ring is full it has not wrapped, so rows are in order and growing is a copy.
-        grown = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held), self.ring_size)), np.int64)
+        grown = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held, _FIRST_ROWS), self.ring_size)), np.int64)
         grown[:, :held] = self._rows
         self._rows = grown
-
-
-def _empty_rows(ring_size: int) -> Int64Array:
-    return np.empty((len(SPAN_COLUMNS), min(_FIRST_ROWS, ring_size)), np.int64)

@@ -65,10 +65,10 @@ def test_clearing_gives_the_memory_back_and_append_indices_go_on(ring_size, befo
         buffer.append(columns(appended, block))
         appended += block
 
-    # WHEN it is cleared, THEN it is as small as a new one
+    # WHEN it is cleared, THEN it holds nothing
     cleared = appended
     buffer.clear()
-    assert buffer._rows.nbytes == SpanBuffer(ring_size)._rows.nbytes
+    assert buffer._rows.nbytes == 0
     assert len(buffer) == buffer.dropped_count == 0
 
     # AND what comes later is kept as ever
@@ -79,6 +79,12 @@ def test_clearing_gives_the_memory_back_and_append_indices_go_on(ring_size, befo
     assert drained.columns["start_ns"].tolist() == list(range(cleared, appended))[-ring_size:]
     assert drained.missed == buffer.dropped_count == max(0, appended - cleared - ring_size)
     assert buffer.drain(0).columns["start_ns"].tolist() == drained.columns["start_ns"].tolist()
+
+    # AND in no more memory than in a new buffer
+    new = SpanBuffer(ring_size)
+    for block in after:
+        new.append(columns(0, block))
+    assert buffer._rows.nbytes == new._rows.nbytes
 
 
 def test_drained_columns_are_copies():
