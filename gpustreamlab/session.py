@@ -719,7 +719,9 @@ class Session:
         ['upload']
         """
         self._life.require_open("cut its trace")
-        return self._recorder.trace(title=self.title, since=checkpoint)
+        trace = self._recorder.trace(title=self.title, since=checkpoint)
+        self._life.require_open("cut its trace")  # the recorder lets go of everything where another thread closes the session
+        return trace
 
     def event(self) -> Event:
         """Return an event that is not recorded yet."""
@@ -910,20 +912,27 @@ class Session:
         self._captures.finish(tuple(self._table.open_streams.values()))
 
     def _keep_trace(self) -> None:
-        self._last_trace = self._recorder.trace(title=self.title)
+        trace = self._recorder.trace(title=self.title)
+        if self._last_trace is None:  # else a signal handler has closed the session meanwhile
+            self._last_trace = trace
 
     def _let_recording_go(self) -> None:
-        if self._last_trace is not None:
+        if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for
             self._recorder.let_go()
+
+    def _count_spans(self) -> tuple[int, int]:
+        """Return how many spans there are, and how many were dropped."""
+        counts = self._recorder.span_count, self._recorder.dropped_count
+        trace = self._last_trace  # not before the recorder, which has let go of everything by the time that there is one
+        return counts if trace is None else (len(trace), trace.metadata.dropped_spans)
 
     def _facts(self) -> dict[str, str]:
         """Return what the representations say; never touches the device."""
         return session_facts(
             self._backend,
-            self._recorder,
             self._partitions.cache,
             layout=self.layout,
-            trace=self._last_trace,
+            counts=self._count_spans(),
             streams=list(self._table.by_name) if self.is_closed else list(self.streams),
             capture=self._captures.text,
             spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gpustreamlab.backends import Backend
 from gpustreamlab.green import ContextCache
-from gpustreamlab.model import Layout, Trace
-from gpustreamlab.recorder import Recorder
+from gpustreamlab.model import Layout
 from gpustreamlab.typing import SessionState
 
 __all__ = ["facts_table", "session_facts"]
@@ -16,11 +15,10 @@ __all__ = ["facts_table", "session_facts"]
 
 def session_facts(
     backend: Backend,
-    recorder: Recorder,
     cache: ContextCache,
     *,
     layout: Layout | None,
-    trace: Trace | None,
+    counts: tuple[int, int],
     streams: Sequence[str],
     capture: str,
     spool: str,
@@ -30,8 +28,8 @@ def session_facts(
 
     Parameters
     ----------
-    trace
-        What a closed session kept; None for an open one.
+    counts
+        Spans that there are, and spans that were dropped.
     streams
         Names of the streams to list.
     capture
@@ -40,8 +38,7 @@ def session_facts(
         How the spool stands, in words; empty without one.
     """
     device = backend.device
-    span_count = len(trace) if trace is not None else recorder.span_count
-    dropped_count = trace.metadata.dropped_spans if trace is not None else recorder.dropped_count
+    span_count, dropped_count = counts
     listed = f" ({', '.join(streams[:8])}{', …' if len(streams) > 8 else ''})" if streams else ""
     partitions = {} if layout is None else {"partitions": _partition_fact(layout, cache)}
     return {

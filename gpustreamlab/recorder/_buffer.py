@@ -51,10 +51,25 @@ class Drained(NamedTuple):
     """How often the buffer was cleared before this."""
 
 
+class _Ring(NamedTuple):
+    """Where the spans are. Whoever changes it makes another one, and puts it in place in one step."""
+
+    rows: Int64Array
+    """Shape (n_columns, n_held)."""
+    first: int
+    """Append index of the span that came first after the last clear: it was in the first place."""
+    end: int
+    """Spans that were ever appended."""
+    clear_count: int
+
+
 class SpanBuffer:
     """The last `ring_size` spans.
 
     Memory grows with use up to ``ring_size * 104`` bytes. When the ring is full, the oldest spans make room.
+
+    Threads must take turns. What comes in the middle of a call of the same thread (a signal handler, a finaliser) may do
+    anything: who was interrupted begins again.
 
     Parameters
     ----------
@@ -69,56 +84,75 @@ class SpanBuffer:
                 "Use gpustreamlab.Session(ring_size=1_000_000)."
             )
         self.ring_size = ring_size
-        self.appended_count = 0
-        self.clear_count = 0
-        """How often everything was forgotten."""
-        self._cleared_count = 0
-        self._rows = _NO_ROWS
+        self._ring = _Ring(_NO_ROWS, first=0, end=0, clear_count=0)
 
     def __len__(self) -> int:
-        return min(self.appended_count - self._cleared_count, self.ring_size)
+        return self._held(self._ring)
+
+    @property
+    def clear_count(self) -> int:
+        """How often everything was forgotten."""
+        return self._ring.clear_count
 
     @property
     def dropped_count(self) -> int:
         """Spans that were overwritten because the ring was full, since it was last cleared."""
-        return self.appended_count - self._cleared_count - len(self)
+        ring = self._ring
+        return ring.end - ring.first - self._held(ring)
 
     def clear(self) -> None:
         """Forget every span, and give their memory back; append indices go on."""
-        self.clear_count += 1
-        self._cleared_count = self.appended_count
-        self._rows = _NO_ROWS
+        while True:
+            ring = self._ring
+            cleared = _Ring(_NO_ROWS, first=ring.end, end=ring.end, clear_count=ring.clear_count + 1)
+            if self._ring is ring:
+                self._ring = cleared
+                return
 
     def append(self, columns: Mapping[str, Int64Array]) -> None:
         """Append spans, given as equally long columns."""
         block = np.stack([columns[name] for name in SPAN_COLUMNS])
-        appended_count = self.appended_count + block.shape[1]
-        kept = block[:, max(0, block.shape[1] - self.ring_size) :]
-        self._grow(min(appended_count - self._cleared_count, self.ring_size))
-        self._rows[:, self._places(appended_count - kept.shape[1], appended_count)] = kept
-        self.appended_count = appended_count
+        added = block.shape[1]
+        kept = block[:, max(0, added - self.ring_size) :]
+        while True:
+            ring = self._ring
+            end = ring.end + added
+            rows = self._grown(ring, min(end - ring.first, self.ring_size))
+            places = np.s_[:, self._places(ring, end - kept.shape[1], end)]
+            grown = ring._replace(rows=rows, end=end)
+            if self._ring is ring:  # and nobody comes in between before it is in place: no call stands here
+                rows[places] = kept
+                self._ring = grown
+                return
 
     def drain(self, cursor: int) -> Drained:
         """Return what was appended since the cursor; start with 0."""
-        return self.read(cursor, self.appended_count)
+        return self.read(cursor)
 
-    def read(self, first: int, last: int) -> Drained:
-        """Return what is still there of the spans with these append indices, the last one not included."""
-        oldest = self.appended_count - len(self)
-        kept = max(first, oldest)
-        columns = dict(zip(SPAN_COLUMNS, self._rows[:, self._places(kept, max(kept, last))], strict=True))
-        return Drained(columns, last, kept - first, self.clear_count)
+    def read(self, first: int, last: int | None = None) -> Drained:
+        """Return what is still there of the spans with these append indices, the last one not included; without it, all."""
+        while True:
+            ring = self._ring
+            end = ring.end if last is None else last
+            kept = max(first, ring.end - self._held(ring))
+            rows = ring.rows[:, self._places(ring, kept, max(kept, end))]
+            if self._ring is ring:
+                return Drained(dict(zip(SPAN_COLUMNS, rows, strict=True)), end, kept - first, ring.clear_count)
 
-    def _places(self, first: int, last: int) -> Int64Array:
+    def _held(self, ring: _Ring) -> int:
+        return min(ring.end - ring.first, self.ring_size)
+
+    def _places(self, ring: _Ring, first: int, last: int) -> Int64Array:
         """Return where the rows of append indices are, the last one not included."""
-        places: Int64Array = np.arange(first - self._cleared_count, last - self._cleared_count) % self.ring_size
+        places: Int64Array = np.arange(first - ring.first, last - ring.first) % self.ring_size
         return places
 
-    def _grow(self, wanted: int) -> None:
-        held = self._rows.shape[1]
+    def _grown(self, ring: _Ring, wanted: int) -> Int64Array:
+        """Return the rows, in a larger array where so many are wanted."""
+        held = ring.rows.shape[1]
         if wanted <= held:
-            return
+            return ring.rows
         # Until the ring is full it has not wrapped, so rows are in order and growing is a copy.
-        grown = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held, _FIRST_ROWS), self.ring_size)), np.int64)
-        grown[:, :held] = self._rows
-        self._rows = grown
+        rows = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held, _FIRST_ROWS), self.ring_size)), np.int64)
+        rows[:, :held] = ring.rows
+        return rows

@@ -115,6 +115,8 @@ class LiveTimeline(Timeline):
             except GPUStreamLabError as error:
                 page.say("failing", f"{type(error).__name__}: {error}")
                 return True
+            if self._feed is not feed:  # a signal handler has closed the session meanwhile: the page has its last picture
+                return False
             if update is not None:
                 page.send_update(update)
             page.say("live")

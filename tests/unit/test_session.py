@@ -246,31 +246,69 @@ def test_a_closed_session_holds_what_was_recorded_once(lab):
         with lab.on("a", "short"):
             pass
     lab.synchronize()
-    assert lab._recorder._buffer._rows.nbytes > 5_000 * 100
+    assert lab._recorder._buffer._ring.rows.nbytes > 5_000 * 100
 
     # WHEN it closes, THEN its last trace has everything, and the recorder nothing
     lab.close()
     assert len(lab.trace) == 5_000
-    assert (lab._recorder.span_count, lab._recorder._buffer._rows.nbytes) == (0, 0)
+    assert (lab._recorder.span_count, lab._recorder._buffer._ring.rows.nbytes) == (0, 0)
     assert "5,000" in repr(lab)
 
 
-def test_a_trace_that_is_read_while_another_thread_closes_the_session_is_whole(lab, monkeypatch):
-    # GIVEN a thread that has just begun to read the trace of an open session
+def close_before_tracing(lab, monkeypatch, close):
+    """Let the session be closed just as the recorder is asked for its trace."""
     with lab.on("a", "kept"):
         pass
     make_trace = lab._recorder.trace
 
     def close_first(**options):
         monkeypatch.setattr(lab._recorder, "trace", make_trace)
-        run_in_thread(lab.close)
+        close()
         return make_trace(**options)
 
     monkeypatch.setattr(lab._recorder, "trace", close_first)
 
-    # WHEN another thread closes the session before it gets there, THEN it has the last trace
+
+def test_a_trace_that_is_read_while_another_thread_closes_the_session_is_whole(lab, monkeypatch):
+    close_before_tracing(lab, monkeypatch, lambda: run_in_thread(lab.close))
     assert [lab._last_trace, len(lab.trace), lab.is_closed] == [None, 1, True]
     assert lab.trace is lab._last_trace
+
+
+def test_a_cut_of_the_trace_while_another_thread_closes_the_session_is_refused(lab, monkeypatch):
+    close_before_tracing(lab, monkeypatch, lambda: run_in_thread(lab.close))
+    with pytest.raises(SessionClosedError, match="cannot cut its trace"):
+        lab.trace_since(-1)
+
+
+def test_a_signal_handler_that_closes_in_the_middle_of_a_close_loses_nothing(lab, monkeypatch):
+    close_before_tracing(lab, monkeypatch, lab.close)
+    lab.close()
+    assert (len(lab.trace), lab.is_closed) == (1, True)
+
+
+def test_a_session_counts_its_spans_also_while_another_thread_closes_it(lab, monkeypatch):
+    with lab.on("a", "kept"):
+        pass
+    lab.synchronize()
+    count_spans = type(lab._recorder).span_count
+
+    def close_first(recorder):
+        monkeypatch.setattr(type(recorder), "span_count", count_spans)
+        run_in_thread(lab.close)
+        return count_spans.fget(recorder)
+
+    monkeypatch.setattr(type(lab._recorder), "span_count", property(close_first))
+    assert "1 span," in repr(lab)
+
+
+def test_what_was_recorded_stays_in_the_recorder_where_a_part_fails_to_close(lab, monkeypatch):
+    with lab.on("a", "kept"):
+        pass
+    monkeypatch.setattr(lab._views, "finish", lambda: 1 / 0)
+    with pytest.raises(CloseError, match="live timelines"):
+        lab.close()
+    assert (lab._recorder.span_count, len(lab.trace)) == (1, 1)
 
 
 def test_closing_inside_a_selection_keeps_the_open_ranges():

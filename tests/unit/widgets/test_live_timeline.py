@@ -564,3 +564,24 @@ def test_logging_of_a_finished_view_is_quiet(lab, quiet, caplog):
         lab.close()
 
     assert caplog.text == ""
+
+
+def test_a_page_keeps_its_last_picture_where_a_signal_handler_closes_the_session_in_the_middle(lab, quiet, monkeypatch):
+    # GIVEN a page, and a refresh of it in the middle of which a handler closes the session
+    timeline = lab.timeline()
+    comm = with_comm(timeline)
+    record(lab, 3)
+    feed, refresh = timeline._feed, timeline._feed.refresh
+
+    def close_first():
+        monkeypatch.setattr(feed, "refresh", refresh)
+        lab.close()
+        return refresh()
+
+    monkeypatch.setattr(feed, "refresh", close_first)
+
+    # WHEN the refresh goes on, THEN it sends nothing more: everything that was recorded stays on the page
+    assert timeline.refresh() is False
+    assert [update["facts"]["is_cleared"] for update, _ in comm.updates] == [False]
+    assert comm.statuses[-1] == "closed"
+    assert timeline.page.get_state("snapshot")["snapshot"]["facts"]["manifest"]["n"] == 3
