@@ -135,17 +135,26 @@ class CaptureControl:
             raise OptionError(f"host is {host!r}; it is True or False. Use lab.capture('kernels', host=False).")
         request = _Request(wanted is not CaptureTier.RANGES, host)
         capture = Capture(self, request)
-        with delayed_interrupts(), self._lock:
-            if self._is_closed:
-                raise SessionClosedError("This session was closed meanwhile; it cannot capture. Start another with Session().")
-            refusal = self._try(request) if wanted is None else self._apply(request)
-            if self._requests and self._requests[-1].holder() is None:
-                del self._requests[:-1]  # nobody can take it back, so it stays below all that follows
-            self._requests.append(request)
+        try:
+            refusal = self._ask(request, is_choosy=wanted is not None)
+        except BaseException:
+            self.take_back(request)  # an interrupt comes at the end: nobody gets what could take it back
+            raise
         if refusal and wanted is not None:
             _log.warning("%s", refusal)
             warnings.warn(refusal, CaptureWarning, stacklevel=3)
         return capture
+
+    def _ask(self, request: _Request, *, is_choosy: bool) -> str:
+        """Put a request in force, above the others; return why it is less than was asked for, or nothing."""
+        with delayed_interrupts(), self._lock:
+            if self._is_closed:
+                raise SessionClosedError("This session was closed meanwhile; it cannot capture. Start another with Session().")
+            refusal = self._apply(request) if is_choosy else self._try(request)
+            if self._requests and self._requests[-1].holder() is None:
+                del self._requests[:-1]  # nobody can take it back, so it stays below all that follows
+            self._requests.append(request)
+        return refusal
 
     def is_asked(self, request: _Request) -> bool:
         """Tell whether a request is neither taken back nor over."""

@@ -215,7 +215,8 @@ class Guard:
     def _require_open(self) -> None:
         if self._is_closed:
             raise GuardClosedError(
-                f"Guard {self.name!r} is closed. Make another with lab.guard(resource, {self.name!r}) on an open session."
+                f"Guard {self.name!r} is closed, or of the process that this one was forked from. "
+                f"Make another with lab.guard(resource, {self.name!r}) on an open session."
             )
 
 

@@ -126,6 +126,9 @@ class Session:
     (2, [[7.0, 10.0], [15.0, 22.0]])
     """
 
+    _is_in_close = False
+    """Whether the thread that holds the lock for moves is closing it."""
+
     def __init__(
         self,
         backend: str | Backend | None = None,
@@ -704,6 +707,11 @@ class Session:
     def trace_since(self, checkpoint: int) -> Trace:
         """Return the ranges that were opened after a `checkpoint` and whose work has ended. Never waits for the device.
 
+        Raises
+        ------
+        OptionError
+            If it is no checkpoint.
+
         Examples
         --------
         >>> with Session("sim") as lab:
@@ -718,6 +726,8 @@ class Session:
         <Stream 'copy', priority 0, handle 0x3>
         ['upload']
         """
+        if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):
+            raise OptionError(f"checkpoint is {checkpoint!r:.40}; it is a number that lab.checkpoint() returned.")
         self._life.require_open("cut its trace")
         trace = self._recorder.trace(title=self.title, since=checkpoint)
         self._life.require_open("cut its trace")  # the recorder lets go of everything where another thread closes the session
@@ -844,7 +854,7 @@ class Session:
         Order: this thread's open ranges and selections, each stream (its work, its ranges, the stream), green contexts, events,
         the clock, the backend if the session made it. Closing twice is silent. A part that fails does not stop the others;
         after an interrupt (Ctrl-C) the next call goes on with what is left. New work is refused from the beginning; a second
-        thread that closes it waits until it is closed.
+        thread that closes it waits until it is closed. A signal handler that closes it in the middle of this leaves it to this.
 
         Raises
         ------
@@ -853,8 +863,14 @@ class Session:
         """
         self._life.refuse_work()
         with self._locks.moves:
-            was_open = self.state is not SessionState.CLOSED
-            failures = self._finish_closing() if was_open else []
+            if self._is_in_close:
+                return
+            self._is_in_close = True
+            try:
+                was_open = self.state is not SessionState.CLOSED
+                failures = self._finish_closing() if was_open else []
+            finally:
+                self._is_in_close = False
         if was_open:
             self._partitions.tell()
         if failures:
@@ -912,9 +928,7 @@ class Session:
         self._captures.finish(tuple(self._table.open_streams.values()))
 
     def _keep_trace(self) -> None:
-        trace = self._recorder.trace(title=self.title)
-        if self._last_trace is None:  # else a signal handler has closed the session meanwhile
-            self._last_trace = trace
+        self._last_trace = self._recorder.trace(title=self.title)
 
     def _let_recording_go(self) -> None:
         if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for

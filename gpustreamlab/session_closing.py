@@ -33,12 +33,10 @@ class Closing:
         """What failed, and how."""
 
     def run(self) -> None:
-        """Take each step once; one that is interrupted is taken again by the next call, also by one in the middle of this."""
-        while first := self._steps[:1]:
-            ((what, step),) = first
+        """Take each step once; one that is interrupted is taken again by the next call."""
+        while self._steps:
+            what, step = self._steps[0]
             failure = failure_of(step)
-            if self._steps[:1] != first:
-                continue  # a signal handler closes the session too, and has taken it again
             del self._steps[:1]
             if failure is not None:
                 self.failures.append((what, failure))

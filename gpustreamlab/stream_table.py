@@ -26,6 +26,9 @@ from gpustreamlab.streams import Home, Stream
 
 __all__ = ["StreamTable"]
 
+KEPT_CLOSED = 256
+"""Closed streams that are known by their names, so that messages say that they are closed; the oldest make room."""
+
 
 class StreamTable:
     """Makes and finds the streams of one session. Who changes it holds the session's lock of its state.
@@ -53,7 +56,7 @@ class StreamTable:
         self._scratch_pool = scratch_pool
         keeper.find = self.find
         self.by_name: dict[str, Stream] = {}
-        """Every stream that there was, by its name; closed ones stay until the name is used again."""
+        """Every stream that there was, by its name; the last `KEPT_CLOSED` closed ones stay until the name is used again."""
         partitions.find_streams = lambda: tuple(self.by_name.values())
 
     @property
@@ -96,9 +99,10 @@ class StreamTable:
         if isinstance(stream, str):
             found = self.by_name.get(stream)
             if found is None:
-                hint = nearest_hint(stream, self.open_streams)
+                shown = stream[:40]
+                hint = nearest_hint(shown, self.open_streams)
                 raise StreamNotFoundError(
-                    f"The session has no stream {stream[:40]!r}. {hint} Make it first with lab.stream({stream[:40]!r})."
+                    f"The session has no stream {shown!r}.{hint and f' {hint}'} Make it first with lab.stream({shown!r})."
                 )
             return found
         if isinstance(stream, Stream) and self.by_name.get(stream.name) is stream:
@@ -158,7 +162,14 @@ class StreamTable:
         library = type(lender).__module__.partition(".")[0]
         return (name for number in count(1) if (name := f"{library}-{number}") not in self.by_name)
 
+    def _forget_closed(self) -> None:
+        gone = [stream for stream in self.by_name.values() if stream.is_gone]
+        for stream in gone[:-KEPT_CLOSED]:
+            self._scratch_pool.forget(stream.recorded.index)
+            del self.by_name[stream.name]
+
     def _add(self, name: str, home: Home) -> Stream:
+        self._forget_closed()
         stream = self.by_name[name] = Stream(
             name,
             home,

@@ -75,6 +75,7 @@ class Stream:
         """True once `close` has begun."""
         self.is_leaving = False
         """True while it may go to other SMs, and once `close` has begun: who selects it now looks again afterwards."""
+        self._why_closed = "is closed"
         self._backend = backend
         self._recorder = recorder
         self._locks = locks
@@ -294,6 +295,7 @@ class Stream:
         scratch of a: 0 B in use of 1,048,576 B, at most 1,048,576 B; 1 allocation, 0 reused, 1 growth, 0 trims, 0.0% waste;
         in the order of the stream
         """
+        self.require_open()
         return Scratch(self._arena, nbytes)
 
     @property
@@ -364,8 +366,13 @@ class Stream:
             self.is_leaving = self.is_closed  # left by an interrupt, or this runs amid its own move
 
     def disown(self) -> None:
-        """Replace its lock: in a forked child, a thread that is not in this process may hold the other one."""
-        self._life = threading.RLock()
+        """Take no work any more, and touch nothing: in a forked child the stream is the parent's."""
+        self._life = threading.RLock()  # a thread that is not in this process may hold the other one
+        self.is_closed = self.is_leaving = True
+        self._why_closed = "belongs to the process that this one was forked from"
+        for home in self._homes.values():
+            home.recorded.close()
+        self._homes.clear()  # they are not waited for, and not destroyed
 
     def home_in(self, spec: ContextSpec | None) -> Home | None:
         """Return where it worked before on the same SMs, or None."""
@@ -462,7 +469,7 @@ class Stream:
         """Raise `StreamClosedError` if the stream is closed."""
         if self.is_closed:
             raise StreamClosedError(
-                f"Stream {self.name!r} is closed. Make another with lab.stream({self.name!r}) on an open session."
+                f"Stream {self.name!r} {self._why_closed}. Make another with lab.stream({self.name!r}) on an open session."
             )
 
 

@@ -16,6 +16,11 @@ from gpustreamlab.typing import SupportsCudaStream
 
 __all__ = ["copy_to_device", "copy_to_host", "matrix_product", "spin", "spin_card", "streaming_add"]
 
+MAX_SPIN_NS = 3_600_000_000_000
+"""Longest time that a kernel may be asked to spin, in ns: an hour. On a GPU nothing but the end of the process stops it."""
+MAX_BLOCKS = 2**31 - 1
+"""Most blocks of a grid in its first dimension. Source: CUDA C++ Programming Guide, compute capabilities."""
+
 _Target: TypeAlias = str | Stream | SupportsCudaStream | None
 
 
@@ -25,9 +30,9 @@ def spin(lab: Session, duration_ns: int, *, blocks: int = 1, stream: _Target = N
     Parameters
     ----------
     duration_ns
-        How long each block is busy, in ns of the device's clock.
+        How long each block is busy, in ns of the device's clock; at most `MAX_SPIN_NS`.
     blocks
-        How many blocks; several fit onto one SM.
+        How many blocks, at most `MAX_BLOCKS`; several fit onto one SM.
     stream
         Where: a stream's name, a stream, or an object with ``__cuda_stream__``; None for the one selected in this thread.
 
@@ -51,8 +56,8 @@ def spin(lab: Session, duration_ns: int, *, blocks: int = 1, stream: _Target = N
     True
     """
     _require_session("spin(lab, duration_ns)", lab)
-    _require_positive("duration_ns", duration_ns)
-    _require_positive("blocks", blocks)
+    _require_within("duration_ns", duration_ns, MAX_SPIN_NS)
+    _require_within("blocks", blocks, MAX_BLOCKS)
     with _target(lab, stream, "spin") as chosen:
         lab.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=blocks, fill_sms=False)
 
@@ -63,7 +68,7 @@ def spin_card(lab: Session, duration_ns: int, *, stream: _Target = None) -> None
     Two of them cannot run side by side, whatever their streams.
     """
     _require_session("spin_card(lab, duration_ns)", lab)
-    _require_positive("duration_ns", duration_ns)
+    _require_within("duration_ns", duration_ns, MAX_SPIN_NS)
     with _target(lab, stream, "spin_card") as chosen:
         lab.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=lab.device.sm_count, fill_sms=True)
 
@@ -127,9 +132,9 @@ def _require_session(call: str, lab: object) -> None:
         )
 
 
-def _require_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"{name} is {value!r}; it is a whole number of at least 1.")
+def _require_within(name: str, value: object, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise OptionError(f"{name} is {value!r:.40}; it is a whole number from 1 to {most:,}.")
 
 
 def _require_device_array(call: str, device: object) -> None:

@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.model._shown import show_text
 from gpustreamlab.typing import Feature
 
@@ -44,8 +45,12 @@ class Capabilities:
         return iter(self.items)
 
     def __getitem__(self, feature: str) -> Capability:
-        wanted = Feature(feature)
-        return next(item for item in self.items if item.feature is wanted)
+        found = next((item for item in self.items if item.feature == feature), None)
+        if found is None:
+            raise OptionError(
+                f"There is no feature {feature!r:.40}. {nearest_hint(str(feature)[:40], [item.feature for item in self.items])}"
+            )
+        return found
 
     def has(self, feature: str) -> bool:
         """Tell whether a feature can be used."""

@@ -105,6 +105,12 @@ class RecordedLane:
         is_waiting = self.handed_over or any(writer.finished for writer in tuple(self.writers))
         return self.is_closed or (self.is_retired and not is_waiting and not self.is_selected)
 
+    @property
+    def is_over(self) -> bool:
+        """True once it is closed, and nothing of it is open or waits for the device."""
+        # In this order: a range that is being left is open until it waits.
+        return self.is_closed and not self.is_selected and not self.handed_over and not any(w.finished for w in self.writers)
+
     def take_over(self, before: RecordedLane) -> None:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""
         self.incoming, before.incoming = before.incoming, []

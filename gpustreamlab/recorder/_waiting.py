@@ -54,8 +54,10 @@ class WaitingRanges:
         return min(COLLECT_EVERY, self._pending_limit + 1)
 
     def add_lane(self, recorded: RecordedLane) -> None:
-        """Take in a lane; those that it takes the place of go when nothing more can come from them."""
-        self.lanes[:] = [known for known in self.lanes if known.index != recorded.index or not known.is_spent]
+        """Take in a lane; those from which nothing more can come go."""
+        self.lanes[:] = [
+            known for known in self.lanes if not (known.is_spent if known.index == recorded.index else known.is_over)
+        ]
         self.lanes.append(recorded)
 
     def hand_over(self, lane: RecordedLane, row: FinishedRange, thread: int) -> None:

@@ -60,6 +60,13 @@ class ScratchPool:
             self._arenas[lane_index] = made
         return made
 
+    def forget(self, lane_index: int) -> None:
+        """Forget the arena of a lane that is closed, and whose name nobody will use soon."""
+        with self._lock:
+            known = self._arenas.pop(lane_index, None)
+        if known is not None:
+            self.hand_over(known)
+
     @property
     def statistics(self) -> ScratchTable:
         """How all lanes are now, as a value."""

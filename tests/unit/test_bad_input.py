@@ -255,6 +255,16 @@ EVENTS = {
     ),
 }
 
+QUESTIONS = {
+    "feature that there is not": Bad(lambda lab, _: lab.capabilities["green"], OptionError, ("'green'", "green-contexts")),
+    "feature that is no text": Bad(lambda lab, _: lab.capabilities.has(3), OptionError, ("feature 3", "'backfill'")),
+    "checkpoint that is no number": Bad(lambda lab, _: lab.trace_since("x"), OptionError, ("'x'", "lab.checkpoint()")),
+    "no checkpoint": Bad(lambda lab, _: lab.trace_since(None), OptionError, ("None", "lab.checkpoint()")),
+    "name of a stream that nobody would type": Bad(
+        lambda lab, _: lab.on("x" * 10_000).__enter__(), StreamNotFoundError, ("no stream 'x", "lab.stream('x")
+    ),
+}
+
 CLOSED = {
     "stream of a closed session": Bad(
         lambda lab, _: closed_session().stream("a"), SessionClosedError, ("get stream 'a'", "gpustreamlab.Session()")
@@ -296,6 +306,9 @@ FILES = {
     "no such trace file": Bad(
         lambda lab, at: gsl.load_trace(at / "none.parquet"), TraceFileError, ("none.parquet", "save(path)")
     ),
+    "name of a file that is too long": Bad(
+        lambda lab, _: gsl.load_trace("n" * 300), TraceFileError, ("no trace file", "save(path)")
+    ),
     "corrupted trace file": Bad(lambda lab, at: saved(lab, at, flip_bytes), TraceFileError, ("run.parquet", "save it again")),
     "truncated trace file": Bad(
         lambda lab, at: saved(lab, at, lambda path: path.write_bytes(path.read_bytes()[:-100])),
@@ -333,7 +346,7 @@ FILES = {
 }
 
 WORK = {
-    "spin for no time": Bad(lambda lab, _: on_copy(lab, lambda: spin(lab, 0)), OptionError, ("duration_ns is 0", "at least 1")),
+    "spin for no time": Bad(lambda lab, _: on_copy(lab, lambda: spin(lab, 0)), OptionError, ("duration_ns is 0", "from 1 to")),
     "spin for a fraction": Bad(
         lambda lab, _: on_copy(lab, lambda: spin(lab, 0.5)), OptionError, ("duration_ns is 0.5", "whole")
     ),
@@ -408,7 +421,7 @@ PARTITIONS = {
     ),
 }
 
-CASES = BACKENDS | STREAMS | EVENTS | CLOSED | FILES | WORK | PARTITIONS
+CASES = BACKENDS | STREAMS | EVENTS | QUESTIONS | CLOSED | FILES | WORK | PARTITIONS
 
 
 def on_copy(lab, work):

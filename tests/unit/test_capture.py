@@ -315,6 +315,40 @@ def test_a_forked_child_leaves_the_source_alone(lab, source):
     assert lab.tier is KERNELS
 
 
+def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monkeypatch):
+    # GIVEN a source in whose start Ctrl-C is pressed
+    start = source.start
+
+    def start_late():
+        start()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(source, "start", start_late)
+
+    # WHEN a capture is asked for, THEN the interrupt comes, and what was in force before is in force
+    with pytest.raises(KeyboardInterrupt), lab.capture("kernels"):
+        pytest.fail("the block began")
+    assert (lab.tier, source.is_collecting) == (RANGES, False)
+
+    # AND one below it goes on
+    monkeypatch.setattr(source, "start", start)
+    lab.capture("kernels")
+    monkeypatch.setattr(type(lab._captures), "_apply", interrupted(type(lab._captures)._apply))
+    with pytest.raises(KeyboardInterrupt):
+        lab.capture("kernels", host=False)
+    monkeypatch.undo()
+    assert lab.tier is KERNELS
+
+
+def interrupted(method):
+    def call(*arguments):
+        result = method(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    return call
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 @pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
 def test_interrupts_while_capturing_lose_no_record_and_leave_a_clear_state(lab, source):

@@ -873,18 +873,51 @@ def test_the_interpreter_ends_silently_whatever_is_open():
     assert done.stdout.splitlines() == [line for name in ENDINGS for line in (f"begin {name}", f"end {name} 0")]
 
 
-def test_a_forked_child_is_told_to_make_its_own(lab):
+IN_A_CHILD = {
+    "session": lambda lab, made: lab.event(),
+    "record": lambda lab, made: made["stream"].record(),
+    "wait": lambda lab, made: made["stream"].wait(made["event"]),
+    "synchronize": lambda lab, made: made["stream"].synchronize(),
+    "event": lambda lab, made: made["event"].record(made["stream"]),
+    "hold": lambda lab, made: made["stream"].hold(object()),
+    "scratch": lambda lab, made: made["stream"].scratch(10),
+    "handle": lambda lab, made: made["stream"].handle,
+    "selection": lambda lab, made: made["selection"].__enter__(),
+    "guard": lambda lab, made: made["guard"].on("a").__enter__(),
+}
+
+
+def in_a_child(call):
+    """Return what a forked child is told by the error of a call; empty without one."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            lab.event()
-        except SessionClosedError as error:
+            call()
+        except Exception as error:
             os.write(write, str(error).encode())
         finally:
             os._exit(0)
     os.waitpid(child, 0)
     os.close(write)
     with os.fdopen(read, encoding="utf-8") as told:
-        assert "forked" in told.read()
+        return told.read()
+
+
+@pytest.mark.parametrize("what", IN_A_CHILD)
+def test_a_forked_child_is_told_to_make_its_own(lab, what):
+    stream = lab.stream("a")
+    made = {"stream": stream, "event": stream.record(), "selection": lab.on("a", "x"), "guard": lab.guard(object(), "g")}
+    assert "forked" in in_a_child(lambda: IN_A_CHILD[what](lab, made))
     assert not lab.is_closed
+    assert not stream.is_closed
+
+
+def test_a_forked_child_ends_what_is_the_parents_without_touching_it(lab, monkeypatch):
+    stream, opened = lab.stream("a"), lab.start_range("a", "open")
+    for name in ("synchronize", "close", "record_raw"):
+        monkeypatch.setattr(type(stream.backend_stream), name, lambda *_: 1 / 0)
+    assert in_a_child(lambda: (stream.close(), lab.close())) == ""
+    assert "division" not in in_a_child(opened.end)
+    monkeypatch.undo()
+    opened.end()

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from gpustreamlab import Session
 from gpustreamlab.backends import lent_handle
 from gpustreamlab.backends._events import EventPool
-from gpustreamlab.errors import InvalidNameError, OptionError, StreamClosedError, StreamRefusedError
+from gpustreamlab.errors import InvalidNameError, OptionError, StreamClosedError, StreamNotFoundError, StreamRefusedError
 from gpustreamlab.model import MAX_NAME_LENGTH
 from gpustreamlab.recorder._edges import KEPT_EDGES
+from gpustreamlab.stream_table import KEPT_CLOSED
 from gpustreamlab.streams import check_label, check_priority, check_stream_name
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
@@ -106,6 +107,43 @@ def test_the_work_of_a_closed_stream_is_in_the_trace(lab):
         spin(lab, 5_000_000)
     lab.stream("a").close()
     assert lab.trace.duration_ns.tolist()[0] >= 5_000_000
+
+
+def test_lanes_that_were_closed_cost_nothing_for_ever(lab):
+    # GIVEN a server that makes a lane for each request
+    for number in range(KEPT_CLOSED + 50):
+        stream = lab.stream(f"request-{number}")
+        with lab.on(stream, "work"):
+            pass
+        stream.close()
+
+    # THEN the last ones are known as closed, the others as never made, and all their work is in the trace
+    with pytest.raises(StreamClosedError, match="is closed"):
+        lab.on(f"request-{number}")
+    with pytest.raises(StreamNotFoundError, match="no stream 'request-0'"):
+        lab.on("request-0")
+    assert len(lab.trace) == KEPT_CLOSED + 50
+
+    # AND nothing goes on looking at those that are gone
+    assert len(lab._table.by_name) <= KEPT_CLOSED + 3
+    assert len(lab._recorder._waiting.lanes) <= 3
+    assert len(lab.scratch_statistics.items) <= KEPT_CLOSED + 3
+    with lab.on(lab.stream("request-0"), "again"):
+        pass
+    lab.synchronize()
+    assert lab.trace.to_pandas()["lane"].tolist().count("request-0") == 2
+
+
+def test_a_lane_that_a_thread_is_still_in_when_it_closes_is_not_forgotten(lab):
+    with lab.on("a", "outer"):
+        with lab.on(lab.stream("short"), "inner"):
+            lab.stream("short").close()
+            for number in range(3):
+                lab.stream(f"later-{number}")
+            assert "short" in [known.name for known in lab._recorder._waiting.lanes]
+        lab.stream("later-3")
+    assert "short" not in [known.name for known in lab._recorder._waiting.lanes]
+    assert lab.trace.metadata.dropped_spans == 1
 
 
 def test_a_stream_that_fails_to_synchronise_is_destroyed_all_the_same(monkeypatch):
