@@ -324,6 +324,7 @@ class Stream:
         """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent.
 
         New work is refused from the beginning. A second thread that closes it waits until it is closed; nobody else waits.
+        A range that is open on it cannot end any more: it is counted as dropped.
         """
         failures: list[Exception] = []
         with self._locks.state:  # from here on it moves no more
