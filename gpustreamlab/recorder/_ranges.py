@@ -100,16 +100,15 @@ class RecordedLane:
         )
 
     @property
-    def is_spent(self) -> bool:
-        """True if nothing more can come from here."""
-        is_waiting = self.handed_over or any(writer.finished for writer in tuple(self.writers))
-        return self.is_closed or (self.is_retired and not is_waiting and not self.is_selected)
+    def is_idle(self) -> bool:
+        """True if nothing of it is open, and nothing waits for the device."""
+        # In this order: a range that is being left is open until it waits.
+        return not self.is_selected and not self.handed_over and not any(writer.finished for writer in tuple(self.writers))
 
     @property
-    def is_over(self) -> bool:
-        """True once it is closed, and nothing of it is open or waits for the device."""
-        # In this order: a range that is being left is open until it waits.
-        return self.is_closed and not self.is_selected and not self.handed_over and not any(w.finished for w in self.writers)
+    def is_spent(self) -> bool:
+        """True if nothing more can come from here."""
+        return self.is_closed or (self.is_retired and self.is_idle)
 
     def take_over(self, before: RecordedLane) -> None:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""

@@ -56,7 +56,9 @@ class WaitingRanges:
     def add_lane(self, recorded: RecordedLane) -> None:
         """Take in a lane; those from which nothing more can come go."""
         self.lanes[:] = [
-            known for known in self.lanes if not (known.is_spent if known.index == recorded.index else known.is_over)
+            known
+            for known in self.lanes
+            if not (known.is_spent if known.index == recorded.index else known.is_closed and known.is_idle)
         ]
         self.lanes.append(recorded)
 
