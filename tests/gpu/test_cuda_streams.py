@@ -16,6 +16,7 @@ from cuda.bindings import driver
 from cuda.core import Device
 
 from gpustreamlab import Session, errors
+from gpustreamlab.backends.cuda._backend import CudaBackend
 from gpustreamlab.backends.cuda._errors import map_error
 from gpustreamlab.workloads import spin
 
@@ -172,6 +173,19 @@ def test_events_are_used_again(lab):
                 pass
         lab.synchronize()
     assert len(lab.backend._events) <= 2_100
+
+
+def test_a_later_session_uses_the_events_of_those_before_it(monkeypatch):
+    def work():
+        with Session("cuda") as lab, lab.capture("kernels"), lab.on(lab.stream("a")):
+            cupy.ones(10)
+
+    work()
+    made = []
+    create = CudaBackend._create_event
+    monkeypatch.setattr(CudaBackend, "_create_event", lambda backend: made.append(backend) or create(backend))
+    work()
+    assert len(made) < 20  # of 200 and more: CUPTI keeps a little of each one that it has seen
 
 
 def test_a_stalled_stream_drops_ranges_and_counts_them():

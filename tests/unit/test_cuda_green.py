@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpustreamlab.backends import ContextSpec, SplitGroup
-from gpustreamlab.backends.cuda import _idle_contexts
 from gpustreamlab.backends.cuda._green import GreenContexts
-from gpustreamlab.backends.cuda._idle_contexts import KEPT_CONTEXTS, IdleContexts, idle_contexts
+from gpustreamlab.backends.cuda._idle_contexts import KEPT_CONTEXTS, IdleContexts
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import WorkqueueOptions
 
@@ -268,30 +267,6 @@ def test_at_the_end_of_the_process_all_are_destroyed():
     late.close()
     assert late._context.is_closed
     assert len(idle) == 0
-
-
-@pytest.fixture
-def _no_contexts(monkeypatch):
-    monkeypatch.setattr(_idle_contexts, "_idle", {})
-    monkeypatch.setattr(_idle_contexts, "_left", [])
-
-
-@pytest.mark.usefixtures("_no_contexts")
-def test_contexts_of_another_device_or_primary_context_are_not_used():
-    first = idle_contexts(0, 7)
-    assert idle_contexts(0, 7) is first
-    assert idle_contexts(1, 7) is not first
-    assert idle_contexts(0, 8) is not first  # after cudaDeviceReset
-    assert _idle_contexts._left == [first]  # and is never destroyed
-    assert idle_contexts(0, 7) is not first
-
-
-@pytest.mark.usefixtures("_no_contexts")
-def test_a_forked_child_neither_uses_nor_destroys_them():
-    first = idle_contexts(0, 7)
-    _idle_contexts._leave_to_the_parent()
-    assert _idle_contexts._left == [first]
-    assert idle_contexts(0, 7) is not first
 
 
 def test_a_device_is_split_once_for_all_sessions():

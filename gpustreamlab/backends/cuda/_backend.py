@@ -35,7 +35,7 @@ from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, anchor_launcher
 from gpustreamlab.backends.cuda._cupti_source import CuptiSource
 from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
-from gpustreamlab.backends.cuda._idle_contexts import idle_contexts
+from gpustreamlab.backends.cuda._idle import idle_on
 from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy
 from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
@@ -88,8 +88,7 @@ class CudaBackend:
         self._core = import_cuda_core()
         self._ordinal = ordinal
         self._check_ordinal()
-        self._event_options = self._core.EventOptions(timing_enabled=True)
-        self._events: EventPool[Any] = EventPool(self._create_event)
+        self._events: EventPool[Any] = EventPool(self._find_event)
         self._selection = CupySelection(self.xp, ordinal)
         self._arenas = StreamArenas(self.xp.get_default_memory_pool(), ordinal, self._freeing_scope)
         # On the hot path of ranges, so nothing stands between: CuPy's current stream of this thread follows.
@@ -103,6 +102,7 @@ class CudaBackend:
         self._captured_cost: PairCost | None = None
         self._probes: deque[NDArray[Any]] = deque(maxlen=KEPT_PROBES)
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
+            self._idle = idle_on(ordinal, self._read_context_id())
             is_ordered = has_memory_pools(self.xp, ordinal)
             self._scratch = CudaScratch(self.xp, ordinal, is_ordered=is_ordered, scope=self._device_scope)
             self._green = self._find_green_contexts(has_memory_pools=is_ordered)
@@ -365,8 +365,7 @@ class CudaBackend:
             self._clock_stream.sync()
             self._scratch.close()
             self._clock.close()
-            for event in self._events.clear():
-                event.close()
+            self._idle.events.give(self._events.clear())
             self._arenas.end(self._clock_lane.cupy)
             self._clock_stream.close()
             self._arenas.sweep()
@@ -424,7 +423,7 @@ class CudaBackend:
             has_memory_pools=has_memory_pools,
             wrap=lambda stream, number: self._wrap(stream, lender=None, context=number),
             scope=self._device_scope,
-            idle=idle_contexts(self._ordinal, self._read_context_id()),
+            idle=self._idle.contexts,
         )
 
     def _read_context_id(self) -> int:
@@ -447,9 +446,14 @@ class CudaBackend:
             raise RuntimeError(f"cuCtxGetStreamPriorityRange gave {status!s}")
         return int(lowest), int(highest)
 
+    def _find_event(self) -> Any:
+        event = self._idle.events.take()
+        return self._create_event() if event is None else event
+
     def _create_event(self) -> Any:
+        options = self._core.EventOptions(timing_enabled=True)
         with mapped_errors("Creating an event"), self._device_scope():
-            return self._core.Device(self._ordinal).create_event(options=self._event_options)
+            return self._core.Device(self._ordinal).create_event(options=options)
 
     def _wrap(self, stream: Any, *, lender: object, context: int = 0) -> CudaStream:
         self._arenas.begin(int(stream.handle))
@@ -490,7 +494,8 @@ class CudaBackend:
         times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
         return calibrate(
             self._clock_stream,
-            create_event=self._create_event,
+            acquire_event=self._events.acquire,
+            release_events=self._events.release,
             spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
             times=times,
         )
@@ -501,7 +506,7 @@ class CudaBackend:
         def run() -> tuple[list[Any], list[Any]]:
             return run_pairs(
                 self._clock_stream,
-                create_event=self._events.acquire,
+                acquire_event=self._events.acquire,
                 spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
             )
 

@@ -91,7 +91,8 @@ class PairCosts:
 def calibrate(
     stream: Any,
     *,
-    create_event: Callable[[], Any],
+    acquire_event: Callable[[], Any],
+    release_events: Callable[[list[Any]], object],
     spin: Callable[[int, int], None],
     times: np.ndarray[Any, np.dtype[np.uint64]],
 ) -> Calibration:
@@ -101,8 +102,8 @@ def calibrate(
     ----------
     stream
         A `cuda.core.Stream`.
-    create_event
-        Makes a timing event.
+    acquire_event, release_events
+        Lend timing events, and take them back.
     spin
         ``spin(duration_ns, row)`` launches a kernel on the stream that stores its own begin and end, by ``%globaltimer``,
         in ``times[row]``.
@@ -114,7 +115,7 @@ def calibrate(
     The pairs are queued behind a longer kernel, so what is measured is the events' cost on a busy stream, not the host's
     speed. Kernels time themselves with ``%globaltimer``, which ticks as the event clock does (checked by the GPU tests).
     """
-    starts, ends = run_pairs(stream, create_event=create_event, spin=spin)
+    starts, ends = run_pairs(stream, acquire_event=acquire_event, spin=spin)
     began_ns, ended_ns = times.astype(np.int64).T
     pair_ns = _distances_ns(ends, starts) - (ended_ns - began_ns)
     behind_ns = _distances_ns(ends, [ends[0]] * PAIR_COUNT) - (ended_ns - ended_ns[0])
@@ -125,15 +126,16 @@ def calibrate(
         anchor_spread_ns=_spread_ns(behind_ns),
         latency_ns=_latency_ns(stream, starts[0]),
     )
-    for event in (*starts, *ends):
-        event.close()
+    release_events([*starts, *ends])
     return calibration
 
 
-def run_pairs(stream: Any, *, create_event: Callable[[], Any], spin: Callable[[int, int], None]) -> tuple[list[Any], list[Any]]:
+def run_pairs(
+    stream: Any, *, acquire_event: Callable[[], Any], spin: Callable[[int, int], None]
+) -> tuple[list[Any], list[Any]]:
     """Run kernels that time themselves between pairs of events, in a full queue, and return the events."""
-    starts = [create_event() for _ in range(PAIR_COUNT)]
-    ends = [create_event() for _ in range(PAIR_COUNT)]
+    starts = [acquire_event() for _ in range(PAIR_COUNT)]
+    ends = [acquire_event() for _ in range(PAIR_COUNT)]
     for _ in range(2):  # the first round loads the kernel
         spin(GATE_NS, 0)
         for row in range(PAIR_COUNT):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
@@ -79,39 +76,3 @@ class IdleContexts:
             spare = [self._kept.pop()[1] for _ in range(len(self._kept))]
         for one in spare:
             one.close()
-
-
-_idle: dict[tuple[int, int], IdleContexts] = {}
-_left: list[object] = []
-"""What must not be destroyed here: a forked child's parent owns it, or its primary context is gone."""
-
-
-def idle_contexts(ordinal: int, primary_id: int) -> IdleContexts:
-    """Return those of one device.
-
-    Parameters
-    ----------
-    ordinal
-        The CUDA device number.
-    primary_id
-        What the driver calls its primary context: after ``cudaDeviceReset`` it is another, and all that was in it is gone.
-    """
-    gone = [known for known in tuple(_idle) if known[0] == ordinal and known[1] != primary_id]
-    _left.extend(_idle.pop(known, None) for known in gone)
-    return _idle.setdefault((ordinal, primary_id), IdleContexts())
-
-
-@atexit.register
-def _close_all() -> None:
-    for contexts in _idle.values():
-        with suppress(Exception):  # after an error of the device that stays, everything fails
-            contexts.close()
-
-
-def _leave_to_the_parent() -> None:
-    _left.extend(_idle.values())
-    _idle.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)

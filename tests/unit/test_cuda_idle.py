@@ -1,0 +1,83 @@
+"""What outlives the sessions of a device: whose it is, and when it is destroyed. Against stand-ins for cuda.core's objects."""
+
+import pytest
+
+from gpustreamlab.backends.cuda import _idle, _idle_events
+from gpustreamlab.backends.cuda._idle import idle_on
+from gpustreamlab.backends.cuda._idle_events import IdleEvents
+
+
+class Event:
+    """A `cuda.core.Event`."""
+
+    is_closed = False
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def _nothing_idle(monkeypatch):
+    monkeypatch.setattr(_idle, "_idle", {})
+    monkeypatch.setattr(_idle, "_left", [])
+
+
+@pytest.mark.usefixtures("_nothing_idle")
+def test_what_is_of_another_device_or_primary_context_is_not_used():
+    first = idle_on(0, 7)
+    assert idle_on(0, 7) is first
+    assert idle_on(1, 7) is not first
+    assert idle_on(0, 8) is not first  # after cudaDeviceReset
+    assert _idle._left == [first]  # and is never destroyed
+    assert idle_on(0, 7) is not first
+
+
+@pytest.mark.usefixtures("_nothing_idle")
+def test_a_forked_child_neither_uses_nor_destroys_what_its_parent_made():
+    first = idle_on(0, 7)
+    event = Event()
+    first.events.give([event])
+    _idle._leave_to_the_parent()
+    assert _idle._left == [first]
+    assert idle_on(0, 7) is not first
+    _idle._close_all()
+    assert not event.is_closed
+
+
+def test_events_of_one_session_are_used_by_the_next():
+    idle, event = IdleEvents(), Event()
+    assert idle.take() is None
+    idle.give([event])
+    assert idle.take() is event
+    assert idle.take() is None  # nobody shares one
+    assert not event.is_closed
+
+
+def test_no_more_events_are_kept_than_that(monkeypatch):
+    monkeypatch.setattr(_idle_events, "KEPT_EVENTS", 2)
+    idle, events = IdleEvents(), [Event() for _ in range(5)]
+    idle.give(events)
+    assert len(idle) == 2
+    assert [event.is_closed for event in events] == [False, False, True, True, True]
+
+
+@pytest.mark.usefixtures("_nothing_idle")
+def test_at_the_end_of_the_process_all_events_are_destroyed():
+    idle, early, late = idle_on(0, 7), Event(), Event()
+    idle.events.give([early])
+    _idle._close_all()
+    assert early.is_closed
+    idle.events.give([late])
+    assert late.is_closed
+    assert len(idle.events) == 0
+
+
+@pytest.mark.usefixtures("_nothing_idle")
+def test_events_that_cannot_be_destroyed_any_more_are_silent_and_keep_nothing_else_from_it(monkeypatch):
+    idle, broken = idle_on(0, 7), Event()
+    closed = []
+    monkeypatch.setattr(broken, "close", lambda: 1 / 0)
+    monkeypatch.setattr(idle.contexts, "close", lambda: closed.append(True))
+    idle.events.give([broken])
+    _idle._close_all()
+    assert closed
