@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import textwrap
 from os import PathLike
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model._schema import table_to_trace, trace_to_table
 from gpustreamlab.model._trace import Trace
 from gpustreamlab.model._whole_file import write_file_whole
+
+REASON_CHARACTERS = 240
+"""How much is told of what pyarrow says; some versions say a paragraph."""
 
 
 def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
@@ -32,6 +36,6 @@ def read_trace(path: str | PathLike[str]) -> Trace:
         raise TraceFileError(f"{str(target)!r} cannot be loaded as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TraceFileError(
-            f"{str(target)!r} cannot be read as a trace: {' '.join(str(error).split())} "
+            f"{str(target)!r} cannot be read as a trace: {textwrap.shorten(str(error), REASON_CHARACTERS, placeholder=' …')} "
             "It is damaged, truncated or no Parquet file; save it again."
         ) from error

@@ -94,6 +94,27 @@ def read_changes(
         facts = _state_facts(recorder, progress, is_last=is_last and high + MAX_BATCH_ROWS >= row_count)
 
 
+def rows_between(recorder: Recorder, batch: Batch, progress: Progress, low: int, high: int) -> tuple[Batch, Progress]:
+    """Return some rows of a batch, and the progress that writing them makes, where those before them are written.
+
+    Parameters
+    ----------
+    recorder
+        What is spooled.
+    batch, progress
+        The whole batch, and the progress that it would make.
+    low, high
+        The first row, and the one behind the last.
+    """
+    left_count = batch.row_count - high
+    progress = dataclasses.replace(progress, cursor=progress.cursor - left_count, row_count=progress.row_count - left_count)
+    facts = _state_facts(recorder, progress, is_last=False)
+    if not low:
+        facts = {**batch.facts, **facts}
+        facts.pop("end", None)
+    return Batch({name: values[low:high] for name, values in batch.columns.items()}, facts), progress
+
+
 def limit_batch(recorder: Recorder, known: Progress, limit_bytes: int) -> Batch:
     """Return a batch that says that nothing more is written, for lack of room."""
     facts = _state_facts(recorder, known, is_last=False) | {"limit_bytes": limit_bytes}

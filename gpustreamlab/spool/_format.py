@@ -42,6 +42,11 @@ class Batch(NamedTuple):
     facts: dict[str, Any]
     """A JSON object."""
 
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return len(self.columns["number"])
+
 
 class BatchEncoder:
     """Turns batches into the bytes of one stream. What it returned need not be written: no batch leans on another."""

@@ -15,7 +15,7 @@ from gpustreamlab.background import Updater
 from gpustreamlab.errors import SpoolWarning
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.recorder import Recorder
-from gpustreamlab.spool._changes import Progress, end_batch, limit_batch, read_changes
+from gpustreamlab.spool._changes import Progress, end_batch, limit_batch, read_changes, rows_between
 from gpustreamlab.spool._file import SpoolFile
 from gpustreamlab.spool._format import Batch, BatchEncoder
 from gpustreamlab.typing import SpoolState
@@ -26,6 +26,8 @@ REFRESH_HZ = 5.0
 """How often what is new is written, a second."""
 RESERVED_BYTES = 1 << 13
 """Room that is kept below the limit, to write that it was reached."""
+LEAST_ROWS = 64
+"""Fewer rows are not written for themselves where the room ends: each batch takes 2 KB beside them."""
 
 _ALIVE = (SpoolState.WRITING, SpoolState.FAILING)
 
@@ -132,28 +134,25 @@ class Spool:
     def _write_changes(self, *, is_last: bool = False) -> bool:
         try:
             for batch, progress in read_changes(self._recorder, self._progress, title=self._title(), is_last=is_last):
-                if not self._write(batch):
+                if not self._write(batch, progress):
                     return False
-                self._progress = progress
         except Exception as error:  # noqa: BLE001 - what fails here must not disturb the work that is recorded
             _log.debug("The spool could not be written", exc_info=True)
             self._give_up(SpoolState.FAILING, f"{type(error).__name__}: {error}")
             return False
         return True
 
-    def _write(self, batch: Batch) -> bool:
-        with delayed_interrupts():  # half a batch in the encoder would stand before the next one
-            data = self._with_head(self._encoder.encode(batch))
+    def _write(self, batch: Batch, progress: Progress) -> bool:
         try:
             if self._file.is_gone:
                 self._give_up(SpoolState.REMOVED, "the file was removed")
                 return False
-            if self.size_bytes + len(data) > self.limit_bytes - RESERVED_BYTES:
+            if not self._append(batch, progress):
+                self._append_what_fits(batch, progress)
                 said = limit_batch(self._recorder, self._progress, self.limit_bytes)  # room is kept for it
                 self._file.append(self._with_head(self._encoder.encode(said)))
                 self._give_up(SpoolState.FULL, f"it has reached spool_limit_bytes={self.limit_bytes:,}")
                 return False
-            self._file.append(data)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.cut()
@@ -161,6 +160,24 @@ class Spool:
             return False
         self._state, self._problem = SpoolState.WRITING, ""
         return True
+
+    def _append(self, batch: Batch, progress: Progress) -> bool:
+        """Write a batch if there is room for it; tell whether there was."""
+        with delayed_interrupts():  # half a batch in the encoder would stand before the next one
+            data = self._with_head(self._encoder.encode(batch))
+        if self.size_bytes + len(data) > self.limit_bytes - RESERVED_BYTES:
+            return False
+        self._file.append(data)
+        self._progress = progress
+        return True
+
+    def _append_what_fits(self, batch: Batch, progress: Progress) -> None:
+        """Write the first rows of a batch for which there is no room as a whole: what fits, in halves."""
+        done_count, part_count = 0, batch.row_count // 2
+        while part_count >= LEAST_ROWS:
+            part = rows_between(self._recorder, batch, progress, done_count, done_count + part_count)
+            done_count += part_count if self._append(*part) else 0
+            part_count //= 2
 
     def _write_end(self) -> None:
         if self._state in _ALIVE:

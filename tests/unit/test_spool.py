@@ -711,6 +711,28 @@ def test_the_limit_is_kept_and_shown(path):
     assert loaded.metadata.recovery_note.startswith("the spool reached its limit of 65,536 bytes (spool_limit_bytes)")
 
 
+@pytest.mark.parametrize("span_count", [30_000, 90_000])
+def test_what_fits_of_many_spans_at_once_is_written(path, span_count):
+    limit_bytes = 1 << 17
+    with gsl.Session("sim", spool=path, spool_limit_bytes=limit_bytes) as lab:
+        lab.spool._updater.stop()
+        lab.stream("copy")
+        for _ in range(span_count):
+            with lab.on("copy", "step"):
+                pass
+        lab.synchronize()
+        with pytest.warns(SpoolWarning, match="reached spool_limit_bytes"):
+            lab.spool.refresh()
+        written = lab.spool.span_count
+        trace = lab.trace
+    loaded = gsl.load_trace(path)
+
+    assert 0.8 * limit_bytes < path.stat().st_size <= limit_bytes
+    assert len(loaded) == written > 1_000
+    assert loaded.metadata.dropped_spans == span_count - written
+    assert loaded.start_ns.tolist() == trace.start_ns[:written].tolist()
+
+
 def test_an_interrupted_write_is_done_again(path, monkeypatch):
     with gsl.Session("sim", spool=path) as lab:
         work(lab, 2)
