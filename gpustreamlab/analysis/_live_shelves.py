@@ -122,9 +122,10 @@ class Shelves:
     def _fill_slots(self, place: Place, starts: Int64Array, ends: Int64Array) -> Int64Array:
         """Put work on shelves: what overlaps, as that of a graph may, below each other."""
         slots = place_in_slots(np.zeros(len(starts), np.int64), starts, ends, LEVEL_TOLERANCE_NS)
+        order = np.lexsort((ends, starts))  # of those that start together, first what has no length: they share a shelf
         numbers = np.empty(len(starts), np.int64)
         for slot in range(min(int(slots.max()) + 1, MAX_LANE_ROWS)):
-            rows = np.flatnonzero(slots == slot)
+            rows = order[slots[order] == slot]
             numbers[rows] = self._merge(place, slot, starts[rows], ends[rows])
         rows = np.flatnonzero(slots >= MAX_LANE_ROWS)
         numbers[rows] = self._fit_all(place, starts[rows], ends[rows])

@@ -260,9 +260,9 @@ def _reach_before(group: Int64Array | Int32Array, end_ns: Int64Array) -> Int64Ar
 
 
 def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> Int64Array | None:
-    """Give each interval the slot below all that run when it starts; None where that makes some of a slot overlap.
+    """Give each interval the slot below all that run when it starts; None where that is not the lowest free one, or is covered.
 
-    Of intervals that nest, as calls that are made of others do, it never does. Intervals are sorted by start, the longest
+    Of intervals that nest, as calls that are made of others do, it always is. Intervals are sorted by start, the longest
     first; where `begins`, none before reaches any further.
     """
     cluster = np.cumsum(begins) - 1
@@ -273,7 +273,7 @@ def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, t
     shift_ns = cluster * width_ns - least_ns
     ended = np.searchsorted(np.sort(end_ns + shift_ns), start_ns + shift_ns + tolerance_ns, side="right")
     slots: Int64Array = np.arange(len(cluster)) - ended
-    if slots.min() < 0:
+    if slots.min() < 0 or not _lie_below_running(slots, start_ns, end_ns, tolerance_ns):
         return None
     key = cluster * (int(slots.max()) + 1) + slots
     order = np.argsort(key, kind="stable")
@@ -281,6 +281,18 @@ def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, t
     start_ns, end_ns, before_ns = start_ns[order][1:], end_ns[order][1:], end_ns[order][:-1]
     collides = (start_ns < before_ns) & ((start_ns < before_ns - tolerance_ns) | (end_ns <= before_ns))
     return None if (collides & follows).any() else slots
+
+
+def _lie_below_running(slots: Int64Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> bool:
+    """Tell whether in every slot above an interval, the last one before it still runs when it starts."""
+    by_slot = np.split(np.argsort(slots, kind="stable"), np.cumsum(np.bincount(slots))[:-1])
+    above, until_ns = by_slot[0], end_ns[by_slot[0]]
+    for rows in by_slot[1:]:
+        place = np.searchsorted(above, rows) - 1
+        if not len(rows) or place[0] < 0 or (until_ns[place] <= start_ns[rows] + tolerance_ns).any():
+            return False
+        above, until_ns = rows, np.minimum(end_ns[rows], until_ns[place])
+    return True
 
 
 def _first_fit(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> list[int]:

@@ -167,6 +167,14 @@ def test_no_span_of_a_row_overlaps_another_in_whatever_order_they_come(spans, da
         assert (np.diff(table.layer[own][np.argsort(table.shelf[own])]) >= 0).all()
 
 
+def test_what_has_no_length_hides_no_span_that_starts_with_it():
+    rows = LiveRows()
+    first = rows.add(arrived(("kernel", 0, 50, 0, 0, -1), ("kernel", 0, 0, 0, 1, -1)), NONE_OPEN)
+    second = rows.add(arrived(("kernel", 0, 50, 0, 2, -1)), NONE_OPEN)
+    assert first[0] == first[1]
+    assert second[0] != first[0]
+
+
 def test_twenty_thousand_kernels_take_little_time():
     count = 20_000
     start_ns = np.sort(np.random.default_rng(0).integers(0, 10**9, count))

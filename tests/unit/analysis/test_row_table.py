@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import MAX_LANE_ROWS, assign_rows, span_rows
@@ -78,6 +78,7 @@ def slots_one_by_one(group, start, end):
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 12)), max_size=30), st.booleans())
+@example(intervals=[(0, 0, 2), (0, 0, 2), (0, 1, 2), (0, 2, 1)], is_sorted=False)
 @settings(deadline=None)
 def test_slots_are_the_lowest_that_are_free(intervals, is_sorted):
     intervals = sorted(intervals, key=lambda item: item[1]) if is_sorted else intervals
