@@ -376,7 +376,10 @@ class AccessWatch:
         elif self._why_not:
             yield self._why_not
         else:
-            yield "Arrays of lab.xp are watched from the session's start to its end; arrays of other libraries are not."
+            yield (
+                "Arrays of lab.xp are watched, and what is found is kept until lab.clear(); arrays of other libraries are not "
+                "watched."
+            )
             yield (
                 "What the host reads and writes is not seen: let it wait, lane.synchronize(), before it fills page-locked "
                 "memory that a copy reads, or reads what get(blocking=False) writes."

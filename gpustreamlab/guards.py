@@ -297,10 +297,11 @@ class _Turn:
     interrupt kept from being given back, in the one instant that is beyond Python, is known by ``is_over``.
     """
 
-    __slots__ = ("_lock", "_owner", "_tokens")
+    __slots__ = ("_lock", "_owner", "_state", "_tokens")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._state = threading.RLock()  # around the tokens: a thread that waits may give back what another one left
         self._owner = 0
         self._tokens: list[object] = []
 
@@ -318,7 +319,7 @@ class _Turn:
     def take(self, token: object) -> None:
         """Wait until no other thread has it."""
         while True:
-            with delayed_interrupts():
+            with delayed_interrupts(), self._state:
                 if self.is_mine or self._lock.acquire(blocking=False):
                     self._owner = threading.get_ident()
                     self._tokens.append(token)
@@ -330,7 +331,7 @@ class _Turn:
 
     def give(self, token: object) -> None:
         """Give it back as often as it was taken; nothing to do for a token that was not let in."""
-        with delayed_interrupts():
+        with delayed_interrupts(), self._state:
             for place in range(len(self._tokens) - 1, -1, -1):
                 if self._tokens[place] is token:
                     del self._tokens[place]

@@ -156,7 +156,7 @@ class Keeper:
     def sweep(self) -> None:
         """Let go of what the device is done with. Never waits, never raises for a device that has failed."""
         if self._queues:
-            self._let_go(self._take_done(tuple(self._queues)))
+            self._let_go(self._take_done([*self._queues]))
         if self._deferred:
             self._let_go(self._take_done(self._retire(SWEPT_OWNERS)))
 
@@ -186,7 +186,8 @@ class Keeper:
 
     def add_guard(self, guard: KeptGuard) -> None:
         """Let a guard give its event back when the session closes."""
-        self._guards.add(guard)
+        with self._lock:
+            self._guards.add(guard)
 
     def close(self) -> None:
         """Let go of everything; called when the work of all streams was waited for. Idempotent."""
@@ -196,9 +197,10 @@ class Keeper:
             self._queues.clear()
             self._deferred.clear()
             self._turns.clear()
+            guards = list(self._guards)
         self._let_go(done)
         unused.clear()
-        for guard in tuple(self._guards):
+        for guard in guards:
             guard.abandon()
 
     def leave_to_parent(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
+import threading
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -42,7 +44,7 @@ class Owner:
     >>> owner.is_alone()
     False
     >>> del array
-    >>> owner.is_alone()
+    >>> any(owner.is_alone() for _ in range(2))  # with a global interpreter lock the first look is enough
     True
     """
 
@@ -93,7 +95,8 @@ def find_owner(array: Any) -> Owner:
     """
     owner = _make_owner(array)
     # One for the whole process: two sessions that each kept one would take each other's for somebody who refers to the memory.
-    return _owners.setdefault((type(owner), owner.key), owner)
+    with _owners_lock:
+        return _owners.setdefault((type(owner), owner.key), owner)
 
 
 def _make_owner(array: Any) -> Owner:
@@ -139,6 +142,16 @@ def _lone_use_count() -> int:
 
 _owners: WeakValueDictionary[tuple[type[Owner], int], Owner] = WeakValueDictionary()
 """Of all memory that any session keeps: an owner keeps its memory, so the key stays its own as long as it is here."""
+_owners_lock = threading.RLock()  # re-entrant: a finaliser may ask in the middle of it
 _SIGHTINGS = 1 if getattr(sys, "_is_gil_enabled", lambda: True)() else 2
 _probe = Owner(object())
 _ALONE = sys.getrefcount(_probe.memory)
+
+
+def _renew_lock() -> None:
+    global _owners_lock  # noqa: PLW0603 - in a forked child, a thread that is not there may hold the other one
+    _owners_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

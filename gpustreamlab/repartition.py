@@ -216,7 +216,7 @@ class Partitions:
 
     def tell(self) -> None:
         """Tell everyone who watches how the layout is now."""
-        for key, listener in tuple(self._listeners.items()):
+        for key, listener in [*self._listeners.items()]:
             try:
                 listener(self.layout)
             except Exception:  # noqa: BLE001 - a widget must not break the user's work; logged below

@@ -518,7 +518,7 @@ class Selection:
         elif self._is_taken or self._selections.is_closed:
             self._is_taken = False
         else:
-            self._complain(error, "twice")
+            self._complain(error, "twice, or before it was entered")
 
     def _complain(self, error: BaseException | None, how: str, hint: str = "") -> None:
         message = (

@@ -928,7 +928,7 @@ class Session:
         self._captures.finish(tuple(self._table.open_streams.values()))
 
     def _keep_trace(self) -> None:
-        self._last_trace = self._recorder.trace(title=self.title)
+        self._last_trace = self._recorder.trace(title=self.title, is_last=True)
 
     def _let_recording_go(self) -> None:
         if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for

@@ -65,7 +65,7 @@ class LiveViews:
 
     def finish(self) -> None:
         """Let every timeline become a picture that stays."""
-        for timeline in tuple(self._made.values()):
+        for timeline in [*self._made.values()]:
             timeline.finish()
 
 

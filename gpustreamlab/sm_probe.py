@@ -93,7 +93,7 @@ class SMProbe:
 
     def close(self) -> None:
         """Close the streams. Idempotent."""
-        for spec in tuple(self._streams):
+        for spec in [*self._streams]:
             self.forget(spec)
 
     def _stream(self, spec: ContextSpec) -> BackendStream:

@@ -57,12 +57,12 @@ class StreamTable:
         keeper.find = self.find
         self.by_name: dict[str, Stream] = {}
         """Every stream that there was, by its name; the last `KEPT_CLOSED` closed ones stay until the name is used again."""
-        partitions.find_streams = lambda: tuple(self.by_name.values())
+        partitions.find_streams = lambda: (*self.by_name.values(),)
 
     @property
     def open_streams(self) -> dict[str, Stream]:
         """The streams that are not closed, in the order of their making."""
-        return {name: stream for name, stream in tuple(self.by_name.items()) if not stream.is_closed}
+        return {name: stream for name, stream in [*self.by_name.items()] if not stream.is_closed}
 
     def get(
         self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None

@@ -516,4 +516,4 @@ def _drop(depths: dict[Steerable, Depth]) -> None:
 
 
 def _all_known() -> list[Steerable]:
-    return [known for reference in tuple(_known.values()) if (known := reference()) is not None]
+    return [known for reference in [*_known.values()] if (known := reference()) is not None]

@@ -126,7 +126,7 @@ def _place(side: HazardSide) -> str:
 def _notes(result: Hazards) -> list[str]:
     notes = []
     if len(result):
-        notes.append("Each row is one missing order; #n is the array's memory, never used again for another.")
+        notes.append("Each row is one missing order; #n is its first array's memory, and no other's ever.")
     if any(_is_nameless(hazard) for hazard in result.hazards):
         notes.append(
             "use-after-free, of an array without a name here: better than the wait is lane.hold(array), behind its last use."

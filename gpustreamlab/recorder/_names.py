@@ -25,7 +25,7 @@ class NameTable:
     @property
     def texts(self) -> tuple[str, ...]:
         """Every text, by its number."""
-        return tuple(self._codes)
+        return (*self._codes,)  # not tuple(...): that may meet a change half-way where there is no global lock
 
     @property
     def count(self) -> int:

@@ -161,6 +161,11 @@ class ThreadState:
         """Number of the innermost open range, or -1."""
         return self.open_ranges[-1][2]
 
+    @property
+    def open_count(self) -> int:
+        """How many ranges are open."""
+        return sum(closer is not None for _, _, _, closer in tuple(self.open_ranges))
+
 
 class LaneWriter:
     """One thread's way to one lane: since a thread closes its ranges in the stream's order, no lock is needed."""

@@ -419,7 +419,7 @@ class Recorder:
         self._buffer.clear()
         self._edges.clear()
 
-    def trace(self, *, title: str = "", since: int = -1) -> Trace:
+    def trace(self, *, title: str = "", since: int = -1, is_last: bool = False) -> Trace:
         """Collect, then return what is in the buffer as an immutable trace.
 
         A device that fails by now keeps no one from what was recorded before: ranges that cannot be read any more count as
@@ -431,6 +431,8 @@ class Recorder:
             A name for the trace.
         since
             Leave out ranges that were opened before this `checkpoint`, and what was launched before it.
+        is_last
+            Whether no other one will follow: what threads have open then counts as dropped.
         """
         try:
             self.collect()
@@ -444,7 +446,8 @@ class Recorder:
         if since >= 0:
             is_later = self._checkpoints.find_later(columns, since, self.to_clock_ns)
             columns = {name: values[is_later] for name, values in columns.items()}
-        return self._maker.make(columns, edges, title=title, dropped_count=self.dropped_count, pending_count=self.pending_count)
+        dropped_count = self.dropped_count + (self._count_open() if is_last else 0)
+        return self._maker.make(columns, edges, title=title, dropped_count=dropped_count, pending_count=self.pending_count)
 
     def close(self) -> None:
         """Give the events that no range holds back to the backend's pool."""
@@ -519,6 +522,11 @@ class Recorder:
     def _take_samples(self) -> None:
         for sampler in self._samplers:
             self.add_samples(sampler.take_samples())
+
+    def _count_open(self) -> int:
+        with self._lock:
+            started = sum(len(lane.started) for lane in self._waiting.lanes)
+            return started + sum(state.open_count for state in [*self._states])
 
     def _store(self, blocks: Sequence[Mapping[str, Int64Array]]) -> None:
         with self._lock:

@@ -138,7 +138,7 @@ class ScratchPool:
         return f"Give some back, or start with gpustreamlab.Session(scratch_limit_bytes={needed_bytes})."
 
     def _all(self) -> tuple[ScratchArena, ...]:
-        return tuple(self._arenas.values())
+        return (*self._arenas.values(),)
 
     def _try_reserve(self, size_bytes: int) -> bool:
         with self._lock:

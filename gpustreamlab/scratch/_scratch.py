@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpustreamlab.errors import NotSimulatedError, OptionError, SessionError, StreamClosedError
+from gpustreamlab.errors import InvalidHandleError, NotSimulatedError, OptionError, SessionError, StreamClosedError
 from gpustreamlab.scratch._sizes import check_size
 
 if TYPE_CHECKING:
@@ -183,7 +183,12 @@ class Scratch:
                 f"An array of shape {shape} and {dtype} takes {size_bytes:,} bytes; this scratch of lane "
                 f"{self._arena.lane.name!r} has {self.nbytes:,}. Use lane.scratch({size_bytes})."
             )
-        return self._arena.backend.scratch_array(self.ptr, self.nbytes, tuple(map(index, lengths)), dtype, self)
+        address = self.ptr
+        try:
+            return self._arena.backend.scratch_array(address, self.nbytes, tuple(map(index, lengths)), dtype, self)
+        except InvalidHandleError:
+            self.require_open()  # its lane may have been closed meanwhile
+            raise
 
     def close(self) -> None:
         """Give it back: the lane may give it out again at once. Twice is silent."""

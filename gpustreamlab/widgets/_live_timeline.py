@@ -226,7 +226,7 @@ class LiveTimeline(Timeline):
     def _publish_pictures(self, displays: Mapping[str, Any]) -> None:
         if displays:
             data = self._picture()
-            for display_id, shell in tuple(displays.items()):
+            for display_id, shell in [*displays.items()]:
                 _publish(shell, data, display_id=display_id, is_update=True)
 
 

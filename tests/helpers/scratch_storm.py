@@ -17,6 +17,13 @@ def use(lane, wrong):
     lane.scratch(4096)
 
 
+def storm(lane, wrong, interrupts, delay_s):
+    """Use scratch until an interrupt has come. A function: CPython 3.13 may raise one behind a loop, and its ``try`` block."""
+    interrupts.send_after(delay_s)
+    while interrupts.is_armed:
+        use(lane, wrong)
+
+
 def look(lane, wrong):
     """Nobody holds anything now."""
     used_bytes = lane.scratch_statistics.used_bytes
@@ -33,9 +40,7 @@ def main(interrupt_count):
         lane = lab.stream("a")
         for turn in range(interrupt_count):
             try:
-                interrupts.send_after(rng.uniform(5e-6, 300e-6))
-                while interrupts.is_armed:
-                    use(lane, wrong)
+                storm(lane, wrong, interrupts, rng.uniform(5e-6, 300e-6))
             except KeyboardInterrupt:
                 pass
             if not turn % 100:

@@ -74,19 +74,23 @@ class Interrupter:
         self.left, self.last_codes = at, {}
 
     def __enter__(self):
-        self.before = sys.gettrace()
         gc.disable()  # a session of an earlier round may warn
-        sys.settrace(self.trace_call)
+        self.begin()
         return self
 
     def __exit__(self, *error):
-        sys.settrace(self.before)
+        self.end()
         gc.enable()
 
+    def begin(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace_call)
+
+    def end(self):
+        sys.settrace(self.before)
+
     def trace_call(self, frame, event, argument):
-        if frame.f_code.co_name not in BUILT_BY_C:
-            self.last_codes[frame.f_back] = -1  # a call from Python into Python looks for signals as it begins only
-        if frame.f_code.co_filename not in FILES:
+        if not self.note_call(frame):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         return self.trace_opcode
@@ -95,13 +99,60 @@ class Interrupter:
         if event == "return":
             self.last_codes.pop(frame, None)
         if event == "opcode":
-            last = self.last_codes.get(frame, dis.opmap["RESUME"])
-            self.last_codes[frame] = frame.f_code.co_code[frame.f_lasti]
-            self.left -= last in CHECKED_AFTER
-            if self.left == 0 and last in CHECKED_AFTER:
-                sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
+            self.note_opcode(frame)
         return self.trace_opcode
+
+    def note_call(self, frame):
+        if frame.f_code.co_name not in BUILT_BY_C:
+            self.last_codes[frame.f_back] = -1  # a call from Python into Python looks for signals as it begins only
+        return frame.f_code.co_filename in FILES
+
+    def note_opcode(self, frame):
+        last = self.last_codes.get(frame, dis.opmap["RESUME"])
+        self.last_codes[frame] = frame.f_code.co_code[frame.f_lasti]
+        self.left -= last in CHECKED_AFTER
+        if self.left == 0 and last in CHECKED_AFTER:
+            self.end()
+            signal.raise_signal(signal.SIGINT)
+
+
+class MonitoringInterrupter(Interrupter):
+    """The same by ``sys.monitoring``: from Python 3.12 on, tracing by opcodes leaves out most of a function's first calls."""
+
+    TOOL = 4
+
+    def begin(self):
+        monitoring, events = sys.monitoring, sys.monitoring.events
+        monitoring.use_tool_id(self.TOOL, "interrupts")
+        monitoring.register_callback(self.TOOL, events.PY_START, self.start)
+        monitoring.register_callback(self.TOOL, events.INSTRUCTION, self.step)
+        leaves = (events.PY_RETURN, events.PY_YIELD, events.PY_UNWIND)
+        for event in leaves:
+            monitoring.register_callback(self.TOOL, event, self.leave)
+        self.codes = set()
+        monitoring.set_events(self.TOOL, events.PY_START | sum(leaves))
+
+    def end(self):
+        if sys.monitoring.get_tool(self.TOOL) is not None:
+            for code in self.codes:
+                sys.monitoring.set_local_events(self.TOOL, code, 0)
+            sys.monitoring.set_events(self.TOOL, 0)
+            sys.monitoring.free_tool_id(self.TOOL)
+
+    def start(self, code, offset):
+        if self.note_call(sys._getframe(1)) and code not in self.codes:
+            self.codes.add(code)
+            sys.monitoring.set_local_events(self.TOOL, code, sys.monitoring.events.INSTRUCTION)
+
+    def step(self, code, offset):
+        self.note_opcode(sys._getframe(1))
+
+    def leave(self, code, offset, value):
+        self.last_codes.pop(sys._getframe(1), None)
+
+
+if hasattr(sys, "monitoring"):
+    Interrupter = MonitoringInterrupter
 
 
 class Bench:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -176,3 +179,22 @@ def test_where_counts_may_be_wrong_for_a_moment_an_owner_has_to_be_found_alone_t
     del again
     assert not owner.is_alone()
     assert owner.is_alone()
+
+
+class SlowOwners(WeakValueDictionary):
+    """One in which another thread may come between the look and the entry."""
+
+    def setdefault(self, key, default):
+        known = self.get(key)
+        time.sleep(0.05)
+        if known is None:
+            known = self[key] = default
+        return known
+
+
+def test_two_threads_that_ask_at_once_get_one_owner(monkeypatch):
+    monkeypatch.setattr(ownership, "_owners", SlowOwners())
+    array = np.zeros(4)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(find_owner, (array, array))
+    assert first is second

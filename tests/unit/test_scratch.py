@@ -859,10 +859,22 @@ class TestThreads:
             lane.trim_scratch()
         assert lab._scratch_pool.reserved_bytes == 0
 
-    @pytest.mark.parametrize("needs_lock", [False, True])
-    def test_the_same_with_the_lock_of_a_free_threaded_interpreter(self, lab, monkeypatch, needs_lock):
-        monkeypatch.setattr("gpustreamlab.scratch._scratch.NEEDS_LOCK", needs_lock)
+    def test_the_same_with_the_lock_of_a_free_threaded_interpreter(self, lab, monkeypatch):
+        monkeypatch.setattr("gpustreamlab.scratch._scratch.NEEDS_LOCK", True)
         self.test_many_threads_on_one_lane_and_on_many(lab)
+
+    def test_a_lane_that_is_closed_as_an_array_is_made_is_the_reason_that_is_told(self, lab, monkeypatch):
+        lane = lab.stream("short")
+        work = lane.scratch(512)
+        make = lab.backend.scratch_array
+
+        def close_and_make(*what):
+            lane.close()
+            return make(*what)
+
+        monkeypatch.setattr(lab.backend, "scratch_array", close_and_make)
+        with pytest.raises(StreamClosedError, match="lane 'short' was closed"):
+            work.array(64, "f8")
 
     def test_a_lane_is_closed_while_others_take_from_it(self, backend):
         with Session(backend) as lab:

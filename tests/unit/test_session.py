@@ -627,6 +627,12 @@ def test_leaving_a_selection_twice_says_so(lab):
     assert names(lab) == ["a", "inner"]
 
 
+def test_leaving_a_selection_that_was_never_entered_says_so(lab):
+    with pytest.raises(SelectionError, match="before it was entered"):
+        lab.on("a").__exit__(None, None, None)
+    assert names(lab) == []
+
+
 def test_a_selection_cannot_be_entered_after_its_stream_was_closed(lab):
     selection = lab.on("a")
     lab.stream("a").close()

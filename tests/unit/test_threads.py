@@ -1069,3 +1069,27 @@ def test_an_interrupted_close_lets_go_of_nothing_that_work_still_needs():
 
 class Held:
     """Something that can be looked at without keeping it."""
+
+
+def test_ranges_that_are_open_when_the_session_is_closed_count_as_dropped(backend):
+    lab = Session(backend)
+    lab.stream("a"), lab.stream("b")
+    is_open, may_leave = threading.Event(), threading.Event()
+
+    def work():
+        with lab.on("a", "outer"), lab.range("inner"):
+            is_open.set()
+            assert may_leave.wait(30)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert is_open.wait(30)
+    started = lab.start_range("a", "started")
+    with lab.on("b", "own"):
+        pass
+    lab.close()
+    may_leave.set()
+    thread.join()
+    started.end()
+    assert [lab.trace.names[code] for code in lab.trace.name] == ["own"]
+    assert lab.trace.metadata.dropped_spans == 3

@@ -402,7 +402,7 @@ class SimDriver:
 
     def _observe(self, work: DeviceWork) -> None:
         """Tell the observers. One that fails is dropped and logged: it must not break the user's work."""
-        for role, observer in tuple(self._observers.items()):
+        for role, observer in [*self._observers.items()]:
             try:
                 observer(work)
             except Exception:

@@ -230,6 +230,7 @@ def test_native_callbacks_do_not_wait_for_the_interpreter(place):
     assert [(address, len(data)) for address, data in pool.take()] == [(place[0], 5)]
 
 
+@pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="there is no lock to wait for")
 def test_python_callbacks_do(place):
     pool = PythonPool(buffer_bytes=64, buffer_limit=1)
     thread = request_thread(pool, place)
