@@ -18,7 +18,8 @@ DEFAULT_REFRESH_HZ = 10.0
 LEAST_HZ, MOST_HZ = 1.0, 20.0
 """How seldom and how often a view can be updated."""
 REST = 9.0
-"""The thread rests this many times as long as it worked: it takes a tenth of one core at most."""
+"""The thread rests this many times as long as it computed: it takes a tenth of one core at most. Waiting, as for the
+interpreter that a busy cell keeps, is not counted: it would make updates rarest where most is going on."""
 STOP_LIMIT_S = 2.0
 """How long `Updater.stop` waits for the thread to end."""
 
@@ -69,16 +70,16 @@ class Updater:
     def _run(self) -> None:
         pause_s = self._period_s
         while not self._stopping.wait(pause_s):
-            began_s = time.perf_counter()
+            began_s, began_cpu_s = time.perf_counter(), time.thread_time()
             try:
                 if not self._step():
                     return
-                worked_s = time.perf_counter() - began_s
+                took_s, computed_s = time.perf_counter() - began_s, time.thread_time() - began_cpu_s
                 self._aside()
             except Exception:  # noqa: BLE001 - a view that fails must not disturb the work it shows
                 _log.exception("%s ends: it could not be updated.", threading.current_thread().name)
                 return
-            pause_s = max(self._period_s - worked_s, REST * worked_s)
+            pause_s = max(self._period_s - took_s, REST * computed_s)
 
 
 def check_refresh_hz(value: object) -> float:

@@ -763,19 +763,30 @@ class TestUpdater:
         assert "bang" in caplog.text
         assert not updater.is_running
 
-    def test_what_it_does_besides_does_not_make_its_steps_rarer(self, monkeypatch):
-        clock, pauses = [0.0], []
-        monkeypatch.setattr("gpustreamlab.background.time.perf_counter", lambda: clock[0])
+    @pytest.mark.parametrize(
+        ("step", "aside", "pause_s"),
+        {
+            "a short step": ({"computed_s": 0.001}, {}, 0.099),
+            "a long one rests nine times as long": ({"computed_s": 0.03}, {}, 0.27),
+            "what is waited for, as the interpreter, is no work": ({"computed_s": 0.01, "waited_s": 3.0}, {}, 0.09),
+            "what is done besides is not counted": ({"computed_s": 0.01}, {"computed_s": 5.0}, 0.09),
+        }.values(),
+    )
+    def test_it_rests_for_what_its_steps_compute(self, monkeypatch, step, aside, pause_s):
+        clocks, pauses = {"perf_counter": 0.0, "thread_time": 0.0}, []
 
-        def spend(seconds):
-            clock[0] += seconds
+        def spend(computed_s=0.0, waited_s=0.0):
+            clocks["perf_counter"] += computed_s + waited_s
+            clocks["thread_time"] += computed_s
             return True
 
-        updater = Updater(lambda: spend(0.01), aside=lambda: spend(5.0), refresh_hz=10, name="test")
+        for clock in clocks:
+            monkeypatch.setattr(f"gpustreamlab.background.time.{clock}", lambda clock=clock: clocks[clock])
+        updater = Updater(lambda: spend(**step), aside=lambda: spend(**aside), refresh_hz=10, name="test")
         monkeypatch.setattr(updater._stopping, "wait", lambda pause_s: pauses.append(pause_s) or len(pauses) > 3)
         updater._run()
 
-        assert pauses == pytest.approx([0.1, 0.09, 0.09, 0.09])
+        assert pauses == pytest.approx([0.1, pause_s, pause_s, pause_s])
 
     def test_it_can_stop_itself(self):
         made = []
