@@ -163,8 +163,7 @@ class Spool:
 
     def _append(self, batch: Batch, progress: Progress) -> bool:
         """Write a batch if there is room for it; tell whether there was."""
-        with delayed_interrupts():  # half a batch in the encoder would stand before the next one
-            data = self._with_head(self._encoder.encode(batch))
+        data = self._with_head(self._encoder.encode(batch))
         if self.size_bytes + len(data) > self.limit_bytes - RESERVED_BYTES:
             return False
         self._file.append(data)
