@@ -151,7 +151,7 @@ def running_jupyter(folder: Path, *, base_url: str = "/"):
         finally:
             server.terminate()
             try:
-                server.wait(10)
+                server.wait(60)
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()

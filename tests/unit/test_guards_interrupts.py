@@ -38,7 +38,7 @@ def enters(guard):
 
     thread = threading.Thread(target=enter, daemon=True)
     thread.start()
-    return entered.wait(5)
+    return entered.wait(60)
 
 
 def interrupted(at):

@@ -417,7 +417,7 @@ def test_threads_with_waits_put_in_do_not_lock_each_other_out():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         # THEN
         assert not any(thread.is_alive() for thread in threads)
         assert not lab.check_hazards()

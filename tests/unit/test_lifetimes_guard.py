@@ -470,7 +470,7 @@ def test_two_threads_give_one_use_back_at_once():
     turn.take(token)
     turn._tokens = tokens = InterleavedTokens(turn._tokens, lambda: turn.give(token))
     turn.give(token)
-    tokens.other.join(30)
+    tokens.other.join(60)
     assert not turn._tokens
     turn.take(token)  # and it is free, once
     assert turn._tokens == [token]

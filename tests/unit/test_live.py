@@ -743,7 +743,7 @@ class TestUpdater:
 
         updater = Updater(step, refresh_hz=20, name="test")
         updater.start()
-        assert seen.wait(5)
+        assert seen.wait(60)
         updater.stop()
         updater.stop()
         assert not updater.is_running
@@ -751,14 +751,14 @@ class TestUpdater:
     def test_it_ends_where_nothing_is_left_to_do(self):
         updater = Updater(lambda: False, refresh_hz=20, name="test")
         updater.start()
-        updater._thread.join(5)
+        updater._thread.join(60)
 
         assert not updater.is_running
 
     def test_what_it_raises_is_logged_and_ends_it(self, caplog):
         updater = Updater(fail_with(RuntimeError("bang")), refresh_hz=20, name="test")
         updater.start()
-        updater._thread.join(5)
+        updater._thread.join(60)
 
         assert "bang" in caplog.text
         assert not updater.is_running
@@ -792,7 +792,7 @@ class TestUpdater:
         made = []
         made.append(Updater(lambda: made[0].stop() or True, refresh_hz=20, name="test"))
         made[0].start()
-        made[0]._thread.join(5)
+        made[0]._thread.join(60)
 
         assert not made[0].is_running
 

@@ -457,7 +457,7 @@ def test_a_trace_can_be_taken_while_streams_are_drained(lab):
     def slowly():
         thread = threading.Thread(target=lambda: taken.append(len(lab.trace)))
         thread.start()
-        thread.join(5)
+        thread.join(60)
         synchronize()
 
     stream.backend_stream = SimpleNamespace(synchronize=slowly, query=lambda: True)
@@ -583,12 +583,12 @@ def test_a_stream_selected_in_another_thread_does_not_move(halves):
     def hold():
         with halves.on("x", "held"):
             selected.set()
-            done.wait(10)
+            done.wait(60)
             spin(halves, 1_000)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    selected.wait(10)
+    selected.wait(60)
     try:
         with pytest.raises(PartitionInUseError, match="'x' is selected by a thread"):
             halves.partition(None)
@@ -1016,13 +1016,13 @@ def test_a_stream_that_another_thread_selects_during_the_drain_does_not_move(hal
     def hold():
         with halves.on("x", "held"):
             selected.set()
-            done.wait(10)
+            done.wait(60)
 
     thread = threading.Thread(target=hold)
 
     def start():
         thread.start()
-        selected.wait(10)
+        selected.wait(60)
 
     before = state_of(halves)[:2]
     during_the_drain(halves, "x", start, monkeypatch)

@@ -109,18 +109,18 @@ def test_a_lane_whose_partition_was_renamed_is_not_destroyed_under_the_thread_th
         def work():
             with lab.on("a", "outer"), lane.scratch(1 << 20) as held:
                 entered.set()
-                assert closed.wait(10)
+                assert closed.wait(60)
                 met.extend([backend_stream.is_closed, held._block is None])
                 met.append(raised_by(lambda: lab.range("refused").__enter__()))
 
         thread = threading.Thread(target=lambda: met.append(raised_by(work)))
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(60)
         lab.partition(left2=32, right="rest", renamed={"left": "left2"})
         assert lane.backend_stream is backend_stream
         lane.close()
         closed.set()
-        thread.join(10)
+        thread.join(60)
         assert met[:2] == [False, False]
         assert [type(error) for error in met[2:]] == [StreamClosedError, type(None)]
         assert lab.trace.metadata.dropped_spans == 2
@@ -145,21 +145,21 @@ def test_somebody_who_selects_a_stream_that_moves_waits_for_the_move(monkeypatch
 
         def slow_query(stream):
             announced.set()
-            assert goes_on.wait(10)
+            assert goes_on.wait(60)
             return query(stream)
 
         monkeypatch.setattr(type(lane.backend_stream), "query", slow_query)
         mover = threading.Thread(target=lambda: lab.stream("mover", partition="right"))
         mover.start()
-        assert announced.wait(10)
+        assert announced.wait(60)
         found = []
         selecting = threading.Thread(target=lambda: found.append(select_and_tell(lab, lane)))
         selecting.start()
         selecting.join(0.05)
         assert selecting.is_alive()
         goes_on.set()
-        mover.join(10)
-        selecting.join(10)
+        mover.join(60)
+        selecting.join(60)
         assert found == ["right"]
 
 

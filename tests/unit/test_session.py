@@ -347,13 +347,13 @@ def test_ranges_of_another_thread_end_quietly_when_the_session_was_closed():
             try:
                 with lab.on("a"), lab.range("inner"):
                     inside.set()
-                    closed.wait(5)
+                    closed.wait(60)
             except BaseException as error:
                 raised.append(error)
 
         thread = threading.Thread(target=work)
         thread.start()
-        inside.wait(5)
+        inside.wait(60)
         lab.close()
         closed.set()
         thread.join()

@@ -102,8 +102,8 @@ def test_one_alone_is_alone_and_others_share():
 
     def share():
         with gate.shared():
-            inside.wait(5)
-            leave.wait(5)
+            inside.wait(60)
+            leave.wait(60)
             order.append("shared")
 
     def alone():
@@ -113,14 +113,14 @@ def test_one_alone_is_alone_and_others_share():
     threads = [threading.Thread(target=share) for _ in range(2)]
     for thread in threads:
         thread.start()
-    inside.wait(5)
+    inside.wait(60)
 
     # WHEN a third wants to be alone
     threads.append(threading.Thread(target=alone))
     threads[-1].start()
     leave.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
 
     # THEN it waited, and the gate is free again
     assert order == ["shared", "shared", "alone"]

@@ -806,7 +806,7 @@ def test_a_session_that_nobody_has_any_more_lets_its_thread_end(path):
         del lab
         gc.collect()
     for thread in spooling():
-        thread.join(5)
+        thread.join(60)
 
     assert len(spooling()) == before
 

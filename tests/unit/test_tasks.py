@@ -121,7 +121,7 @@ def test_several_threads_may_be_in_one_decorated_function(lab):
 
     @lab.on("b")
     def meet():
-        inside.wait(10)
+        inside.wait(60)
         return selected(lab)
 
     found = []

@@ -55,7 +55,7 @@ def run_at_once(*works):
     start = threading.Barrier(len(works))
 
     def run(work):
-        start.wait(30)
+        start.wait(60)
         return work()
 
     with ThreadPoolExecutor(len(works)) as pool:
@@ -221,7 +221,7 @@ def in_the_middle(lab, work, *, lane="a"):
             with lab.on(lane, "held"):
                 with lab.range("open"):
                     selected.set()
-                    go_on.wait(10)
+                    go_on.wait(60)
                     attempt("array", lambda: lab.xp.ones(4))
                     attempt("range", lambda: lab.range("late").__enter__())
                     attempt("select", lambda: lab.on(lane).__enter__())
@@ -232,7 +232,7 @@ def in_the_middle(lab, work, *, lane="a"):
 
     thread = threading.Thread(target=hold)
     thread.start()
-    selected.wait(10)
+    selected.wait(60)
     work()
     go_on.set()
     thread.join()
@@ -283,19 +283,19 @@ def test_scratch_that_a_thread_holds_stays_until_it_has_left_the_lane(close):
         with lab.on(lane), lane.scratch(size_bytes) as held:
             address = held.ptr
             entered.set()
-            assert closed.wait(10)
+            assert closed.wait(60)
             met.append(address in freed)
         met.append(freed.count(address))
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
 
     # WHEN the lane is closed meanwhile
     close(lab)
     assert len(freed) == 1
     closed.set()
-    thread.join(10)
+    thread.join(60)
 
     # THEN nobody else was given the memory that it held, and it has gone with the stream
     assert met == [False, 1]
@@ -333,7 +333,7 @@ def test_close_while_others_select(backend):
         started = threading.Barrier(9)
 
         def select(number):
-            started.wait(30)
+            started.wait(60)
             count = 0
             while True:
                 try:
@@ -344,7 +344,7 @@ def test_close_while_others_select(backend):
 
         with ThreadPoolExecutor(8) as pool:
             done = [pool.submit(select, number) for number in range(8)]
-            started.wait(30)
+            started.wait(60)
             time.sleep(0.02)
             lab.close()
             assert all(future.result(30) >= 0 for future in done)
@@ -371,7 +371,7 @@ class GatedSim(CheckedSim):
 
     def wait_for_gate(self):
         self.entered.release()
-        assert self.gate.wait(30)
+        assert self.gate.wait(60)
 
     def synchronize(self):
         self.wait_for_gate()
@@ -429,11 +429,11 @@ def test_a_thread_that_waits_keeps_nobody_from_selecting(gated, wait):
     waiter = threading.Thread(target=wait, args=(gated,))
     waiter.start()
     try:
-        assert backend.entered.acquire(timeout=10)
+        assert backend.entered.acquire(timeout=60)
         found = []
         user = threading.Thread(target=lambda: found.append(use(gated)), daemon=True)
         user.start()
-        user.join(10)
+        user.join(60)
         assert not user.is_alive(), "selecting waits for another thread's GPU"
         assert found[0][2] is None
         assert run_in_thread(lambda: gated.stream("c")) is None  # new streams too
@@ -449,11 +449,11 @@ def underway(lab, work):
     thread = threading.Thread(target=lambda: raised.append(run_in_thread(work)), daemon=True)
     thread.start()
     try:
-        assert lab.backend.entered.acquire(timeout=10), f"nothing was waited for: {raised}"
+        assert lab.backend.entered.acquire(timeout=60), f"nothing was waited for: {raised}"
         yield raised
     finally:
         lab.backend.gate.set()
-        thread.join(30)
+        thread.join(60)
     assert not thread.is_alive()
 
 
@@ -469,7 +469,7 @@ def at_once(work):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert found, "it waits for what another thread does"
     return found[0]
 
@@ -575,7 +575,7 @@ def test_a_session_closed_while_the_sms_are_shared_out_refuses_at_once_and_close
             time.sleep(0.001)
         assert isinstance(at_once(lambda: shared_out.stream("new")), SessionClosedError)
         assert closer.is_alive()
-    closer.join(10)
+    closer.join(60)
     assert raised == [None]
     assert shared_out.state is SessionState.CLOSED
     assert shared_out.backend.driver.streams == {}
@@ -592,7 +592,7 @@ def test_who_closes_second_waits_until_it_is_closed(shared_out, what):
         second.join(0.05)
         assert second.is_alive()
         assert not lane.is_gone
-    second.join(10)
+    second.join(60)
     assert raised == [None]
     assert lane.is_gone
 
@@ -608,7 +608,7 @@ def test_the_name_of_a_stream_that_closes_is_used_again_when_it_is_gone(shared_o
         maker.join(0.05)
         assert again == []
         assert isinstance(at_once(lambda: shared_out.on("a")), StreamClosedError)
-    maker.join(10)
+    maker.join(60)
     assert raised == [None]
     assert again[0] is shared_out.stream("a") is not old
     with shared_out.on("a", "after"):
@@ -682,7 +682,7 @@ def test_streams_closed_while_they_are_drained_do_not_move_and_leave_nothing(sha
         closer.start()
         while "a" in lab.streams:
             time.sleep(0.001)
-    closer.join(10)
+    closer.join(60)
     assert raised == [None]
     assert lab.layout["left"].granted_sms == 32
     assert set(lab.backend.driver.streams) == {lab.stream("b").handle}
@@ -697,7 +697,7 @@ def test_a_partition_asked_for_during_the_drain_is_what_the_switch_gives(shared_
         mover.start()
         mover.join(0.05)
         assert mover.is_alive()  # moves come one behind the other
-    mover.join(10)
+    mover.join(60)
     assert raised == [None]
     assert lab.stream("b").sm_count == 100
     check_places(lab)
@@ -733,7 +733,7 @@ def test_a_stream_is_not_destroyed_while_it_is_drained(shared_out):
         closer.start()
         closer.join(0.05)
         assert (lane.is_closed, backend_stream.is_closed) == (True, False)
-    closer.join(10)
+    closer.join(60)
     assert raised == [None]
     assert backend_stream.is_closed
 
@@ -745,7 +745,7 @@ def test_preparing_beyond_the_limit_waits_for_its_turn_and_evicts(shared_out):
         preparing = threading.Thread(target=lambda: lab.prepare({"left": 16, "right": "rest"}), daemon=True)
         preparing.start()
         preparing.join(0.05)
-    preparing.join(10)
+    preparing.join(60)
     assert not preparing.is_alive()
     assert raised == [None]
     assert len(cache) <= 4
@@ -1079,11 +1079,11 @@ def test_ranges_that_are_open_when_the_session_is_closed_count_as_dropped(backen
     def work():
         with lab.on("a", "outer"), lab.range("inner"):
             is_open.set()
-            assert may_leave.wait(30)
+            assert may_leave.wait(60)
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert is_open.wait(30)
+    assert is_open.wait(60)
     started = lab.start_range("a", "started")
     with lab.on("b", "own"):
         pass

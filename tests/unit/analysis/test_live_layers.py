@@ -184,9 +184,9 @@ def test_twenty_thousand_kernels_take_little_time():
     for batch in range(3):
         starts = start_ns + batch * 10**9
         spans = ArrivedSpans(FIRST_WORK + np.arange(count), zeros - 1, lane, starts, starts + 1, zeros + 132, zeros + 1)
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         rows.add(spans, NONE_OPEN)
-        times_s.append(time.perf_counter() - began_s)
+        times_s.append(time.thread_time() - began_s)
 
     assert len(rows) == 16
     assert min(times_s) < 0.05  # 3 ms on the machine on which it was written

@@ -126,10 +126,10 @@ def test_kernels_get_short_names(full, short):
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_names_of_64_kb_take_linear_time(name):
-    began = time.perf_counter()
+    began = time.thread_time()
     short = short_name(demangle(name))
     # The slowest takes 25 ms; work that grows with the square would take minutes.
-    assert time.perf_counter() - began < 2.0
+    assert time.thread_time() - began < 2.0
     assert 0 < len(short) <= SHORT_LIMIT
 
 

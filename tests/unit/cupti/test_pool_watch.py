@@ -248,7 +248,7 @@ def test_arrays_in_reference_cycles_are_freed_in_the_middle_of_an_allocation(cup
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
 
     assert not thread.is_alive()
     assert values(watch)[-1] == (13, 0)

@@ -68,7 +68,7 @@ def test_the_hook_of_another_thread_goes_with_its_next_selection(cupy):
 
     def work():
         for turn in (first, second):
-            assert turn.wait(10)
+            assert turn.wait(60)
             selection.restore(selection.select(stream))
             hooks.append(len(cupy.hooks()))
             done.release()
@@ -78,10 +78,10 @@ def test_the_hook_of_another_thread_goes_with_its_next_selection(cupy):
     thread.start()
     selection.watch.start(lambda handle: (1, handle))
     first.set()
-    assert done.acquire(timeout=10)
+    assert done.acquire(timeout=60)
     selection.watch.stop()
     second.set()
-    thread.join(10)
+    thread.join(60)
 
     assert hooks == [1, 0]
     assert cupy.hooks() == []

@@ -73,11 +73,11 @@ def test_ranges_of_other_threads_are_told(lab):
             with lab.range("inner"):
                 pass
             is_open.set()
-            may_end.wait(5)
+            may_end.wait(60)
 
     thread = threading.Thread(target=work)
     thread.start()
-    is_open.wait(5)
+    is_open.wait(60)
     drained, relatives = drain(lab)
     may_end.set()
     thread.join()

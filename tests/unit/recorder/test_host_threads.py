@@ -44,7 +44,7 @@ def thread_of(trace, name):
 
 def run_pair(*targets):
     """Run functions in threads that live at the same time and have the same name."""
-    together = threading.Barrier(len(targets), timeout=5)
+    together = threading.Barrier(len(targets), timeout=60)
 
     def run(target):
         together.wait()
