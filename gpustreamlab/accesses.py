@@ -8,6 +8,7 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 from gpustreamlab.analysis import (
@@ -27,7 +28,7 @@ from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_beh
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.lifetimes import Keeper
-from gpustreamlab.recorder import Recorder
+from gpustreamlab.recorder import RecordedLane, Recorder, ThreadState
 from gpustreamlab.typing import HazardMode
 
 __all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
@@ -95,6 +96,7 @@ class AccessWatch:
         self._backend = backend
         self._table = table
         self._defer = defer
+        self._add_edge = recorder.add_edge
         self._local = recorder.local
         self._numbers: dict[int, int] = {}  # of lanes, by the handle that each has now
         self._lanes: dict[int, LaneClock] = {}  # their clocks, by handle
@@ -108,8 +110,8 @@ class AccessWatch:
         self._why_not = ""
         self._puts_in = mode is HazardMode.WAIT
         self._is_waiting = False
-        self.pending: list[tuple[Any, object]] = []
-        """Memory that is to be kept for lanes, as soon as the lock is not held: see `finish`."""
+        self.pending: list[Callable[[], object]] = []
+        """What waits until the lock is not held, see `finish`: to keep memory for lanes, and to put waits into the trace."""
         if mode is not HazardMode.OFF:
             self._begin()
 
@@ -206,10 +208,10 @@ class AccessWatch:
         self._search.ended(self._lane(handle), work, self._place(), piece, lender.ending, lender.nbytes)
 
     def finish(self) -> None:
-        """Keep the memory that crossed lanes. Keeping asks the device, so the lock is not held here."""
+        """Do what is pending: it asks the device, and takes locks under which others ask for this one."""
         pending, self.pending = self.pending, []
-        for stream, owner in pending:
-            self._defer(stream, owner)
+        for do in pending:
+            do()
 
     def record(self, handle: int) -> Moment:
         """Note that an event was recorded."""
@@ -262,7 +264,7 @@ class AccessWatch:
             for piece, _ in (*reads, *writes):
                 owner = piece.owner() if here is not None and piece.home != lane.number else None
                 if owner is not None:
-                    self.pending.append((here, owner))
+                    self.pending.append(partial(self._defer, here, owner))
         finally:
             self._is_waiting = False
 
@@ -273,6 +275,15 @@ class AccessWatch:
             self._backend.synchronize()
             return
         order_behind(self._backend, behind, ahead)
+        here, there = self._stream_of(lane), self._stream_of(other)
+        if here is not None and there is not None:
+            edge = there.recorded.last_number, here.recorded, self._open_number(here.recorded)
+            self.pending.append(partial(self._add_edge, *edge))
+
+    def _open_number(self, lane: RecordedLane) -> int:
+        """Return the number of the innermost range that this thread has open on a lane, or -1."""
+        state: ThreadState | None = getattr(self._local, "state", None)
+        return -1 if state is None else state.open_number(lane)
 
     def _lane(self, handle: int) -> LaneClock:
         """Return the clock of the lane that has a handle now. Handles come again, numbers of lanes do not."""

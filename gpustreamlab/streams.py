@@ -458,7 +458,7 @@ class Stream:
         return backend is self._backend or not (backend.device.simulated or self._backend.device.simulated)
 
     def note_edge(self, range_number: int) -> None:
-        """Note for the timeline that the stream's next range waits for an earlier range of another stream."""
+        """Note for the timeline that the stream waits for an earlier range of another stream."""
         self._recorder.add_edge(range_number, self.recorded)
 
     @property

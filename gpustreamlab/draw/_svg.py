@@ -281,9 +281,15 @@ def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
 
 
 def _wait_edges(picture: Picture) -> Int64Array:
-    """Return the arrows of waits: launches are as many as kernels, and ranges wait as the work in them does."""
-    columns = picture.columns
-    edges: Int64Array = columns.edges[(columns.edge_kind == 0) & (columns.edge_twin == 0)]
+    """Return the arrows of waits: launches are as many as kernels, and ranges wait as the work in them does.
+
+    One that was told to wait after it had begun waited within, where what it waited for ended.
+    """
+    columns, trace = picture.columns, picture.trace
+    shown = (columns.edge_kind == 0) & (columns.edge_twin == 0)
+    edges: Int64Array = columns.edges[shown]
+    until_ns = trace.end_ns[columns.edge_place[shown, 1]] - picture.scene.zero_ns
+    edges[:, 2] = np.maximum(edges[:, 2], np.minimum(edges[:, 0], until_ns))
     return edges
 
 

@@ -29,6 +29,11 @@ class RangeEdges:
         """Those that are kept."""
         return tuple(self._pairs)
 
+    def add(self, source_number: int, target_number: int) -> None:
+        """Note that an open range waits for an earlier range."""
+        self._count += 1
+        self._pairs.append((source_number, target_number))
+
     def begin(self, source_number: int, target: RecordedLane) -> None:
         """Note that the next range of a lane waits for an earlier range."""
         target.incoming.append(source_number)
@@ -37,8 +42,8 @@ class RangeEdges:
     def end(self, lane: RecordedLane, number: int) -> None:
         """Let those that wait for a lane's next range end at it."""
         incoming, lane.incoming = lane.incoming, []
-        self._count += len(incoming)
-        self._pairs.extend((source, number) for source in incoming)
+        for source in incoming:
+            self.add(source, number)
 
     def since(self, cursor: int) -> tuple[tuple[tuple[int, int], ...], int]:
         """Return those that came since a cursor, and the next cursor."""

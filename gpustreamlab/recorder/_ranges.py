@@ -161,6 +161,11 @@ class ThreadState:
         """Number of the innermost open range, or -1."""
         return self.open_ranges[-1][2]
 
+    def open_number(self, lane: RecordedLane) -> int:
+        """Return the number of the innermost range that is open on a stream, wherever it works, or -1."""
+        numbers = (number for _, _, number, opened in reversed(self.open_ranges) if opened and opened.lane.index == lane.index)
+        return next(numbers, -1)
+
     @property
     def open_count(self) -> int:
         """How many ranges are open."""

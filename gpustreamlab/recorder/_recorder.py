@@ -258,11 +258,26 @@ class Recorder:
         with self._lock:
             self._waiting.collect_in_passing(writer)
 
-    def add_edge(self, source_number: int, target: RecordedLane) -> None:
-        """Note that the next range of a lane waits for an earlier range; -1 stands for none."""
-        if source_number >= 0:
-            with self._lock:
-                self._edges.begin(source_number, target)
+    def add_edge(self, source_number: int, lane: RecordedLane, number: int | None = None) -> None:
+        """Note that an open range, or else a lane's next one, waits for an earlier range.
+
+        Parameters
+        ----------
+        source_number
+            Number of the earlier range; -1 for none, of which nothing is noted.
+        lane
+            What waits.
+        number
+            Number of the open range, or -1; that which this thread has open on the lane if left out.
+        """
+        if source_number < 0:
+            return
+        number = self.thread_state().open_number(lane) if number is None else number
+        with self._lock:
+            if number >= 0:
+                self._edges.add(source_number, number)
+            else:
+                self._edges.begin(source_number, lane)
 
     def close_edges(self, lane: RecordedLane, number: int) -> None:
         """Let the edges that wait for a lane's next range end at it."""

@@ -687,6 +687,16 @@ def test_only_arrows_that_end_in_view_are_drawn(show):
     assert shown.value("arrows()") == [1, 2]
 
 
+def test_an_arrow_ends_where_the_range_had_to_wait(show):
+    spans = [("a", "x", 0, 400), ("b", "then", 500, 1000), ("c", "inside", 100, 900), ("d", "short", 100, 300)]
+    shown = show(make_trace(spans, edges=[(0, 1), (0, 2), (0, 3)]))
+    heads = """(() => {
+      const {edges} = view.store, places = [...Array(edges.length).keys()]
+      return places.map(place => gpustreamlab.headTime(view.store, edges, place)).sort((a, b) => a - b)
+    })()"""
+    assert shown.value(heads) == [300, 400, 500]
+
+
 def test_arrows_of_lanes_out_of_view_are_not_drawn(show):
     spans = [(f"lane {k}", "x", 100 * k, 100 * k + 50) for k in range(60)]
     shown = show(make_trace(spans, edges=[(k, k + 1) for k in range(59)]))

@@ -46,6 +46,23 @@ def test_with_waits_put_in_no_program_has_a_hazard(name):
     del kept
 
 
+def test_waits_that_are_put_in_are_in_the_trace():
+    with Session("sim", hazards="wait") as lab:
+        lab.stream("copy"), lab.stream("compute")
+        weights = upload(lab)
+        with lab.on("compute", "gemm"):
+            weights * 2
+        with lab.select("compute"):
+            weights * 3
+        with lab.on("compute", "unrelated"):
+            pass
+        lab.synchronize()
+        trace, result = lab.trace, lab.check_hazards()
+    edges = trace.edges.select("wait")
+    assert result.wait_count == len(edges) == 1
+    assert [trace.names[trace.name[row]] for row in (edges.source[0], edges.target[0])] == ["upload", "gemm"]
+
+
 def test_the_report_names_what_conflicts_and_the_missing_wait():
     # GIVEN
     with Session("sim") as lab:

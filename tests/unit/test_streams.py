@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,6 +179,40 @@ def test_waiting_for_an_event_never_recorded_waits_for_nothing(lab):
         pass
     lab.synchronize()
     assert len(lab.trace.edges.source) == 0
+
+
+def wait_names(lab):
+    """Pairs of names of ranges, of which the second waited for the first."""
+    lab.synchronize()
+    trace = lab.trace
+    edges = trace.edges.select("wait")
+    return [tuple(trace.names[trace.name[row]] for row in pair) for pair in zip(edges.source, edges.target, strict=True)]
+
+
+def test_a_range_waits_for_what_its_stream_is_told_to_wait_for_inside_it(lab):
+    copy, compute = lab.stream("copy"), lab.stream("compute")
+    with lab.on("copy", "upload"):
+        pass
+    with lab.on("compute", "outer"):
+        with lab.on("copy", "other"), lab.on("compute", "gemm"), lab.on("copy", "inside"):
+            compute.wait(copy)
+        compute.wait(copy)
+    with lab.on("compute", "unrelated"):
+        pass
+    assert wait_names(lab) == [("inside", "gemm"), ("inside", "outer")]
+
+
+def test_a_range_of_another_thread_does_not_wait_for_what_comes_beside_it(lab):
+    copy, compute = lab.stream("copy"), lab.stream("compute")
+    with lab.on("copy", "upload"):
+        pass
+    with lab.on("compute", "gemm"):
+        thread = threading.Thread(target=compute.wait, args=(copy,))
+        thread.start()
+        thread.join()
+    with lab.on("compute", "next"):
+        pass
+    assert wait_names(lab) == [("upload", "next")]
 
 
 def test_edges_that_no_range_ends_are_bounded(lab):

@@ -1,4 +1,4 @@
-// Waits as arrows: from the end of what was waited for to the start of what waited. All are faint, so that the bars stay in
+// Waits as arrows: from the end of what was waited for to the start of what waited, or to where that had to wait within. All are faint, so that the bars stay in
 // sight; those of the span that is pinned or under the pointer are full, on the layer that follows the pointer.
 const MAX_EDGES = 2000
 const FEW_EDGES = 40 // So many leave the bars in sight; of more, only one is drawn for each so many px.
@@ -138,13 +138,20 @@ function addArrow(lines, heads, view, edges, place) {
   if (edges.row0[place] === edges.row1[place]) return
   const isDown = source.top <= target.top, way = isDown ? 1 : -1
   const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom)
-  const [x0, x1] = [edges.x0[place], edges.x1[place]].map(time => nearPx(view, view.pxAt(time)))
+  const [x0, x1] = [edges.x0[place], headTime(view.store, edges, place)].map(time => nearPx(view, view.pxAt(time)))
   lines.moveTo(x0, y0)
   lines.lineTo(x1, y1 - way * ARROW_PX * 0.6)
   heads.moveTo(x1, y1)
   heads.lineTo(x1 - ARROW_PX / 2, y1 - way * ARROW_PX)
   heads.lineTo(x1 + ARROW_PX / 2, y1 - way * ARROW_PX)
   heads.closePath()
+}
+
+// Where an arrow ends. A range that was told to wait after it had begun waited within, where what it waited for ended.
+function headTime(store, {row1, x0, x1, place1}, i) {
+  if (x1[i] >= x0[i]) return x1[i]
+  const row = store.row(row1[i]), index = spanStartingAt(row, x1[i], place1[i])
+  return index < 0 ? x1[i] : Math.min(x0[i], row.end[index])
 }
 
 // Far outside, coordinates would be too large for a canvas.

@@ -173,6 +173,23 @@ def test_arrows_are_bounded():
     assert "300 of 1,000 waits are drawn." in texts(svg)
 
 
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "head_ns"),
+    {
+        "it starts when it may": (500, 1_000, 500),
+        "told inside, it waits there": (100, 1_000, 400),
+        "it ends before the other does": (100, 300, 300),
+    }.values(),
+)
+def test_an_arrow_ends_where_the_range_had_to_wait(start_ns, end_ns, head_ns):
+    trace = make_trace([("a", "x", 0, 400), ("b", "y", start_ns, end_ns), ("c", "z", 0, 1_000)], edges=[(0, 1)])
+    svg = timeline_svg(trace)
+    ticks_px = {tick: float(px) for px, tick in re.findall(r'<text x="([\d.]+)"[^>]*>([\d.]+ µs)</text>', svg)}
+    (head_px,) = map(float, re.findall(r"M([\d.]+) [\d.]+l-3 -?5h6z", svg))
+    px_per_ns = (ticks_px["1.0 µs"] - ticks_px["0.0 µs"]) / 1_000
+    assert (head_px - ticks_px["0.0 µs"]) / px_per_ns == pytest.approx(head_ns, abs=1)
+
+
 def test_picture_marks_changes_of_the_layout():
     shown = texts(timeline_svg(repartition_trace()))
     assert "prefill 96 SMs, decode 36 SMs" in shown
