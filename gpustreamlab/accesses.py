@@ -319,7 +319,7 @@ class AccessWatch:
         handle = self._handles.get(lane)
         if handle is None or self._numbers.get(handle) != lane:
             return None
-        return next((stream for stream in self._table.open_streams.values() if stream.handle == handle), None)
+        return next((stream for stream in self._table.open_streams.values() if stream.lane.stream == handle), None)
 
     def _backend_stream_of(self, lane: int) -> Any | None:
         if self._handles.get(lane) == _NULL_STREAM and self._watched is not None:

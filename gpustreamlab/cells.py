@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Protocol
 
+from gpustreamlab.interrupts import clear_own_frames
 from gpustreamlab.tasks import steered
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,10 @@ class MarkedSession(Protocol):
         """Note that it has ended."""
         ...
 
+    def put_back_left(self) -> None:
+        """Put back what was selected before blocks that Ctrl-C has left without their ends."""
+        ...
+
 
 class CellMarks:
     """Tells sessions when a cell begins and ends, so that the timeline shows where cells began that recorded ranges.
@@ -108,9 +113,14 @@ class CellMarks:
         self._text = f"In [{len(self._shell.history_manager.input_hist_parsed)}]" if info.store_history else ""
         self._tell("begin_cell")
 
-    def _end(self, _result: Any) -> None:
+    def _end(self, result: Any) -> None:
         self._tell("end_cell")
         self._text = ""
+        error = getattr(result, "error_in_exec", None)
+        if isinstance(error, KeyboardInterrupt):
+            clear_own_frames(error)
+            for session in self._sessions():
+                session.put_back_left()
 
     def _tell(self, method: str) -> None:
         if not self._text:

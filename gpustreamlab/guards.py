@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, InvalidNameError, OptionError, SelectionError
-from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.interrupts import delayed_interrupts, is_listed_only
 from gpustreamlab.lifetimes import Keeper, KeptStream, LaneSelection
 from gpustreamlab.model import MAX_NAME_LENGTH
 from gpustreamlab.tasks import works_later
@@ -143,10 +143,11 @@ class Guard:
         SelectionError
             If this thread uses it just now.
         """
+        self._turn.drop_left(self._uses)
         if self._turn.is_mine:
             raise SelectionError(f"Guard {self.name!r} cannot close inside `with guard.on(...)`. Leave the block first.")
         try:
-            self._turn.take(self)  # another thread may be in the middle of enqueuing
+            self._take(self)  # another thread may be in the middle of enqueuing
             self._is_closed = True
         finally:
             self._turn.give(self)
@@ -162,6 +163,15 @@ class Guard:
         self._resource = self._last = None
         if done is not None:
             done.close()
+
+    def end_left_uses(self) -> None:
+        """End the uses of this thread that an interrupt has left."""
+        if self._turn.is_mine:
+            self._turn.drop_left(self._uses)
+            try:
+                self._take(self)
+            finally:
+                self._turn.give(self)
 
     def leave_to_parent(self) -> None:
         """Be closed without touching the device, which is that of the process that this one was forked from."""
@@ -201,12 +211,18 @@ class Guard:
 
     def take(self, use: object) -> None:
         """Wait until no other thread is inside a use."""
-        self._turn.take(use)
+        self._take(use)
         self._require_open()
 
     def give(self, use: object) -> None:
         """Let the next thread in, if this use has been let in."""
         self._turn.give(use)
+
+    def _take(self, token: object) -> None:
+        """Wait for the turn, and end the uses of blocks that an interrupt has left."""
+        self._turn.take(token, self._uses)
+        for use in [use for use in self._uses if not self._turn.has(use)]:
+            self.end(use)
 
     def _note_use(self, lane: KeptStream) -> None:
         self._done = lane.record(self._done)
@@ -294,7 +310,8 @@ class _Turn:
     """A lock that its thread may take again, and that any thread may give back: a block may end in another one.
 
     Who takes it gives a token, and gives that back: after an interrupt nobody need know how far the taking came. One that an
-    interrupt kept from being given back, in the one instant that is beyond Python, is known by ``is_over``.
+    interrupt kept from being given back, in the one instant that is beyond Python, is known by ``is_over``, or by nobody's
+    having it any more.
     """
 
     __slots__ = ("_lock", "_owner", "_state", "_tokens")
@@ -316,29 +333,54 @@ class _Turn:
         owner = self._owner
         return next((thread.name for thread in threading.enumerate() if thread.ident == owner), str(owner))
 
-    def take(self, token: object) -> None:
-        """Wait until no other thread has it."""
+    def has(self, token: object) -> bool:
+        """Tell whether it is taken for a token."""
+        return any(known is token for known in self._tokens)
+
+    def take(self, token: object, listed: Sequence[object]) -> None:
+        """Wait until no other thread has it; see `drop_left` for what is listed."""
         while True:
             with delayed_interrupts(), self._state:
+                self._drop_left(listed)
                 if self.is_mine or self._lock.acquire(blocking=False):
                     self._owner = threading.get_ident()
                     self._tokens.append(token)
                     return
-            for left in tuple(self._tokens):
-                if getattr(left, "is_over", False):
-                    self.give(left)
             time.sleep(WAIT_S)
+
+    def drop_left(self, listed: Sequence[object]) -> None:
+        """Give it back for tokens that nobody will give back.
+
+        Parameters
+        ----------
+        listed
+            What else refers to a token, beside who is to give it back.
+        """
+        with delayed_interrupts(), self._state:
+            self._drop_left(listed)
+
+    def _drop_left(self, listed: Sequence[object]) -> None:
+        for place in range(len(self._tokens) - 1, -1, -1):
+            if getattr(self._tokens[place], "is_over", False) or self._is_left(place, listed):
+                self._drop(place)
+
+    def _is_left(self, place: int, listed: Sequence[object]) -> bool:
+        times = sum(other is self._tokens[place] for entries in (self._tokens, listed) for other in entries)
+        return is_listed_only(self._tokens, place, times)
 
     def give(self, token: object) -> None:
         """Give it back as often as it was taken; nothing to do for a token that was not let in."""
         with delayed_interrupts(), self._state:
             for place in range(len(self._tokens) - 1, -1, -1):
                 if self._tokens[place] is token:
-                    del self._tokens[place]
-                    if not self._tokens:
-                        self._owner = 0
-                        self._lock.release()
+                    self._drop(place)
                     return
+
+    def _drop(self, place: int) -> None:
+        del self._tokens[place]
+        if not self._tokens:
+            self._owner = 0
+            self._lock.release()
 
 
 def check_guard_name(name: object) -> str:

@@ -62,6 +62,10 @@ class KeptGuard(Protocol):
         """Be closed without touching the device."""
         ...
 
+    def end_left_uses(self) -> None:
+        """End the uses of this thread that an interrupt has left."""
+        ...
+
 
 class LaneSelection(Protocol):
     """What selects a lane for a ``with`` block."""
@@ -188,6 +192,11 @@ class Keeper:
         """Let a guard give its event back when the session closes."""
         with self._lock:
             self._guards.add(guard)
+
+    def end_left_uses(self) -> None:
+        """End the uses of guards that an interrupt has left in this thread."""
+        for guard in [*self._guards]:
+            guard.end_left_uses()
 
     def close(self) -> None:
         """Let go of everything; called when the work of all streams was waited for. Idempotent."""

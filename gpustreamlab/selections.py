@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -14,7 +14,7 @@ from gpustreamlab import tasks
 from gpustreamlab.adapters import Adapters, Followers, adapters_table
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, SelectionWarning, SessionClosedError
-from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.interrupts import delayed_interrupts, is_listed_only
 from gpustreamlab.loop_watch import LoopWatch, loop_finder
 from gpustreamlab.recorder import LaneWriter, Range, Recorder, ThreadState
 from gpustreamlab.streams import Stream, check_label
@@ -105,6 +105,14 @@ class Selections:
         finally:
             if self.followers is not None:
                 self.followers.close()
+
+    def put_back_left(self) -> None:
+        """Leave what this thread entered in blocks that an interrupt has left without their ends."""
+        state = self.recorder.thread_state()
+        entered = state.selections
+        for place in range(len(entered) - 1, -1, -1):
+            if is_listed_only(entered, place):
+                entered[place].step_out(state, None)
 
     def disown(self) -> None:
         """Touch nothing any more, and be silent where a ``with`` block ends: in a forked child, all this is the parent's."""
@@ -551,7 +559,7 @@ class InheritedSelection(Selection):
 
 def _is_lost(entered: list[Selection], place: int, error: BaseException | None) -> bool:
     """Tell whether the block of a selection has ended without leaving it: by an interrupt in the instant beyond reach."""
-    if isinstance(error, KeyboardInterrupt) or _count_references(entered, place) <= _LISTED_ONLY:
+    if isinstance(error, KeyboardInterrupt) or is_listed_only(entered, place):
         return True
     while error is not None:
         trace = error.__traceback__
@@ -561,11 +569,3 @@ def _is_lost(entered: list[Selection], place: int, error: BaseException | None) 
                 return True
         error = error.__context__
     return False
-
-
-def _count_references(entered: Sequence[object], place: int) -> int:
-    return sys.getrefcount(entered[place])
-
-
-_LISTED_ONLY: Final = _count_references([object()], 0)
-"""References to what only a list has. The block of a ``with`` statement has another, by which it leaves."""

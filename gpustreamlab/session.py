@@ -700,6 +700,15 @@ class Session:
         """Note that the cell has ended. If it made this session, it is marked where that was."""
         self._recorder.end_cell(text)
 
+    def put_back_left(self) -> None:
+        """Leave what this thread entered in ``with`` blocks that Ctrl-C has left without their ends.
+
+        In a notebook, and in IPython, the end of each interrupted cell does it. Ctrl-C between the last call of a block and the
+        first instruction that leaves it is beyond Python: the lane then stays selected.
+        """
+        self._keeper.end_left_uses()
+        self._selections.put_back_left()
+
     def checkpoint(self) -> int:
         """Return a number that stands for now, for `trace_since`."""
         return self._recorder.checkpoint()
@@ -928,7 +937,8 @@ class Session:
         self._captures.finish(tuple(self._table.open_streams.values()))
 
     def _keep_trace(self) -> None:
-        self._last_trace = self._recorder.trace(title=self.title, is_last=True)
+        self._recorder.end()
+        self._last_trace = self._recorder.trace(title=self.title)
 
     def _let_recording_go(self) -> None:
         if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ SESSION_MODULE = "gpustreamlab.session"
 
 FOREIGN_THREAD_TYPES = frozenset({"HistorySavingThread", "GarbageCollectorThread", "TMonitor"})
 """Threads that other packages start once a process and never end: IPython's history, pyzmq's collector, tqdm's monitor."""
-GRACE_S = 1.0
+GRACE_S = 30.0
 """How long a thread that a test asked to end may take to do so."""
 
 
@@ -52,6 +53,14 @@ def one_look_at_an_owner() -> None:
     ownership = sys.modules.get("gpustreamlab.ownership")
     if ownership is not None:
         ownership._SIGHTINGS = 1
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, also where a shell that started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def open_sessions() -> list[object]:

@@ -191,7 +191,9 @@ def _shelves(spans: _Spans, track: Int64Array, depth: Int64Array, tolerance_ns: 
 def place_in_slots(
     group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int = 0
 ) -> Int64Array:
-    """Place intervals in the lowest slot of their group that is free.
+    """Place intervals in the lowest slot of their group that is free, as long as it is one of the first `MAX_LANE_ROWS`.
+
+    What has no length may get a higher one where others end just then.
 
     Parameters
     ----------
@@ -284,7 +286,12 @@ def _nested_slots(begins: BoolArray, start_ns: Int64Array, end_ns: Int64Array, t
 
 
 def _lie_below_running(slots: Int64Array, start_ns: Int64Array, end_ns: Int64Array, tolerance_ns: int) -> bool:
-    """Tell whether in every slot above an interval, the last one before it still runs when it starts."""
+    """Tell whether in every slot above an interval, the last one before it still runs when it starts.
+
+    Slots from `MAX_LANE_ROWS` on are not asked for: there may be as many as intervals, and what lies in them is folded.
+    """
+    low = np.flatnonzero(slots < MAX_LANE_ROWS)
+    slots, start_ns, end_ns = slots[low], start_ns[low], end_ns[low]
     by_slot = np.split(np.argsort(slots, kind="stable"), np.cumsum(np.bincount(slots))[:-1])
     above, until_ns = by_slot[0], end_ns[by_slot[0]]
     for rows in by_slot[1:]:

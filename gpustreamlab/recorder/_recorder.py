@@ -81,6 +81,7 @@ class Recorder:
         self._checkpoints = Checkpoints()
         self._edges = RangeEdges(ring_size)
         self._failed_count = 0
+        self._is_ended = False
         self._samplers: list[Sampler] = []
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
@@ -225,7 +226,8 @@ class Recorder:
     def count_failed(self, count: int) -> None:
         """Count ranges that could not be recorded, or were left open."""
         with self._lock:
-            self._failed_count += count
+            if not self._is_ended:
+                self._failed_count += count
 
     def explain(self, error: Exception, name: str, lane: RecordedLane) -> Exception:
         """Return the error to raise for a range that could not be recorded."""
@@ -434,7 +436,7 @@ class Recorder:
         self._buffer.clear()
         self._edges.clear()
 
-    def trace(self, *, title: str = "", since: int = -1, is_last: bool = False) -> Trace:
+    def trace(self, *, title: str = "", since: int = -1) -> Trace:
         """Collect, then return what is in the buffer as an immutable trace.
 
         A device that fails by now keeps no one from what was recorded before: ranges that cannot be read any more count as
@@ -446,8 +448,6 @@ class Recorder:
             A name for the trace.
         since
             Leave out ranges that were opened before this `checkpoint`, and what was launched before it.
-        is_last
-            Whether no other one will follow: what threads have open then counts as dropped.
         """
         try:
             self.collect()
@@ -461,8 +461,15 @@ class Recorder:
         if since >= 0:
             is_later = self._checkpoints.find_later(columns, since, self.to_clock_ns)
             columns = {name: values[is_later] for name, values in columns.items()}
-        dropped_count = self.dropped_count + (self._count_open() if is_last else 0)
-        return self._maker.make(columns, edges, title=title, dropped_count=dropped_count, pending_count=self.pending_count)
+        counts = {"dropped_count": self.dropped_count, "pending_count": self.pending_count}
+        return self._maker.make(columns, edges, title=title, **counts)
+
+    def end(self) -> None:
+        """Count what is open as dropped: all streams are closed, so nothing of it will come. Idempotent."""
+        with self._lock:
+            if not self._is_ended:
+                self._failed_count += self._count_open()
+                self._is_ended = True
 
     def close(self) -> None:
         """Give the events that no range holds back to the backend's pool."""
@@ -539,9 +546,8 @@ class Recorder:
             self.add_samples(sampler.take_samples())
 
     def _count_open(self) -> int:
-        with self._lock:
-            started = sum(len(lane.started) for lane in self._waiting.lanes)
-            return started + sum(state.open_count for state in [*self._states])
+        started = sum(len(lane.started) for lane in self._waiting.lanes)
+        return started + sum(state.open_count for state in [*self._states])
 
     def _store(self, blocks: Sequence[Mapping[str, Int64Array]]) -> None:
         with self._lock:

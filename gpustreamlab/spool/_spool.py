@@ -166,8 +166,9 @@ class Spool:
         data = self._with_head(self._encoder.encode(batch))
         if self.size_bytes + len(data) > self.limit_bytes - RESERVED_BYTES:
             return False
-        self._file.append(data)
-        self._progress = progress
+        with delayed_interrupts():  # a batch that is in the file and does not count would come twice
+            self._file.append(data)
+            self._progress = progress
         return True
 
     def _append_what_fits(self, batch: Batch, progress: Progress) -> None:

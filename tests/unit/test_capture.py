@@ -315,14 +315,6 @@ def test_a_forked_child_leaves_the_source_alone(lab, source):
     assert lab.tier is KERNELS
 
 
-@pytest.fixture
-def ctrl_c():
-    """Let SIGINT raise KeyboardInterrupt, also where a shell started the tests in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monkeypatch):
     # GIVEN a source in whose start Ctrl-C is pressed

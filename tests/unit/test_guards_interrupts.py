@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import sys
 import threading
 import weakref
 
@@ -16,9 +16,6 @@ from gpustreamlab.errors import DeviceError, GuardClosedError, StreamClosedError
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
-
-UNREACHABLE = guards.GuardedUse.__exit__.__code__
-"""Before its first statement that can catch an interrupt, one is beyond Python, as in `Selection`."""
 
 
 def program(guard):
@@ -55,25 +52,71 @@ def interrupted(at):
 
 
 @pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_before_any_line_locks_nobody_out():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        at, tried = 0, 0
-        while True:
-            at += 1
-            lab, guard, signals = interrupted(at)
-            with lab:
-                if signals.place is None:
-                    break
-                code, line = signals.place
-                if code is UNREACHABLE and line <= 1:
-                    continue
-                tried += 1
-                assert enters(guard), signals.place
-                guard.close()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    at, tried = 0, 0
+    while True:
+        at += 1
+        lab, guard, signals = interrupted(at)
+        with lab:
+            if signals.place is None:
+                break
+            tried += 1
+            assert enters(guard), signals.place
+            guard.close()
     assert tried > 60
+
+
+@pytest.fixture
+def left_use(ctrl_c):
+    """Leave a block on lane "a" by an interrupt at the first instruction of what would end it; give session and guard."""
+
+    def interrupt(frame, event, argument):
+        if event == "call" and frame.f_code is guards.GuardedUse.__exit__.__code__:
+            sys.settrace(before)
+            raise KeyboardInterrupt
+
+    with Session("sim") as lab:
+        lab.stream("a"), lab.stream("b")
+        guard, before = lab.guard(object(), "workspace"), sys.gettrace()
+        try:
+            with guard.on("a"):
+                spin(lab, 1_000_000)
+                sys.settrace(interrupt)
+        except KeyboardInterrupt:
+            pass
+        assert lab.current is lab.stream("a")
+        yield lab, guard
+
+
+@pytest.mark.no_cover  # it traces itself
+def test_who_uses_a_guard_after_one_that_was_left_waits_for_its_work(left_use):
+    lab, guard = left_use
+    assert enters(guard)
+    with guard.on("b", "next"):
+        pass
+    lab.synchronize()
+    frame = lab.trace.to_pandas()
+    assert frame["start_ns"][frame["name"] == "next"].item() >= 1_000_000
+
+
+@pytest.mark.no_cover
+def test_a_guard_of_which_a_use_was_left_can_be_closed(left_use):
+    _, guard = left_use
+    guard.close()
+    assert guard.is_closed
+
+
+@pytest.mark.no_cover
+def test_what_was_left_is_put_back_at_once_where_it_is_asked_for(left_use):
+    lab, guard = left_use
+    lab.put_back_left()
+    assert lab.current is None
+    assert "last used on 'a'" in repr(guard)
+    with lab.on("b", "outer"), guard.on("a"):
+        lab.put_back_left()
+        assert lab.current is lab.stream("a")
+    assert lab.current is None
 
 
 def test_memory_that_two_sessions_use_is_let_go():

@@ -52,12 +52,7 @@ FILES = {str(Path(module.__file__)) for module in WATCHED}
 """Where interrupts come. Inside the simulated device they would be those of a driver, which is no Python."""
 
 
-@pytest.fixture(autouse=True)
-def _default_handler():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started this with it ignored
-    yield
-    signal.signal(signal.SIGINT, before)
-
+pytestmark = pytest.mark.usefixtures("ctrl_c")
 
 CHECKED_AFTER = {
     dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD") if name in dis.opmap

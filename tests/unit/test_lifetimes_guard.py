@@ -467,11 +467,11 @@ class InterleavedTokens(list):
 
 def test_two_threads_give_one_use_back_at_once():
     turn, token = guards._Turn(), object()
-    turn.take(token)
+    turn.take(token, ())
     turn._tokens = tokens = InterleavedTokens(turn._tokens, lambda: turn.give(token))
     turn.give(token)
     tokens.other.join(60)
     assert not turn._tokens
-    turn.take(token)  # and it is free, once
+    turn.take(token, ())  # and it is free, once
     assert turn._tokens == [token]
     turn.give(token)

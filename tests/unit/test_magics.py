@@ -2,6 +2,7 @@
 
 import re
 import signal
+import textwrap
 
 import numpy as np
 import pytest
@@ -84,13 +85,46 @@ def test_a_syntax_error_is_told_and_runs_nothing(shell, lab):
     assert names(lab) == []
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_restores_the_selection(shell, lab):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs this in the background ignores it
     result, printed = run(shell, "%%gpustream copy\nimport signal\nsignal.raise_signal(signal.SIGINT)\nx = 1")
     assert "KeyboardInterrupt" in printed
     assert not result.success
     assert lab.current is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.no_cover  # it traces itself
+def test_what_an_interrupted_cell_has_left_selected_is_put_back(shell, lab):
+    code = """
+    import sys
+    from gpustreamlab.guards import GuardedUse
+    from gpustreamlab.selections import Selection
+    exits, before = (Selection.__exit__.__code__, GuardedUse.__exit__.__code__), sys.gettrace()
+    def interrupt(frame, event, argument):
+        if event == "call" and frame.f_code in exits:
+            sys.settrace(before)
+            raise KeyboardInterrupt
+    def use():
+        {}
+            sys.settrace(interrupt)
+    """
+    for block in ("with lab.on('copy', 'x'):", "with guard.on('copy'):", "with lab.on('copy'), guard.on('copy'):"):
+        run(shell, "guard = lab.guard([])\nlab.stream('copy')")
+        result, printed = run(shell, textwrap.dedent(code).format(block) + "use()")
+        assert isinstance(result.error_in_exec, KeyboardInterrupt), printed
+        assert lab.current is None, block
+        result, printed = run(shell, "guard.close()")
+        assert result.success, printed
+
+
+def test_a_selection_that_a_variable_has_outlasts_an_interrupted_cell(shell, lab):
+    run(shell, "lab.stream('copy')\nheld = lab.select('copy')\nheld.__enter__()")
+    run(shell, "raise KeyboardInterrupt")
+    assert lab.current is lab.stream("copy")
+    run(shell, "held.__exit__(None, None, None)")
+    assert lab.current is None
 
 
 def test_top_level_await(shell, lab):
@@ -275,8 +309,8 @@ def test_a_slice_that_cannot_be_drawn_does_not_hide_the_error_of_the_cell(shell,
     assert "SessionClosedError" not in printed
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_does_not_wait_for_a_slice(shell, lab):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     _, printed = run(shell, "%%gpustream copy --show\nimport signal\nsignal.raise_signal(signal.SIGINT)")
 
     assert "KeyboardInterrupt" in printed

@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 import zlib
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +24,12 @@ import gpustreamlab as gsl
 from gpustreamlab.errors import BackendNotFoundError, DeviceError, OptionError, SpoolWarning, TraceFileError
 from gpustreamlab.model import EDGE_KINDS
 from gpustreamlab.recorder import SPAN_COLUMNS
-from gpustreamlab.spool import _changes, _file, read_spool
+from gpustreamlab.spool import _changes, _file, _spool, read_spool
 from gpustreamlab.spool._format import CHECKSUM_KEY, FACTS_KEY, VERSION_KEY
 from gpustreamlab.typing import EdgeKind, SpoolState
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
+from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 from tests.unit.model.equality import assert_same_trace
 
 
@@ -731,6 +733,46 @@ def test_what_fits_of_many_spans_at_once_is_written(path, span_count):
     assert len(loaded) == written > 1_000
     assert loaded.metadata.dropped_spans == span_count - written
     assert loaded.start_ns.tolist() == trace.start_ns[:written].tolist()
+
+
+def test_ranges_that_are_open_at_the_end_are_dropped_in_the_file_too(path):
+    is_open, may_end = threading.Event(), threading.Event()
+
+    def hold_open(lab):
+        with lab.on("copy", "outer"), lab.range("inner"):
+            is_open.set()
+            may_end.wait(60)
+
+    with gsl.Session("sim", spool=path) as lab:
+        work(lab)
+        started = lab.start_range("compute", "started")
+        thread = threading.Thread(target=hold_open, args=(lab,))
+        thread.start()
+        is_open.wait(60)
+    may_end.set()
+    thread.join()
+    started.end()
+
+    assert lab.trace.metadata.dropped_spans == 3
+    assert_same_trace(gsl.load_trace(path), lab.trace)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
+def test_ctrl_c_at_any_line_of_a_write_leaves_a_whole_file(tmp_path):
+    for at in range(1, 1_000):
+        path = tmp_path / f"{at}.gsl"
+        with gsl.Session("sim", spool=path) as lab:
+            lab.spool._updater.stop()
+            work(lab, 2)
+            interrupts = LineInterrupts([_spool, _file], at, send_interrupt)
+            with suppress(KeyboardInterrupt), interrupts:
+                lab.spool.refresh()
+            work(lab, 2, first=2)
+        assert_same_trace(gsl.load_trace(path), lab.trace)
+        if interrupts.left > 0:
+            break
+    assert at > 30
 
 
 def test_an_interrupted_write_is_done_again(path, monkeypatch):

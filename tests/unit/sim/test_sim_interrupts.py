@@ -1,7 +1,5 @@
 """Ctrl-C before any line of the simulated device: nothing is lost, and it goes on. What no Ctrl-C can do is told."""
 
-import signal
-
 import pytest
 
 from gpustreamlab import Session
@@ -52,15 +50,8 @@ def sound(device):
     backend.close()
 
 
-@pytest.fixture
-def _ctrl_c():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
-@pytest.mark.usefixtures("_ctrl_c")
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("part", ["orders", "partitions", "ends"])
 def test_a_ctrl_c_before_any_line_leaves_a_device_that_goes_on(part):
     interrupted_count = 0
