@@ -9,18 +9,21 @@ from __future__ import annotations
 import ast
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Protocol
 
+from IPython.core.displayhook import DisplayHook
+
 from gpustreamlab.interrupts import clear_own_frames
 from gpustreamlab.tasks import steered
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["CellMarks", "CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer"]
+__all__ = ["CellMarks", "CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer", "show_value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,30 @@ class CellMarks:
                 getattr(session, method)(self._text)
             except Exception as error:  # noqa: BLE001 - a mark must not disturb the cell
                 _log.debug("A cell could not be marked: %s", error)
+
+
+def show_value(shell: Any, body: str, value: object, around: AbstractContextManager[object]) -> object:
+    """Show the value of a cell magic inside a context manager, as IPython would behind that; return what is left to show.
+
+    Parameters
+    ----------
+    shell
+        The IPython shell.
+    body
+        The cell without its magic line; its value is not shown where a semicolon ends it.
+    value
+        The value. It is returned where the magic is no cell of its own: who called it has the value, and shows it or not.
+    around
+        What is entered while it is shown.
+    """
+    cell = shell.displayhook.exec_result
+    if value is None or cell is None or not cell.info.raw_cell.lstrip().startswith("%%"):
+        return value
+    if DisplayHook.semicolon_at_end_of_expression(body):
+        return value
+    with around:
+        sys.displayhook(value)
+    return None
 
 
 def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell:

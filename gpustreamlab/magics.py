@@ -6,7 +6,7 @@ import argparse
 import keyword
 import shlex
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn, TypeGuard
@@ -18,7 +18,7 @@ from IPython.display import display
 
 from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.capture import Capture
-from gpustreamlab.cells import CellMarks, cell_number, compile_cell, magic_transformer
+from gpustreamlab.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
 from gpustreamlab.selections import Selection
@@ -212,7 +212,13 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
                 around = _captured(session, around)
             if arguments.show:
                 around = _shown(session, stream, around, label)
-        return code.run_async(self.shell.user_ns, around) if code.is_async else code.run(self.shell.user_ns, around)
+
+        def show(value: object) -> object:
+            return value if stream.is_closed else show_value(self.shell, cell, value, session.select(stream))
+
+        if code.is_async:
+            return _awaited(code.run_async(self.shell.user_ns, around), show)
+        return show(code.run(self.shell.user_ns, around))
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -361,6 +367,11 @@ def _read_shares(words: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"%gpupartition: partition {name!r} is given twice; name each once (see %gpupartition -h)")
         shares[name] = share
     return shares
+
+
+async def _awaited(value: Awaitable[object], show: Callable[[object], object]) -> object:
+    __tracebackhide__ = True
+    return show(await value)
 
 
 def _is_open_session(value: object) -> TypeGuard[Session]:

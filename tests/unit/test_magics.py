@@ -59,6 +59,30 @@ def test_a_semicolon_silences_the_value(shell, lab):
     assert "21" not in printed
 
 
+@pytest.mark.parametrize("options", ["", " --show", " --kernels"])
+@pytest.mark.parametrize("line", ["x + 1", "await asyncio.sleep(0)\nx + 1"], ids=["plain", "awaiting"])
+def test_a_value_is_shown_on_the_stream_of_the_cell(shell, lab, line, options):
+    run(shell, "import asyncio\n_ = lab.capture('kernels')")
+    result, printed = run(shell, f"%%gpustream work{options}\nx = lab.xp.ones(8)\n{line}")
+    assert "array([2., 2." in printed
+    lab.synchronize()
+    assert {lane.name for lane in lab.trace.lanes} == {"work", "host: MainThread"}
+    assert not lab.check_hazards()
+    assert result.result.tolist() == [2.0] * 8
+    assert lab.current is None
+
+
+def test_a_value_is_not_shown_twice_nor_where_it_is_silenced(shell, lab):
+    run(shell, "class Shown:\n    count = 0\n    def __repr__(self):\n        Shown.count += 1\n        return 'shown'")
+    assert run(shell, "%%gpustream copy\nShown()")[1].count("shown") == 1
+    assert run(shell, "%%gpustream copy\nShown();")[1] == ""
+    assert "shown" not in run(shell, "%%capture kept\n%%gpustream copy\nShown()")[1]
+    assert run(shell, "kept.outputs[0].data['text/plain']")[0].result == "shown"
+    assert run(shell, "value = get_ipython().run_cell_magic('gpustream', 'copy', 'Shown()')")[1] == ""
+    assert run(shell, "type(value).__name__")[0].result == "Shown"
+    assert shell.user_ns["Shown"].count == 2
+
+
 @pytest.mark.parametrize("body", ["x = 1", "", "# only a comment", "def f():\n    return 1"])
 def test_cells_without_a_value_have_none(shell, lab, body):
     result, _ = run(shell, f"%%gpustream copy\n{body}")
