@@ -141,20 +141,18 @@ class LiveRows:
         self.reserve(lane_count)
         shelf = np.array(self._code_shelf, np.int64)
         lane = self._shelves.lane[shelf]
+        sms = np.array(self._code_sms, np.int64)
+        most = np.zeros(lane_count, np.int64)
+        np.maximum.at(most, lane, sms)
         return RowTable(
             lane=lane,
             shelf=self._shelves.ranks[shelf],
-            share=self._shares(lane),
+            share=np.where(sms < 0, 1.0, np.maximum(LEAST_SHARE, sms / np.maximum(most[lane], 1))),
+            lane_sms=most,
             layer=self._shelves.layer[shelf],
             overlaps=self._shelves.is_folded[shelf],
             folded_spans=self.folded_spans,
         )
-
-    def _shares(self, lane: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        sms = np.array(self._code_sms, np.int64)
-        most = np.ones(int(lane.max(initial=-1)) + 1, np.int64)
-        np.maximum.at(most, lane, sms)
-        return np.where(sms < 0, 1.0, np.maximum(LEAST_SHARE, sms / most[lane]))
 
     # Ranges: by track, depth, and what still overlaps
 

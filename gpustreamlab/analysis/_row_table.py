@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,9 @@ class RowTable:
     layer: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """`Layer` of each row: 0 for ranges, 1 for the work, or the calls, below them; shape (n_rows,), int64; all 0 if left
     out."""
+    lane_sms: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """The most SMs that spans of each lane ran with, 0 where there are none: those of a share of 1; shape (n_lanes,), int64;
+    empty if nothing ran in a partition."""
     folded_spans: int = field(default=0)
     """Spans that were folded into a row where they may cover others."""
 
@@ -91,6 +94,7 @@ def _add_lower_rows(trace: Trace, table: RowTable, row: Int64Array) -> tuple[Row
     sms = _sms_of_spans(trace)
     most = np.zeros(len(trace.lanes), np.int64)
     np.maximum.at(most, trace.lane, sms)
+    table = replace(table, lane_sms=most)
     lower = np.flatnonzero(sms < most[trace.lane])
     if not lower.size:
         return table, row
@@ -102,13 +106,13 @@ def _add_lower_rows(trace: Trace, table: RowTable, row: Int64Array) -> tuple[Row
     share = np.maximum(LEAST_SHARE, sms[place] / most[table.lane[base]])
     codes = row.copy()
     codes[lower] = len(table) + number
-    lowered = RowTable(
+    lowered = replace(
+        table,
         lane=np.concatenate((table.lane, table.lane[base])),
         shelf=np.concatenate((table.shelf, table.shelf[base])),
         share=np.concatenate((table.share, share)),
         layer=np.concatenate((table.layer, table.layer[base])),
         overlaps=np.concatenate((table.overlaps, table.overlaps[base])),
-        folded_spans=table.folded_spans,
     )
     return lowered, codes
 

@@ -361,22 +361,28 @@ def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _
     return _Layers(
         first_shelf=first.reshape(2, lane_count),
         shelves=shelves,
-        row_px=_row_heights(trace, shelves, groups),
+        row_px=_row_heights(trace, rows, shelves, groups),
         memory_px=np.where(has_memory, float(MEMORY_PX), 0.0),
         memory_alone=alone,
     )
 
 
-def _row_heights(trace: Trace, shelves: Int64Array, groups: Sequence[LaneGroup]) -> FloatArray:
-    """Return how high the rows of each layer of each lane are, in px; shape (2, n_lanes)."""
+def _row_heights(trace: Trace, rows: RowTable, shelves: Int64Array, groups: Sequence[LaneGroup]) -> FloatArray:
+    """Return how high the rows of each layer of each lane are, in px; shape (2, n_lanes).
+
+    A lane that ran with more SMs before it moved has room for them, so that the height of a bar means the same everywhere.
+    """
     heights: FloatArray = np.full(shelves.shape, float(ROW_PX))
     both: BoolArray = np.all(shelves > 0, axis=0)
     # Where kernels are drawn, it is their rows whose height tells of SMs. A lane with nothing but memory has no rows.
     counts = np.where(both, shelves[1], shelves.max(axis=0, initial=1))
+    of_sms = trace.metadata.device.sm_count
+    is_told = len(rows.lane_sms) > 0 and (trace.layout is None or trace.layout.is_enforced)
     for group in groups:
         for lane in group.lanes:
-            of_sms = trace.metadata.device.sm_count
-            heights[:, lane] = HOST_ROW_PX if group.is_host else row_px(group.granted_sms, of_sms, int(counts[lane]))
+            sms = int(rows.lane_sms[lane]) if is_told else 0
+            sms = sms or group.granted_sms
+            heights[:, lane] = HOST_ROW_PX if group.is_host else row_px(sms, of_sms, int(counts[lane]))
     is_stream = np.array([lane.kind is not LaneKind.HOST for lane in trace.lanes], bool)
     heights[0, both & is_stream] = RANGE_ROW_PX
     return heights

@@ -416,6 +416,22 @@ def test_threads_on_lanes_of_their_own_are_followed_at_once():
     assert result.access_count == 8 * 50 * 5
 
 
+def test_a_lane_that_another_thread_closes_meanwhile_is_passed_by(monkeypatch):
+    with Session("sim") as lab:
+        other, mine = lab.stream("other"), lab.stream("mine")
+
+        def close_on_the_way():
+            monkeypatch.undo()
+            seen = lab._table.open_streams
+            other.close()
+            return seen
+
+        monkeypatch.setattr(type(lab._table), "open_streams", property(lambda table: close_on_the_way()))
+        with lab.on(mine):
+            lab.xp.ones(8)
+        assert other.is_closed
+
+
 def test_threads_with_waits_put_in_do_not_lock_each_other_out():
     # GIVEN
     with Session("sim", hazards="wait") as lab:

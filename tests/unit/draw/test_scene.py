@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.analysis import RowTable
+from gpustreamlab import Session
+from gpustreamlab.analysis import RowTable, span_rows
 from gpustreamlab.draw import plan_scene
 from gpustreamlab.draw._groups import CARD_ROW_PX, LEAST_ROW_PX
 from gpustreamlab.draw._scene import LABEL_PX, LANE_GAP_PX, ROW_PX, fit_label, lane_detail, text_width_px
 from gpustreamlab.model import Lane
+from gpustreamlab.workloads import spin
 from tests.helpers.traces import (
     empty_trace,
     make_trace,
@@ -123,6 +125,24 @@ def test_without_partitions_nothing_of_them_is_drawn():
     assert (scene.groups, scene.marks, scene.mark_rows, scene.bands) == ((), (), (), ())
     assert [(entry.text, entry.band) for entry in scene.partitions] == [("whole card · 132 SMs", -1)]
     assert np.allclose(scene.row_bottom - scene.row_top, ROW_PX - 2)
+
+
+def test_bars_tell_of_sms_alike_before_and_after_their_lanes_move():
+    sms = {"left": 16, "right": 116, "whole": 132}
+    with Session("sim") as lab:
+        for name in sms:
+            with lab.on(lab.stream(name), "before"):
+                spin(lab, 1_000)
+        lab.partition(p=16, q="rest")
+        for name, part in zip(sms, ("p", "q", None), strict=True):
+            with lab.on(lab.stream(name, partition=part), "after"):
+                spin(lab, 1_000)
+    trace = lab.trace
+    scene, (_, row) = plan_scene(trace), span_rows(trace)
+    heights_px = (scene.row_bottom - scene.row_top)[row]
+    for lane, name, height_px in zip(trace.lane, trace.name, heights_px, strict=True):
+        share = sms[trace.lanes[lane].name] / 132 if trace.names[name] == "after" else 1
+        assert height_px == pytest.approx(max(share * CARD_ROW_PX, LEAST_ROW_PX), abs=2)
 
 
 def test_a_layout_that_is_not_enforced_has_groups_but_no_strip_of_sms():
