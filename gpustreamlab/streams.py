@@ -455,7 +455,7 @@ class Stream:
 
     def is_within_reach_of(self, backend: Backend) -> bool:
         """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""
-        return backend is self._backend or not (backend.device.simulated or self._backend.device.simulated)
+        return _share_a_clock(backend, self._backend)
 
     def note_edge(self, range_number: int) -> None:
         """Note for the timeline that the stream waits for an earlier range of another stream."""
@@ -555,9 +555,15 @@ class Event:
             If either event was never recorded.
         EventClosedError
             If either event is closed.
+        OptionError
+            If `end` is no event, or is of another simulated device.
         """
         if not isinstance(end, Event):
             raise OptionError(f"The time to a {type(end).__name__} is not known. Pass an event of lab.stream(name).record().")
+        if not _share_a_clock(self._backend, end._backend):
+            raise OptionError(
+                "These events are of two sessions, and each simulated device has a clock of its own. Use events of one session."
+            )
         for event in (self, end):
             event._require_open()  # noqa: SLF001 - the other event is of this class
             if event._stream is None:  # noqa: SLF001
@@ -626,3 +632,8 @@ def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
 def _require_stream(stream: object, what: str) -> None:
     if not isinstance(stream, Stream):
         raise OptionError(f"{what} a stream of the session, not a {type(stream).__name__}. Use lab.stream('name').")
+
+
+def _share_a_clock(one: Backend, other: Backend) -> bool:
+    """Tell whether two backends are one, or both of real devices: each simulated device has a clock of its own."""
+    return one is other or not (one.device.simulated or other.device.simulated)

@@ -253,6 +253,11 @@ EVENTS = {
         OptionError,
         ("'copy'", "two sessions"),
     ),
+    "time to an event of another simulated session": Bad(
+        lambda lab, _: on_other_session(lambda other: lab.stream("copy").record().elapsed_ns(other.stream("b").record())),
+        OptionError,
+        ("two sessions", "clock of its own", "one session"),
+    ),
 }
 
 QUESTIONS = {
