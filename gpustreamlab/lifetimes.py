@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from gpustreamlab.backends import Backend, BackendStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
-from gpustreamlab.ownership import Owner, check_array, find_owner
+from gpustreamlab.ownership import Owner, check_array, find_owner, is_empty
 
 __all__ = ["Keeper", "KeptStream", "LaneSelection"]
 
@@ -221,7 +221,7 @@ class Keeper:
     def _producers(self, stream: KeptStream, array: object, after: object) -> tuple[Any, ...]:
         if after is not None:
             return (self.find(after) if isinstance(after, str) else _check_recorded(after, stream.name),)
-        known = self.writers(array)
+        known = () if is_empty(array) else self.writers(array)
         if known is None:
             raise OptionError(
                 f"Which lane wrote this {type(array).__name__} is not known, so stream {stream.name!r} cannot wait for it. "

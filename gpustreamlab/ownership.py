@@ -14,7 +14,7 @@ import numpy as np
 
 from gpustreamlab.errors import OptionError
 
-__all__ = ["Owner", "check_array", "find_owner"]
+__all__ = ["Owner", "check_array", "find_owner", "is_empty"]
 
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _NO_ARRAYS = (*_CONTAINERS, str, bytes, int, float, complex, type(None), type)
@@ -85,6 +85,21 @@ def check_array(array: object, lane_name: str) -> None:
         raise OptionError(
             f"A {type(array).__name__} is no array. Pass {hint}: lab.stream({lane_name!r}).use(array, after=...)."
         )
+
+
+def is_empty(array: Any) -> bool:
+    """Tell whether an array of any library has no elements, so that there is nothing in it to wait for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> is_empty(np.zeros((4, 0))), is_empty(np.zeros(4)), is_empty(object())
+    (True, False, False)
+    """
+    shape = getattr(array, "shape", None)
+    if shape is None:
+        shape = (getattr(array, "__cuda_array_interface__", None) or {}).get("shape")
+    return isinstance(shape, tuple) and 0 in shape
 
 
 def find_owner(array: Any) -> Owner:

@@ -219,6 +219,32 @@ def test_the_producer_has_to_be_known(lab):
         lab.stream("a").use(Thing())
 
 
+class Lent:
+    """An array of a library that only tells where it lies."""
+
+    def __init__(self, *shape):
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": "<f4", "data": (0, False), "version": 3}
+
+
+EMPTY = {
+    "without a match": lambda lab: lab.xp.nonzero(lab.xp.asarray([0, 0]))[0],
+    "of the simulated device": lambda lab: lab.xp.empty((4, 0)),
+    "of NumPy": lambda lab: np.zeros(0),
+    "of another library": lambda lab: Lent(0, 3),
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_an_array_without_elements_has_no_producer_to_wait_for(lab, kind):
+    array = EMPTY[kind](lab)
+    assert lab.stream("a").use(array) is array
+
+
+def test_one_that_only_tells_where_it_lies_is_not_taken_for_empty(lab):
+    with pytest.raises(OptionError, match="Which lane wrote this Lent is not known"):
+        lab.stream("a").use(Lent(2, 3))
+
+
 def test_a_name_that_is_no_lane_is_an_error(lab):
     with pytest.raises(StreamNotFoundError, match="'bb'"):
         lab.stream("a").use(Thing(), after="bb")
