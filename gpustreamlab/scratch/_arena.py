@@ -108,6 +108,7 @@ class ScratchArena:
         "top_ns",
         "turn_ns",
         "used_bytes",
+        "why_closed",
     )
 
     def __init__(self, lane: ScratchLane, stream: BackendStream, lane_index: int, pool: ScratchPool) -> None:
@@ -118,6 +119,8 @@ class ScratchArena:
         self.lock = threading.RLock()
         self.is_closed = False
         """True once everything is given back to the device."""
+        self.why_closed = "was closed, which frees its memory"
+        """What happened to the lane then."""
         self.slots: dict[int, Slot] = {}
         """By the size asked for."""
         self.used_bytes = 0
@@ -347,6 +350,7 @@ class ScratchArena:
         """Give everything up without touching it: in a forked child, what it holds is the parent's."""
         self.lock, self._driving = threading.RLock(), threading.RLock()
         self.is_closed = True
+        self.why_closed = "belongs to the process that this one was forked from"
         for slot in self.slots.values():
             slot.free = []
         self.slots, self._classes, self._late, self._held = {}, {}, [], []

@@ -83,9 +83,9 @@ class Scratch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._block is None:
-            return
         arena = self._arena
+        if self._block is None or arena.is_closed:
+            return
         slot = self._slot
         now_ns = arena.glance_ns()
         if now_ns >= arena.turn_ns:
@@ -101,8 +101,8 @@ class Scratch:
             slot.back.append(block)
 
     def __repr__(self) -> str:
-        block = self._block
-        state = f"at {block.address:#x}" if block is not None and not self._arena.is_closed else "given back"
+        block, ending = self._block, self.ending
+        state = f"at {block.address:#x}" if block is not None and not ending else ending
         return f"<Scratch of {self._arena.lane.name!r}, {self.nbytes:,} bytes, {state}>"
 
     @property
@@ -203,8 +203,8 @@ class Scratch:
         name = self._arena.lane.name
         if self._arena.is_closed:
             raise StreamClosedError(
-                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} was closed, which frees its memory. Close the "
-                "lane after the last use, or take scratch of another one."
+                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} {self._arena.why_closed}. Take scratch of an "
+                "open lane, and close that after the last use."
             )
         raise SessionError(
             f"This scratch of {self.nbytes:,} bytes was given back to lane {name!r}, which may have given it out again. Use it "

@@ -171,6 +171,9 @@ class TestTaking:
         left = lane.scratch(512)
         lane.close()
         assert (work.ending, left.ending) == ("given back", "lane closed")
+        assert repr(left) == "<Scratch of 'decode', 512 bytes, lane closed>"
+        left.close()
+        assert (left.ending, left.is_closed) == ("lane closed", True)
         with pytest.raises(StreamClosedError, match="lane 'decode' was closed"):
             other.hold(left)
 
