@@ -890,6 +890,14 @@ IN_A_CHILD = {
     "handle": lambda lab, made: made["stream"].handle,
     "selection": lambda lab, made: made["selection"].__enter__(),
     "guard": lambda lab, made: made["guard"].on("a").__enter__(),
+    "arithmetic": lambda lab, made: made["array"] + 1,
+    "new array": lambda lab, made: lab.xp.ones(3),
+    "unwritten array": lambda lab, made: lab.xp.empty(3),
+    "copy to the host": lambda lab, made: made["array"].get(),
+    "query": lambda lab, made: made["event"].query(),
+    "elapsed": lambda lab, made: made["event"].elapsed_ns(made["event"]),
+    "address": lambda lab, made: made["scratch"].ptr,
+    "its backend": lambda lab, made: Session(lab.backend).stream("b"),
 }
 
 
@@ -913,7 +921,14 @@ def in_a_child(call):
 @pytest.mark.parametrize("what", IN_A_CHILD)
 def test_a_forked_child_is_told_to_make_its_own(lab, what):
     stream = lab.stream("a")
-    made = {"stream": stream, "event": stream.record(), "selection": lab.on("a", "x"), "guard": lab.guard(object(), "g")}
+    made = {
+        "stream": stream,
+        "event": stream.record(),
+        "selection": lab.on("a", "x"),
+        "guard": lab.guard(object(), "g"),
+        "array": lab.xp.ones(3),
+        "scratch": stream.scratch(10),
+    }
     assert "forked" in in_a_child(lambda: IN_A_CHILD[what](lab, made))
     assert not lab.is_closed
     assert not stream.is_closed

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from weakref import WeakSet
 
 from gpustreamlab.backends._accesses import AccessSink
 from gpustreamlab.backends._activity import CallClass
@@ -61,6 +63,7 @@ class SimDriver:
         self.preset = preset
         self.lock = threading.RLock()
         self.is_closed = False
+        self._why_closed = "was closed, with its session, before this call"
         self.clock = HostClock()
         self.scheduler = Scheduler(preset)
         self.null_stream = self.scheduler.add_stream(_NULL, preset.priority_range[0], None)
@@ -81,6 +84,7 @@ class SimDriver:
         self._null_count = 0
         self._lazy_left = _LAZY_COMMANDS
         self._thread = threading.local()
+        _drivers.add(self)
 
     # Streams
 
@@ -320,8 +324,8 @@ class SimDriver:
         """Raise if the device was closed."""
         if self.is_closed:
             raise SessionClosedError(
-                "The simulated device was closed, with its session, before this call. Open another session, and make arrays "
-                "anew in it: lab = gpustreamlab.Session('sim')."
+                f"The simulated device {self._why_closed}. Open another session, and make arrays anew in it: "
+                "lab = gpustreamlab.Session('sim')."
             )
 
     def close(self) -> None:
@@ -332,6 +336,14 @@ class SimDriver:
                     self.synchronize()
                 self.is_closed = True
                 self.streams.clear()
+
+    def leave_to_parent(self) -> None:
+        """Refuse work in a forked child, as CUDA's driver does there; nothing is waited for."""
+        self.lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._why_closed = "belongs to the process that this one was forked from"
+        self.is_closed = True
+        self.accesses = None
+        self.streams.clear()
 
     # Inside
 
@@ -452,3 +464,17 @@ def _refuse_event(event: object) -> InvalidHandleError:
         f"The simulated device was given {type(event).__name__!r} as an event. It only knows its own: lab.event(), or "
         "lab.stream('name').record()."
     )
+
+
+_drivers: WeakSet[SimDriver] = WeakSet()
+"""All of this process."""
+
+
+def _leave_to_the_parent() -> None:
+    for driver in list(_drivers):
+        driver.leave_to_parent()
+    _drivers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)

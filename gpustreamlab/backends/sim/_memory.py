@@ -63,6 +63,7 @@ class MemoryPool:
         if (known is not None and known() is owner) or not owner.nbytes or type(owner) is ScratchPages:
             return
         with self._driver.lock:
+            self._driver.check_open()
             self.settle()
             self._is_torn = True
             arena = self._arena_of(stream)
