@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 import sys
@@ -21,6 +22,7 @@ _NOTEBOOK_LINE = "pip install 'gpustreamlab[notebook]'"
 _REINSTALL_LINE = "pip install --force-reinstall gpustreamlab"
 _OLDEST_PYTHON = (3, 11)
 _NARROWEST_COLUMNS = 60
+_BROKEN_PIPE_STATUS = 141  # 128 + SIGPIPE, what shells say of a program that is ended so
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit status: 0, or 1 where ``doctor`` finds that no session can start, not even on the simulated device.
+        The exit status: 0; 1 where ``doctor`` finds that no session can start, not even on the simulated device; 141 where
+        who reads the output has gone, as ``head`` does.
 
     Raises
     ------
@@ -43,7 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = make_parser().parse_args(argv)
     checks = run_checks()
-    print(checks_to_json(checks) if options.json else checks_to_text(checks, columns=shutil.get_terminal_size().columns))
+    text = checks_to_json(checks) if options.json else checks_to_text(checks, columns=shutil.get_terminal_size().columns)
+    try:
+        print(text, flush=True)  # at exit nobody could catch what fails
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return _BROKEN_PIPE_STATUS
     return 0 if checks[-1].status is CheckStatus.OK else 1
 
 

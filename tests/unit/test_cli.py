@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -143,3 +144,17 @@ def test_the_command_runs_on_this_machine_without_the_cuda_packages():
         assert rows[name]["fix"].startswith("pip install 'gpustreamlab[cuda1")
     assert {"CUPTI", "NVTX ranges of others"} <= set(rows)
     assert all(row["fix"] for row in rows.values() if row["status"] == "lacking")
+
+
+def test_a_reader_that_has_seen_enough_ends_it_silently():
+    # GIVEN a pipe that nobody reads any more, as behind `doctor | head -2`
+    read, write = os.pipe()
+    os.close(read)
+
+    # WHEN doctor writes into it
+    program = "import sys; from gpustreamlab.cli import main; sys.exit(main(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+
+    # THEN it says nothing, and ends as a program does that SIGPIPE ends
+    assert (done.returncode, done.stderr) == (141, b"")
