@@ -134,9 +134,9 @@ class TensorRTEngine:
         EngineError
             If TensorRT refuses a tensor, its shape, or the run.
         OptionError
-            If an array is not contiguous, or not in device memory.
+            If an array is not contiguous, not in device memory, or has no name.
         """
-        buffers = {name: find_buffer(name, array) for name, array in tensors.items()}
+        buffers = _find_buffers(tensors)
         with self._guard.on(lane) as stream:
             try:
                 for name, buffer in buffers.items():
@@ -181,6 +181,13 @@ def onnxruntime_provider(lane: Stream, **options: str) -> tuple[str, dict[str, s
     tuple
         The provider's name, and its options.
 
+    Raises
+    ------
+    OptionError
+        If it is no lane.
+    StreamClosedError
+        If it is closed.
+
     Examples
     --------
     >>> with Session("sim") as lab:
@@ -192,7 +199,8 @@ def onnxruntime_provider(lane: Stream, **options: str) -> tuple[str, dict[str, s
     Source: ONNX Runtime, CUDA execution provider, option ``user_compute_stream``: the handle as a decimal text. A handle of 0
     means none there; lanes never have it.
     """
-    return CUDA_PROVIDER, {"device_id": str(lane.lane.device), "user_compute_stream": str(_handle_of(lane)), **options}
+    handle = _handle_of(lane)
+    return CUDA_PROVIDER, {"device_id": str(lane.lane.device), "user_compute_stream": str(handle), **options}
 
 
 class OnnxEngine:
@@ -264,13 +272,13 @@ class OnnxEngine:
         EngineError
             If another lane is asked for, or the lane has moved.
         OptionError
-            If an array is not contiguous, or not in device memory.
+            If an array is not contiguous, not in device memory, or has no name.
         """
         self._require_own_lane(lane)
         binding = self._session.io_binding()
         for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
-            for name, array in arrays.items():
-                self._bind(bind, name, find_buffer(name, array))
+            for name, buffer in _find_buffers(arrays).items():
+                self._bind(bind, name, buffer)
         options = _loaded("onnxruntime").RunOptions()
         options.add_run_config_entry(*_NO_WAIT)
         with self._guard.on(self.lane) as stream:
@@ -334,7 +342,7 @@ def quadrants_stream(lane: Stream) -> Any:
     Raises
     ------
     OptionError
-        If Quadrants is not imported.
+        If Quadrants is not imported, or it is no lane.
     """
     return _loaded("quadrants.lang.stream").Stream(_handle_of(lane))
 
@@ -381,6 +389,16 @@ def find_buffer(name: str, array: Any) -> Buffer:
     return Buffer(int(facts["data"][0]), shape, dtype)
 
 
+def _find_buffers(arrays: Mapping[str, Any]) -> dict[str, Buffer]:
+    """Return where each array lies, by its name."""
+    if not isinstance(arrays, Mapping):
+        raise OptionError(
+            f"A {type(arrays).__name__} does not name its arrays, as an engine needs it. Pass a dict: "
+            "engine.run(..., {'input': x, 'output': y}) for TensorRT, engine.run({'input': x}, {'output': y}) for ONNX Runtime."
+        )
+    return {name: find_buffer(name, array) for name, array in arrays.items()}
+
+
 def _packed_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
     strides: list[int] = []
     for size in reversed(shape):
@@ -389,8 +407,11 @@ def _packed_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _handle_of(lane: Stream) -> int:
-    """Return a lane's handle; raise if it is closed."""
+def _handle_of(lane: Any) -> int:
+    """Return a lane's handle; raise if it is closed, or no lane."""
+    if not isinstance(lane, Stream):
+        name = lane if isinstance(lane, str) else "name"
+        raise OptionError(f"{lane!r:.40} is no lane, and has no handle. Pass the lane itself: lab.stream({name!r:.60}).")
     return lane.__cuda_stream__()[1]
 
 

@@ -154,6 +154,22 @@ def test_arrays_that_no_engine_can_take_are_refused_before_anything_is_enqueued(
     assert context.calls == []
 
 
+NO_NAMES = r"A list does not name its arrays.*engine.run\(.*\{'input': x"
+
+
+def test_arrays_without_names_are_refused(lab):
+    engine = TensorRTEngine(lab, FakeContext(lab))
+    with pytest.raises(OptionError, match=NO_NAMES):
+        engine.run("a", [DeviceArray(512)])
+
+
+@pytest.mark.parametrize("make", [onnxruntime_provider, quadrants_stream])
+def test_the_name_of_a_lane_is_no_lane(lab, make, monkeypatch):
+    monkeypatch.setitem(sys.modules, "quadrants.lang.stream", SimpleNamespace(Stream=None))
+    with pytest.raises(OptionError, match=r"'decode' is no lane.*lab\.stream\('decode'\)"):
+        make("decode")
+
+
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)], ids=str)
 def test_packed_strides_are_contiguous(lab, shape):
     strides = np.zeros(shape, "f4").strides
@@ -252,6 +268,14 @@ def test_onnx_binds_arrays_where_they_are_and_waits_for_nothing(lab):
         )
     ]
     assert not lane.query()
+
+
+@pytest.mark.usefixtures("onnxruntime")
+def test_onnx_refuses_arrays_without_names(lab):
+    lane = lab.stream("a")
+    engine = OnnxEngine(lab, FakeOnnxSession(lab, [onnxruntime_provider(lane)]), lane)
+    with pytest.raises(OptionError, match=NO_NAMES):
+        engine.run([DeviceArray(4096)], {"y": DeviceArray(8192)})
 
 
 @pytest.mark.usefixtures("onnxruntime")
