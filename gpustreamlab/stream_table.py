@@ -160,7 +160,8 @@ class StreamTable:
 
     def _free_names(self, lender: object) -> Iterator[str]:
         library = type(lender).__module__.partition(".")[0]
-        return (name for number in count(1) if (name := f"{library}-{number}") not in self.by_name)
+        source = type(lender).__name__ if library == "__main__" else library  # a notebook, or a script
+        return (name for number in count(1) if (name := f"{source}-{number}") not in self.by_name)
 
     def _forget_closed(self) -> None:
         gone = [stream for stream in self.by_name.values() if stream.is_gone]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any
 
 from gpustreamlab.errors import StreamRefusedError
-from gpustreamlab.typing import SupportsCudaStream
 
 DEFAULT_STREAM_REASONS = MappingProxyType(
     {
@@ -20,7 +20,7 @@ DEFAULT_STREAM_REASONS = MappingProxyType(
 _TOO_LARGE = 1 << 64
 
 
-def lent_handle(lender: object) -> int:
+def lent_handle(lender: Any) -> int:
     """Return the handle of the stream that an object lends through ``__cuda_stream__``.
 
     Raises
@@ -28,11 +28,8 @@ def lent_handle(lender: object) -> int:
     StreamRefusedError
         If the object lends none, speaks another version of the protocol, or lends a default stream or what is no handle.
     """
-    if not isinstance(lender, SupportsCudaStream) or isinstance(lender, type):
-        raise StreamRefusedError(
-            f"{_described(lender)} lends no CUDA stream: it has no __cuda_stream__ method. "
-            "Pass the stream object of CuPy, torch, cuda.core or another library, not its handle."
-        )
+    if isinstance(lender, type) or not callable(getattr(lender, "__cuda_stream__", None)):
+        raise StreamRefusedError(_why_none_lent(lender))
     lent: object = lender.__cuda_stream__()
     if not isinstance(lent, tuple) or len(lent) != 2 or lent[0] != 0:
         raise StreamRefusedError(
@@ -50,6 +47,18 @@ def lent_handle(lender: object) -> int:
 def refuse_stream(lender: object, handle: int, why: str, *, fix: str) -> StreamRefusedError:
     """Return the error for a stream that cannot be a lane."""
     return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; it cannot be a lane. {fix}")
+
+
+def _why_none_lent(lender: object) -> str:
+    has_it = hasattr(lender, "__cuda_stream__")
+    if isinstance(lender, type) and has_it:
+        return f"The class {lender.__name__} lends no CUDA stream; an instance does. Pass one, for example {lender.__name__}()."
+    if has_it:
+        return f"{type(lender).__name__}.__cuda_stream__ is no method. Make it one that returns (0, handle)."
+    return (
+        f"{_described(lender)} lends no CUDA stream: it has no __cuda_stream__ method. "
+        "Pass the stream object of CuPy, torch, cuda.core or another library, not its handle."
+    )
 
 
 def _described(lender: object) -> str:

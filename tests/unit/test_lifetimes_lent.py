@@ -59,8 +59,20 @@ def test_a_bare_handle_is_refused_by_its_type(lab, number):
 
 
 def test_a_class_lends_no_stream(lab):
-    with pytest.raises(StreamRefusedError, match="^The class Lender lends no CUDA stream"):
+    with pytest.raises(StreamRefusedError, match=r"^The class Lender lends no CUDA stream; an instance does.*Lender\(\)"):
         lab.on(Lender)
+
+
+def test_an_attribute_in_place_of_the_method_lends_no_stream(lab):
+    lender = types.SimpleNamespace(__cuda_stream__=(0, 512))
+    with pytest.raises(StreamRefusedError, match=r"SimpleNamespace.__cuda_stream__ is no method.*returns \(0, handle\)"):
+        lab.on(lender)
+
+
+def test_a_lender_of_a_script_or_notebook_is_named_for_its_class(lab):
+    made = type("Pipeline", (Lender,), {"__module__": "__main__"})
+    with lab.on(made((0, lab.backend.create_stream().handle))) as lane:
+        assert lane.name == "Pipeline-1"
 
 
 def test_integers_of_other_libraries_are_handles():
