@@ -24,6 +24,7 @@ from gpustreamlab.errors import (
     nearest_hint,
 )
 from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.process_bound import ProcessBound
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import CaptureTier
 
@@ -37,7 +38,7 @@ DRAIN_HZ = 5.0
 """How often a thread on the side takes what was captured."""
 
 
-class Capture:
+class Capture(ProcessBound):
     """What is captured from `Session.capture` on. As a context manager it goes back, at its end, to what was before.
 
     Examples

@@ -40,6 +40,7 @@ from gpustreamlab.live import DEFAULT_CAPACITY, DEFAULT_REFRESH_HZ
 from gpustreamlab.locks import SessionLocks
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.notebook import running_kernel_shell
+from gpustreamlab.process_bound import ProcessBound
 from gpustreamlab.raw_kernels import RawKernel
 from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
 from gpustreamlab.repartition import Partitions
@@ -69,7 +70,7 @@ _OPEN = SessionState.OPEN
 _open_sessions = known_sessions
 
 
-class Session:
+class Session(ProcessBound):
     """Streams of one device, and the record of what ran in them.
 
     Parameters

@@ -24,6 +24,7 @@ from gpustreamlab.left_streams import LeftStreams
 from gpustreamlab.lifetimes import Keeper
 from gpustreamlab.locks import SessionLocks
 from gpustreamlab.model import Lane, Partition, check_name
+from gpustreamlab.process_bound import ProcessBound
 from gpustreamlab.recorder import Blame, RecordedLane, Recorder
 from gpustreamlab.scratch import Scratch, ScratchPool, check_held
 
@@ -47,7 +48,7 @@ class Home(NamedTuple):
     """True if others own the stream: it does not move."""
 
 
-class Stream:
+class Stream(ProcessBound):
     """An ordered queue of device work, and a lane of the timeline. Made by `Session.stream`.
 
     Work enqueued in one stream runs in order; work of different streams may overlap. Every method returns at once, except
@@ -474,7 +475,7 @@ class Stream:
             )
 
 
-class Event:
+class Event(ProcessBound):
     """A point in a stream that others can wait for, and that has a time. Made by `Session.event` or `Stream.record`.
 
     An event means the work in front of it when it was last recorded. As a context manager it gives its device event back

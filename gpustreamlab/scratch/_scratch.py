@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpustreamlab.errors import InvalidHandleError, NotSimulatedError, OptionError, SessionError, StreamClosedError
+from gpustreamlab.process_bound import ProcessBound
 from gpustreamlab.scratch._sizes import check_size
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class _NoInterfaceError(NotSimulatedError, AttributeError):
     """The simulated device has no pointers for others; an AttributeError too, so that hasattr() works."""
 
 
-class Scratch:
+class Scratch(ProcessBound):
     """Device memory of one lane, until it is given back: at the end of a ``with`` block, by `close`, or when it is garbage.
 
     Made by `Stream.scratch`. It is for work of its lane: what is enqueued there before it is given back may still use it, as

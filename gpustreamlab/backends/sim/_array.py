@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from gpustreamlab.backends.sim._functions import METHODS
 from gpustreamlab.errors import NotSimulatedError
+from gpustreamlab.process_bound import ProcessBound
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._xp import ArrayModule
 
 
-class SimArray(NDArrayOperatorsMixin):
+class SimArray(NDArrayOperatorsMixin, ProcessBound):
     """An array on the simulated device. It behaves like `cupy.ndarray` as far as both are NumPy-compatible.
 
     Values are computed at once, in the order of the calls; only time is modelled. Made by the functions of ``backend.xp``.
