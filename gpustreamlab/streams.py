@@ -602,9 +602,8 @@ def check_label(label: object) -> str:
     'load <image> 3'
     """
     if not isinstance(label, str):
-        raise InvalidNameError(
-            f"A range's label is a str, not {type(label).__name__}. Use for example lab.range({str(label)[:40]!r})."
-        )
+        example = "load" if label is None else str(label)[:40]
+        raise InvalidNameError(f"A range's label is a str, not {type(label).__name__}. Pass a text, for example {example!r}.")
     return label
 
 

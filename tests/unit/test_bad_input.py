@@ -200,11 +200,13 @@ STREAMS = {
         lambda lab, _: lab.on("cpoy"), StreamNotFoundError, ("'cpoy'", "Did you mean 'copy'?", "lab.stream('cpoy')")
     ),
     "selecting a number": Bad(lambda lab, _: lab.on(7), StreamRefusedError, ("int", "__cuda_stream__")),
-    "label that is no text": Bad(lambda lab, _: lab.on("copy", 5), InvalidNameError, ("label", "not int", "lab.range('5')")),
+    "label that is no text": Bad(lambda lab, _: lab.on("copy", 5), InvalidNameError, ("label", "not int", "example '5'")),
     "label of a range that is no text": Bad(
         lambda lab, _: lab.range(["a"]), SelectionError, ("needs a stream", "lab.on('name'")
     ),
-    "label of a handed-over range": Bad(lambda lab, _: lab.start_range("copy", None), InvalidNameError, ("label", "NoneType")),
+    "label of a handed-over range": Bad(
+        lambda lab, _: lab.start_range("copy", None), InvalidNameError, ("label", "NoneType", "example 'load'")
+    ),
     "range without a stream": Bad(lambda lab, _: lab.range("x"), SelectionError, ("'x'", "none is selected", "lab.on('name'")),
     "handed-over range on a misspelt stream": Bad(
         lambda lab, _: lab.start_range("cpoy", "x"), StreamNotFoundError, ("'cpoy'", "'copy'")
