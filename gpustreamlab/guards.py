@@ -14,6 +14,7 @@ from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, InvalidName
 from gpustreamlab.interrupts import delayed_interrupts, is_listed_only
 from gpustreamlab.lifetimes import Keeper, KeptStream, LaneSelection
 from gpustreamlab.model import MAX_NAME_LENGTH
+from gpustreamlab.process_bound import ProcessBound
 from gpustreamlab.tasks import works_later
 
 __all__ = ["Guard", "GuardedUse", "check_guard_name"]
@@ -39,7 +40,7 @@ class KeptEvent(Protocol):
         ...
 
 
-class Guard:
+class Guard(ProcessBound):
     """Lets one lane at a time use what two cannot: an execution context, a workspace. Made by `Session.guard`.
 
     A use on another lane than the last one waits for that on the device; the host does not wait. A use by another thread waits
@@ -236,7 +237,7 @@ class Guard:
             )
 
 
-class GuardedUse:
+class GuardedUse(ProcessBound):
     """One use of what a `Guard` guards: a ``with`` block, or each call of a function that it decorates."""
 
     __slots__ = ("_guard", "_label", "_selection", "is_over", "lane")

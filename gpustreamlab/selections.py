@@ -16,6 +16,7 @@ from gpustreamlab.backends import Backend
 from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, SelectionWarning, SessionClosedError
 from gpustreamlab.interrupts import delayed_interrupts, is_listed_only
 from gpustreamlab.loop_watch import LoopWatch, loop_finder
+from gpustreamlab.process_bound import ProcessBound
 from gpustreamlab.recorder import LaneWriter, Range, Recorder, ThreadState
 from gpustreamlab.streams import Stream, check_label
 
@@ -54,7 +55,7 @@ class Selections:
         stream = self.current
         if stream is None:
             raise SelectionError(
-                f"The lane of {what} is the one selected in this thread, and none is. Use: with lab.on('name'): ..., or "
+                f"A lane for {what} is needed, and none is selected in this thread. Use: with lab.on('name'): ..., or "
                 "lab.stream('name').scratch(nbytes)."
             )
         return stream
@@ -194,7 +195,7 @@ class Selections:
             entry[3].__exit__(None, None, None)
 
 
-class Selection:
+class Selection(ProcessBound):
     """A stream selected for one thread, with a range around it; made by `Session.on`, entered with ``with``.
 
     Every exit puts back what was selected before, an interrupt (Ctrl-C) too. One instant is beyond Python's reach: an

@@ -18,6 +18,7 @@ from gpustreamlab import tasks
 from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.loop_watch import LoopWatch
+from gpustreamlab.process_bound import ProcessBound
 from gpustreamlab.recorder._texts import cut_text
 
 if TYPE_CHECKING:
@@ -424,7 +425,7 @@ class ParkedRange:
         """Do nothing: leaving a range that is not open is told."""
 
 
-class OpenRange:
+class OpenRange(ProcessBound):
     """A range that any thread may end: for work that starts in one callback and ends in another.
 
     It is no parent of other ranges, since those follow the thread, and other tools do not see it; close it with `end`.

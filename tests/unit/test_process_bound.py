@@ -15,6 +15,10 @@ MAKERS = {
     "event": lambda lab: lab.stream("a").record(),
     "scratch": lambda lab: lab.stream("a").scratch(512),
     "capture": lambda lab: lab.capture("kernels"),
+    "selection": lambda lab: lab.on(lab.stream("a")),
+    "guard": lambda lab: lab.guard([]),
+    "use of a guard": lambda lab: lab.guard([]).on(lab.stream("a")),
+    "open range": lambda lab: lab.start_range(lab.stream("a"), "x"),
 }
 
 
