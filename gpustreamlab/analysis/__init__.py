@@ -5,6 +5,7 @@ from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, Trace
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._distinct import distinct
+from gpustreamlab.analysis._extent import over_wall, stream_extent, used_stream_count
 from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, partition_warnings
 from gpustreamlab.analysis._happens_before import LaneClock, LaneClocks, Moment
 from gpustreamlab.analysis._hazard_search import Access, FoundHazard, HazardSearch, Piece, Side, Touch
@@ -34,7 +35,14 @@ from gpustreamlab.analysis._sm_time import (
     stack_sms,
 )
 from gpustreamlab.analysis._strays import StrayGroup, Strays, nearest_ranges, strays
-from gpustreamlab.analysis._summary import device_text, finding_text, headline, missing_facts, source_facts, summary_text
+from gpustreamlab.analysis._summary import (
+    counts_text,
+    finding_text,
+    headline,
+    missing_facts,
+    source_facts,
+    summary_text,
+)
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.analysis._ticks import axis_unit, time_ticks
 from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
@@ -100,7 +108,7 @@ __all__ = [
     "count_steps",
     "counted_kinds",
     "counted_rows",
-    "device_text",
+    "counts_text",
     "display_name",
     "distinct",
     "finding_text",
@@ -117,6 +125,7 @@ __all__ = [
     "missing_facts",
     "nearest_ranges",
     "options_of",
+    "over_wall",
     "overlap",
     "partition_sizes",
     "partition_warnings",
@@ -134,8 +143,10 @@ __all__ = [
     "stack_sms",
     "strays",
     "stream_count",
+    "stream_extent",
     "summary_text",
     "time_ticks",
     "unenforced_layout",
+    "used_stream_count",
     "utilisation",
 ]

@@ -52,7 +52,9 @@ def overlap_notes(result: Overlap) -> list[str]:
             share = format_share(result.range_only_ns / result.sum_ns)
             notes.append(f"{share} of the busy time is by ranges only, the rest by kernels, copies and fills.")
     else:
-        notes.append("Busy means kernels, copies and fills; the ranges around them do not count.")
+        notes.append(
+            "Busy means kernels, copies and fills, and wall is from the first to the last of them: ranges do not count."
+        )
     if meta.simulated:
         notes.append(f"Simulated: {meta.device.label}. No hardware stands behind these times.")
     missing = [

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds, stream_count
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
+from gpustreamlab.analysis._extent import over_wall, used_stream_count, used_streams
 from gpustreamlab.analysis._grids import partition_warnings
 from gpustreamlab.analysis._kernel_text import capture_facts, kernel_lines
 from gpustreamlab.analysis._partition_text import sms_text
@@ -13,7 +14,7 @@ from gpustreamlab.analysis._sm_time import interval_sum_ns
 from gpustreamlab.analysis._units import display_name, format_ns, format_share, three_digits
 from gpustreamlab.analysis._utilisation import utilisation
 from gpustreamlab.model import Trace, TraceMetadata
-from gpustreamlab.typing import CaptureTier, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 NOTE_CHARACTERS = 300
 """How many characters of a note are shown."""
@@ -46,10 +47,10 @@ def summary_text(trace: Trace) -> str:
     Tier: ranges (event pairs; ranges contain queueing) · clock error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """
     edges_ns = busy_edges(trace)
-    result = concurrency(trace, edges_ns)
+    result = over_wall(trace, concurrency(trace, edges_ns))
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     if result.sum_ns:
-        finding = finding_text(result, lane_count=stream_count(trace), counted=counted_kinds(trace))
+        finding = finding_text(result, lane_count=used_stream_count(trace), counted=counted_kinds(trace))
         lines += [_busy_line(trace, edges_ns, result), finding]
     lines += [*kernel_lines(trace), *partition_lines(trace)]
     lines.append(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]))
@@ -110,10 +111,14 @@ def headline(trace: Trace) -> str:
     """Say what a trace is in half a line: title, spans, streams, device, simulated or real."""
     meta = trace.metadata
     title = f"{display_name(meta.title)}: timeline" if meta.title else "Timeline"
-    streams = stream_count(trace)
-    threads = len(trace.lanes) - streams
-    where = _count(streams, "stream") + (f" and {_count(threads, 'host thread')}" if threads else "")
-    return f"{title} of {_count(len(trace), 'span')} in {where} on {device_text(meta)}"
+    return f"{title} of {counts_text(trace, len(trace))} on {device_text(meta)}"
+
+
+def counts_text(trace: Trace, span_count: int) -> str:
+    """Write how many spans there are, in how many streams and threads: "62 spans in 2 streams and 1 host thread"."""
+    threads = len(trace.lanes) - stream_count(trace)
+    where = _count(used_stream_count(trace), "stream") + (f" and {_count(threads, 'host thread')}" if threads else "")
+    return f"{_count(span_count, 'span')} in {where}"
 
 
 def device_text(meta: TraceMetadata) -> str:
@@ -151,12 +156,12 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
 
 def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency) -> str:
     shown = []
-    streams = [
-        (lane, lane_edges) for lane, lane_edges in zip(trace.lanes, edges_ns, strict=True) if lane.kind is LaneKind.STREAM
-    ]
-    for lane, lane_edges in streams[:LISTED_LANES]:
-        busy_ns = interval_sum_ns(lane_edges)
-        shown.append(f"{display_name(lane.name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})")
+    streams = used_streams(trace)
+    for place in streams[:LISTED_LANES]:
+        busy_ns = interval_sum_ns(edges_ns[place])
+        shown.append(
+            f"{display_name(trace.lanes[place].name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})"
+        )
     more = len(streams) - len(shown)
     return f"Busy: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
 

@@ -7,13 +7,14 @@ from html import escape
 
 from gpustreamlab.analysis import (
     capture_facts,
+    counts_text,
     display_name,
     format_ns,
     missing_facts,
     partition_warnings,
     source_facts,
+    stream_extent,
 )
-from gpustreamlab.draw._extent import stream_extent, thread_count, used_stream_count
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import Trace, TraceMetadata
@@ -83,13 +84,6 @@ def plan_header(trace: Trace, *, finding: str = "", span_count: int | None = Non
     )
 
 
-def counts_text(trace: Trace, span_count: int) -> str:
-    """Write how many spans there are, in how many streams and threads: "62 spans in 2 streams and 1 host thread"."""
-    threads = thread_count(trace)
-    where = _count(used_stream_count(trace), "stream") + (f" and {_count(threads, 'host thread')}" if threads else "")
-    return f"{_count(span_count, 'span')} in {where}"
-
-
 def tier_text(meta: TraceMetadata) -> str:
     """Say what was captured, by what, and how exactly, in a few words.
 
@@ -120,7 +114,3 @@ def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
         f"<p>{escape(header.facts)}</p>{finding}"
         f'<p class="gsl-source">{escape(header.source)}</p>{missing}</header>'
     )
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

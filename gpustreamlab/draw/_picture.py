@@ -12,10 +12,11 @@ from gpustreamlab.analysis import (
     count_steps,
     counted_kinds,
     finding_text,
+    over_wall,
     span_rows,
+    used_stream_count,
 )
 from gpustreamlab.draw._columns import SpanColumns, columns_of
-from gpustreamlab.draw._extent import over_wall, used_stream_count
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._scene import Scene, plan_scene
 from gpustreamlab.model import Trace

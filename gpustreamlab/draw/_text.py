@@ -15,19 +15,19 @@ from gpustreamlab.analysis import (
     capture_facts,
     concurrency,
     counted_kinds,
-    device_text,
     display_name,
     finding_text,
     format_ns,
     format_share,
+    headline,
     missing_facts,
+    over_wall,
     partition_warnings,
     source_facts,
     time_ticks,
+    used_stream_count,
 )
 from gpustreamlab.draw._ascii import can_write, write_ascii
-from gpustreamlab.draw._extent import over_wall, used_stream_count
-from gpustreamlab.draw._header import counts_text
 from gpustreamlab.draw._marks import plan_marks
 from gpustreamlab.draw._text_grid import choose_rows, plan_text_grid
 from gpustreamlab.draw._work import stray_facts
@@ -145,20 +145,15 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
     lines: list[Text] = []
     if len(trace):
         picture = _Picture(trace, width)
-        lines += _wrapped(f"{_headline(trace)}: {format_ns(picture.result.wall_ns)}", width, "bold")
+        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}", width, "bold")
         lines += picture.lines()
         lines += _wrapped(_finding(trace, picture.result), width)
     else:
-        lines += _wrapped(_headline(trace), width, "bold")
+        lines += _wrapped(headline(trace), width, "bold")
     lines += _wrapped(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]), width, "dim")
     for fact in [*missing_facts(trace.metadata), *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")
     return lines
-
-
-def _headline(trace: Trace) -> str:
-    title = f"{display_name(trace.metadata.title)}: timeline" if trace.metadata.title else "Timeline"
-    return f"{title} of {counts_text(trace, len(trace))} on {device_text(trace.metadata)}"
 
 
 class _Picture:

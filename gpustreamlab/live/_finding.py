@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpustreamlab.analysis import busy_edges, concurrency, counted_kinds, finding_text, stream_count
+from gpustreamlab.analysis import busy_edges, concurrency, counted_kinds, finding_text, over_wall, used_stream_count
 from gpustreamlab.model import Trace
 from gpustreamlab.recorder import Recorder
 
@@ -60,4 +60,5 @@ def _finding(trace: Trace) -> str:
     edges_ns = busy_edges(trace)
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
-    return finding_text(concurrency(trace, edges_ns), lane_count=stream_count(trace), counted=counted_kinds(trace))
+    result = over_wall(trace, concurrency(trace, edges_ns))
+    return finding_text(result, lane_count=used_stream_count(trace), counted=counted_kinds(trace))

@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.analysis import concurrency, counted_kinds, finding_text, format_ns, span_rows, stream_count
+from gpustreamlab.analysis import format_ns, span_rows
+from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.live import LiveFeed, Updater, check_refresh_hz
 from gpustreamlab.live._finding import FindingWatch
+from gpustreamlab.live._finding import _finding as live_finding
 from gpustreamlab.live._memory import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds, Owners
 from gpustreamlab.live._spans import SpanReader
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.kernel_traces import make_kernel_trace
 
 
 @pytest.fixture
@@ -518,9 +521,18 @@ class TestFinding:
 
         assert lab.backend.driver.clock.now_ns == before_ns
 
+    def test_it_is_what_the_page_of_the_same_trace_says(self):
+        # GIVEN a range that reaches beyond the kernels in it
+        trace = make_kernel_trace([
+            ("a", "step", 0, 4_000, {"kind": "range"}), ("a", "gemm", 1_000, 2_000), ("b", "copy", 1_000, 2_000),
+        ])  # fmt: skip
+
+        assert live_finding(trace) == finding_of(trace)
+        assert live_finding(trace).startswith("25% of the time")
+
 
 def finding_of(trace):
-    return finding_text(concurrency(trace), lane_count=stream_count(trace), counted=counted_kinds(trace))
+    return plan_picture(trace).header.finding
 
 
 class TestKernels:

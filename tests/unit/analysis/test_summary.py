@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from gpustreamlab.analysis import headline, missing_facts, summary_text
-from gpustreamlab.model import Device
+from gpustreamlab.draw import text_timeline
+from gpustreamlab.draw._picture import plan_picture
+from gpustreamlab.model import Device, Lane
+from tests.helpers.kernel_traces import make_kernel_trace
 from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace, random_trace
 
 
@@ -26,6 +29,25 @@ def test_summary_of_nothing_is_sensible():
     assert missing_facts(empty_trace().metadata) == []
 
 
+def test_summary_says_the_same_as_the_page_and_the_text_timeline():
+    # GIVEN a range that reaches beyond the kernels in it, and two streams on which nothing ran
+    lanes = tuple(Lane(name=name, stream=number) for number, name in enumerate("abc", 1))
+    spans = [("a", "step", 0, 20_700, {"kind": "range"}), ("a", "sum", 7_000, 20_500, {"parent": 0})]
+    trace = make_kernel_trace(spans, lanes=lanes)
+
+    # THEN duration, busy share and number of streams are the same everywhere
+    summary, header = summary_text(trace), plan_picture(trace).header
+    assert "2 spans in 1 stream on" in summary
+    assert "2 spans in 1 stream · 20.7 µs" in header.facts
+    assert header.finding == "Busy 65% of the time; one stream, so nothing can overlap"
+    assert summary.splitlines()[0] in text_timeline(trace, 200)
+    assert summary.splitlines()[:3] == [
+        "Timeline of 2 spans in 1 stream on NVIDIA H200 (SIMULATED): 20.7 µs",
+        "Busy: a 13.5 µs (65%)",
+        header.finding,
+    ]
+
+
 def test_summary_of_many_lanes_counts_the_rest():
     assert "and 80 more streams" in summary_text(random_trace(500, 100))
 
@@ -36,4 +58,6 @@ def test_summary_shows_no_control_signs():
 
 def test_summary_of_ten_thousand_lanes_counts_no_pairs(monkeypatch):
     monkeypatch.setattr("gpustreamlab.analysis._overlap._matrix", None)  # hours for so many
-    assert "and 9,980 more streams" in summary_text(random_trace(2_000, 10_000))
+    text = summary_text(random_trace(2_000, 10_000))
+    assert "in 1,811 streams" in text
+    assert "and 1,791 more streams" in text

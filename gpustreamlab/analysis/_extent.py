@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpustreamlab.analysis import Concurrency, stream_count
+from gpustreamlab.analysis._busy import stream_count
+from gpustreamlab.analysis._concurrency import Concurrency
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import LaneKind
 
@@ -33,19 +34,17 @@ def stream_extent(trace: Trace) -> tuple[int, int]:
 
 
 def over_wall(trace: Trace, result: Concurrency) -> Concurrency:
-    """Return how much ran at once with shares of the whole time of all streams, as the header writes it."""
+    """Return how much ran at once with shares of the whole time of all streams, as every headline writes it."""
     first_ns, last_ns = stream_extent(trace)
     return replace(result, wall_ns=last_ns - first_ns)
 
 
 def used_stream_count(trace: Trace) -> int:
     """Return how many streams have spans; of a trace without spans, as a live view has, how many streams there are."""
-    if not len(trace):
-        return stream_count(trace)
-    used = np.bincount(trace.lane, minlength=len(trace.lanes)) > 0
-    return sum(lane.kind is LaneKind.STREAM and bool(is_used) for lane, is_used in zip(trace.lanes, used, strict=True))
+    return len(used_streams(trace)) if len(trace) else stream_count(trace)
 
 
-def thread_count(trace: Trace) -> int:
-    """Return how many threads of the host have lanes."""
-    return len(trace.lanes) - stream_count(trace)
+def used_streams(trace: Trace) -> list[int]:
+    """Return the places of the lanes that are streams and have spans."""
+    counts = np.bincount(trace.lane, minlength=len(trace.lanes)).tolist()
+    return [place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.STREAM and counts[place]]
