@@ -97,7 +97,7 @@ def _pairs(result: Overlap) -> ReportTable:
     rows = [["stream", "other", "in common, ms", "share of shorter"]]
     for row, column in zip(first[order].tolist(), second[order].tolist(), strict=True):
         rows.append([names[row], names[column], format_ms(result.common_ns[row, column]), format_share(shares[row, column])])
-    rows.append([f"… {len(first) - len(order):,} pairs with less: see .to_pandas()", "", "", ""])
+    rows.append([f"… {len(first) - len(order):,} more pairs: see .to_pandas()", "", "", ""])
     return ReportTable(caption="Pairs with most time in common", rows=rows)
 
 

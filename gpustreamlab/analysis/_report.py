@@ -149,8 +149,11 @@ def _wrapped(cell: str) -> str:
 
 
 def _html_row(table: ReportTable, place: int) -> str:
-    cells = []
-    for column, cell in enumerate(table.rows[place + 1]):
+    row, cells = table.rows[place + 1], []
+    if not any(row[1:]):
+        span = len(row) + (table.bars is not None)
+        return f"<td colspan='{span}' style='{_CELL};{_LEFT};white-space:normal'>{escape(row[0])}</td>"
+    for column, cell in enumerate(row):
         if table.has_row_heads and not column:
             wrapped = f";{_WRAPPED}" if table.wraps else ""
             cells.append(f"<th style='{_HEAD};{_LEFT}{wrapped}'>{escape(cell)}</th>")

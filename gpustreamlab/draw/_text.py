@@ -29,7 +29,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.draw._ascii import can_write, write_ascii
 from gpustreamlab.draw._marks import plan_marks
-from gpustreamlab.draw._text_grid import choose_rows, plan_text_grid
+from gpustreamlab.draw._text_grid import TextGroup, choose_rows, plan_text_grid
 from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import Trace
 
@@ -213,9 +213,7 @@ class _Picture:
                 share = int(self._rows.busy_ns[row]) / self.result.wall_ns if self.result.wall_ns else float("nan")
                 lines.append(self._row(label, self._bar(row), format_share(share)))
             if group.hidden_lanes:
-                what = "threads with less time in calls" if group.is_host else "streams with less busy time"
-                more = f"  … {group.hidden_lanes:,} more {what} are not shown"
-                lines += _wrapped(more, self._width, "yellow")
+                lines += _wrapped(_more_lanes(group), self._width, "yellow")
         return lines
 
     def _bar(self, row: int) -> Text:
@@ -287,6 +285,12 @@ class _Picture:
         shown = [*entries[:LISTED_MARKS], *([Text(f"and {more:,} more marks")] if more > 0 else [])]
         notes = [line for note in self._notes for line in _wrapped(f"⚠ {note}", self._width, "yellow")]
         return _packed(shown, self._width) + notes
+
+
+def _more_lanes(group: TextGroup) -> str:
+    word, verb = ("thread", "in calls") if group.is_host else ("stream", "busy")
+    plural = "" if group.hidden_lanes == 1 else "s"
+    return f"  … {group.hidden_lanes:,} more {word}{plural} not shown: none was {verb} for longer"
 
 
 def _shades(shares: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis import busy_edges, counted_rows
+from gpustreamlab.analysis import busy_edges, counted_rows, stream_extent
 from gpustreamlab.draw._groups import LaneGroup, host_group, plan_groups
 from gpustreamlab.draw._scene import memory_lanes
 from gpustreamlab.model import Trace
@@ -61,7 +61,8 @@ class TextRows:
     groups: tuple[TextGroup, ...]
     """The rows by partition; one without a label where there are no partitions."""
     busy_ns: Int64Array
-    """Busy time of each row, or of a thread the time of its calls; shape (n_rows,), int64, in ns."""
+    """Busy time of each row, or of a thread its time in calls from the first to the last span of all streams; shape (n_rows,),
+    int64, in ns."""
     edges: tuple[Int64Array, ...]
     """What `busy_edges` says of all lanes of the trace, also of those that are not shown."""
     drawn: tuple[Int64Array, ...]
@@ -105,7 +106,9 @@ def choose_rows(trace: Trace) -> TextRows:
         members.append((HOST_TITLE, threads))
         calls = busy_edges(trace, (SpanKind.HOST,))
         drawn = [calls[lane] if lane in threads else own for lane, own in enumerate(edges)]
-    busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in drawn], np.int64)
+    extent_ns = stream_extent(trace)
+    within = [lane.clip(*extent_ns) for lane in drawn]
+    busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in within], np.int64)
     kept = {*_busiest(streams, busy_ns, MAX_TEXT_LANES), *_busiest(threads, busy_ns, MAX_HOST_LANES)}
     groups: list[TextGroup] = []
     shown: list[int] = []

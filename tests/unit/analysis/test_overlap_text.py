@@ -39,8 +39,14 @@ def test_text_says_what_is_missing_and_that_it_is_simulated():
 
 def test_many_lanes_are_listed_by_pairs_and_the_rest_is_counted():
     result = overlap(random_trace(500, 30))
-    assert f"… {30 * 29 // 2 - 30:,} pairs with less: see .to_pandas()" in str(result)
-    assert "pairs with less" in result._repr_html_()
+    note = f"… {30 * 29 // 2 - 30:,} more pairs: see .to_pandas()"
+    assert note in str(result)
+    (cell,) = (cell for cell in ET.fromstring(result._repr_html_()).iter("td") if cell.text == note)
+    assert (cell.get("colspan"), "text-align:left" in cell.get("style")) == ("4", True)
+
+
+def test_text_says_what_wall_is_where_ranges_do_not_count():
+    assert "wall is from the first to the last of them" in str(overlap(nested_trace()))
 
 
 @pytest.mark.parametrize("trace", [empty_trace(), make_trace([("a", "x", 5, 5)])], ids=["empty", "no-length"])

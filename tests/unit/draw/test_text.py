@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gpustreamlab.draw._text import NOT_BUSY, TextTimeline, text_timeline
 from gpustreamlab.draw._text_grid import MAX_LETTERS, MAX_TEXT_LANES, choose_rows, plan_text_grid
+from tests.helpers.kernel_traces import make_kernel_trace
 from tests.helpers.traces import (
     empty_trace,
     evil_trace,
@@ -145,8 +146,17 @@ def test_more_lanes_than_fit_are_cut_with_a_sign_and_the_busiest_stay():
     assert len(shown.lanes) == MAX_TEXT_LANES
     assert sorted(shown.busy_ns) == sorted(np.sort(busy_ns)[-MAX_TEXT_LANES:])
     assert list(shown.lanes) == sorted(shown.lanes)
-    assert f"… {3_000 - MAX_TEXT_LANES:,} more streams with less busy time are not shown" in text
+    assert f"… {3_000 - MAX_TEXT_LANES:,} more streams not shown: none was busy for longer" in text
     assert len(text.splitlines()) < MAX_TEXT_LANES + 15
+
+
+def test_calls_after_the_last_span_do_not_make_a_thread_busier_than_the_whole_time():
+    host = "host: MainThread"
+    trace = make_kernel_trace([
+        ("a", "gemm", 100, 1_100), (host, "cudaLaunchKernel", 50, 600, {"kind": "host"}),
+        (host, "cudaDeviceSynchronize", 600, 1_300, {"kind": "host"}),
+    ])  # fmt: skip
+    assert lane_line(text_timeline(trace, 80), host).split("│")[2].strip() == "100%"
 
 
 def test_lanes_stand_below_their_partition_with_its_sms():
