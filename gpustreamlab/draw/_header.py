@@ -44,9 +44,18 @@ class Header:
     """How the times were taken, and their error."""
     missing: tuple[str, ...]
     """What the trace leaves out, and what its partitions are not."""
+    empty: str
+    """What stands in the picture where there are no spans."""
 
 
-def plan_header(trace: Trace, *, finding: str = "", span_count: int | None = None, width_ns: float | None = None) -> Header:
+def plan_header(
+    trace: Trace,
+    *,
+    finding: str = "",
+    span_count: int | None = None,
+    width_ns: float | None = None,
+    pending_count: int | None = None,
+) -> Header:
     """Collect what stands above a picture of a trace.
 
     Parameters
@@ -58,6 +67,8 @@ def plan_header(trace: Trace, *, finding: str = "", span_count: int | None = Non
     span_count, width_ns
         How many spans there are, and how long from the first start to the last end on any stream; None to take both from the
         trace's own spans.
+    pending_count
+        How many spans have not ended; None to take it from the trace.
     """
     meta = trace.metadata
     if width_ns is None:
@@ -81,6 +92,7 @@ def plan_header(trace: Trace, *, finding: str = "", span_count: int | None = Non
             ]
         ),
         missing=(*missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
+        empty=_empty_text(meta.pending_spans if pending_count is None else pending_count),
     )
 
 
@@ -114,3 +126,11 @@ def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
         f"<p>{escape(header.facts)}</p>{finding}"
         f'<p class="gsl-source">{escape(header.source)}</p>{missing}</header>'
     )
+
+
+def _empty_text(pending_count: int) -> str:
+    if not pending_count:
+        return "No spans yet: select a stream with lab.on(...)"
+    if pending_count == 1:
+        return "1 span has not ended yet: lab.synchronize() waits for it"
+    return f"{pending_count:,} spans have not ended yet: lab.synchronize() waits for them"

@@ -26,9 +26,6 @@ from gpustreamlab.draw._work import NO_WAIT
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
 
-EMPTY_TEXT = "No spans yet: select a stream with lab.on(...)"
-"""What stands where there are no spans."""
-
 LEAST_ALPHA = 0.3
 """How opaque a bar of spans far apart is, at least."""
 
@@ -80,7 +77,7 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
     head, head_px = _head(picture.header, scene.notes, plan_legend(trace, scene, steps))
     plot = SVGPlot(scene, head_px)
     items = merged_items(picture.columns, plot.scale_x, max_bars)
-    below = [*_lanes(scene, plot, is_empty=not len(trace)), *group_shapes(scene, plot), *_axis(plot)]
+    below = [*_lanes(scene, plot, "" if len(trace) else picture.header.empty), *group_shapes(scene, plot), *_axis(plot)]
     strips = [*sm_strip_shapes(scene, steps, plot), *_strip(picture, plot), *capture_shapes(scene, plot)]
     above = [*stray_shapes(picture, items, plot), *_waits(picture, plot), *strips, *mark_shapes(scene, plot)]
     memory = memory_shapes(plan_memory(trace, scene), plot)
@@ -148,7 +145,7 @@ def _legend(entries: Sequence[tuple[str, str]], place: int, *, swatch_px: int) -
     return parts, place + (12 if entries else -6)
 
 
-def _lanes(scene: Scene, plot: SVGPlot, *, is_empty: bool) -> Iterator[str]:
+def _lanes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
     last_px = -100.0
     for index, box in enumerate(sorted(scene.lanes, key=lambda lane: lane.top)):
         top, bottom = plot.y(box.top), plot.y(box.bottom)
@@ -163,9 +160,9 @@ def _lanes(scene: Scene, plot: SVGPlot, *, is_empty: bool) -> Iterator[str]:
         yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), box.label if two else box.texts[0], "end", INK)
         if two:
             yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
-    if is_empty:
+    if empty:
         yield svg_text(
-            (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, EMPTY_TEXT, "middle", SOFT, 14
+            (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, empty, "middle", SOFT, 14
         )
 
 

@@ -86,7 +86,13 @@ class LiveFeed:
             is_cleared = new.is_moved or self._reader.clear_count != clear_count
             if self._reader.clear_count != clear_count:
                 self._finding.forget()
-            changed = self._planner.changes(self._reader, title=self._title(), now_ns=now_ns, finding=self._finding.text)
+            changed = self._planner.changes(
+                self._reader,
+                title=self._title(),
+                now_ns=now_ns,
+                finding=self._finding.text,
+                pending_count=self._pending_count,
+            )
             if not (new.span_count or changed or is_cleared or self._pending_count != pending):
                 return None
             self._number += 1

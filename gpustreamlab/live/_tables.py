@@ -53,9 +53,12 @@ class TablePlanner:
         self.planned: dict[str, Any] = {}
         """The tables as they were sent last, without names."""
 
-    def changes(self, reader: SpanReader, *, title: str, now_ns: int, finding: str = "") -> dict[str, Any]:
+    def changes(
+        self, reader: SpanReader, *, title: str, now_ns: int, finding: str = "", pending_count: int = 0
+    ) -> dict[str, Any]:
         """Return what has changed since the last time: ``tables``, ``header`` and ``names``."""
-        version = self._recorder.tables_version(), title, finding, reader.zero_ns
+        pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
+        version = self._recorder.tables_version(), title, finding, reader.zero_ns, pending_count
         now_s = time.monotonic()
         is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
         if (*version, reader.rows.version) == self._version and not is_stale:
@@ -63,7 +66,9 @@ class TablePlanner:
         self._counted, self._counted_s = reader.span_count, now_s
         trace = self._with_memory(self._recorder.tables(title=title), now_s)
         spans_ns = float(reader.end_ns - reader.start_ns)
-        header = plan_header(trace, finding=finding, span_count=reader.span_count, width_ns=spans_ns)
+        header = plan_header(
+            trace, finding=finding, span_count=reader.span_count, width_ns=spans_ns, pending_count=pending_count
+        )
         changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header)
         changed |= self._new_names() | self._new_details()
         self._version = (*version, reader.rows.version)  # lanes without spans were given rows

@@ -593,6 +593,11 @@ def test_ticks_are_short_at_every_zoom(show, ticks, start, width, texts):
     assert shown.value(f"gpustreamlab.formatTicks({ticks}, {start}, {width})") == texts
 
 
+def test_an_empty_picture_says_what_to_do(show):
+    assert "No spans yet: select a stream with lab.on(...)" in show(empty_trace()).value("written()")
+    assert "1 span has not ended yet: lab.synchronize() waits for it" in show(empty_trace(pending_spans=1)).value("written()")
+
+
 def test_few_items_are_painted_however_many_spans_there_are(show):
     shown = show(random_trace(100_000, 16))
     columns = shown.value("view.frame.right - view.frame.left")

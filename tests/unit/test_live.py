@@ -191,7 +191,9 @@ class TestUpdates:
 
         with lab.on("copy", "long"):
             spin(lab, 1_000_000)
-        assert feed.refresh().facts["pending"] == 1
+        update = feed.refresh()
+        assert update.facts["pending"] == 1
+        assert update.facts["header"]["empty"] == "1 span has not ended yet: lab.synchronize() waits for it"
         lab.synchronize()
         assert feed.refresh().facts["pending"] == 0
 

@@ -200,12 +200,10 @@ function paintAxisTitle(ctx, {view, theme, texts}) {
   ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38)
 }
 
-const EMPTY_TEXT = "No spans yet: select a stream with lab.on(...)"
-
 function paintEmpty(ctx, {view, theme}) {
   const {store, frame} = view
   const isHidden = view.hiddenNames.size || view.hiddenKinds.size || view.hiddenPartitions.size
-  const text = !store.length ? EMPTY_TEXT : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all"
+  const text = !store.length ? view.tables.header.empty : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all"
   setFont(ctx, 14)
   ctx.fillStyle = theme.soft
   ctx.textAlign = "center"

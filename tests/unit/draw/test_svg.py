@@ -89,6 +89,19 @@ def test_empty_picture_says_what_to_do():
     assert "No spans yet: select a stream with lab.on(...)" in texts(timeline_svg(empty_trace()))
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1, "1 span has not ended yet: lab.synchronize() waits for it"),
+        (1_200, "1,200 spans have not ended yet: lab.synchronize() waits for them"),
+    ],
+)
+def test_empty_picture_says_what_has_not_ended(count, text):
+    written = texts(timeline_svg(empty_trace(pending_spans=count)))
+    assert text in written
+    assert not any("No spans yet" in line for line in written)
+
+
 def test_many_spans_are_merged_and_the_picture_says_so():
     columns = plan_picture(random_trace(20_000)).columns
     items = merged_items(columns, 900 / columns.end_ns.max())
