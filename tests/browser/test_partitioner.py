@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import pytest
 
+from gpustreamlab import Session
+from gpustreamlab.widgets import Partitioner
 from tests.helpers.jupyter import NotebookPage, running_jupyter
 
 pytestmark = pytest.mark.browser
@@ -214,6 +218,55 @@ def test_fits_a_page_of_700_px(lab):
     wide = lab.view().evaluate("e => [e.scrollWidth, e.clientWidth]")
     lab.page.set_viewport_size({"width": 1200, "height": 1100})
     assert wide[0] <= wide[1]
+
+
+SHOW_ALONE = """async ([script, view]) => {
+  const { default: make } = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+  const model = { get: () => view, on() {}, off() {}, send() {} }
+  const widget = make()
+  widget.initialize({ model })
+  widget.render({ model, el: document.body })
+}"""
+
+
+@pytest.fixture
+def show_alone(chromium):
+    """Return a function that draws the partitioner of a session on a page of its own, without a kernel."""
+    contexts = []
+
+    def show_it(session, width):
+        static = files("gpustreamlab.widgets") / "static"
+        contexts.append(chromium.new_context(viewport={"width": width, "height": 800}))
+        page = contexts[-1].new_page()
+        page.set_content(f"<!doctype html><style>{(static / 'partitioner.css').read_text()}</style>")
+        page.evaluate(SHOW_ALONE, [(static / "partitioner.js").read_text(), dict(Partitioner(session).view)])
+        return page
+
+    yield show_it
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize(("width", "name"), [(600, "tokenizer_preprocessing_stream"), (1200, "s" * 63)])
+def test_a_long_name_of_a_stream_breaks_and_pushes_nothing_out_of_the_card(show_alone, width, name):
+    with Session("sim") as session:
+        session.partition(prefill=96, decode=36)
+        session.stream(name, partition="decode")
+        page = show_alone(session, width)
+
+    card = page.locator(".gsl-part").bounding_box()
+    for place in range(2):
+        remove = page.locator(".gsl-remove").nth(place).bounding_box()
+        assert remove["x"] + remove["width"] < card["x"] + card["width"]
+
+
+def test_a_short_name_stands_above_few_columns_and_a_letter_for_a_long_one(show_alone):
+    with Session("sim") as session:
+        session.partition(p=16, decode=8, rest="rest")
+        page = show_alone(session, 600)
+
+    assert page.locator(".gsl-bands span").all_inner_texts() == ["p\n16", "B\n8", "rest\n108"]
+    assert page.locator(".gsl-bands b").evaluate_all("all => all.every(e => e.scrollWidth <= e.clientWidth)")
 
 
 def test_state_survives_a_reload_of_the_page(lab):

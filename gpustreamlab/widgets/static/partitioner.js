@@ -5,6 +5,7 @@ const TYPING_MS = 150
 const LOOK_EVERY_MS = 1000
 const PAGE_STEPS = 4
 const NARROW_COLUMNS = 2.5
+const LETTERS_A_COLUMN = 2 // of a name, beside the count
 const DEAD = ["dead", "terminating", "restarting", "autorestarting"]
 const BUSY_TEXT = "The kernel is busy: waits for the running cell"
 const DRAIN_TEXT = "The kernel is busy: waits for the running cell, or for the streams' work"
@@ -270,7 +271,8 @@ function drawBands(bands, rows, shown, used, view) {
     band.style.width = `${(100 * (to - from)) / wide}%`
     band.style.setProperty("--gsl-fill", text.fill || "var(--gsl-none)")
     band.title = `${text.name}: ${text.sms} SMs`
-    const label = to - from < NARROW_COLUMNS && text.letter ? text.letter : text.name
+    const isNarrow = to - from < NARROW_COLUMNS && text.name.length > LETTERS_A_COLUMN * (to - from)
+    const label = isNarrow && text.letter ? text.letter : text.name
     if (band.dataset.text !== `${label} ${text.sms}`) {
       band.dataset.text = `${label} ${text.sms}`
       band.replaceChildren(make("b", {}, label), make("em", {}, String(text.sms)))
