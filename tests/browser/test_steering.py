@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis import overlap
+from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.reader import open_readers
 from tests.helpers.traces import EVIL_NAME, MS, make_trace, nested_trace, partition_trace, pipeline_trace, random_trace
 
@@ -472,6 +473,19 @@ def test_hiding_a_name_keeps_the_pin_on_its_span_or_drops_it(read):
     reader.settle()
     assert reader.pinned() is None
     assert reader.text("details") is None
+
+
+def test_a_caption_of_the_legend_stands_beside_its_first_entry_at_every_width(read):
+    reader = read(kernel_trace(), width=1200)
+    parts = """[...document.querySelectorAll('.gsl-of')].map(caption => [caption.textContent,
+      ...[caption, caption.nextElementSibling]
+      .map(part => part.getBoundingClientRect()).map(({ top, bottom }) => Math.round((top + bottom) / 2))])"""
+    for width in range(420, 1240, 40):
+        reader.page.set_viewport_size({"width": width, "height": 800})
+        reader.settle()
+        found = reader.js(parts)
+        assert [caption for caption, *_ in found] == ["kind", "calls", "SMs"]
+        assert all(abs(own - entry) <= 3 for _, own, entry in found), width
 
 
 @pytest.mark.parametrize("width", [1200, 700])

@@ -94,8 +94,10 @@ function drawLegend(viewer, { chips, sheet, state }) {
   if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true })
 }
 
+// A caption and its first entry are one: no line begins between them.
 function chipsOf(view, of, entries) {
-  return entries.length ? [makeNode("span", { class: "gsl-of", text: of }), ...entries.map(entry => chip(view, entry))] : []
+  const [first, ...others] = entries.map(entry => chip(view, entry))
+  return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : []
 }
 
 /** Leave out the last names, as long as the legend has too many lines; the button for the rest says how many those are. */

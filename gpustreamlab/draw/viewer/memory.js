@@ -1,17 +1,23 @@
 // The memory of a lane over time, below its rows: what is in use as an area, what is reserved as a line above it.
 
 function paintMemory(ctx, painter) {
-  const {view} = painter, strips = view.tables.memory ?? []
-  if (!strips.length) return
+  eachStrip(ctx, painter, (strip, box) => paintMemoryStrip(ctx, painter, strip, box))
+}
+
+// What a strip's height stands for, over the lines of marks.
+function paintMemoryLabels(ctx, painter) {
+  eachStrip(ctx, painter, (strip, {top}) => labelMemory(ctx, painter, strip, top))
+}
+
+function eachStrip(ctx, {view}, paint) {
+  const shown = (view.tables.memory ?? []).filter(({top, bottom}) => view.yAt(bottom) > view.lanesTop() && view.yAt(top) < view.lanesBottom())
+  if (!shown.length) return
   clipLanes(ctx, view, view.frame.left, () => {
-    for (const strip of strips) {
-      const top = view.yAt(strip.top), bottom = view.yAt(strip.bottom)
-      if (bottom > view.lanesTop() && top < view.lanesBottom()) paintMemoryStrip(ctx, painter, strip, {top: top + 2, bottom: bottom - 1})
-    }
+    for (const strip of shown) paint(strip, {top: view.yAt(strip.top) + 2, bottom: view.yAt(strip.bottom) - 1})
   })
 }
 
-function paintMemoryStrip(ctx, {view, theme, texts}, strip, {top, bottom}) {
+function paintMemoryStrip(ctx, {view, theme}, strip, {top, bottom}) {
   const most = strip.most || 1, y = value => bottom - (bottom - top) * value / most
   for (const line of strip.lines) {
     const path = memoryPath(view, line, y)
@@ -29,6 +35,9 @@ function paintMemoryStrip(ctx, {view, theme, texts}, strip, {top, bottom}) {
     }
     ctx.stroke(path.line)
   }
+}
+
+function labelMemory(ctx, {view, theme, texts}, strip, top) {
   setFont(ctx, 11)
   ctx.textAlign = "right"
   ctx.textBaseline = "top"

@@ -163,6 +163,7 @@ class Painter {
     paintLaneLabels(ctx, this)
     paintStrips(ctx, this)
     paintMarks(ctx, this)
+    paintMemoryLabels(ctx, this)
     paintAxisTitle(ctx, this)
     if (!view.store.length || !this.items.length) paintEmpty(ctx, this)
   }
