@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.typing import AdapterState
 
 _SIMULATED = "the simulated device of this session has no stream to give"
+_TEXT_WIDTH = 110
+"""How many columns the text takes: as many as a notebook has room for."""
 _FOLLOWING = (AdapterState.FOLLOWS, AdapterState.THROUGH_TORCH)
 
 
@@ -77,7 +80,18 @@ class Adapters:
     def __str__(self) -> str:
         rows = [(item.name, item.version or "-", str(item.state), item.reason) for item in self.items]
         widths = [max(len(row[place]) for row in rows) for place in range(3)]
-        return "\n".join("  ".join([*(row[place].ljust(widths[place]) for place in range(3)), row[3]]) for row in rows)
+        indent = " " * (sum(widths) + 6)
+        return "\n".join(
+            textwrap.fill(
+                row[3],
+                _TEXT_WIDTH,
+                initial_indent="  ".join([*(row[place].ljust(widths[place]) for place in range(3)), ""]),
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for row in rows
+        )
 
     def _repr_html_(self) -> str:
         left = "style='text-align:left'"

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from gpustreamlab.analysis._hazards import NO_LANE
-from gpustreamlab.analysis._report import Report, ReportTable
+from gpustreamlab.analysis._report import TEXT_WIDTH, Report, ReportTable
 from gpustreamlab.analysis._units import display_name
 from gpustreamlab.typing import HazardKind, HazardMode
 
@@ -18,7 +18,6 @@ LISTED_HAZARDS = 20
 _NAME_WIDTH = 32
 LANE_CLOSED = "lane closed"
 """Work of the first side where scratch was freed with its lane. Source: ``Scratch.ending``."""
-_TEXT_WIDTH = 110
 _INDENT = "    "
 
 
@@ -93,9 +92,9 @@ def _lines(hazard: Hazard) -> list[str]:
     words = f"{_array(hazard)}, {_count(hazard.hazard_count, 'time', 'times')}: first {_side(hazard.first)}; "
     words += f"then{order} {_side(hazard.second)}"
     lines = [f"{kind}{hazard.fix}  # {hazard.where}"]
-    if len(lines[0]) > _TEXT_WIDTH:
+    if len(lines[0]) > TEXT_WIDTH:
         lines = [f"{kind}# {hazard.where}", f"{_INDENT}{hazard.fix}"]
-    return [*lines, *textwrap.wrap(words, _TEXT_WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)]
+    return [*lines, *textwrap.wrap(words, TEXT_WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)]
 
 
 def _kind(hazard: Hazard) -> str:

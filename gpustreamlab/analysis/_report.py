@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from html import escape
@@ -13,6 +14,10 @@ import numpy as np
 from gpustreamlab.model import show_text
 from gpustreamlab.typing import FloatArray
 
+TEXT_WIDTH = 110
+"""How many columns sentences take in text: as many as a notebook has room for."""
+_INDENT = "  "
+"""Where a sentence goes on in the next line."""
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
 _HEAD = f"{_CELL};font-weight:600"
 _WRAPPED = "white-space:normal;text-align:left;vertical-align:top"
@@ -98,10 +103,11 @@ class Reported(ABC):
 
 def report_text(report: Report) -> str:
     """Write a report as plain text: title, tables, notes."""
-    parts = [f"{report.title} {report.line}"]
+    parts = _sentence(f"{report.title} {report.line}")
     for table in report.tables:
         parts += ["", *(aligned(table.rows) if table.lines is None else table.lines)]
-    return "\n".join([*parts, *(["", *report.notes] if report.notes else [])])
+    notes = [line for note in report.notes for line in _sentence(note)]
+    return "\n".join([*parts, *(["", *notes] if notes else [])])
 
 
 def report_html(report: Report, name: str) -> str:
@@ -128,6 +134,10 @@ def aligned(rows: list[list[str]]) -> list[str]:
         ]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def _sentence(text: str) -> list[str]:
+    return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
 
 
 def _html_table(table: ReportTable) -> str:

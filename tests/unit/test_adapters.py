@@ -15,6 +15,7 @@ from IPython.lib.pretty import pretty
 from gpustreamlab import Session
 from gpustreamlab.adapters import _registry, _sources
 from gpustreamlab.adapters._registry import Registry
+from gpustreamlab.adapters._table import Adapters, LibraryState
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError, NotSimulatedError, OptionError, SelectionError
 from gpustreamlab.typing import AdapterState
@@ -689,3 +690,14 @@ def test_a_library_that_is_loaded_lazily_is_not_loaded_by_a_selection(tmp_path, 
         with lab.on(lab.stream("a")):
             pass
         assert next(row for row in lab.adapters if row.name == "torch").state is AdapterState.NOT_LOADED
+
+
+def test_a_long_reason_goes_on_below_itself_and_no_word_is_broken():
+    reason = " ".join(f"word{number}" for number in range(40))
+    state = LibraryState(name="mylib", version="0.1", state=AdapterState.FOLLOWS, reason=reason)
+    lines = str(Adapters((state,))).splitlines()
+
+    assert len(lines) > 1
+    assert all(len(line) <= 110 for line in lines)
+    assert all(line.startswith(" " * lines[0].index("word0") + "word") for line in lines[1:])
+    assert " ".join(lines).split()[-40:] == reason.split()

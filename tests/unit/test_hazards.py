@@ -117,6 +117,7 @@ def test_a_clean_program_says_what_was_watched():
     assert clean.to_pandas().shape == (0, 17)
     assert str(clean).splitlines()[0] == "Hazards: No hazard in 3 accesses of 2 arrays"
     assert "arrays of other libraries are not" in str(clean)
+    assert all(len(line) <= 110 for line in str(clean).splitlines())
 
 
 def test_a_session_that_watches_nothing_says_how_to():

@@ -73,7 +73,14 @@ def test_it_says_what_to_do(lane, part, words):
     found = strays(strayed(lane, partition=part))
     assert words in found.advice[0]
     assert found.advice[0].startswith(f"{lane} ")
-    assert found.advice[0] in str(found)
+    assert found.advice[0] in " ".join(str(found).split())
+
+
+def test_sentences_go_on_in_the_next_line_and_no_word_is_broken():
+    lines = str(strays(strayed("default stream"))).splitlines()
+    assert all(len(line) <= 110 for line in lines)
+    assert (lines[0].startswith("Strays: 1 kernel"), lines[1]) == (True, "  on default stream instead of decode (200 ns)")
+    assert lines[lines.index("  launched it.") - 1].startswith("default stream is where work goes")
 
 
 def test_the_story_has_two_sorts():
