@@ -55,7 +55,7 @@ def one_look_at_an_owner() -> None:
         ownership._SIGHTINGS = 1
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def ctrl_c() -> Iterator[None]:
     """Let SIGINT raise KeyboardInterrupt, also where a shell that started the tests ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -315,7 +315,6 @@ def test_a_forked_child_leaves_the_source_alone(lab, source):
     assert lab.tier is KERNELS
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monkeypatch):
     # GIVEN a source in whose start Ctrl-C is pressed
     start = source.start

@@ -52,7 +52,6 @@ def interrupted(at):
 
 
 @pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
-@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_before_any_line_locks_nobody_out():
     at, tried = 0, 0
     while True:
@@ -68,7 +67,7 @@ def test_an_interrupt_before_any_line_locks_nobody_out():
 
 
 @pytest.fixture
-def left_use(ctrl_c):
+def left_use():
     """Leave a block on lane "a" by an interrupt at the first instruction of what would end it; give session and guard."""
 
     def interrupt(frame, event, argument):

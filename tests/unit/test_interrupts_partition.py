@@ -52,8 +52,6 @@ FILES = {str(Path(module.__file__)) for module in WATCHED}
 """Where interrupts come. Inside the simulated device they would be those of a driver, which is no Python."""
 
 
-pytestmark = pytest.mark.usefixtures("ctrl_c")
-
 CHECKED_AFTER = {
     dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD") if name in dis.opmap
 }

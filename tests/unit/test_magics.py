@@ -109,7 +109,6 @@ def test_a_syntax_error_is_told_and_runs_nothing(shell, lab):
     assert names(lab) == []
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_restores_the_selection(shell, lab):
     result, printed = run(shell, "%%gpustream copy\nimport signal\nsignal.raise_signal(signal.SIGINT)\nx = 1")
     assert "KeyboardInterrupt" in printed
@@ -118,7 +117,6 @@ def test_an_interrupt_restores_the_selection(shell, lab):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.no_cover  # it traces itself
 def test_what_an_interrupted_cell_has_left_selected_is_put_back(shell, lab):
     code = """
@@ -333,7 +331,6 @@ def test_a_slice_that_cannot_be_drawn_does_not_hide_the_error_of_the_cell(shell,
     assert "SessionClosedError" not in printed
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_does_not_wait_for_a_slice(shell, lab):
     _, printed = run(shell, "%%gpustream copy --show\nimport signal\nsignal.raise_signal(signal.SIGINT)")
 

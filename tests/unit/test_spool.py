@@ -757,7 +757,6 @@ def test_ranges_that_are_open_at_the_end_are_dropped_in_the_file_too(path):
     assert_same_trace(gsl.load_trace(path), lab.trace)
 
 
-@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
 def test_ctrl_c_at_any_line_of_a_write_leaves_a_whole_file(tmp_path):
     for at in range(1, 1_000):

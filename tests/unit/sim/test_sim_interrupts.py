@@ -51,7 +51,6 @@ def sound(device):
 
 
 @pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
-@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("part", ["orders", "partitions", "ends"])
 def test_a_ctrl_c_before_any_line_leaves_a_device_that_goes_on(part):
     interrupted_count = 0
