@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +11,10 @@ from typing import Any
 from gpustreamlab.adapters._followers import Followers
 from gpustreamlab.adapters._known import KNOWN, Library, installed_version, is_loaded, library_of, what_it_does
 from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.sentences import wrap_sentence
 from gpustreamlab.typing import AdapterState
 
 _SIMULATED = "the simulated device of this session has no stream to give"
-_TEXT_WIDTH = 110
-"""How many columns the text takes: as many as a notebook has room for."""
 _FOLLOWING = (AdapterState.FOLLOWS, AdapterState.THROUGH_TORCH)
 
 
@@ -80,18 +78,11 @@ class Adapters:
     def __str__(self) -> str:
         rows = [(item.name, item.version or "-", str(item.state), item.reason) for item in self.items]
         widths = [max(len(row[place]) for row in rows) for place in range(3)]
-        indent = " " * (sum(widths) + 6)
-        return "\n".join(
-            textwrap.fill(
-                row[3],
-                _TEXT_WIDTH,
-                initial_indent="  ".join([*(row[place].ljust(widths[place]) for place in range(3)), ""]),
-                subsequent_indent=indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for row in rows
-        )
+        lines = []
+        for *cells, reason in rows:
+            head = "".join(f"{cell:{width}}  " for cell, width in zip(cells, widths, strict=True))
+            lines += wrap_sentence(reason, first_indent=head, indent=" " * len(head))
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         left = "style='text-align:left'"

@@ -6,8 +6,9 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from gpustreamlab.analysis._hazards import NO_LANE
-from gpustreamlab.analysis._report import TEXT_WIDTH, Report, ReportTable
+from gpustreamlab.analysis._report import Report, ReportTable
 from gpustreamlab.analysis._units import display_name
+from gpustreamlab.sentences import TEXT_WIDTH
 from gpustreamlab.typing import HazardKind, HazardMode
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from html import escape
@@ -12,12 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from gpustreamlab.model import show_text
+from gpustreamlab.sentences import wrap_sentence
 from gpustreamlab.typing import FloatArray
 
-TEXT_WIDTH = 110
-"""How many columns sentences take in text: as many as a notebook has room for."""
-_INDENT = "  "
-"""Where a sentence goes on in the next line."""
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
 _HEAD = f"{_CELL};font-weight:600"
 _WRAPPED = "white-space:normal;text-align:left;vertical-align:top"
@@ -103,10 +99,10 @@ class Reported(ABC):
 
 def report_text(report: Report) -> str:
     """Write a report as plain text: title, tables, notes."""
-    parts = _sentence(f"{report.title} {report.line}")
+    parts = wrap_sentence(f"{report.title} {report.line}")
     for table in report.tables:
         parts += ["", *(aligned(table.rows) if table.lines is None else table.lines)]
-    notes = [line for note in report.notes for line in _sentence(note)]
+    notes = [line for note in report.notes for line in wrap_sentence(note)]
     return "\n".join([*parts, *(["", *notes] if notes else [])])
 
 
@@ -134,10 +130,6 @@ def aligned(rows: list[list[str]]) -> list[str]:
         ]
         lines.append("  ".join(cells).rstrip())
     return lines
-
-
-def _sentence(text: str) -> list[str]:
-    return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
 
 
 def _html_table(table: ReportTable) -> str:
