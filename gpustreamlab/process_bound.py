@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NoReturn, SupportsIndex
 
-__all__ = ["ProcessBound"]
+__all__ = ["LEFT_TO_PARENT", "ProcessBound"]
+
+LEFT_TO_PARENT = "belongs to the process that this one was forked from"
+"""Why a forked child's copy of it takes no work."""
 
 
 class ProcessBound:

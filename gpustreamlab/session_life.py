@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from gpustreamlab.errors import SessionClosedError
 from gpustreamlab.locks import SessionLocks
+from gpustreamlab.process_bound import LEFT_TO_PARENT
 from gpustreamlab.recorder import Blame
 from gpustreamlab.typing import SessionState
 
@@ -49,7 +50,7 @@ class SessionLife:
 
     def leave_to_parent(self) -> None:
         """End in a forked child, where other threads' locks are never given back."""
-        self._why_closed = "belongs to the process that this one was forked from"
+        self._why_closed = LEFT_TO_PARENT
         self._locks.renew()
         self.state = SessionState.CLOSED
 

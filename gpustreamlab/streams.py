@@ -24,7 +24,7 @@ from gpustreamlab.left_streams import LeftStreams
 from gpustreamlab.lifetimes import Keeper
 from gpustreamlab.locks import SessionLocks
 from gpustreamlab.model import Lane, Partition, check_name
-from gpustreamlab.process_bound import ProcessBound
+from gpustreamlab.process_bound import LEFT_TO_PARENT, ProcessBound
 from gpustreamlab.recorder import Blame, RecordedLane, Recorder
 from gpustreamlab.scratch import Scratch, ScratchPool, check_held
 
@@ -371,7 +371,7 @@ class Stream(ProcessBound):
         """Take no work any more, and touch nothing: in a forked child the stream is the parent's."""
         self._life = threading.RLock()  # a thread that is not in this process may hold the other one
         self.is_closed = self.is_leaving = True
-        self._why_closed = "belongs to the process that this one was forked from"
+        self._why_closed = LEFT_TO_PARENT
         for home in self._homes.values():
             home.recorded.close()
         self._homes.clear()  # they are not waited for, and not destroyed

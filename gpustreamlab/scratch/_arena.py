@@ -12,6 +12,7 @@ from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends import BackendStream, order_behind
 from gpustreamlab.errors import DeviceError, DeviceMemoryError
 from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.process_bound import LEFT_TO_PARENT
 from gpustreamlab.recorder import LaneSample
 from gpustreamlab.scratch._blocks import Block, SizeClass, Slot
 from gpustreamlab.scratch._sizes import check_size, size_class
@@ -350,7 +351,7 @@ class ScratchArena:
         """Give everything up without touching it: in a forked child, what it holds is the parent's."""
         self.lock, self._driving = threading.RLock(), threading.RLock()
         self.is_closed = True
-        self.why_closed = "belongs to the process that this one was forked from"
+        self.why_closed = LEFT_TO_PARENT
         for slot in self.slots.values():
             slot.free = []
         self.slots, self._classes, self._late, self._held = {}, {}, [], []

@@ -37,6 +37,7 @@ from gpustreamlab.errors import (
     StreamClosedError,
 )
 from gpustreamlab.interrupts import delayed_interrupts
+from gpustreamlab.process_bound import LEFT_TO_PARENT
 from gpustreamlab.typing import SpanKind
 
 _logger = logging.getLogger(__name__)
@@ -340,7 +341,7 @@ class SimDriver:
     def leave_to_parent(self) -> None:
         """Refuse work in a forked child, as CUDA's driver does there; nothing is waited for."""
         self.lock = threading.RLock()  # a thread that is not in this process may hold the other one
-        self._why_closed = "belongs to the process that this one was forked from"
+        self._why_closed = LEFT_TO_PARENT
         self.is_closed = True
         self.accesses = None
         self.streams.clear()
