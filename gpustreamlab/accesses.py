@@ -28,7 +28,7 @@ from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_beh
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.lifetimes import Keeper
-from gpustreamlab.recorder import RecordedLane, Recorder, ThreadState
+from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import HazardMode
 
 __all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
@@ -96,7 +96,7 @@ class AccessWatch:
         self._backend = backend
         self._table = table
         self._defer = defer
-        self._add_edge = recorder.add_edge
+        self._recorder = recorder
         self._local = recorder.local
         self._numbers: dict[int, int] = {}  # of lanes, by the handle that each has now
         self._lanes: dict[int, LaneClock] = {}  # their clocks, by handle
@@ -270,20 +270,15 @@ class AccessWatch:
 
     def _put_in_wait(self, lane: int, other: int) -> None:
         self.wait_count += 1
-        behind, ahead = self._backend_stream_of(lane), self._backend_stream_of(other)
+        here, there = self._stream_of(lane), self._stream_of(other)
+        behind, ahead = self._backend_stream_of(lane, here), self._backend_stream_of(other, there)
         if behind is None or ahead is None:  # a stream that the session does not know, or not any more
             self._backend.synchronize()
             return
         order_behind(self._backend, behind, ahead)
-        here, there = self._stream_of(lane), self._stream_of(other)
         if here is not None and there is not None:
-            edge = there.recorded.last_number, here.recorded, self._open_number(here.recorded)
-            self.pending.append(partial(self._add_edge, *edge))
-
-    def _open_number(self, lane: RecordedLane) -> int:
-        """Return the number of the innermost range that this thread has open on a lane, or -1."""
-        state: ThreadState | None = getattr(self._local, "state", None)
-        return -1 if state is None else state.open_number(lane)
+            number = self._recorder.open_number(here.recorded)  # by then another thread may do what is pending
+            self.pending.append(partial(self._recorder.add_edge, there.recorded.last_number, here.recorded, number))
 
     def _lane(self, handle: int) -> LaneClock:
         """Return the clock of the lane that has a handle now. Handles come again, numbers of lanes do not."""
@@ -321,10 +316,9 @@ class AccessWatch:
             return None
         return next((stream for stream in self._table.open_streams.values() if stream.lane.stream == handle), None)
 
-    def _backend_stream_of(self, lane: int) -> Any | None:
+    def _backend_stream_of(self, lane: int, stream: Any | None) -> Any | None:
         if self._handles.get(lane) == _NULL_STREAM and self._watched is not None:
             return self._watched.null_stream
-        stream = self._stream_of(lane)
         return None if stream is None else stream.backend_stream
 
     def _place(self) -> object:

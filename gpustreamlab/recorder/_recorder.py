@@ -260,6 +260,11 @@ class Recorder:
         with self._lock:
             self._waiting.collect_in_passing(writer)
 
+    def open_number(self, lane: RecordedLane) -> int:
+        """Return the number of the innermost range that this thread has open on a lane, or -1. Takes no lock."""
+        state: ThreadState | None = getattr(self.local, "state", None)
+        return -1 if state is None else state.open_number(lane)
+
     def add_edge(self, source_number: int, lane: RecordedLane, number: int | None = None) -> None:
         """Note that an open range, or else a lane's next one, waits for an earlier range.
 
@@ -274,7 +279,7 @@ class Recorder:
         """
         if source_number < 0:
             return
-        number = self.thread_state().open_number(lane) if number is None else number
+        number = self.open_number(lane) if number is None else number
         with self._lock:
             if number >= 0:
                 self._edges.add(source_number, number)
@@ -461,8 +466,7 @@ class Recorder:
         if since >= 0:
             is_later = self._checkpoints.find_later(columns, since, self.to_clock_ns)
             columns = {name: values[is_later] for name, values in columns.items()}
-        counts = {"dropped_count": self.dropped_count, "pending_count": self.pending_count}
-        return self._maker.make(columns, edges, title=title, **counts)
+        return self._maker.make(columns, edges, title=title, dropped_count=self.dropped_count, pending_count=self.pending_count)
 
     def end(self) -> None:
         """Count what is open as dropped: all streams are closed, so nothing of it will come. Idempotent."""
