@@ -267,7 +267,7 @@ def _bar_label(name: str, room_px: float) -> str:
 
 def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     scene = picture.scene
-    for source_ns, source_row, target_ns, target_row in _wait_edges(picture)[:MAX_SVG_WAITS].tolist():
+    for source_ns, source_row, target_ns, target_row in _arrows(picture, _wait_places(picture)[:MAX_SVG_WAITS]).tolist():
         down = scene.row_top[source_row] <= scene.row_top[target_row]
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + time_ns * plot.scale_x for time_ns in (source_ns, target_ns))
@@ -277,15 +277,16 @@ def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
         yield f'<path d="M{x1:.1f} {y1:.1f}l-3 {back}h6z" fill="{SOFT}"/>'
 
 
-def _wait_edges(picture: Picture) -> Int64Array:
-    """Return the arrows of waits: launches are as many as kernels, and ranges wait as the work in them does.
+def _wait_places(picture: Picture) -> Int64Array:
+    """Return which edges are drawn: launches are as many as kernels, and ranges wait as the work in them does."""
+    columns = picture.columns
+    return np.flatnonzero((columns.edge_kind == 0) & (columns.edge_twin == 0))
 
-    One that was told to wait after it had begun waited within, where what it waited for ended.
-    """
-    columns, trace = picture.columns, picture.trace
-    shown = (columns.edge_kind == 0) & (columns.edge_twin == 0)
-    edges: Int64Array = columns.edges[shown]
-    until_ns = trace.end_ns[columns.edge_place[shown, 1]] - picture.scene.zero_ns
+
+def _arrows(picture: Picture, places: Int64Array) -> Int64Array:
+    """Return edges with the times of both ends: what was told to wait after it had begun waited within, for that end."""
+    edges: Int64Array = picture.columns.edges[places]
+    until_ns = picture.trace.end_ns[picture.columns.edge_place[places, 1]] - picture.scene.zero_ns
     edges[:, 2] = np.maximum(edges[:, 2], np.minimum(edges[:, 0], until_ns))
     return edges
 
@@ -305,7 +306,7 @@ def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
 
 def _notes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     """Say below the picture which things share a shape, and which are left out."""
-    span_count, edge_count = len(picture.columns.row), len(_wait_edges(picture))
+    span_count, edge_count = len(picture.columns.row), len(_wait_places(picture))
     notes = []
     if len(items.first) < span_count:
         notes.append(f"Narrow neighbours share a bar here: {span_count:,} spans in {len(items.first):,} bars.")
