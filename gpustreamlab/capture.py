@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 AUTO = "auto"
 """Kernels where they can be captured, else ranges."""
+QUIET_NS = 1_000_000_000
+"""After a stop for which nobody waited, the rest is taken when the streams that are known have had no work for so long."""
 DRAIN_HZ = 5.0
 """How often a thread on the side takes what was captured."""
 
@@ -206,8 +208,9 @@ class CaptureControl:
     def _apply(self, request: _Request) -> str:
         """Capture what was asked for; return why it is less, or nothing."""
         if not request.wants_kernels:
-            self._stop_updater()
             self._recorder.stop_capture()
+            if not self._is_lingering:
+                self._stop_updater()
             return ""
         source = self._find_source()
         try:
@@ -220,6 +223,11 @@ class CaptureControl:
             self._updater = Updater(_step_of(self, source), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
             self._updater.start()
         return ""
+
+    @property
+    def _is_lingering(self) -> bool:
+        """Whether a capture that was stopped still costs every launch, until the last of its work is told of."""
+        return self._recorder.is_awaiting_work and bool(getattr(self._source, "is_attached", False))
 
     def _find_source(self) -> ActivitySource:
         if self._source is None:
@@ -245,7 +253,9 @@ class CaptureControl:
             source = self._source
             if source is None or source.keep_up():
                 self._recorder.collect_work()
-        return self._recorder.is_capturing
+        if self._is_lingering and not self._recorder.is_capturing:
+            self._recorder.finish_when_quiet(QUIET_NS)
+        return self._recorder.is_capturing or self._is_lingering
 
 
 class _Waitable(Protocol):

@@ -226,7 +226,7 @@ class Guard(ProcessBound):
             self.end(use)
 
     def _note_use(self, lane: KeptStream) -> None:
-        self._done = lane.record(self._done)
+        self._done = lane._record_order(self._done)  # noqa: SLF001 - a stream of this package, and not for users
         self._last = lane
 
     def _require_open(self) -> None:

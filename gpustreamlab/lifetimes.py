@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
-from gpustreamlab.backends import Backend, BackendStream
+from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
 from gpustreamlab.ownership import Owner, check_array, find_owner, is_empty
 
@@ -42,8 +42,8 @@ class KeptStream(Protocol):
         """Raise if it is closed."""
         ...
 
-    def record(self, event: Any = None) -> Any:
-        """Record an event behind the work enqueued so far."""
+    def _record_order(self, event: Any = None) -> Any:
+        """Record an event without a time behind the work enqueued so far."""
         ...
 
     def wait(self, other: Any) -> None:
@@ -261,7 +261,7 @@ class Keeper:
 
     def _let_go(self, done: list[_Held]) -> None:
         if done:
-            self._backend.release_events(held.event for held in done)
+            release_order_events(self._backend, [held.event for held in done])
             done.clear()
 
     def _keep(self, stream: KeptStream, objects: tuple[object, ...]) -> BackendStream:
@@ -272,7 +272,7 @@ class Keeper:
                 f"Stream {stream.name!r} is being captured into a CUDA graph, so nothing can be held for it: an event would "
                 "become part of the graph. Keep what the graph uses, with references of your own, while it is launched."
             )
-        event = self._backend.acquire_event()
+        event = acquire_order_event(self._backend)
         with stream.blame:
             place.record(event)
         with self._lock:

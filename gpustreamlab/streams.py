@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab.analysis import ScratchStatistics
-from gpustreamlab.backends import Backend, BackendStream, ContextSpec
+from gpustreamlab.backends import Backend, BackendStream, ContextSpec, acquire_order_event, release_order_events
 from gpustreamlab.errors import (
     EventClosedError,
     EventNotRecordedError,
@@ -204,7 +204,7 @@ class Stream(ProcessBound):
         if isinstance(other, str):
             other = cast(Stream, self._keeper.find(other))
         if isinstance(other, Stream):
-            with other.record() as event:
+            with other._record_order() as event:
                 self.wait(event)
             return
         if not isinstance(other, Event):
@@ -454,6 +454,13 @@ class Stream(ProcessBound):
             )
         return self
 
+    def _record_order(self, event: Event | None = None) -> Event:
+        """Do what `record` does, with an event that has no time: for what orders work."""
+        self.require_open()
+        made = Event(self._backend, has_time=False) if event is None else event
+        made.record(self)
+        return made
+
     def is_within_reach_of(self, backend: Backend) -> bool:
         """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""
         return _share_a_clock(backend, self._backend)
@@ -482,9 +489,10 @@ class Event(ProcessBound):
     to the pool at the end.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, has_time: bool = True) -> None:
         self._backend = backend
-        self._event: Any = backend.acquire_event()
+        self._has_time = has_time
+        self._event: Any = backend.acquire_event() if has_time else acquire_order_event(backend)
         self._stream: Stream | None = None
         self._range_number = -1
 
@@ -577,8 +585,10 @@ class Event(ProcessBound):
     def close(self) -> None:
         """Give the device event back to the pool. Closing twice is silent; work that waits for it still does."""
         event, self._event = self._event, None
-        if event is not None:
+        if event is not None and self._has_time:
             self._backend.release_events((event,))
+        elif event is not None:
+            release_order_events(self._backend, (event,))
 
     def _require_open(self) -> Any:
         if self._event is None:

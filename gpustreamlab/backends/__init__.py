@@ -12,7 +12,7 @@ from gpustreamlab.backends._activity import (
     StreamFacts,
     WorkBatch,
 )
-from gpustreamlab.backends._events import order_behind
+from gpustreamlab.backends._events import acquire_order_event, order_behind, release_order_events
 from gpustreamlab.backends._features import green_capabilities
 from gpustreamlab.backends._lent import lent_handle
 from gpustreamlab.backends._protocol import (
@@ -48,8 +48,10 @@ __all__ = [
     "StreamFacts",
     "WatchedArrays",
     "WorkBatch",
+    "acquire_order_event",
     "choose_backend",
     "green_capabilities",
     "lent_handle",
     "order_behind",
+    "release_order_events",
 ]

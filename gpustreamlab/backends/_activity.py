@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -155,6 +156,9 @@ class Activities:
     """Texts of this batch."""
     details: tuple[WorkDetail, ...] = ()
     """Details of this batch."""
+    told_until: Mapping[int, int] = field(default_factory=dict)
+    """By thread, numbered as in `CallBatch`, a host time: of what the thread launched before it, all that has ended was told
+    of, now or earlier."""
 
 
 class StreamFacts(NamedTuple):
@@ -177,6 +181,9 @@ class ActivitySource(Protocol):
 
     description: str
     """Where the records come from, for example ``"CUPTI 13.0"``."""
+    times_ranges: bool
+    """Whether ranges can be timed by the work inside them, without events: it then tells `Activities.told_until` of every
+    thread that closes a range. Read after `start`; one that lacks this attribute does not."""
 
     def start(self) -> None:
         """Begin to collect; may be called again after `stop`.

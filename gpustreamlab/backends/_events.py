@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from gpustreamlab.backends._protocol import Backend, BackendStream
@@ -50,11 +50,26 @@ class EventPool(Generic[E]):
         return idle
 
 
+def acquire_order_event(backend: Backend) -> Any:
+    """Take an event that orders work and has no time: on CUDA it never waits in the queue of a copy engine."""
+    pool = getattr(backend, "order_events", None)
+    return backend.acquire_event() if pool is None else pool.acquire()
+
+
+def release_order_events(backend: Backend, events: Iterable[Any]) -> None:
+    """Give events of `acquire_order_event` back."""
+    pool = getattr(backend, "order_events", None)
+    if pool is None:
+        backend.release_events(events)
+    else:
+        pool.release(events)
+
+
 def order_behind(backend: Backend, stream: BackendStream, ahead: BackendStream) -> None:
     """Let a stream's later work wait for all that another one holds now; the event goes back to its pool in any case."""
-    event = backend.acquire_event()
+    event = acquire_order_event(backend)
     try:
         ahead.record(event)
         stream.wait(event)
     finally:
-        backend.release_events((event,))
+        release_order_events(backend, (event,))

@@ -233,6 +233,10 @@ class Backend(Protocol):
         """Block the host until the whole device is idle."""
         ...
 
+    def is_default_stream_idle(self) -> bool:
+        """Tell whether the default (legacy) stream, and those that synchronise with it, have no work left; False if unknown."""
+        ...
+
     def host_time_ns(self) -> int:
         """Read the host's clock, in ns: a real monotonic clock, or the simulated host's."""
         ...

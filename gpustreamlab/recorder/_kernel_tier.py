@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from gpustreamlab.backends import ActivitySource, Backend
+import numpy as np
+
+from gpustreamlab.backends import Activities, ActivitySource, Backend
 from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Counters, WorkDetail
 from gpustreamlab.recorder._enclosing import ClosedRanges
+from gpustreamlab.recorder._extents import NEVER
 from gpustreamlab.recorder._host_threads import HostThreads
 from gpustreamlab.recorder._lanes import LaneTable
 from gpustreamlab.recorder._names import NameTable
@@ -42,8 +45,12 @@ class KernelTier:
         The recorder's tables.
     find_ranges
         Finds the range around each call.
+    on_loss
+        Called where nothing comes any more, with the host time up to which nothing is missing.
+    find_idle
+        Finds the lanes that have closed ranges without events, and no work left; by their place in the table.
     store
-        Takes rows for the ring.
+        Takes rows for the ring, and what `WorkExtents.fold` takes of work.
     """
 
     def __init__(
@@ -55,12 +62,18 @@ class KernelTier:
         threads: ThreadNames,
         lanes: LaneTable,
         find_ranges: FindRanges,
-        store: Callable[[Sequence[Columns]], None],
+        find_idle: Callable[[], Iterable[int]],
+        on_loss: Callable[[int], object],
+        store: Callable[[Sequence[Columns], Int64Array], None],
     ) -> None:
         self._backend = backend
         self._observing = observing
         self._find_ranges = find_ranges
+        self._find_idle = find_idle
+        self._on_loss = on_loss
         self._store = store
+        self._told_until: dict[int, int] = {}  # host time by thread: see `Activities.told_until`
+        self._done_until: dict[int, int] = {}  # host time by lane: what was launched there before it has ended
         self._threads = HostThreads(lanes, threads)
         self._reader = WorkReader(names, lanes, self._threads)
         # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
@@ -70,7 +83,7 @@ class KernelTier:
         self._tell_loss: Callable[[str], object] = bool
         self._dropped_before = 0
         self._dropped_base = 0
-        self._taken_ns = 0
+        self._taken_ns = self._taken_host_ns = self._noisy_ns = 0
         self.windows = CaptureWindows()
         """When kernels were captured."""
         self.closed = ClosedRanges()
@@ -94,6 +107,18 @@ class KernelTier:
     def is_on(self) -> bool:
         """True while kernels are captured."""
         return self.windows.is_open
+
+    @property
+    def times_ranges(self) -> bool:
+        """Whether ranges need no events now."""
+        return self.is_on and bool(getattr(self._source, "times_ranges", False))
+
+    def told_until_ns(self, lane: int, thread: int | None) -> int:
+        """Return the host time up to which all work that a thread, or any, has launched on a lane has ended and was told of."""
+        if not self.is_awaiting:
+            return NEVER
+        told = self._told_until
+        return min(self._done_until.get(lane, -1), max(told.values(), default=-1) if thread is None else told.get(thread, -1))
 
     @property
     def dropped_count(self) -> int:
@@ -139,8 +164,16 @@ class KernelTier:
         """Capture no more kernels, and take what is complete; `take` goes on to take the rest. Idempotent."""
         with delayed_interrupts(), self._lock:
             if self.is_on:
+                self._noisy_ns = self._backend.glance_ns()
                 self._stop_source()
                 self.take(is_complete=False)
+
+    def is_quiet(self, quiet_ns: int, *, is_idle: bool) -> bool:
+        """Tell whether, since the stop, no work was told of for so long, and the device was idle whenever this was asked."""
+        now_ns = self._backend.glance_ns()
+        if not is_idle:
+            self._noisy_ns = now_ns
+        return now_ns - self._noisy_ns >= quiet_ns
 
     def finish(self, stop_count: int) -> None:
         """Take the rest of what was captured, where it was stopped before the device was idle, that is at this `stop_count`."""
@@ -253,6 +286,8 @@ class KernelTier:
         try:
             with self._observing():
                 asked_ns = self._now_ns()
+                asked_host_ns = self._backend.host_time_ns()
+                idle = [*self._find_idle()]
                 activities = source.drain(is_last=is_last)
                 if len(activities.calls) or len(activities.annotations):
                     self._threads.look(self._backend.host_time_ns())
@@ -263,9 +298,12 @@ class KernelTier:
                     with_calls=self.keeps_calls,
                     is_complete=is_complete or is_last,
                 )
-            self._store(blocks)
+            if len(activities.work):
+                self._noisy_ns = asked_host_ns
+            self._note_told(activities, dict.fromkeys(idle, asked_host_ns))
+            self._store(blocks, self._reader.launched)
             self.error_ns = max(self.error_ns, source.error_ns)
-            self._taken_ns = asked_ns
+            self._taken_ns, self._taken_host_ns = asked_ns, asked_host_ns
             lost = source.lost_reason if self.is_on else ""
         except Exception as error:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
             _log.debug("Activities could not be read", exc_info=True)
@@ -275,7 +313,17 @@ class KernelTier:
             return f"{type(error).__name__}: {error}"
         return lost
 
+    def _note_told(self, activities: Activities, idle: Mapping[int, int]) -> None:
+        """Note up to when what was launched has ended and was told of. A stream ends its work in the order of the launches."""
+        lane, launched_ns = self._reader.launched[:2]
+        newest = {one: int(launched_ns[lane == one].max()) - 1 for one in np.unique(lane).tolist()}
+        for known, told in ((self._told_until, activities.told_until), (self._done_until, newest), (self._done_until, idle)):
+            for key, until_ns in told.items():
+                known[key] = max(until_ns, known.get(key, -1))
+
     def _lose(self, reason: str) -> None:
+        source = self._source
+        self._on_loss(self._taken_host_ns if source is None else source.complete_until_host_ns)
         self._stop_source()
         self.note = f"Kernels are not captured any more. {reason}"
         self._let_go()

@@ -21,14 +21,22 @@ class Launches:
 
     def __init__(self, limit: int = KEPT_LAUNCHES) -> None:
         self._limit = limit
-        self._rows = np.empty((4, 0), np.int64)  # correlation, start, thread's code, number of the range; by correlation
+        # Correlation, start, thread's code, number of the range, start on the host's clock; by correlation.
+        self._rows = np.empty((5, 0), np.int64)
 
     def __len__(self) -> int:
         return self._rows.shape[1]
 
-    def add(self, correlation: Int64Array, start_ns: Int64Array, thread: Int64Array, parent: Int64Array) -> None:
+    def add(
+        self,
+        correlation: Int64Array,
+        start_ns: Int64Array,
+        thread: Int64Array,
+        parent: Int64Array,
+        start_host_ns: Int64Array,
+    ) -> None:
         """Take more calls; `trim` forgets the oldest."""
-        rows = np.concatenate((self._rows, np.stack((correlation, start_ns, thread, parent))), axis=1)
+        rows = np.concatenate((self._rows, np.stack((correlation, start_ns, thread, parent, start_host_ns))), axis=1)
         self._rows = rows[:, np.argsort(rows[0], kind="stable")]
 
     def find(self, correlation: Int64Array) -> Int64Array:
@@ -39,13 +47,11 @@ class Launches:
         at = np.maximum(np.searchsorted(known, correlation, side="right") - 1, 0)
         return np.where((known[at] == correlation) & (correlation != 0), at, -1)
 
-    def take(self, row: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return the start, the thread's code and the range's number of calls; -1 each for row -1."""
+    def take(self, row: Int64Array) -> Int64Array:
+        """Return start, thread's code, range's number and start on the host's clock; -1 each for row -1; shape (4, n)."""
         if not len(self):
-            nothing = np.full(len(row), -1, np.int64)
-            return nothing, nothing, nothing
-        start_ns, thread, parent = np.where(row >= 0, self._rows[1:, row], -1)
-        return start_ns, thread, parent
+            return np.full((4, len(row)), -1, np.int64)
+        return np.where(row >= 0, self._rows[1:, row], -1)
 
     def trim(self) -> None:
         """Forget the oldest calls beyond the limit."""

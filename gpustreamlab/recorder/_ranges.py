@@ -1,6 +1,6 @@
-"""Named ranges on a lane: two events on the stream and an NVTX range around them.
+"""Named ranges on a lane: an NVTX range, and two events on the stream where kernels do not tell when its work ran.
 
-This is the hot path: well under a microsecond of Python beside the two event records. A range holds no state of its own, so it
+This is the hot path: well under a microsecond of Python beside the event records. A range holds no state of its own, so it
 is made once for each name and used again; what is open stands in a list of the thread. Nothing here waits for the device.
 """
 
@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int, int]
-"""A closed range whose device work may still run: its pair of events, its name's code, when it was queued (host ns), its
-number, its parent's number or -1, and when it was closed (host ns). A plain tuple: a named one takes 0.3 us to make."""
+"""A closed range whose device work may still run: its pair of events or `NO_EVENTS`, its name's code, when it was queued
+(host ns), its number, its parent's number or -1, and when it was closed (host ns). A plain tuple: a named one takes 0.3 us."""
 
 OpenEntry: TypeAlias = "tuple[tuple[Any, Any], int, int, Range | None]"
 """An open range: its pair of events, when it was queued (host ns), its number, and what closes it."""
 
-NOTHING_OPEN: OpenEntry = ((None, None), 0, -1, None)
+NO_EVENTS: tuple[None, None] = (None, None)
+"""Stands for the events of a range that is timed by the work inside it."""
+
+NOTHING_OPEN: OpenEntry = (NO_EVENTS, 0, -1, None)
 """What lies below the outermost open range, so that every range has one below it."""
 
 COLLECT_EVERY = 4_096
@@ -110,6 +113,17 @@ class RecordedLane:
     def is_spent(self) -> bool:
         """True if nothing more can come from here."""
         return self.is_closed or (self.is_retired and self.is_idle)
+
+    def started_by_work(self) -> list[tuple[int, int]]:
+        """Return number and host time of the opening of ranges without events that any thread may end, and none has."""
+        return [started.timed_by_work for started in self.started_ranges() if started.timed_by_work is not None]
+
+    def started_ranges(self) -> tuple[OpenRange, ...]:
+        """Return the ranges that any thread may end, and none has; nothing where other threads change that right now."""
+        try:
+            return tuple(self.started)
+        except RuntimeError:
+            return ()
 
     def take_over(self, before: RecordedLane) -> None:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""
@@ -205,7 +219,8 @@ class LaneWriter:
 class Range:
     """A named range on a lane, for one thread, as a context manager.
 
-    Opening and closing enqueue an event each and return at once. An exception inside passes through unchanged and the range
+    Opening and closing return at once. While kernels are recorded they put nothing on the stream: the work inside tells from
+    when to when the range lasted. Else each enqueues an event. An exception inside passes through unchanged and the range
     is kept. An interrupt (Ctrl-C) while it opens or closes leaves no range open: it is kept whole, or counted as dropped.
     """
 
@@ -238,16 +253,21 @@ class Range:
         now_ns = recorder.host_time_ns()
         if now_ns >= recorder.next_tick_ns:
             recorder.tick(now_ns)
+        lane = writer.lane
         try:
-            events = recorder.pop_pair()
-        except IndexError:
-            events = recorder.new_pair()
-        try:
-            writer.record(events[0])
+            if recorder.is_timed_by_work:
+                events = NO_EVENTS
+                if lane.is_closed:
+                    lane.refuse(None)
+            else:
+                try:
+                    events = recorder.pop_pair()
+                except IndexError:
+                    events = recorder.new_pair()
+                writer.record(events[0])
         except Exception as error:
             recorder.count_failed(1)
-            raise recorder.explain(error, self._name, writer.lane) from error
-        lane = writer.lane
+            raise recorder.explain(error, self._name, lane) from error
         lane.last_number = number = next(recorder.numbers)
         entry = (events, now_ns, number, self)
         open_ranges = writer.open_ranges
@@ -272,7 +292,8 @@ class Range:
         try:
             # No call stands before this one, so an interrupt comes after NVTX has been told.
             writer.recorder.pop_range()
-            writer.record(events[1])
+            if events[1] is not None or writer.lane.is_closed:
+                writer.record(events[1])
             finished = writer.finished
             finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2], writer.recorder.host_time_ns()))
             del open_ranges[-1]
@@ -440,10 +461,15 @@ class OpenRange(ProcessBound):
         self._parent = state.top_number
         self._queued_host_ns = recorder.host_time_ns()
         self._code, _ = recorder.prepare(name)
-        self._events: tuple[Any, Any] | None = recorder.new_pair()
+        self._events: tuple[Any, Any] | None = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
         self._record(self._events[0])
         self._number = lane.last_number = next(recorder.numbers)
         lane.started.add(self)
+
+    @property
+    def timed_by_work(self) -> tuple[int, int] | None:
+        """Its number and the host time of its opening, where it is open and has no events."""
+        return (self._number, self._queued_host_ns) if self._events is NO_EVENTS else None
 
     def end(self) -> None:
         """Close the range behind the work enqueued so far. Idempotent; on a closed stream the range counts as dropped."""
@@ -459,6 +485,8 @@ class OpenRange(ProcessBound):
         self._recorder.hand_over(self._lane, row, self._thread)
 
     def _record(self, event: Any) -> None:
+        if event is None and not self._lane.is_closed:
+            return
         record = self._lane.refuse if self._lane.is_closed else self._lane.stream.record_raw
         try:
             record(event)

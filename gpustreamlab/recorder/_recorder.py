@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import count
 from typing import Any, cast
 from weakref import WeakSet
@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_RING_SIZE = 1_000_000
 """Spans kept by default."""
+TAKE_EVERY = 16_384
+"""Closed ranges of a thread and lane that wait to be told of their work, from which on that is asked for in passing."""
 KEPT_RANGES = 4_096
 """Names of one thread and lane whose ranges are kept for the next use."""
 NAME_LIMIT = 65_536
@@ -53,7 +55,9 @@ THREAD_LIMIT = 4_096
 
 
 class Recorder:
-    """The range tier, always: a pair of events and an NVTX range for each named range. The kernel tier, where it is started.
+    """The range tier, always: an NVTX range for each named range, and a pair of events where kernels do not time it.
+
+    The kernel tier, where it is started.
 
     Parameters
     ----------
@@ -91,6 +95,7 @@ class Recorder:
         self.local = threading.local()
         self.numbers = count()
         self.next_tick_ns = 0
+        self.is_timed_by_work = False
         self.host_time_ns = backend.host_time_ns
         self.push_range = backend.push_range
         self.pop_range = backend.pop_range
@@ -102,6 +107,8 @@ class Recorder:
             threads=self._threads,
             lanes=self._lanes,
             find_ranges=self._find_ranges,
+            find_idle=self._find_idle,
+            on_loss=self._drop_untold,
             store=self._store,
         )
         self._waiting = WaitingRanges(backend, self._buffer, self._kernels, pending_limit)
@@ -257,6 +264,8 @@ class Recorder:
 
     def collect_in_passing(self, writer: LaneWriter) -> None:
         """Collect when many ranges have closed, and drop the newest where the device falls behind; called by a range."""
+        if self.is_timed_by_work and len(writer.finished) >= TAKE_EVERY:
+            self._kernels.take(is_complete=False)  # not while the lock is held
         with self._lock:
             self._waiting.collect_in_passing(writer)
 
@@ -502,14 +511,26 @@ class Recorder:
             If the source refuses; nothing has changed then.
         """
         self._kernels.start(source, lambda: tuple(self._waiting.lanes), keeps_calls=keeps_calls, tell_loss=tell_loss)
+        self.is_timed_by_work = self._kernels.times_ranges
 
     def stop_capture(self) -> None:
         """Capture no more kernels. Those that still run come into the trace when they have ended. Idempotent."""
+        self.is_timed_by_work = False
         self._kernels.stop()
+
+    def finish_when_quiet(self, quiet_ns: int) -> None:
+        """Take the rest of what was captured, if all lanes and the default stream are idle and nothing has come for so long."""
+        stop_count = self._kernels.stop_count
+        with self.observing():
+            is_idle = self._backend.is_default_stream_idle() and all(_is_done(lane) for lane in tuple(self._waiting.lanes))
+        if self._kernels.is_quiet(quiet_ns, is_idle=is_idle):
+            self._kernels.finish(stop_count)
 
     def end_capture(self) -> None:
         """Stop, take what is left, and forget the source: it can then be closed."""
+        self.is_timed_by_work = False
         self._kernels.end()
+        self.collect()
 
     @property
     def is_awaiting_work(self) -> bool:
@@ -553,10 +574,25 @@ class Recorder:
         started = sum(len(lane.started) for lane in self._waiting.lanes)
         return started + sum(state.open_count for state in [*self._states])
 
-    def _store(self, blocks: Sequence[Mapping[str, Int64Array]]) -> None:
+    def _store(self, blocks: Sequence[Mapping[str, Int64Array]], work: Int64Array) -> None:
         with self._lock:
             for block in blocks:
                 self._buffer.append(block)
+            self._waiting.fold(work, tuple(self._states))
+            with suppress(DeviceError):  # whoever uses the device is told
+                self._waiting.collect()
+
+    def _find_idle(self) -> list[int]:
+        """Return the lanes that hold closed ranges without events, and no work in any of their places."""
+        with self._lock:
+            asked = {lane.index for lane in self._waiting.lanes_timed_by_work()}
+            busy = {lane.index for lane in self._waiting.lanes if lane.index in asked and not _is_done(lane)}
+        return sorted(asked - busy)
+
+    def _drop_untold(self, until_host_ns: int) -> None:
+        self.is_timed_by_work = False
+        with self._lock:
+            self._waiting.drop_untold(until_host_ns)
 
     def _observed_now_ns(self) -> int:
         return self.to_clock_ns(self._look_at_clock())
@@ -574,3 +610,11 @@ class Recorder:
             del state.writers[known]
         state.writers[lane] = writer
         return writer
+
+
+def _is_done(lane: RecordedLane) -> bool:
+    """Tell whether a stream has no work left in one place. One that is captured into a graph is not asked: that ends it."""
+    try:
+        return lane.is_closed or (not lane.stream.is_capturing and lane.stream.query())
+    except GPUStreamLabError:
+        return lane.is_closed  # it may have been closed meanwhile; a device that has failed tells so elsewhere

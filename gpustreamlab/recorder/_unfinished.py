@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gpustreamlab.errors import DeviceError, StickyDeviceError
 from gpustreamlab.notebook import running_kernel_shell
-from gpustreamlab.recorder._ranges import FinishedRange, OpenRange, RecordedLane
+from gpustreamlab.recorder._ranges import NO_EVENTS, FinishedRange, RecordedLane
 
 _log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def _not_ended(queue: Sequence[FinishedRange], is_event_done: Callable[[Any], bo
     """Return a stream's closed ranges from the first one on that has not ended: a stream ends them in order."""
     for place, row in enumerate(queue):
         try:
-            if not is_event_done(row[0][1]):
+            if row[0] is NO_EVENTS or not is_event_done(row[0][1]):
                 return queue[place:]
         except Exception:  # noqa: BLE001 - a lost context answers every question with an error
             return queue[place:]
@@ -151,15 +151,8 @@ def _open_on(lane: RecordedLane) -> Iterator[NamedRange]:
         for _, _, number, closer in () if state is None else tuple(state.open_ranges):
             if closer is not None and closer.lane is lane:
                 yield NamedRange(number, closer._name, lane.name)  # noqa: SLF001 - of this package, and on the hot path
-    for started in _started(lane):
+    for started in lane.started_ranges():
         yield NamedRange(started._number, started._name, lane.name)  # noqa: SLF001 - likewise
-
-
-def _started(lane: RecordedLane) -> tuple[OpenRange, ...]:
-    try:
-        return tuple(lane.started)
-    except RuntimeError:  # it changed meanwhile
-        return ()
 
 
 def _listed(ranges: Sequence[NamedRange]) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import OptionError
 from gpustreamlab.recorder._buffer import SpanBuffer
+from gpustreamlab.recorder._extents import NEVER, RANGE_FIELDS, WorkExtents
 from gpustreamlab.recorder._kernel_tier import KernelTier
 from gpustreamlab.recorder._range_rows import range_columns
-from gpustreamlab.recorder._ranges import COLLECT_EVERY, FinishedRange, LaneWriter, RecordedLane
+from gpustreamlab.recorder._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
+from gpustreamlab.typing import Int64Array
 
 DEFAULT_PENDING_LIMIT = 65_536
 """Closed ranges of one lane and thread whose device work has not ended, beyond which new ones are dropped."""
@@ -35,6 +39,7 @@ class WaitingRanges:
         self._kernels = kernels
         self._pending_limit = pending_limit
         self._is_collecting = False
+        self._extents = WorkExtents()
         self.lanes: list[RecordedLane] = []
         """Where ranges can be open or wait."""
         self.idle_pairs: list[tuple[Any, Any]] = []
@@ -103,9 +108,43 @@ class WaitingRanges:
         """Begin anew in a forked child: a thread that is not in this process may have been collecting."""
         self._is_collecting = False
 
+    def lanes_timed_by_work(self) -> list[RecordedLane]:
+        """Return the places with closed ranges that wait to be told of their work."""
+        return [
+            lane
+            for lane in self.lanes
+            if any(row[0] is NO_EVENTS for writer in tuple(lane.writers) for row in tuple(writer.finished)[-1:])
+            or any(row[0] is NO_EVENTS for row, _ in lane.handed_over[-1:])
+        ]
+
+    def fold(self, work: Int64Array, states: Iterable[ThreadState]) -> None:
+        """Lay work that was told of just now against the ranges that are timed by it; see `WorkExtents.fold`."""
+        ranges = [_timed_by_work(lane) for lane in self.lanes] + [_open_in(state) for state in states]
+        whole = np.concatenate([np.empty((RANGE_FIELDS, 0), np.int64), *ranges], axis=1)
+        # One that was closed in between is seen twice; as closed it comes first.
+        whole = whole[:, np.lexsort((whole[3], whole[0]))]
+        self._extents.fold(whole[:, np.diff(whole[0], prepend=-1) > 0], work)
+
+    def drop_untold(self, until_host_ns: int) -> None:
+        """Drop and count the ranges without events that were closed later: of their work nobody will tell."""
+
+        def is_kept(row: FinishedRange) -> bool:
+            return row[0] is not NO_EVENTS or row[5] <= until_host_ns
+
+        for lane in self.lanes:
+            for writer in lane.writers:
+                # In one step, since their thread may close another one meanwhile.
+                rows = writer.finished[:]
+                kept = [row for row in rows if is_kept(row)]
+                writer.finished[: len(rows)] = kept
+                self.overflowed_count += len(rows) - len(kept)
+            handed_over = [entry for entry in lane.handed_over if is_kept(entry[0])]
+            self.overflowed_count += len(lane.handed_over) - len(handed_over)
+            lane.handed_over = handed_over
+
     def _collect_lane(self, lane: RecordedLane) -> None:
         for writer in lane.writers:
-            ended = self._count_ended(writer.finished)
+            ended = self._count_ended(lane, writer)
             if ended:
                 rows = writer.finished[:ended]
                 if self._kernels.is_awaiting:
@@ -122,8 +161,10 @@ class WaitingRanges:
     def _collect_handed_over(self, lane: RecordedLane) -> None:
         ended: list[tuple[FinishedRange, int]] = []
         waiting: list[tuple[FinishedRange, int]] = []
+        told_ns = self._kernels.told_until_ns(lane.index, None)
         for row, thread in lane.handed_over:
-            (ended if self._backend.is_event_done(row[0][1]) else waiting).append((row, thread))
+            is_done = row[5] <= told_ns if row[0] is NO_EVENTS else self._backend.is_event_done(row[0][1])
+            (ended if is_done else waiting).append((row, thread))
         if ended:
             rows, threads = zip(*ended, strict=True)
             self._append_rows(lane, rows, threads)
@@ -131,17 +172,39 @@ class WaitingRanges:
             self._release(rows)
 
     def _append_rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> None:
-        self._buffer.append(range_columns(self._backend, lane, rows, threads))
+        blocks = []
+        for is_by_work in (False, True):
+            chosen = [(row, thread) for row, thread in zip(rows, threads, strict=True) if (row[0] is NO_EVENTS) is is_by_work]
+            if chosen:
+                alike, codes = zip(*chosen, strict=True)
+                blocks.append(range_columns(self._backend, lane, alike, codes, self._extents))
+        columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        self._buffer.append(columns)  # at the end: an interrupt leaves all of them in the buffer, or none
 
     def _release(self, rows: Sequence[FinishedRange]) -> None:
         """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""
+        pairs = [row[0] for row in rows if row[0] is not NO_EVENTS]
         room = max(0, IDLE_PAIRS - len(self.idle_pairs))
-        self.idle_pairs.extend(row[0] for row in rows[:room])
-        for events, *_ in rows[room:]:
+        self.idle_pairs.extend(pairs[:room])
+        for events in pairs[room:]:
             self._backend.release_events(events)
 
-    def _count_ended(self, waiting: Sequence[FinishedRange]) -> int:
-        """Return how many of a lane's closed ranges have ended: a stream ends them in order, so a few questions are enough."""
+    def _count_ended(self, lane: RecordedLane, writer: LaneWriter) -> int:
+        """Return how many of the first closed ranges have ended."""
+        waiting = writer.finished[:]
+        first_by_work = next((place for place, row in enumerate(waiting) if row[0] is NO_EVENTS), len(waiting))
+        ended = self._count_reached(waiting[:first_by_work])
+        if ended < first_by_work or ended == len(waiting):
+            return ended
+        told_ns = self._kernels.told_until_ns(lane.index, writer.ident)
+        for row in waiting[ended:]:
+            if not (row[5] <= told_ns if row[0] is NO_EVENTS else self._backend.is_event_done(row[0][1])):
+                break
+            ended += 1
+        return ended
+
+    def _count_reached(self, waiting: Sequence[FinishedRange]) -> int:
+        """Return how many ranges with events have ended: a stream ends them in order, so a few questions are enough."""
         is_done = self._backend.is_event_done
         low, high = 0, len(waiting)
         if high and is_done(waiting[high - 1][0][1]):
@@ -162,6 +225,22 @@ def check_pending_limit(pending_limit: object) -> None:
             f"pending_limit is {pending_limit!r}; it is a number of ranges, at least 1. "
             "Use gpustreamlab.Session(pending_limit=65_536)."
         )
+
+
+def _timed_by_work(lane: RecordedLane) -> Int64Array:
+    """Return the ranges of a place that are timed by their work, but those that a thread has open; for `WorkExtents.fold`."""
+    rows = [row for writer in tuple(lane.writers) for row in tuple(writer.finished) if row[0] is NO_EVENTS]
+    rows += [row for row, _ in lane.handed_over if row[0] is NO_EVENTS]
+    found = [(row[3], lane.index, row[2], row[5]) for row in rows]
+    found += [(number, lane.index, queued_host_ns, NEVER) for number, queued_host_ns in lane.started_by_work()]
+    return np.array(found, np.int64).reshape(-1, RANGE_FIELDS).T
+
+
+def _open_in(state: ThreadState) -> Int64Array:
+    """Return the ranges that a thread has open and that are timed by their work; for `WorkExtents.fold`."""
+    entries = [entry for entry in tuple(state.open_ranges) if entry[0] is NO_EVENTS]
+    found = [(number, opened.lane.index, queued_ns, NEVER) for _, queued_ns, number, opened in entries if opened is not None]
+    return np.array(found, np.int64).reshape(-1, RANGE_FIELDS).T
 
 
 def _is_spent(writer: LaneWriter) -> bool:

@@ -16,6 +16,7 @@ from gpustreamlab.recorder._column_log import ColumnLog
 from gpustreamlab.recorder._counters import CounterLog
 from gpustreamlab.recorder._dependencies import DEPENDENCY_COLUMNS, KEPT_DEPENDENCIES
 from gpustreamlab.recorder._details import DetailTable
+from gpustreamlab.recorder._extents import WORK_FIELDS
 from gpustreamlab.recorder._host_threads import HostThreads
 from gpustreamlab.recorder._lanes import LaneTable
 from gpustreamlab.recorder._launches import Launches
@@ -68,6 +69,8 @@ class WorkReader:
         """Which stream was told to wait for which."""
         self.refused_count = 0
         """Records that make no sense, and are nowhere."""
+        self.launched: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)
+        """Of the work that `read` returned last: what `WorkExtents.fold` takes."""
 
     def note_context(self, told: int, number: int) -> None:
         """Note how records number a context that has a number here."""
@@ -123,7 +126,7 @@ class WorkReader:
             return []
         parent = find_ranges(calls["thread"], calls["start_host_ns"])
         thread = self._threads.codes(calls["thread"], calls["start_host_ns"])
-        self._launches.add(calls["correlation"], calls["start_ns"], thread, parent)
+        self._launches.add(calls["correlation"], calls["start_ns"], thread, parent, calls["start_host_ns"])
         if not with_calls:
             return []
         row = {
@@ -182,9 +185,11 @@ class WorkReader:
         return self._place_work(work, launch, source)
 
     def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> Columns:
-        called_ns, thread, parent = self._launches.take(launch)
+        called_ns, thread, parent, launch_host_ns = self._launches.take(launch)
         queued_ns = np.where(launch >= 0, np.minimum(called_ns, work["start_ns"]), work["start_ns"])
         lane, partition = self._find_lanes(work["context"], work["stream"], queued_ns, source)
+        told = np.stack((lane, launch_host_ns, work["start_ns"], work["end_ns"], work["correlation"]))
+        self.launched = told[:, launch >= 0]
         kept = ("start_ns", "end_ns", "name", "kind", "detail", "size_bytes", "correlation")
         found = {"queued_ns": queued_ns, "lane": lane, "partition": partition, "parent": parent, "thread": thread}
         return self._finish({name: work[name] for name in kept} | found)

@@ -365,14 +365,14 @@ def install_driver_bindings(monkeypatch, contexts=None):
     return driver
 
 
-def make_source(monkeypatch, card, *, on_change=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
+def make_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
     """Return a source of a card, and forget those of earlier tests."""
     monkeypatch.setattr(_cupti_source, "_owner", [])
     monkeypatch.setattr(_cupti_source, "_buffers", [])
-    return add_source(monkeypatch, card, on_change=on_change, keep_time=keep_time, watch=watch, ordinal=ordinal)
+    return add_source(monkeypatch, card, mark_range=mark_range, keep_time=keep_time, watch=watch, ordinal=ordinal)
 
 
-def add_source(monkeypatch, card, *, on_change=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
+def add_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
     """Return a further source of the same process."""
     install_driver_bindings(monkeypatch)
     time = types.SimpleNamespace(
@@ -388,6 +388,6 @@ def add_source(monkeypatch, card, *, on_change=lambda: None, keep_time=lambda: N
         clock_handle=card.CLOCK_HANDLE,
         host_time_ns=card.host_time_ns,
         watch=watch or FakePoolWatch(),
-        on_change=on_change,
+        mark_range=mark_range,
         keep_time=keep_time,
     )

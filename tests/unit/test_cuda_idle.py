@@ -1,10 +1,14 @@
 """What outlives the sessions of a device: whose it is, and when it is destroyed. Against stand-ins for cuda.core's objects."""
 
+import subprocess
+import sys
+
 import pytest
 
 from gpustreamlab.backends.cuda import _idle, _idle_events
 from gpustreamlab.backends.cuda._idle import idle_on
 from gpustreamlab.backends.cuda._idle_events import IdleEvents
+from gpustreamlab.backends.cuda._idle_streams import IdleStreams
 
 
 class Event:
@@ -74,10 +78,62 @@ def test_at_the_end_of_the_process_all_events_are_destroyed():
 
 @pytest.mark.usefixtures("_nothing_idle")
 def test_events_that_cannot_be_destroyed_any_more_are_silent_and_keep_nothing_else_from_it(monkeypatch):
-    idle, broken = idle_on(0, 7), Event()
-    closed = []
+    idle, broken, other = idle_on(0, 7), Event(), Event()
     monkeypatch.setattr(broken, "close", lambda: 1 / 0)
-    monkeypatch.setattr(idle.contexts, "close", lambda: closed.append(True))
     idle.events.give([broken])
+    idle.order_events.give([other])
     _idle._close_all()
-    assert closed
+    assert other.is_closed
+
+
+# Streams that outlive their session
+
+
+class Stream:
+    """A `cuda.core.Stream`."""
+
+    is_done = True
+
+    def close(self):
+        raise AssertionError("a library may still know it")
+
+
+def test_a_closed_stream_is_lent_again_with_its_context_and_priority():
+    idle, context = IdleStreams(), object()
+    made = [idle.take(where, priority, Stream) for where, priority in ((None, 0), (None, -1), (context, 0))]
+    for stream, (where, priority) in zip(made, ((None, 0), (None, -1), (context, 0)), strict=True):
+        idle.give(where, priority, stream)
+    assert idle.take(context, 0, Stream) is made[2]
+    assert idle.take(None, -1, Stream) is made[1]
+    assert idle.take(None, 0, Stream) is made[0]
+    assert idle.take(None, 0, Stream) not in made  # nobody shares one
+    assert len(idle) == 0
+
+
+def test_a_stream_that_still_has_work_is_not_lent():
+    idle, busy = IdleStreams(), Stream()
+    busy.is_done = False
+    idle.give(None, 0, busy)
+    assert idle.take(None, 0, Stream) is not busy
+    busy.is_done = True
+    assert idle.take(None, 0, Stream) is busy
+
+
+def test_streams_stay_at_the_end_of_the_process():
+    done = subprocess.run([sys.executable, "-c", KEPT_TO_THE_END], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["dropped"]
+
+
+KEPT_TO_THE_END = """
+from gpustreamlab.backends.cuda._idle_streams import IdleStreams
+
+class Stream:
+    is_done = True
+    def __init__(self, name):
+        self.name = name
+    def __del__(self):
+        print(self.name)
+
+IdleStreams().take(None, 0, lambda: Stream("kept"))
+Stream("dropped")
+"""

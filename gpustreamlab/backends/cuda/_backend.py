@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +18,10 @@ from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpe
 from gpustreamlab.backends.cuda._access_order import AccessOrder, NullStream
 from gpustreamlab.backends.cuda._arenas import StreamArenas
 from gpustreamlab.backends.cuda._calibrate import (
-    CAPTURE_COST_NS,
     KERNEL_TAIL_NS,
     KERNEL_TAIL_SPREAD_NS,
     PAIR_COUNT,
     PairCost,
-    PairCosts,
     calibrate,
     locate_pairs,
     run_pairs,
@@ -34,6 +31,7 @@ from gpustreamlab.backends.cuda._cupti import Cupti, load_cupti
 from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, anchor_launcher
 from gpustreamlab.backends.cuda._cupti_source import CuptiSource
 from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
+from gpustreamlab.backends.cuda._fence import Fence
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._idle import idle_on
 from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy
@@ -55,10 +53,6 @@ BURST_EVENTS = 9
 """Events, each behind a kernel, from which an anchor is chosen after a pause: 0.3 ms of one SM."""
 BURST_SPIN_NS = 30_000
 """How long each of those kernels runs: long enough for its event to be enqueued behind it."""
-FREE_WITHIN_NS = 2_000_000
-"""A card on which a small kernel does not run within this time is full of other work."""
-KEPT_PROBES = 64
-"""Results of such kernels whose memory is kept, as they may still run."""
 
 
 class CudaBackend:
@@ -89,6 +83,7 @@ class CudaBackend:
         self._ordinal = ordinal
         self._check_ordinal()
         self._events: EventPool[Any] = EventPool(self._find_event)
+        self.order_events: EventPool[Any] = EventPool(self._find_order_event)
         self._selection = CupySelection(self.xp, ordinal)
         self._arenas = StreamArenas(self.xp.get_default_memory_pool(), ordinal, self._freeing_scope)
         # On the hot path of ranges, so nothing stands between: CuPy's current stream of this thread follows.
@@ -99,8 +94,6 @@ class CudaBackend:
         self._order = AccessOrder()
         self._tracker: Tracker | None = None
         self._source: CuptiSource | None = None
-        self._captured_cost: PairCost | None = None
-        self._probes: deque[NDArray[Any]] = deque(maxlen=KEPT_PROBES)
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
             self._idle = idle_on(ordinal, self._read_context_id())
             is_ordered = has_memory_pools(self.xp, ordinal)
@@ -109,11 +102,11 @@ class CudaBackend:
             self.capabilities = self._green.capabilities
             self.device = self._describe_device()
             self.priority_range = self._read_priority_range()
+            self._fence = Fence(self.xp.cuda.runtime)
             self._clock_stream = self._make_clock_stream()
             self._clock_lane = SimpleNamespace(cupy=self.xp.cuda.Stream.from_external(self._clock_stream))
             self._clock = self._start_clock()
-            self._plain_cost = self._locate_pairs()
-            self._pair_costs = PairCosts(self._plain_cost)
+            self._pair_cost = self._locate_pairs()
         self._injection = NvtxInjection()
         domain = open_domain()
         self._attributes = domain.get_event_attributes
@@ -132,8 +125,18 @@ class CudaBackend:
         self._require_open()
         options = self._core.StreamOptions(nonblocking=True, priority=priority)
         with mapped_errors(f"Creating a stream of priority {priority}"), self._device_scope():
-            stream = self._core.Device(self._ordinal).create_stream(options=options)
-            return self._wrap(stream, lender=None)
+            stream = self._idle.streams.take(
+                None, priority, lambda: self._core.Device(self._ordinal).create_stream(options=options)
+            )
+            return self._wrap(stream, lender=None, give_back=lambda: self._idle.streams.give(None, priority, stream))
+
+    def _create_green_stream(self, context: Any, number: int, priority: int) -> CudaStream:
+        """Make a non-blocking stream of a `cuda.core.Context`, or take one that an earlier session has closed."""
+        options = self._core.StreamOptions(nonblocking=True, priority=priority)
+        stream = self._idle.streams.take(context, priority, lambda: context.create_stream(options))
+        return self._wrap(
+            stream, lender=None, context=number, give_back=lambda: self._idle.streams.give(context, priority, stream)
+        )
 
     def create_context(self, spec: ContextSpec) -> CudaContext:
         """Return a green context. A new one costs about a millisecond, and some MiB of device and host memory for good."""
@@ -188,6 +191,14 @@ class CudaBackend:
             self.xp.cuda.runtime.deviceSynchronize()
         self._order.host_wait_all()
 
+    def is_default_stream_idle(self) -> bool:
+        """Tell whether the default stream, and those that synchronise with it, have no work left."""
+        try:
+            with self._device_scope():
+                return bool(self.xp.cuda.Stream.null.done)
+        except Exception:  # noqa: BLE001 - a device that has failed, or a capture that forbids the question
+            return False
+
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the event clock."""
         return self._clock.place_host(host_ns)
@@ -201,28 +212,6 @@ class CudaBackend:
     def _keep_time(self) -> None:
         with mapped_errors("Recording a clock anchor"), self._device_scope():
             self._clock.keep(self.host_time_ns())
-
-    def _note_pair_cost(self) -> None:
-        """Let ranges from now on be corrected by what events cost now: a little more while kernels are recorded."""
-        is_capturing = self._source is not None and self._source.is_collecting
-        if is_capturing and self._captured_cost is None and self._is_card_free():
-            with mapped_errors("Measuring the cost of events"), self._device_scope():
-                measured = self._locate_pairs()
-            if measured.is_near(self._plain_cost):
-                self._captured_cost = measured
-        guessed = self._plain_cost._replace(before_ns=self._plain_cost.before_ns + CAPTURE_COST_NS)
-        self._pair_costs.note(self.host_time_ns(), (self._captured_cost or guessed) if is_capturing else self._plain_cost)
-
-    def _is_card_free(self) -> bool:
-        """Tell whether a small kernel runs at once: nothing is measured beside other work, and nothing waits for it."""
-        timers = self.pinned_empty(2, np.uint64)
-        timers[:] = 0
-        self._spin_timed(1, timers)
-        end_ns = self.host_time_ns() + FREE_WITHIN_NS
-        while not timers[1] and self.host_time_ns() < end_ns:
-            time.sleep(0)
-        self._probes.append(timers)  # the kernel may still be on its way
-        return bool(timers[1])
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
@@ -257,8 +246,8 @@ class CudaBackend:
         """
         with mapped_errors("Reading the times of finished ranges"):
             times = self._clock.place(starts, ends, queued_host_ns)
-        start_ns = times.start_ns + self._pair_costs.before_ns(queued_host_ns)
-        end_ns = times.end_ns - self._pair_costs.after_ns(queued_host_ns) + self._tail_ns
+        start_ns = times.start_ns + self._pair_cost.before_ns
+        end_ns = times.end_ns - self._pair_cost.after_ns + self._tail_ns
         # A range that holds no device work is shorter than the events' own cost: it becomes an instant.
         middle_ns = (times.start_ns + times.end_ns) // 2
         empty = end_ns < start_ns
@@ -272,7 +261,7 @@ class CudaBackend:
             epoch_unix_ns=self._epoch_unix_ns,
             clock_error_ns=self._clock.error_ns,
             range_error_ns=calibration.pair_spread_ns + KERNEL_TAIL_SPREAD_NS,
-            range_correction_ns=sum(self._pair_costs.last) - self._tail_ns,
+            range_correction_ns=sum(self._pair_cost) - self._tail_ns,
             host_error_ns=self._clock.host_error_ns,
         )
 
@@ -365,7 +354,9 @@ class CudaBackend:
             self._clock_stream.sync()
             self._scratch.close()
             self._clock.close()
+            self._fence.close()
             self._idle.events.give(self._events.clear())
+            self._idle.order_events.give(self.order_events.clear())
             self._arenas.end(self._clock_lane.cupy)
             self._clock_stream.close()
             self._arenas.sweep()
@@ -421,7 +412,7 @@ class CudaBackend:
             driver=self._read_driver_version(),
             bindings=bindings_version(),
             has_memory_pools=has_memory_pools,
-            wrap=lambda stream, number: self._wrap(stream, lender=None, context=number),
+            make_stream=self._create_green_stream,
             scope=self._device_scope,
             idle=self._idle.contexts,
         )
@@ -450,12 +441,16 @@ class CudaBackend:
         event = self._idle.events.take()
         return self._create_event() if event is None else event
 
-    def _create_event(self) -> Any:
-        options = self._core.EventOptions(timing_enabled=True)
+    def _find_order_event(self) -> Any:
+        event = self._idle.order_events.take()
+        return self._create_event(has_time=False) if event is None else event
+
+    def _create_event(self, *, has_time: bool = True) -> Any:
+        options = self._core.EventOptions(timing_enabled=has_time)
         with mapped_errors("Creating an event"), self._device_scope():
             return self._core.Device(self._ordinal).create_event(options=options)
 
-    def _wrap(self, stream: Any, *, lender: object, context: int = 0) -> CudaStream:
+    def _wrap(self, stream: Any, *, lender: object, context: int = 0, give_back: Callable[[], object] = bool) -> CudaStream:
         self._arenas.begin(int(stream.handle))
         return CudaStream(
             stream,
@@ -466,6 +461,8 @@ class CudaBackend:
             lender=lender,
             order=self._order,
             free_arena=self._arenas.end,
+            give_back=give_back,
+            fence=self._fence.put,
         )
 
     def _sms_of(self, stream: Any) -> int:
@@ -506,6 +503,7 @@ class CudaBackend:
         def run() -> tuple[list[Any], list[Any]]:
             return run_pairs(
                 self._clock_stream,
+                fence=lambda: self._fence.put(int(self._clock_stream.handle)),
                 acquire_event=self._events.acquire,
                 spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
             )
@@ -533,9 +531,13 @@ class CudaBackend:
             clock_handle=int(self._clock_stream.handle),
             host_time_ns=self.host_time_ns,
             watch=self._selection.watch,
-            on_change=self._note_pair_cost,
+            mark_range=self._mark_range,
             keep_time=self._keep_time,
         )
+
+    def _mark_range(self) -> None:
+        self.push_range(self.annotation("capture"))
+        self.pop_range()
 
     def _record_anchor(self) -> Any:
         return self._clock_stream.record(self._events.acquire())

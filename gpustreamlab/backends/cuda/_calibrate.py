@@ -22,12 +22,6 @@ KERNEL_TAIL_NS = 700
 """How much later a kernel ends than its last instruction, where that has not been measured: the median on an H200."""
 KERNEL_TAIL_SPREAD_NS = 300
 """How far that varies with the kernel's size: 576 to 992 ns on an H200."""
-CAPTURE_COST_NS = 200
-"""How much earlier the first event of a pair stands while kernels are recorded, where that cannot be measured: on an H200."""
-PLAUSIBLE_NS = 1_500
-"""How far two measurements of a pair's cost may be apart; one that is farther was taken beside other work."""
-KEPT_COSTS = 4_096
-"""Changes of the cost that are kept for ranges that end late."""
 
 
 class PairCost(NamedTuple):
@@ -37,55 +31,6 @@ class PairCost(NamedTuple):
     """How long before the kernel's first instruction the first one stands."""
     after_ns: int
     """How long after its last instruction the second one stands."""
-
-    def is_near(self, other: PairCost) -> bool:
-        """Tell whether another measurement can be of the same card: work beside it makes pairs much dearer."""
-        return all(abs(own - their) <= PLAUSIBLE_NS for own, their in zip(self, other, strict=True))
-
-
-class PairCosts:
-    """What a pair of events cost at which time: it is more while kernels are recorded.
-
-    Parameters
-    ----------
-    first
-        The cost at the beginning.
-
-    Examples
-    --------
-    >>> costs = PairCosts(PairCost(3_500, 0))
-    >>> costs.note(1_000, PairCost(3_600, 500))
-    >>> costs.before_ns(np.array([999, 1_000, 2_000])).tolist(), costs.last.after_ns
-    ([3500, 3600, 3600], 500)
-    """
-
-    def __init__(self, first: PairCost) -> None:
-        # One value, for a thread that reads while another notes: since when, and the two costs; shape (n, 3).
-        self._rows = np.array([(-(2**62), *first)], np.int64)
-
-    @property
-    def last(self) -> PairCost:
-        """The cost now."""
-        return PairCost(*self._rows[-1, 1:].tolist())
-
-    def note(self, host_ns: int, cost: PairCost) -> None:
-        """Note the cost of pairs that are opened from a host time on."""
-        rows = np.append(self._rows, np.array([(host_ns, *cost)], np.int64), axis=0)[-KEPT_COSTS:]
-        rows[0, 0] = -(2**62)  # the first one kept holds for all before it
-        self._rows = rows
-
-    def before_ns(self, host_ns: Int64Array) -> Int64Array:
-        """Return `PairCost.before_ns` of pairs that were opened at these host times; shape (n,), int64."""
-        return self._at(host_ns, 1)
-
-    def after_ns(self, host_ns: Int64Array) -> Int64Array:
-        """Return `PairCost.after_ns` of pairs that were opened at these host times; shape (n,), int64."""
-        return self._at(host_ns, 2)
-
-    def _at(self, host_ns: Int64Array, part: int) -> Int64Array:
-        rows = self._rows
-        found: Int64Array = rows[np.searchsorted(rows[:, 0], host_ns, side="right") - 1, part]
-        return found
 
 
 def calibrate(
@@ -131,16 +76,28 @@ def calibrate(
 
 
 def run_pairs(
-    stream: Any, *, acquire_event: Callable[[], Any], spin: Callable[[int, int], None]
+    stream: Any,
+    *,
+    acquire_event: Callable[[], Any],
+    spin: Callable[[int, int], None],
+    fence: Callable[[], object] = bool,
 ) -> tuple[list[Any], list[Any]]:
-    """Run kernels that time themselves between pairs of events, in a full queue, and return the events."""
+    """Run kernels that time themselves between pairs of events, in a full queue, and return the events.
+
+    Parameters
+    ----------
+    fence
+        Put in front of each event, as ranges do.
+    """
     starts = [acquire_event() for _ in range(PAIR_COUNT)]
     ends = [acquire_event() for _ in range(PAIR_COUNT)]
     for _ in range(2):  # the first round loads the kernel
         spin(GATE_NS, 0)
         for row in range(PAIR_COUNT):
+            fence()
             stream.record(starts[row])
             spin(SPIN_NS, row)
+            fence()
             stream.record(ends[row])
         stream.sync()
     return starts, ends

@@ -10,15 +10,19 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, RecordKind
 from gpustreamlab.backends.cuda._cupti_layouts import Layouts, find_layouts
 from gpustreamlab.backends.cuda._import import cupti_line, exact_cupti_line
+from gpustreamlab.backends.cuda._libcuda import LIBRARY_NAME
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 
 _log = logging.getLogger(__name__)
@@ -52,6 +56,16 @@ _CLASSES = (
 _SAME_CLOCK_NS = 10_000_000_000
 """Two readings of the wall clock are less apart than this, also where somebody sets it; another clock's zero is far away."""
 _SUBSCRIBE_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+
+_DETACHING_CALL = "cuCtxGetDevice"
+"""A driver function that does nothing but answer: CUPTI leaves as it returns."""
+_CALL_RETURNS = 1
+"""CUPTI_API_EXIT: the first field of what a callback is told of a call."""
+_CALL_DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
+_IN_GRAPHS = (RecordKind.CONCURRENT_KERNEL, RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET)
+"""Records that say of which graph the work is."""
+_callbacks: list[Any] = []
+"""What CUPTI was given to call."""
 
 _loading = threading.Lock()
 _loaded: dict[str, Cupti] = {}
@@ -88,6 +102,8 @@ class Cupti:
             )
         self.layouts: Layouts = layouts
         """How its records are laid out."""
+        self.has_seen_graphs = False
+        """Whether a CUDA graph was launched, or made, while calls were recorded."""
 
     @property
     def title(self) -> str:
@@ -127,6 +143,47 @@ class Cupti:
             # Who holds the place keeps torch.profiler from working for good, so it is given back at once.
             self.call("cuptiUnsubscribe", handle)
         return code == MULTIPLE_SUBSCRIBERS
+
+    def look_for_graphs(self, columns: Mapping[int, Mapping[str, NDArray[Any]]]) -> None:
+        """Note CUDA graphs among the records."""
+        if self.has_seen_graphs:
+            return
+        calls = (
+            np.isin(columns[kind]["cbid"], [*self._graph_calls[domain]]).any()
+            for kind, domain in _CALL_DOMAINS.items()
+            if kind in columns
+        )
+        work = (columns[kind]["graphId"].any() for kind in _IN_GRAPHS if kind in columns)
+        self.has_seen_graphs = any(calls) or any(work)
+
+    def detach(self) -> bool:
+        """Take CUPTI out of the process's calls until it is used again; tell whether that was possible.
+
+        ``cuptiFinalize`` is to be called where a CUDA call returns, in a callback of a subscriber. Source: CUPTI user guide,
+        Dynamic Attach and Detach. The interpreter's lock is kept throughout: a thread that took it in between, and then waited
+        for CUPTI in a CUDA call, would keep us from returning.
+        """
+        number = next((n for n in self._callbacks[CallbackDomain.DRIVER_API] if self._driver_calls[n] == _DETACHING_CALL), None)
+        if number is None:
+            return False
+        codes: list[int] = []
+
+        def finalize(_data: int, _domain: int, _number: int, info: int) -> None:
+            is_return = ctypes.cast(info, ctypes.POINTER(ctypes.c_int))[0] == _CALL_RETURNS
+            if is_return and not codes:
+                codes.append(_finalize(self.library))
+
+        callback = _SUBSCRIBE_CALLBACK(finalize)
+        handle = ctypes.c_void_p()
+        if self.call("cuptiSubscribe", ctypes.byref(handle), callback, None):
+            return False
+        _callbacks.append(callback)  # CUPTI may call it later, so it stays
+        where = int(CallbackDomain.DRIVER_API), ctypes.c_uint32(number)
+        if self.call("cuptiEnableCallback", ctypes.c_uint32(1), handle, *where) == 0:
+            _make_detaching_call()
+        if codes != [0]:
+            self.call("cuptiUnsubscribe", handle)
+        return codes == [0]
 
     def tells_wall_time(self) -> bool:
         """Tell whether CUPTI's clock is the wall clock: torch.profiler sets its own at each start, and leaves it there."""
@@ -191,6 +248,19 @@ class Cupti:
         return found
 
     @cached_property
+    def _driver_calls(self) -> dict[int, str]:
+        domain = CallbackDomain.DRIVER_API
+        return {number: self.call_name(domain, number) for number in self._callbacks[domain]}
+
+    @cached_property
+    def _graph_calls(self) -> dict[CallbackDomain, set[int]]:
+        """The functions that launch a graph."""
+        return {
+            domain: {number for number in numbers if "GraphLaunch" in self.call_name(domain, number)}
+            for domain, numbers in self._callbacks.items()
+        }
+
+    @cached_property
     def _callbacks(self) -> dict[CallbackDomain, set[int]]:
         """Every callback id in use."""
         return {domain: {n for n in range(1, _LAST_CALLBACK) if self.call_name(domain, n)} for domain in _SETTERS}
@@ -200,6 +270,14 @@ _SETTERS = {
     CallbackDomain.DRIVER_API: "cuptiActivityEnableDriverApi",
     CallbackDomain.RUNTIME_API: "cuptiActivityEnableRuntimeApi",
 }
+
+
+def _finalize(library: Any) -> int:
+    return int(ctypes.PYFUNCTYPE(ctypes.c_int)(("cuptiFinalize", library))())
+
+
+def _make_detaching_call() -> None:
+    ctypes.PyDLL(LIBRARY_NAME).cuCtxGetDevice(ctypes.byref(ctypes.c_int()))
 
 
 def classify_call(name: str) -> CallClass | None:

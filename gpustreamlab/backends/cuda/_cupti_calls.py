@@ -22,6 +22,9 @@ OPEN_MARKERS = 65_536
 KNOWN_EVENTS = 1_048_576
 """Events whose last record is known, by their number."""
 
+RECORD_SLACK_NS = 2_000
+"""CUPTI's times of the host and the host's own clock agree to about a microsecond; a launch takes longer than two."""
+
 _DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
 
 
@@ -102,6 +105,23 @@ def _sizes_by_correlation(records: Records) -> Callable[[Int64Array], Int64Array
         return found
 
     return sizes
+
+
+def told_until(records: Records, wall: WallClock) -> dict[int, int]:
+    """Return by thread the host time of the last record that it wrote; see `Activities.told_until`.
+
+    CUPTI hands over a buffer when all in it is complete, and a thread writes its calls, ranges and launches in their order.
+    """
+    threads, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for kind, field in ((RecordKind.DRIVER, "end"), (RecordKind.RUNTIME, "end"), (RecordKind.MARKER, "timestamp")):
+        columns = records.columns.get(kind)
+        if columns is not None:
+            threads.append(columns["threadId"].astype(np.int64) & 0xFFFF_FFFF)
+            times.append(columns[field].astype(np.int64))
+    thread, place = distinct(np.concatenate(threads))
+    newest = np.zeros(len(thread), np.int64)
+    np.maximum.at(newest, place, np.concatenate(times))
+    return dict(zip(thread.tolist(), (wall.to_host_ns(newest) + RECORD_SLACK_NS).tolist(), strict=True))
 
 
 class DependencyReader:

@@ -19,7 +19,7 @@ from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBat
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
-from gpustreamlab.backends.cuda._cupti_calls import CallReader, DependencyReader, MarkerReader
+from gpustreamlab.backends.cuda._cupti_calls import CallReader, DependencyReader, MarkerReader, told_until
 from gpustreamlab.backends.cuda._cupti_clients import active_client, is_torch_profiling
 from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, SentAnchor
 from gpustreamlab.backends.cuda._cupti_constants import RecordKind
@@ -31,6 +31,7 @@ from gpustreamlab.backends.cuda._cupti_streams import StreamBook
 from gpustreamlab.backends.cuda._cupti_strings import StringReader
 from gpustreamlab.backends.cuda._cupti_wall import WallClock, without_implausible
 from gpustreamlab.backends.cuda._cupti_work import Texts, kernel_rows, work_batch
+from gpustreamlab.backends.cuda._fence import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda._own_calls import OwnCalls
 from gpustreamlab.backends.cuda._pool_watch import PoolWatch
@@ -98,8 +99,8 @@ class CuptiSource:
         The host's clock of the backend.
     watch
         Follows CuPy's memory pool.
-    on_change
-        Called when collecting has begun or ended: events then cost another time.
+    mark_range
+        Opens and closes an NVTX range of ours: whether CUPTI tells of it shows whether ranges can be timed by their work.
     keep_time
         Called some times a second, so that the session's clock need not be set anew after a pause.
     """
@@ -114,7 +115,7 @@ class CuptiSource:
         clock_handle: int,
         host_time_ns: Callable[[], int],
         watch: PoolWatch,
-        on_change: Callable[[], object],
+        mark_range: Callable[[], object],
         keep_time: Callable[[], object],
     ) -> None:
         self.description = cupti.title
@@ -127,7 +128,7 @@ class CuptiSource:
         self._clock_key = self._streams.key_of(clock_handle)
         self._calls = CallReader(cupti)
         self._watch = watch
-        self._on_change = on_change
+        self._mark_range = mark_range
         self._keep_session_time = keep_time
         self._own_calls = OwnCalls(host_time_ns)
         self._memory = MemoryReader(watch, ordinal=ordinal)
@@ -148,6 +149,10 @@ class CuptiSource:
         """Whether everything of the last capture was told."""
         self._is_left_on = False
         """Whether kinds were left on for another client."""
+        self.times_ranges = False
+        """Whether ranges can be timed by the work inside them."""
+        self.is_attached = False
+        """Whether CUPTI is in the calls of this process because of this source."""
         self._process = os.getpid()
 
     @property
@@ -201,7 +206,6 @@ class CuptiSource:
                 raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are timed as ever.")
             self._begin()
             _owner[:] = [self]
-        self._tell_change()
 
     def stop(self) -> None:
         """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
@@ -215,7 +219,6 @@ class CuptiSource:
             if not self._lost_reason:
                 self._send_anchor(is_waited_for=True)
             self._switch_off()
-        self._tell_change()
 
     def keep_up(self) -> bool:
         """Keep the clock true, and tell whether it is time to drain: reading records in the middle of launches slows those."""
@@ -254,6 +257,8 @@ class CuptiSource:
                 if not (self._is_young or self._lost_reason):
                     self._keep_anchored()
             self._is_drained = is_last and not self._is_on
+            if self._is_drained:
+                self._detach()
             return self._read(records, is_last=is_last)
 
     @contextmanager
@@ -278,6 +283,8 @@ class CuptiSource:
         if not self._is_in_child():
             with self._lock:
                 self._switch_off_the_rest()
+                if not self._is_drained and self in _owner:
+                    self._detach()
         self._clock.forget_sent()
         self._is_drained = True
         with _owner_lock:
@@ -306,10 +313,12 @@ class CuptiSource:
             self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
             self._cupti.disable_calls()
             raise
+        self.is_attached = True
         self._clock.forget_sent()
         self._wall.look()
         self._loss.begin()
         self._is_on, self._is_drained, self._is_left_on = True, False, False
+        self.times_ranges = self._hears_ranges()
         self._watch.start(self._streams.key_of)
         self._send_anchor(is_waited_for=True)
 
@@ -324,6 +333,26 @@ class CuptiSource:
             self._cupti.disable_calls()
             self._is_left_on = False
 
+    def _hears_ranges(self) -> bool:
+        """Tell whether CUPTI is told of our NVTX ranges; asked before anything runs that would hold its buffer back.
+
+        It is not where NVTX was used in this process before the first session, or where somebody else listens to it.
+        """
+        self._mark_range()
+        records = self._fetch(is_forced=False)
+        if records.record_count:
+            self._held.append(records)
+        return RecordKind.MARKER in records.columns
+
+    def _detach(self) -> None:
+        """Take CUPTI out of all calls of the process, which cost 1.5 us each else (H200), where that harms nobody.
+
+        Who subscribed before (torch.profiler, for as long as the process lives) would lose its place. A CUDA graph that was
+        launched while CUPTI was attached may hold what detaching frees: its next launch once ended the process (CUPTI 13.0).
+        """
+        is_harmless = not (self._is_left_on or self._lost_reason or self._cupti.has_seen_graphs or active_client(self._cupti))
+        self.is_attached = not (is_harmless and _buffers[0].is_native and self._cupti.detach())
+
     def _is_another_collecting(self) -> bool:
         return bool(active_client(self._cupti)) if self._lost_reason else is_torch_profiling()
 
@@ -331,13 +360,6 @@ class CuptiSource:
         """Turn off what was left on for another client, once that has gone: it knows only of what it turned on itself."""
         if self._is_left_on and not self._is_on and self in _owner and not self._is_another_collecting():
             self._switch_off()
-
-    def _tell_change(self) -> None:
-        try:
-            with self._own_calls.making():
-                self._on_change()
-        except GPUStreamLabError as error:
-            _log.debug("The cost of events could not be measured: %s", error)
 
     def _is_in_child(self) -> bool:
         """Tell whether this is a forked child: CUDA does not work there, and a lock may be held for ever."""
@@ -387,6 +409,9 @@ class CuptiSource:
         self._count_dropped()
         records = self._numbers.continue_in(records)
         self._note_anchors(records)
+        if (fills := records.columns.get(RecordKind.MEMSET)) is not None:
+            self._own_calls.note(fills["correlationId"][are_fences(fills)].astype(np.int64))
+        self._cupti.look_for_graphs(records.columns)
         return records
 
     def _take_records(self) -> Records:
@@ -426,6 +451,7 @@ class CuptiSource:
             annotations=self._placed(annotations),
             dependencies=self._dependencies.read(records),
             memory=memory,
+            told_until=told_until(records, self._wall),
             names=tuple(texts.names),
             details=tuple(texts.details),
         )
@@ -451,6 +477,8 @@ class CuptiSource:
         is_clock = (columns["contextId"] == context) & (columns["streamId"] == stream)
         is_complete = (columns["start"] > 0) & (columns["end"] >= columns["start"])
         is_shown = ~is_clock & (columns["deviceId"] == self._ordinal)
+        if "value" in columns:
+            is_shown &= ~are_fences(columns)
         self._dropped_count += int((~is_complete & is_shown).sum())
         wanted: BoolArray = is_complete & is_shown
         return wanted

@@ -16,13 +16,14 @@ from gpustreamlab.backends._features import Version, green_capabilities, version
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.backends.cuda._errors import mapped_errors
 from gpustreamlab.backends.cuda._idle_contexts import IdleContexts
+from gpustreamlab.backends.cuda._idle_streams import keep_for_good
 from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError
 from gpustreamlab.model import Capabilities, SMResource, WorkqueueOptions
 from gpustreamlab.typing import Feature
 
-WrapStream = Callable[[Any, int], CudaStream]
-"""Makes a stream of ours of a `cuda.core.Stream` and a context number."""
+MakeStream = Callable[[Any, int, int], CudaStream]
+"""Makes a stream of ours in a `cuda.core.Context`, with the context's number and a priority."""
 
 
 class GreenContexts:
@@ -38,7 +39,7 @@ class GreenContexts:
         CUDA versions of the driver and of cuda.bindings.
     has_memory_pools
         Whether the device allocates in the order of a stream: one of the capabilities.
-    wrap
+    make_stream
         Makes a stream of ours.
     scope
         Makes the device current for cuda.core and CuPy, as a context manager: streams are made in any thread.
@@ -54,13 +55,13 @@ class GreenContexts:
         driver: Version,
         bindings: Version | None,
         has_memory_pools: bool = True,
-        wrap: WrapStream,
+        make_stream: MakeStream,
         scope: Callable[[], AbstractContextManager[None]],
         idle: IdleContexts,
     ) -> None:
         self._core = core
         self._device = device
-        self._wrap = wrap
+        self._make_stream = make_stream
         self._scope = scope
         self._idle = idle
         self._numbers = count(1)
@@ -82,13 +83,16 @@ class GreenContexts:
 
     def create(self, spec: ContextSpec) -> CudaContext:
         """Return a context of a spec: one that an earlier session made, or a new one."""
-        context = self._idle.take(spec) or self._make(spec)
+        context = self._idle.take(spec)
+        if context is None:
+            context = self._make(spec)
+            keep_for_good(context)
 
         def give_back() -> None:
             with self._scope():
                 self._idle.give(spec, context)
 
-        return CudaContext(self._core, context, next(self._numbers), self._wrap, self._scope, give_back)
+        return CudaContext(context, next(self._numbers), self._make_stream, self._scope, give_back)
 
     def _make(self, spec: ContextSpec) -> Any:
         what = (
@@ -162,16 +166,14 @@ class CudaContext:
 
     def __init__(
         self,
-        core: Any,
         context: Any,
         number: int,
-        wrap: WrapStream,
+        make_stream: MakeStream,
         scope: Callable[[], AbstractContextManager[None]],
         give_back: Callable[[], None],
     ) -> None:
-        self._core = core
         self._context = context
-        self._wrap = wrap
+        self._make_stream = make_stream
         self._scope = scope
         self._give_back = give_back
         self._is_closed = False
@@ -184,11 +186,10 @@ class CudaContext:
         """Make a non-blocking stream whose kernels run on these SMs only."""
         doing = f"Creating a stream of priority {priority} in a green context of {self.sm_count} SMs"
         with mapped_errors(doing), self._scope():
-            stream = self._context.create_stream(self._core.StreamOptions(nonblocking=True, priority=priority))
-            return self._wrap(stream, self.number)
+            return self._make_stream(self._context, self.number, priority)
 
     def close(self) -> None:
-        """Give the context up for the next session, after its streams were destroyed. Idempotent."""
+        """Give the context up for the next session, after its streams were closed. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             with mapped_errors(f"Giving up a green context of {self.sm_count} SMs"):

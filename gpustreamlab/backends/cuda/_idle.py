@@ -1,4 +1,4 @@
-"""What outlives the sessions of a device, until the process ends; see docs/explanations/decisions/0019-idle-contexts.md."""
+"""What outlives the sessions of a device; see decisions 0019 and 0020 in docs/explanations/decisions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from gpustreamlab.backends.cuda._idle_contexts import IdleContexts
 from gpustreamlab.backends.cuda._idle_events import IdleEvents
+from gpustreamlab.backends.cuda._idle_streams import IdleStreams
 
 
 class Idle:
@@ -15,11 +16,13 @@ class Idle:
 
     def __init__(self) -> None:
         self.contexts = IdleContexts()
+        self.streams = IdleStreams()
         self.events = IdleEvents()
+        self.order_events = IdleEvents()
 
     def close(self) -> None:
-        """Destroy all, and from now on what is given back at once: the process ends."""
-        for kept in (self.events, self.contexts):
+        """Destroy the events, and from now on what is given back at once: the process ends. Libraries may outlive this."""
+        for kept in (self.events, self.order_events):
             with suppress(Exception):  # after an error of the device that stays, everything fails
                 kept.close()
 

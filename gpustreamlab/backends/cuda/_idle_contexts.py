@@ -12,8 +12,6 @@ from gpustreamlab.model import SMResource
 
 KEPT_SPLITS = 1_024
 """Structured splits that are kept; their descriptions take a few hundred bytes each."""
-KEPT_CONTEXTS = 64
-"""Green contexts of one device that are kept while no session uses them."""
 
 
 class IdleContexts:
@@ -22,7 +20,7 @@ class IdleContexts:
     What they are made of belongs to the process too: the groups into which the device was split.
 
     On the drivers tried, a green context that is destroyed leaves 4 MiB on the device and 1.6 MiB on the host behind. So it
-    is given back here instead. Those beyond `KEPT_CONTEXTS` are destroyed, oldest first.
+    is given back here instead, and never destroyed: that would give nothing back, and libraries may know its streams.
     """
 
     def __init__(self) -> None:
@@ -30,7 +28,6 @@ class IdleContexts:
         self._splits: OrderedDict[tuple[SplitGroup, ...], list[Any]] = OrderedDict()
         self._lock = threading.RLock()  # re-entrant: a finaliser may close a session in the middle of it
         self._kept: deque[tuple[ContextSpec, Any]] = deque()
-        self._is_over = False
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -62,17 +59,6 @@ class IdleContexts:
         return None
 
     def give(self, spec: ContextSpec, context: Any) -> None:
-        """Take a `cuda.core.Context` back, all of whose streams were destroyed."""
+        """Take a `cuda.core.Context` back, whose streams nobody uses."""
         with self._lock:
             self._kept.append((spec, context))
-            spare = [self._kept.popleft()[1] for _ in range(len(self._kept) - (0 if self._is_over else KEPT_CONTEXTS))]
-        for one in spare:
-            one.close()
-
-    def close(self) -> None:
-        """Destroy all, and from now on what is given back at once: the process ends."""
-        with self._lock:
-            self._is_over = True
-            spare = [self._kept.pop()[1] for _ in range(len(self._kept))]
-        for one in spare:
-            one.close()

@@ -24,10 +24,14 @@ class CudaStream:
         How many SMs its kernels may run on.
     lender
         The object that owns the stream, kept alive; None if the stream is ours.
+    give_back
+        Called when a stream of ours is closed: libraries may still know its handle, so it is kept for another session.
+    fence
+        ``fence(handle)`` lets the next event stay out of the queue of a copy engine; see `gpustreamlab.backends.cuda._fence`.
     order
         Is told of what orders work, for those who watch accesses.
     free_arena
-        Gives back what CuPy's pool keeps for the stream; called before a stream of ours is destroyed.
+        Gives back what CuPy's pool keeps for the stream; called before a stream of ours is given back.
     """
 
     def __init__(
@@ -40,6 +44,8 @@ class CudaStream:
         sm_count: int,
         lender: object,
         free_arena: Callable[[Any], None],
+        give_back: Callable[[], object],
+        fence: Callable[[int], object],
         order: AccessOrder | None = None,
     ) -> None:
         self.core = core_stream
@@ -50,18 +56,25 @@ class CudaStream:
         self.sm_count = sm_count
         self._lender = lender
         self._free_arena = free_arena
+        self._give_back = give_back
+        self._fence = fence
         self._order = order or AccessOrder()
-        self.record_raw = core_stream.record
+        self._record = core_stream.record
         self._is_closed = False
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Lend the stream to an adapter: protocol version 0 and the handle."""
         return (0, self.handle)
 
+    def record_raw(self, event: Any) -> object:
+        """Record a timing event of a range."""
+        self._fence(self.handle)
+        return self._record(event)
+
     def record(self, event: Any) -> object:
         """Record a `cuda.core.Event` behind the work enqueued so far."""
         try:
-            recorded = self.record_raw(event)
+            recorded = self._record(event)
         except Exception as error:
             raise map_error(error, f"Recording an event on stream {self.handle:#x}") from error
         self._order.record(self.handle, event)
@@ -107,14 +120,16 @@ class CudaStream:
         self._order.host_wait_stream(self.handle)
 
     def close(self) -> None:
-        """Destroy the stream if it is ours, with the memory that CuPy's pool keeps for it; forget it if it was lent."""
+        """Give the stream back if it is ours, without the memory that CuPy's pool keeps for it; forget it if it was lent."""
         if self._is_closed:
             return
         self._is_closed = True
         with mapped_errors(f"Closing stream {self.handle:#x}"):
             if self._lender is None:
                 self._free_arena(self.cupy)
-            self.core.close()
+                self._give_back()
+            else:
+                self.core.close()
         if self._lender is None:
             self._order.close_stream(self.handle)
         self._lender = None

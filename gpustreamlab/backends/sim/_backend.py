@@ -287,6 +287,10 @@ class SimBackend:
             host_error_ns=0,
         )
 
+    def is_default_stream_idle(self) -> bool:
+        """Tell whether the default stream has no work left."""
+        return self.driver.is_stream_idle(self.driver.null_stream)
+
     def observing(self) -> AbstractContextManager[None]:
         """Make this thread's queries and clock reads free of virtual time, for tools that look on from outside."""
         return self.driver.observing()

@@ -42,6 +42,8 @@ class SimActivitySource:
     """
 
     description = "simulated device"
+    times_ranges = False
+    """Events of the model hold nothing up, and its ranges are exact: they keep their events."""
 
     def __init__(self, driver: SimDriver, *, ordinal: int = 0, record_limit: int = KEPT_RECORDS) -> None:
         self._driver = driver

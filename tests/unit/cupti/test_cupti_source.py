@@ -146,16 +146,6 @@ def test_without_a_choice_of_calls_all_are_recorded_and_the_others_left_out_here
     assert calls_of(drain_all(source, card)) == ["cudaStreamSynchronize"]
 
 
-def test_the_costs_of_events_are_measured_at_each_change(monkeypatch, card):
-    changes = []
-    source = make_source(monkeypatch, card, on_change=lambda: changes.append(source._is_on))
-
-    source.start()
-    source.stop()
-
-    assert changes == [True, False]
-
-
 def test_records_are_left_unread_for_a_while_unless_there_are_many(monkeypatch, card):
     kept = []
     source = make_source(monkeypatch, card, keep_time=lambda: kept.append(card.now_ns))
@@ -191,19 +181,6 @@ def test_the_sessions_clock_may_fail_to_be_kept(monkeypatch, card):
     source.start()
     assert source.keep_up() in {True, False}
     assert not source.lost_reason
-
-
-def test_a_failing_calibration_stops_nothing(monkeypatch, card):
-    def fail():
-        raise DeviceError("no luck")
-
-    source = make_source(monkeypatch, card, on_change=fail)
-
-    source.start()
-    card.kernel()
-    source.stop()
-
-    assert len(source.drain(is_last=True).work) == 1
 
 
 # The host's calls
@@ -246,27 +223,3 @@ def test_calls_of_the_clock_itself_are_left_out_whenever_they_come(card, source)
 
     assert calls_of(parts) == []
     assert kernels_of(parts) == []
-
-
-def test_calls_of_a_calibration_are_left_out(monkeypatch, card):
-    def calibrate():
-        card.call(MALLOC)
-        card.call(SYNCHRONIZE)
-
-    source = make_source(monkeypatch, card, on_change=calibrate)
-    source.start()
-    card.advance(50_000)
-    card.call(SYNCHRONIZE)
-    card.advance(50_000)
-    with source.own_calls():
-        card.call(MALLOC)
-
-    assert calls_of(drain_all(source, card)) == ["cudaStreamSynchronize"]
-
-
-def test_a_call_of_another_thread_at_the_same_time_is_kept(monkeypatch, card):
-    source = make_source(monkeypatch, card, on_change=lambda: card.call(SYNCHRONIZE, thread=5))
-
-    source.start()
-
-    assert calls_of(drain_all(source, card)) == ["cudaStreamSynchronize"]

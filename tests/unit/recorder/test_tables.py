@@ -167,25 +167,30 @@ class TestWindows:
 class TestLaunches:
     def test_calls_are_found_in_any_order_and_the_oldest_are_forgotten(self):
         launches = Launches(limit=2)
-        launches.add(ints(9, 3), ints(90, 30), ints(0, 1), ints(-1, 5))
-        launches.add(ints(4), ints(40), ints(1), ints(6))
+        launches.add(ints(9, 3), ints(90, 30), ints(0, 1), ints(-1, 5), ints(90, 30))
+        launches.add(ints(4), ints(40), ints(1), ints(6), ints(40))
         found = launches.find(ints(4, 3, 0, 7))
-        assert [column.tolist() for column in launches.take(found)] == [[40, 30, -1, -1], [1, 1, -1, -1], [6, 5, -1, -1]]
+        assert [column.tolist() for column in launches.take(found)] == [
+            [40, 30, -1, -1],
+            [1, 1, -1, -1],
+            [6, 5, -1, -1],
+            [40, 30, -1, -1],
+        ]
         launches.trim()
         assert launches.find(ints(3, 4, 9)).tolist() == [-1, 0, 1]
 
     def test_the_newest_calls_are_kept_where_their_numbers_begin_anew(self):
         launches = Launches(limit=4)
-        launches.add(np.arange(2**32 - 4, 2**32), ints(1, 2, 3, 4), ints(0, 0, 0, 0), ints(9, 9, 9, 9))
+        launches.add(np.arange(2**32 - 4, 2**32), ints(1, 2, 3, 4), ints(0, 0, 0, 0), ints(9, 9, 9, 9), ints(1, 2, 3, 4))
         launches.trim()
-        launches.add(ints(1, 2, 3), ints(5, 6, 7), ints(0, 0, 0), ints(5, 6, 7))
+        launches.add(ints(1, 2, 3), ints(5, 6, 7), ints(0, 0, 0), ints(5, 6, 7), ints(5, 6, 7))
         launches.trim()
         assert launches.take(launches.find(ints(1, 2, 3, 2**32 - 1, 2**32 - 2)))[2].tolist() == [5, 6, 7, 9, -1]
 
     def test_of_two_calls_of_one_number_the_later_counts(self):
         launches = Launches()
-        launches.add(ints(7, 7), ints(10, 20), ints(0, 0), ints(1, 2))
-        launches.add(ints(7), ints(30), ints(0), ints(3))
+        launches.add(ints(7, 7), ints(10, 20), ints(0, 0), ints(1, 2), ints(10, 20))
+        launches.add(ints(7), ints(30), ints(0), ints(3), ints(30))
         assert launches.take(launches.find(ints(7, 6, 8)))[2].tolist() == [3, -1, -1]
         launches.clear()
         assert launches.find(ints(7)).tolist() == [-1]
