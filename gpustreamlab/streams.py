@@ -204,7 +204,7 @@ class Stream(ProcessBound):
         if isinstance(other, str):
             other = cast(Stream, self._keeper.find(other))
         if isinstance(other, Stream):
-            with other._record_order() as event:
+            with other._record_order() as event:  # noqa: SLF001 - of this class
                 self.wait(event)
             return
         if not isinstance(other, Event):

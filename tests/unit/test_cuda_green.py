@@ -103,6 +103,10 @@ class Scope:
 SCOPE = Scope()
 
 
+def make_stream(context, number, priority):
+    return context.create_stream(options(nonblocking=True, priority=priority)), number
+
+
 def open_green(sms, *, driver=(13, 0), bindings=(13, 3), workqueue=None, idle=None):
     return GreenContexts(
         CORE,
@@ -204,7 +208,7 @@ def test_a_device_that_cannot_be_split_says_so_in_the_drivers_words():
 
     device = SimpleNamespace(resources=NoSMs())
     facts = {"driver": (13, 0), "bindings": (13, 0), "scope": SCOPE, "idle": IdleContexts()}
-    green = GreenContexts(CORE, device, wrap=lambda stream, number: stream, **facts)
+    green = GreenContexts(CORE, device, make_stream=None, **facts)
     assert green.resource is None
     assert "no SM resource" in green.capabilities["green-contexts"].detail
 

@@ -98,8 +98,12 @@ class Stream:
         raise AssertionError("a library may still know it")
 
 
+def is_done(stream):
+    return stream.is_done
+
+
 def test_a_closed_stream_is_lent_again_with_its_context_and_priority():
-    idle, context = IdleStreams(), object()
+    idle, context = IdleStreams(is_done), object()
     made = [idle.take(where, priority, Stream) for where, priority in ((None, 0), (None, -1), (context, 0))]
     for stream, (where, priority) in zip(made, ((None, 0), (None, -1), (context, 0)), strict=True):
         idle.give(where, priority, stream)
@@ -111,7 +115,7 @@ def test_a_closed_stream_is_lent_again_with_its_context_and_priority():
 
 
 def test_a_stream_that_still_has_work_is_not_lent():
-    idle, busy = IdleStreams(), Stream()
+    idle, busy = IdleStreams(is_done), Stream()
     busy.is_done = False
     idle.give(None, 0, busy)
     assert idle.take(None, 0, Stream) is not busy
@@ -134,6 +138,6 @@ class Stream:
     def __del__(self):
         print(self.name)
 
-IdleStreams().take(None, 0, lambda: Stream("kept"))
+IdleStreams(bool).take(None, 0, lambda: Stream("kept"))
 Stream("dropped")
 """

@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 from contextlib import suppress
+from typing import Any
 
 from gpustreamlab.backends.cuda._idle_contexts import IdleContexts
 from gpustreamlab.backends.cuda._idle_events import IdleEvents
 from gpustreamlab.backends.cuda._idle_streams import IdleStreams
+from gpustreamlab.backends.cuda._import import import_cupy
 
 
 class Idle:
@@ -16,7 +18,7 @@ class Idle:
 
     def __init__(self) -> None:
         self.contexts = IdleContexts()
-        self.streams = IdleStreams()
+        self.streams = IdleStreams(_has_no_work)
         self.events = IdleEvents()
         self.order_events = IdleEvents()
 
@@ -25,6 +27,10 @@ class Idle:
         for kept in (self.events, self.order_events):
             with suppress(Exception):  # after an error of the device that stays, everything fails
                 kept.close()
+
+
+def _has_no_work(stream: Any) -> bool:
+    return bool(import_cupy().cuda.Stream.from_external(stream).done)
 
 
 _idle: dict[tuple[int, int], Idle] = {}

@@ -14,9 +14,15 @@ class IdleStreams:
     A library that has seen a stream may use its handle at any later time: torch records an event on it where page-locked memory
     is freed that was copied there. On a destroyed stream that ends the process. So streams are lent again and never destroyed,
     not at the end of the process either, as torch does with its own. There are as many as were ever open at once.
+
+    Parameters
+    ----------
+    is_idle
+        Tells whether a `cuda.core.Stream` has no work left.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_idle: Callable[[Any], bool]) -> None:
+        self._is_idle = is_idle
         self._lock = threading.RLock()  # re-entrant: a finaliser may close a session in the middle of it
         self._kept: dict[tuple[object, int], list[Any]] = {}
 
@@ -37,7 +43,7 @@ class IdleStreams:
         """
         with self._lock:
             kept = self._kept.get((context, priority), [])
-            place = next((place for place, stream in enumerate(kept) if stream.is_done), None)
+            place = next((place for place, stream in enumerate(kept) if self._is_idle(stream)), None)
             if place is not None:
                 return kept.pop(place)
         made = make()
