@@ -193,13 +193,13 @@ def test_a_stalled_stream_drops_ranges_and_counts_them():
         lab.stream("a")
         with lab.on("a", "long"):
             spin(lab, 200_000_000)
-        for _ in range(300):
+        for _ in range(180):  # with their fences 720 commands: a stream takes about a thousand, and then waits itself
             with lab.on("a", "short"):
                 pass
         lab.synchronize()
         trace = lab.trace
         assert len(trace) == 100
-        assert trace.metadata.dropped_spans == 201
+        assert trace.metadata.dropped_spans == 81
 
 
 def test_device_7_of_1_is_named():

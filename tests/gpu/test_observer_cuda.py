@@ -154,15 +154,15 @@ def test_a_range_lasts_from_the_first_start_to_the_last_end_of_its_work(lab, wor
     assert ranges["outer"] == (spin_one.start_ns, spin_two.end_ns)
     assert ranges["first"] == (spin_one.start_ns, copy.end_ns)
     assert ranges["second"] == (spin_two.start_ns, spin_two.end_ns)
-    assert ranges["empty"] == (copy.end_ns, copy.end_ns)
+    assert copy.end_ns <= ranges["empty"][0] == ranges["empty"][1] <= spin_two.start_ns
 
 
 def test_events_and_work_agree_on_what_both_can_see(lab, work):
     lab.stream("a")
     pairs = []
-    for turn in range(40):
+    for turn in range(15):
         with lab.on("a", f"warm {turn}"):
-            work.spin(2_000_000, 0)  # a full queue, so that nothing waits for the host
+            work.spin(60_000_000, 0)  # a full queue, so that nothing waits for the host
             outer = lab.range(f"events {turn}")  # opened before the capture: timed by events
             outer.__enter__()
             with lab.capture("kernels"):
@@ -263,29 +263,49 @@ def test_cupti_leaves_also_where_nobody_waits(lab, work):
         time.sleep(0.05)
     assert not is_attached(lab)
     (long,) = rows(lab.trace, SpanKind.RANGE)
-    assert long.end_ns - long.start_ns >= 300_000_000
+    assert long.end_ns - long.start_ns >= 299_000_000  # by the kernel's own timer 300
 
 
-def test_leaving_waits_for_no_thread_that_waits_for_the_device(lab, work):
-    import cupy
-
+def test_threads_go_on_while_leaving_waits_for_the_device(lab, work):
     lab.stream("a")
     lab.stream("slow")
     with lab.capture("kernels"), lab.on("a", "short"):
         work.spin(1_000, 0)
     lab.stream("a").synchronize()
-    with lab.select("slow") as slow:
-        work.spin(1_500_000_000, 1)
-        waiter = threading.Thread(target=slow.cupy.synchronize)
-    waiter.start()
-    time.sleep(0.1)
-    began_s = time.monotonic()
-    lab._recorder._kernels.finish(lab._recorder._kernels.stop_count)
+    with lab.select("slow"):
+        work.spin(1_000_000_000, 1)
+    kernels = lab._recorder._kernels
+    leaving = threading.Thread(target=kernels.finish, args=(kernels.stop_count,))
+    leaving.start()
+    turns, end_s = 0, time.monotonic() + 0.5
+    while time.monotonic() < end_s:
+        turns += 1
+        time.sleep(0.001)
+    assert turns > 50
+    leaving.join()
     assert not is_attached(lab)
-    assert waiter.is_alive()
-    assert time.monotonic() - began_s < 1
-    waiter.join()
-    cupy.cuda.Device().synchronize()
+
+
+def test_a_graph_launched_between_stopping_and_leaving_keeps_cupti_attached(lab):
+    import cupy
+
+    lab.stream("a")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    numbers = cupy.zeros(8)
+    with stream:
+        numbers += 1
+        stream.begin_capture()
+        numbers += 1
+        graph = stream.end_capture()
+    with lab.capture("kernels"), lab.on("a", "add"):
+        cupy.ones(8)
+    graph.launch(stream)
+    lab.synchronize()
+    assert is_attached(lab)
+    for _ in range(100):
+        graph.launch(stream)
+    lab.synchronize()
+    assert numbers.tolist() == [102.0] * 8
 
 
 PROFILERS = """

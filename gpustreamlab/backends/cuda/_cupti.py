@@ -160,8 +160,8 @@ class Cupti:
         """Take CUPTI out of the process's calls until it is used again; tell whether that was possible.
 
         ``cuptiFinalize`` is to be called where a CUDA call returns, in a callback of a subscriber. Source: CUPTI user guide,
-        Dynamic Attach and Detach. The interpreter's lock is kept throughout: a thread that took it in between, and then waited
-        for CUPTI in a CUDA call, would keep us from returning.
+        Dynamic Attach and Detach. It waits for the work that the device has then, so the interpreter's lock is not kept: that
+        work may wait for Python, as a host function does.
         """
         number = next((n for n in self._callbacks[CallbackDomain.DRIVER_API] if self._driver_calls[n] == _DETACHING_CALL), None)
         if number is None:
@@ -171,7 +171,7 @@ class Cupti:
         def finalize(_data: int, _domain: int, _number: int, info: int) -> None:
             is_return = ctypes.cast(info, ctypes.POINTER(ctypes.c_int))[0] == _CALL_RETURNS
             if is_return and not codes:
-                codes.append(_finalize(self.library))
+                codes.append(self.call("cuptiFinalize"))
 
         callback = _SUBSCRIBE_CALLBACK(finalize)
         handle = ctypes.c_void_p()
@@ -272,12 +272,8 @@ _SETTERS = {
 }
 
 
-def _finalize(library: Any) -> int:
-    return int(ctypes.PYFUNCTYPE(ctypes.c_int)(("cuptiFinalize", library))())
-
-
 def _make_detaching_call() -> None:
-    ctypes.PyDLL(LIBRARY_NAME).cuCtxGetDevice(ctypes.byref(ctypes.c_int()))
+    ctypes.CDLL(LIBRARY_NAME).cuCtxGetDevice(ctypes.byref(ctypes.c_int()))
 
 
 def classify_call(name: str) -> CallClass | None:

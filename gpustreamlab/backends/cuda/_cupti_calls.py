@@ -40,7 +40,9 @@ class CallReader:
     def __init__(self, cupti: Cupti) -> None:
         self._cupti = cupti
 
-    def read(self, records: Records, texts: Texts, own: OwnCalls, wall: WallClock) -> CallBatch:
+    def read(
+        self, records: Records, texts: Texts, own: OwnCalls, wall: WallClock, *, until_host_ns: int = 2**63 - 1
+    ) -> CallBatch:
         """Return the calls but own ones; `start_ns` and `end_ns` stay CUPTI's.
 
         Parameters
@@ -53,9 +55,11 @@ class CallReader:
             Tells own calls.
         wall
             Puts CUPTI's times of calls on the host's clock.
+        until_host_ns
+            Calls that were made later are left out.
         """
         parts = [
-            self._part(records.columns[kind], domain, texts, own, wall)
+            self._part(records.columns[kind], domain, texts, own, wall, until_host_ns)
             for kind, domain in _DOMAINS.items()
             if kind in records.columns
         ]
@@ -67,7 +71,7 @@ class CallReader:
         return CallBatch(**joined)
 
     def _part(
-        self, columns: Columns, domain: CallbackDomain, texts: Texts, own: OwnCalls, wall: WallClock
+        self, columns: Columns, domain: CallbackDomain, texts: Texts, own: OwnCalls, wall: WallClock, until_host_ns: int
     ) -> dict[str, Int64Array]:
         numbers, place = distinct(columns["cbid"].astype(np.int64))
         classes = self._cupti.call_classes[domain]
@@ -76,6 +80,7 @@ class CallReader:
         thread = columns["threadId"].astype(np.int64) & 0xFFFF_FFFF
         kept = (kind >= 0) & (columns["start"] > 0) & (columns["end"] > 0)
         start_host_ns = wall.to_host_ns(columns["start"].astype(np.int64))
+        kept &= start_host_ns <= until_host_ns
         kept &= ~own.are_own(thread=thread, start_host_ns=start_host_ns, correlation=correlation)
         named = [texts.name(self._cupti.call_name(domain, n)) if n in classes else -1 for n in numbers.tolist()]
         start_ns = columns["start"][kept].astype(np.int64)

@@ -69,6 +69,9 @@ DRAIN_BYTES = 64 << 20
 HELD_RECORDS = 1_000_000
 """Records that wait for the first anchor at most: 200 MB. Further ones are dropped and counted."""
 
+NEVER_NS = 2**63 - 1
+"""When a capture that goes on was stopped."""
+
 _FLUSH_FORCED = 1
 
 _Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
@@ -149,6 +152,7 @@ class CuptiSource:
         """Whether everything of the last capture was told."""
         self._is_left_on = False
         """Whether kinds were left on for another client."""
+        self._stopped_host_ns = NEVER_NS
         self.times_ranges = False
         """Whether ranges can be timed by the work inside them."""
         self.is_attached = False
@@ -215,6 +219,7 @@ class CuptiSource:
             if not self._is_on:
                 return
             self._is_on = False
+            self._stopped_host_ns = self._host_time_ns()
             self._watch.stop()
             if not self._lost_reason:
                 self._send_anchor(is_waited_for=True)
@@ -313,7 +318,7 @@ class CuptiSource:
             self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
             self._cupti.disable_calls()
             raise
-        self.is_attached = True
+        self.is_attached, self._stopped_host_ns = True, NEVER_NS
         self._clock.forget_sent()
         self._wall.look()
         self._loss.begin()
@@ -330,7 +335,10 @@ class CuptiSource:
             self._is_left_on = True
         else:
             self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
-            self._cupti.disable_calls()
+            if self._lost_reason or self._is_left_on:
+                self._cupti.disable_calls()
+            else:
+                self._cupti.include_other_calls()  # they stay on until `_detach`, which must miss no launch of a graph
             self._is_left_on = False
 
     def _hears_ranges(self) -> bool:
@@ -348,8 +356,14 @@ class CuptiSource:
         """Take CUPTI out of all calls of the process, which cost 1.5 us each else (H200), where that harms nobody.
 
         Who subscribed before (torch.profiler, for as long as the process lives) would lose its place. A CUDA graph that was
-        launched while CUPTI was attached may hold what detaching frees: its next launch once ended the process (CUPTI 13.0).
+        launched while CUPTI was attached keeps what detaching frees: launched again, it fails (CUPTI 13.0, where it had been
+        launched in a recording and once more between that and detaching; no launch at all is the rule that is sure).
         """
+        if self._is_another_collecting():
+            self._is_left_on = True
+            return
+        self._fetch(is_forced=False)  # the last look for graphs
+        self._cupti.disable_calls()
         is_harmless = not (self._is_left_on or self._lost_reason or self._cupti.has_seen_graphs or active_client(self._cupti))
         self.is_attached = not (is_harmless and _buffers[0].is_native and self._cupti.detach())
 
@@ -442,7 +456,7 @@ class CuptiSource:
         with StringReader() as reader:
             work = work_batch(records, texts, reader.read, self._is_wanted)
             annotations = self._markers.read(records, texts, reader.read, self._wall)
-        calls = self._calls.read(records, texts, self._own_calls, self._wall)
+        calls = self._calls.read(records, texts, self._own_calls, self._wall, until_host_ns=self._stopped_host_ns)
         memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
         self._streams.note_names(work, tuple(texts.details))
         return Activities(

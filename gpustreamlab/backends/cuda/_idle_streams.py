@@ -43,7 +43,7 @@ class IdleStreams:
         """
         with self._lock:
             kept = self._kept.get((context, priority), [])
-            place = next((place for place, stream in enumerate(kept) if self._is_idle(stream)), None)
+            place = next((place for place in reversed(range(len(kept))) if self._is_idle(kept[place])), None)
             if place is not None:
                 return kept.pop(place)
         made = make()
