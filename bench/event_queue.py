@@ -69,19 +69,21 @@ class Card:
         self.cell = self.runtime.malloc(4)
 
     def kernel(self, stream: Any, duration_ns: int, slot: int = -1, *, fills: bool = False) -> None:
+        """Launch a kernel that runs so long, on one SM or on all, and may store when it began."""
         began = 0 if slot < 0 else self.began[slot:].ctypes.data
         grid, block, shared_bytes = ((132,), (1024,), 227 * 1024) if fills else ((1,), (1,), 0)
         with stream:
             self.spin(grid, block, (np.int64(duration_ns), np.uint64(began)), shared_mem=shared_bytes)
 
     def copy(self, stream: Any, kind: str, size_bytes: int = COPY_BYTES) -> None:
+        """Enqueue an upload or a download."""
         places = (self.device.data.ptr, self.host.ctypes.data)
         if kind == "download":
             places = places[::-1]
         self.runtime.memcpyAsync(*places, size_bytes, 1 if kind == "upload" else 2, stream.ptr)
 
     def works(self) -> dict[str, Callable[[Any], object]]:
-        """What a stream may have done last."""
+        """Return what a stream may have done last."""
         return {
             "upload": lambda stream: self.copy(stream, "upload"),
             "download": lambda stream: self.copy(stream, "download"),
@@ -90,6 +92,7 @@ class Card:
         }
 
     def commands(self) -> dict[str, Callable[[Any], object]]:
+        """Return what may stand between the copy and the kernel."""
         timed, untimed, linked = self.cupy.cuda.Event(), *(self.cupy.cuda.Event(disable_timing=True) for _ in range(2))
 
         def fill(stream: Any) -> None:
@@ -117,6 +120,7 @@ class Card:
     def begin_us(
         self, prior: Callable[[Any], object], beside: Callable[[Any], object], command: Callable[[Any], object]
     ) -> float:
+        """Return when the kernel on b began, by the device's timer, after the copy on a."""
         found = []
         for _ in range(ROUNDS + 1):
             prior(self.b)
@@ -130,7 +134,7 @@ class Card:
         return round(statistics.median(found[1:]), 1)
 
     def behind_full_card_ms(self, command: Callable[[Any], object]) -> float:
-        """Return when a copy on b has ended while another stream has all SMs for 3 ms: a command that needs an SM holds it up."""
+        """Return when a copy on b has ended while a has all SMs for 3 ms: a command that needs an SM holds it up."""
         found = []
         for _ in range(ROUNDS):
             self.kernel(self.a, FULL_NS, fills=True)
@@ -143,6 +147,7 @@ class Card:
         return round(statistics.median(found), 2)
 
     def host_us(self, command: Callable[[Any], object]) -> float:
+        """Return what the command costs the host."""
         found = []
         for _ in range(ROUNDS):
             self.runtime.deviceSynchronize()

@@ -551,7 +551,10 @@ def main(argv: list[str] | None = None) -> None:
         return
     names = [name for name in PROGRAMS if options.only in name]
     with tempfile.TemporaryDirectory() as folder:
-        measured = {name: measure_program(name, Path(folder)) for name in names}
+        measured = {}
+        for name in names:
+            measured[name] = measure_program(name, Path(folder))
+            print(program_line(name, measured[name]), flush=True)
     lines = [program_line(name, rows) for name, rows in measured.items()]
     endings = end_in_every_order(options.only)
     title = "Programs: ratios to the same process with nothing on"
