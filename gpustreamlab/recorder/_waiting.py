@@ -113,8 +113,8 @@ class WaitingRanges:
         return [
             lane
             for lane in self.lanes
-            if any(row[0] is NO_EVENTS for writer in tuple(lane.writers) for row in tuple(writer.finished)[-1:])
-            or any(row[0] is NO_EVENTS for row, _ in lane.handed_over[-1:])
+            if any(row[0] is NO_EVENTS for writer in tuple(lane.writers) for row in tuple(writer.finished))
+            or any(row[0] is NO_EVENTS for row, _ in lane.handed_over)
         ]
 
     def fold(self, work: Int64Array, states: Iterable[ThreadState]) -> None:

@@ -347,7 +347,11 @@ class CuptiSource:
         It is not where NVTX was used in this process before the first session, or where somebody else listens to it.
         """
         self._mark_range()
+        dropped_count = self._dropped_count
         records = self._fetch(is_forced=False)
+        self._dropped_count = (
+            dropped_count  # calls since the last capture, maybe by another profiler's clock, are missed by nobody
+        )
         if records.record_count:
             self._held.append(records)
         markers = records.columns.get(RecordKind.MARKER)
