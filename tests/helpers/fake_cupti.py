@@ -11,7 +11,7 @@ import types
 
 import numpy as np
 
-from gpustreamlab.backends.cuda import _cupti_source
+from gpustreamlab.backends.cuda import _cupti, _cupti_source
 from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_clock import CuptiClock
 from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind
@@ -73,6 +73,8 @@ class FakeCuptiLibrary:
         """Whether a record that is not complete lies in the buffer: all come with a forced flush only."""
         self.clock_address = None
         """The function that tells the time; None for the wall clock."""
+        self.finalized_count = 0
+        self.is_in_callback = False
         self._client = None
         self._texts = {}
 
@@ -104,7 +106,18 @@ class FakeCuptiLibrary:
         if self.subscriber is not None:
             return MULTIPLE_SUBSCRIBERS
         self.subscriber = "ours"
+        self._callback = callback
         return SUCCESS
+
+    def enable_callback(self, is_on, handle, domain, number):
+        assert (is_on.value, self.subscriber) == (1, "ours")
+        self._watched = (domain, number.value)
+
+    def finalize(self):
+        assert self.is_in_callback
+        self.finalized_count += 1
+        self.subscriber = None
+        self.kinds.clear()
 
     def unsubscribe(self, handle):
         assert self.subscriber == "ours"
@@ -165,6 +178,14 @@ class FakeCuptiLibrary:
         place._obj.value = self.streams[context.value or 0, stream.value or 0]
 
     # What a test does with it
+
+    def make_detaching_call(self):
+        """Make the call of the driver in whose callback CUPTI is to be left: the callback comes at its begin and at its end."""
+        self.is_in_callback = True
+        for site in (0, 1):
+            info = (ctypes.c_int * 8)(site)
+            self._callback(None, self._watched[0], self._watched[1], ctypes.addressof(info))
+        self.is_in_callback = False
 
     def emit(self, kind, *, is_late=False, **fields):
         """Record something, if its kind is on."""
@@ -375,6 +396,7 @@ def make_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda:
 def add_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
     """Return a further source of the same process."""
     install_driver_bindings(monkeypatch)
+    monkeypatch.setattr(_cupti, "_make_detaching_call", card.library.make_detaching_call)
     time = types.SimpleNamespace(
         time_ns=lambda: card.WALL_NS + card.wall_step_ns + card.now_ns, sleep=card.advance, strftime=lambda form: "12:34:56"
     )
