@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 ORDER = ("timeline", "live", "live_cost", "range_cost", "gpu_time", "clock", "overlap", "import_time", "simulator")
 """What stands first; other benchmarks follow by name."""
+TOLD_ELSEWHERE = ("event_queue", "observer", "observer_programs")
+"""Long tables, of which docs/explanations/how-timing-works.md tells what matters."""
 SHOWN_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cuda-core", "numpy", "bokeh")
 """Versions that are shown; the files hold more."""
 NO_FIGURES = "No figures yet: `make bench` measures them, `python scripts/bench_table.py` puts them here."
@@ -52,7 +54,7 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     ValueError
         If a file is no report of a benchmark.
     """
-    found = {path.stem: path for path in folder.glob("*.json")}
+    found = {path.stem: path for path in folder.glob("*.json") if path.stem not in TOLD_ELSEWHERE}
     names = [name for name in ORDER if name in found] + sorted(found.keys() - set(ORDER))
     return {name: read_result(found[name]) for name in names}
 
