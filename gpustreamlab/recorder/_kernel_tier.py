@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class KernelTier:
     find_idle
         Finds the lanes that have closed ranges without events, and no work left; by their place in the table.
     store
-        Takes rows for the ring, and what `WorkExtents.fold` takes of work.
+        Takes rows for the ring, what `WorkExtents.fold` takes of work, and what is called once that has been folded in.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class KernelTier:
         find_ranges: FindRanges,
         find_idle: Callable[[], Iterable[int]],
         on_loss: Callable[[int], object],
-        store: Callable[[Sequence[Columns], Int64Array], None],
+        store: Callable[[Sequence[Columns], Int64Array, Callable[[], None]], None],
     ) -> None:
         self._backend = backend
         self._observing = observing
@@ -300,8 +301,8 @@ class KernelTier:
                 )
             if len(activities.work):
                 self._noisy_ns = asked_host_ns
-            self._note_told(activities, dict.fromkeys(idle, asked_host_ns))
-            self._store(blocks, self._reader.launched)
+            told = partial(self._note_told, activities, dict.fromkeys(idle, asked_host_ns))
+            self._store(blocks, self._reader.launched, told)
             self.error_ns = max(self.error_ns, source.error_ns)
             self._taken_ns, self._taken_host_ns = asked_ns, asked_host_ns
             lost = source.lost_reason if self.is_on else ""

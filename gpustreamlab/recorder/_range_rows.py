@@ -24,14 +24,16 @@ def range_columns(
     Parameters
     ----------
     rows
-        All with events, or all without: these are timed by `extents`.
+        All with two events, all without, or all with one at their end: what has no event is timed by `extents`.
     """
     pairs, names, queued, numbers, parents, _ = zip(*rows, strict=True)
     queued_host_ns = np.array(queued, np.int64)
-    if pairs[0] is NO_EVENTS:
+    starts, ends = zip(*pairs, strict=True)
+    if starts[0] is None:
         times = _times_by_work(backend, queued_host_ns, np.array(numbers, np.int64), extents)
+        if ends[0] is not None:
+            times = times._replace(end_ns=np.maximum(times.start_ns, backend.resolve(ends, ends, queued_host_ns).end_ns))
     else:
-        starts, ends = zip(*pairs, strict=True)
         times = backend.resolve(starts, ends, queued_host_ns)
     count = len(rows)
     return {

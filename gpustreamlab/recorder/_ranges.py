@@ -42,6 +42,8 @@ NO_EVENTS: tuple[None, None] = (None, None)
 NOTHING_OPEN: OpenEntry = (NO_EVENTS, 0, -1, None)
 """What lies below the outermost open range, so that every range has one below it."""
 
+READ_TRIES = 100
+"""How often a set that other threads change is read until it stays as it is meanwhile."""
 COLLECT_EVERY = 4_096
 """Closed ranges after which finished ones are collected in passing, so that their events are used again."""
 
@@ -119,11 +121,13 @@ class RecordedLane:
         return [started.timed_by_work for started in self.started_ranges() if started.timed_by_work is not None]
 
     def started_ranges(self) -> tuple[OpenRange, ...]:
-        """Return the ranges that any thread may end, and none has; nothing where other threads change that right now."""
-        try:
-            return tuple(self.started)
-        except RuntimeError:
-            return ()
+        """Return the ranges that any thread may end, and none has. Other threads may change that meanwhile."""
+        for _ in range(READ_TRIES):
+            try:
+                return tuple(self.started)
+            except RuntimeError:
+                continue
+        return ()
 
     def take_over(self, before: RecordedLane) -> None:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""
@@ -291,11 +295,14 @@ class Range:
         events, queued_host_ns, number, _ = entry = open_ranges[-1]
         try:
             # No call stands before this one, so an interrupt comes after NVTX has been told.
-            writer.recorder.pop_range()
+            recorder = writer.recorder
+            recorder.pop_range()
+            if events is NO_EVENTS and not recorder.is_timed_by_work:
+                events = recorder.new_end()
             if events[1] is not None or writer.lane.is_closed:
                 writer.record(events[1])
             finished = writer.finished
-            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2], writer.recorder.host_time_ns()))
+            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2], recorder.host_time_ns()))
             del open_ranges[-1]
             if len(finished) >= writer.collect_at:
                 writer.recorder.collect_in_passing(writer)
@@ -461,7 +468,8 @@ class OpenRange(ProcessBound):
         self._parent = state.top_number
         self._queued_host_ns = recorder.host_time_ns()
         self._code, _ = recorder.prepare(name)
-        self._events: tuple[Any, Any] | None = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
+        self._events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
+        self._is_ended = False
         self._record(self._events[0])
         self._number = lane.last_number = next(recorder.numbers)
         lane.started.add(self)
@@ -473,16 +481,22 @@ class OpenRange(ProcessBound):
 
     def end(self) -> None:
         """Close the range behind the work enqueued so far. Idempotent; on a closed stream the range counts as dropped."""
-        events, self._events = self._events, None
-        if events is None:
+        if self._is_ended:
             return
-        self._lane.started.discard(self)
-        if self._lane.is_closed:
-            self._recorder.count_failed(1)
-            return
-        self._record(events[1])
-        row = (events, self._code, self._queued_host_ns, self._number, self._parent, self._recorder.host_time_ns())
-        self._recorder.hand_over(self._lane, row, self._thread)
+        self._is_ended = True
+        recorder = self._recorder
+        try:
+            if self._lane.is_closed:
+                recorder.count_failed(1)
+                return
+            events = self._events
+            if events is NO_EVENTS and not recorder.is_timed_by_work:
+                events = recorder.new_end()
+            self._record(events[1])
+            row = (events, self._code, self._queued_host_ns, self._number, self._parent, recorder.host_time_ns())
+            recorder.hand_over(self._lane, row, self._thread)
+        finally:
+            self._lane.started.discard(self)  # at the end: until it waits, what is told of its work is laid against it as open
 
     def _record(self, event: Any) -> None:
         if event is None and not self._lane.is_closed:

@@ -222,6 +222,10 @@ class Recorder:
         text = cut_text(name)
         return self._names.code(text), self._backend.annotation(text)
 
+    def new_end(self) -> tuple[None, Any]:
+        """Return an end for a range that was opened without events, and that the recording of kernels did not outlast."""
+        return None, self._backend.acquire_event()
+
     def new_pair(self) -> tuple[Any, Any]:
         """Return the two events of a range."""
         return self._backend.acquire_event(), self._backend.acquire_event()
@@ -311,6 +315,7 @@ class Recorder:
         self._backend.synchronize()
         self.collect()
         self._kernels.finish(stop_count)
+        self.collect()
 
     def drain(self, cursor: int) -> Drained:
         """Collect, then return the spans appended since the cursor; start with 0."""
@@ -574,11 +579,12 @@ class Recorder:
         started = sum(len(lane.started) for lane in self._waiting.lanes)
         return started + sum(state.open_count for state in [*self._states])
 
-    def _store(self, blocks: Sequence[Mapping[str, Int64Array]], work: Int64Array) -> None:
+    def _store(self, blocks: Sequence[Mapping[str, Int64Array]], work: Int64Array, note_told: Callable[[], None]) -> None:
         with self._lock:
             for block in blocks:
                 self._buffer.append(block)
             self._waiting.fold(work, tuple(self._states))
+            note_told()  # not before: who collects meanwhile would take ranges without this work
             with suppress(DeviceError):  # whoever uses the device is told
                 self._waiting.collect()
 
@@ -615,6 +621,8 @@ class Recorder:
 def _is_done(lane: RecordedLane) -> bool:
     """Tell whether a stream has no work left in one place. One that is captured into a graph is not asked: that ends it."""
     try:
-        return lane.is_closed or (not lane.stream.is_capturing and lane.stream.query())
+        # A place that is being closed still has work, until its stream is closed.
+        is_over = bool(getattr(lane.stream, "is_closed", lane.is_closed))
+        return is_over or (not lane.stream.is_capturing and lane.stream.query())
     except GPUStreamLabError:
         return lane.is_closed  # it may have been closed meanwhile; a device that has failed tells so elsewhere

@@ -63,7 +63,8 @@ class WaitingRanges:
         self.lanes[:] = [
             known
             for known in self.lanes
-            if not (known.is_spent if known.index == recorded.index else known.is_closed and known.is_idle)
+            if _has_waiting(known)
+            or not (known.is_spent if known.index == recorded.index else known.is_closed and known.is_idle)
         ]
         self.lanes.append(recorded)
 
@@ -114,12 +115,14 @@ class WaitingRanges:
             lane
             for lane in self.lanes
             if any(row[0] is NO_EVENTS for writer in tuple(lane.writers) for row in tuple(writer.finished))
-            or any(row[0] is NO_EVENTS for row, _ in lane.handed_over)
+            or any(row[0] is NO_EVENTS for row, _ in tuple(lane.handed_over))
         ]
 
     def fold(self, work: Int64Array, states: Iterable[ThreadState]) -> None:
         """Lay work that was told of just now against the ranges that are timed by it; see `WorkExtents.fold`."""
-        ranges = [_timed_by_work(lane) for lane in self.lanes] + [_open_in(state) for state in states]
+        # A range goes from the open ones to the closed ones without a lock: looked for in this order it is seen in one of them.
+        ranges = [_open_in(state) for state in states]
+        ranges += [find(lane) for find in (_started_in, _closed_in) for lane in self.lanes]
         whole = np.concatenate([np.empty((RANGE_FIELDS, 0), np.int64), *ranges], axis=1)
         # One that was closed in between is seen twice; as closed it comes first.
         whole = whole[:, np.lexsort((whole[3], whole[0]))]
@@ -144,14 +147,13 @@ class WaitingRanges:
 
     def _collect_lane(self, lane: RecordedLane) -> None:
         for writer in lane.writers:
-            ended = self._count_ended(lane, writer)
-            if ended:
-                rows = writer.finished[:ended]
+            count, rows, kept = self._sort(lane, writer)
+            if rows:
                 if self._kernels.is_awaiting:
                     self._kernels.closed.append(rows, writer.ident)  # twice is as good as once
-                self._append_rows(lane, rows, [writer.thread] * ended)
+                self._append_rows(lane, rows, [writer.thread] * len(rows))
                 # Between these two lines no interrupt can come: a row is either waiting or in the buffer.
-                del writer.finished[:ended]
+                writer.finished[:count] = kept
                 self._release(rows)
         if lane.handed_over:
             self._collect_handed_over(lane)
@@ -163,7 +165,9 @@ class WaitingRanges:
         waiting: list[tuple[FinishedRange, int]] = []
         told_ns = self._kernels.told_until_ns(lane.index, None)
         for row, thread in lane.handed_over:
-            is_done = row[5] <= told_ns if row[0] is NO_EVENTS else self._backend.is_event_done(row[0][1])
+            is_done = (
+                row[5] <= told_ns if row[0] is NO_EVENTS else self._is_told(row) and self._backend.is_event_done(row[0][1])
+            )
             (ended if is_done else waiting).append((row, thread))
         if ended:
             rows, threads = zip(*ended, strict=True)
@@ -173,8 +177,13 @@ class WaitingRanges:
 
     def _append_rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> None:
         blocks = []
-        for is_by_work in (False, True):
-            chosen = [(row, thread) for row, thread in zip(rows, threads, strict=True) if (row[0] is NO_EVENTS) is is_by_work]
+        # By a pair of events, by work alone, by work and an event at the end.
+        for kind in ((False, False), (True, True), (True, False)):
+            chosen = [
+                (row, thread)
+                for row, thread in zip(rows, threads, strict=True)
+                if (row[0][0] is None, row[0][1] is None) == kind
+            ]
             if chosen:
                 alike, codes = zip(*chosen, strict=True)
                 blocks.append(range_columns(self._backend, lane, alike, codes, self._extents))
@@ -183,25 +192,29 @@ class WaitingRanges:
 
     def _release(self, rows: Sequence[FinishedRange]) -> None:
         """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""
-        pairs = [row[0] for row in rows if row[0] is not NO_EVENTS]
+        self._backend.release_events([row[0][1] for row in rows if row[0][0] is None and row[0][1] is not None])
+        pairs = [row[0] for row in rows if row[0][0] is not None]
         room = max(0, IDLE_PAIRS - len(self.idle_pairs))
         self.idle_pairs.extend(pairs[:room])
         for events in pairs[room:]:
             self._backend.release_events(events)
 
-    def _count_ended(self, lane: RecordedLane, writer: LaneWriter) -> int:
-        """Return how many of the first closed ranges have ended."""
+    def _sort(self, lane: RecordedLane, writer: LaneWriter) -> tuple[int, list[FinishedRange], list[FinishedRange]]:
+        """Return how many closed ranges were looked at, those of them that have ended, and those that stay."""
         waiting = writer.finished[:]
-        first_by_work = next((place for place, row in enumerate(waiting) if row[0] is NO_EVENTS), len(waiting))
-        ended = self._count_reached(waiting[:first_by_work])
-        if ended < first_by_work or ended == len(waiting):
-            return ended
-        told_ns = self._kernels.told_until_ns(lane.index, writer.ident)
-        for row in waiting[ended:]:
-            if not (row[5] <= told_ns if row[0] is NO_EVENTS else self._backend.is_event_done(row[0][1])):
-                break
-            ended += 1
-        return ended
+        with_events = [row for row in waiting if row[0] is not NO_EVENTS]
+        reached = self._count_reached(with_events)
+        if all(row[0][0] is not None for row in waiting):
+            return reached, waiting[:reached], []
+        # Nobody hears any more from a thread that has ended.
+        told_ns = self._kernels.told_until_ns(lane.index, None if writer.owner() is None else writer.ident)
+        ended = {row[3] for row in with_events[:reached] if self._is_told(row)}
+        ended |= {row[3] for row in waiting if row[0] is NO_EVENTS and row[5] <= told_ns}
+        return len(waiting), [row for row in waiting if row[3] in ended], [row for row in waiting if row[3] not in ended]
+
+    def _is_told(self, row: FinishedRange) -> bool:
+        """Tell whether nothing more comes of a range with an event: one with an end alone begins with work."""
+        return row[0][0] is not None or not self._kernels.is_awaiting
 
     def _count_reached(self, waiting: Sequence[FinishedRange]) -> int:
         """Return how many ranges with events have ended: a stream ends them in order, so a few questions are enough."""
@@ -227,12 +240,23 @@ def check_pending_limit(pending_limit: object) -> None:
         )
 
 
-def _timed_by_work(lane: RecordedLane) -> Int64Array:
-    """Return the ranges of a place that are timed by their work, but those that a thread has open; for `WorkExtents.fold`."""
-    rows = [row for writer in tuple(lane.writers) for row in tuple(writer.finished) if row[0] is NO_EVENTS]
-    rows += [row for row, _ in lane.handed_over if row[0] is NO_EVENTS]
-    found = [(row[3], lane.index, row[2], row[5]) for row in rows]
-    found += [(number, lane.index, queued_host_ns, NEVER) for number, queued_host_ns in lane.started_by_work()]
+def _has_waiting(lane: RecordedLane) -> bool:
+    """Tell whether closed ranges of a place wait for the device, or to be told of their work."""
+    return bool(lane.handed_over) or any(writer.finished for writer in tuple(lane.writers))
+
+
+def _closed_in(lane: RecordedLane) -> Int64Array:
+    """Return the closed ranges of a place that are timed by their work; for `WorkExtents.fold`."""
+    rows = [row for writer in tuple(lane.writers) for row in tuple(writer.finished)] + [
+        row for row, _ in tuple(lane.handed_over)
+    ]
+    found = [(row[3], lane.index, row[2], row[5]) for row in rows if row[0][0] is None]
+    return np.array(found, np.int64).reshape(-1, RANGE_FIELDS).T
+
+
+def _started_in(lane: RecordedLane) -> Int64Array:
+    """Return those that any thread may end, and none has; for `WorkExtents.fold`."""
+    found = [(number, lane.index, queued_host_ns, NEVER) for number, queued_host_ns in lane.started_by_work()]
     return np.array(found, np.int64).reshape(-1, RANGE_FIELDS).T
 
 

@@ -166,11 +166,14 @@ class Cupti:
         number = next((n for n in self._callbacks[CallbackDomain.DRIVER_API] if self._driver_calls[n] == _DETACHING_CALL), None)
         if number is None:
             return False
+        caller = threading.get_ident()
+        begun: list[bool] = []
         codes: list[int] = []
 
         def finalize(_data: int, _domain: int, _number: int, info: int) -> None:
             is_return = ctypes.cast(info, ctypes.POINTER(ctypes.c_int))[0] == _CALL_RETURNS
-            if is_return and not codes:
+            if is_return and not begun and threading.get_ident() == caller:  # other threads make that call, too
+                begun.append(True)
                 codes.append(self.call("cuptiFinalize"))
 
         callback = _SUBSCRIBE_CALLBACK(finalize)

@@ -263,7 +263,9 @@ class CuptiSource:
                     self._keep_anchored()
             self._is_drained = is_last and not self._is_on
             if self._is_drained:
-                self._detach()
+                with _owner_lock:  # nobody else becomes the owner meanwhile
+                    if self in _owner:
+                        self._detach()
             return self._read(records, is_last=is_last)
 
     @contextmanager
@@ -288,8 +290,9 @@ class CuptiSource:
         if not self._is_in_child():
             with self._lock:
                 self._switch_off_the_rest()
-                if not self._is_drained and self in _owner:
-                    self._detach()
+                with _owner_lock:
+                    if not self._is_drained and self in _owner:
+                        self._detach()
         self._clock.forget_sent()
         self._is_drained = True
         with _owner_lock:

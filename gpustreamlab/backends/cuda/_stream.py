@@ -127,9 +127,8 @@ class CudaStream:
         with mapped_errors(f"Closing stream {self.handle:#x}"):
             if self._lender is None:
                 self._free_arena(self.cupy)
+                self._order.close_stream(self.handle)
                 self._give_back()
             else:
                 self.core.close()
-        if self._lender is None:
-            self._order.close_stream(self.handle)
         self._lender = None

@@ -234,3 +234,74 @@ def test_ranges_closed_after_the_last_word_of_a_lost_source_are_dropped_and_coun
     lab.synchronize()
     assert set(ranges_of(lab)) == {"before", "by events"}
     assert lab.trace.metadata.dropped_spans == 1
+
+
+def test_a_lane_that_is_made_again_under_its_name_loses_no_range(lab):
+    with lab.capture("kernels"):
+        with lab.on("a", "first"):
+            spin(lab, 10_000)
+        lab.stream("a").close()
+        lab.stream("a")
+        with lab.on("a", "second"):
+            spin(lab, 10_000)
+        lab.synchronize()
+        assert set(ranges_of(lab)) == {"first", "second"}
+
+
+def test_a_range_that_waits_for_its_work_holds_back_no_later_one(lab):
+    with lab.capture("kernels"), lab.on("a", "by work"):
+        spin(lab, 900_000_000)
+    lab.stream("a")
+    with lab.on("b", "elsewhere"):
+        spin(lab, 10_000)
+    lab.stream("b").synchronize()
+    with lab.on("a", "by events"):
+        spin(lab, 10_000)
+    assert set(ranges_of(lab)) == {"elsewhere"}
+    lab.synchronize()
+    assert set(ranges_of(lab)) == {"by work", "by events", "elsewhere"}
+
+
+@pytest.mark.parametrize("is_handed_over", [False, True])
+def test_a_range_that_is_open_when_recording_ends_has_an_event_at_its_end(lab, is_handed_over):
+    capture = lab.capture("kernels")
+    with lab.select("a"):
+        if is_handed_over:
+            opened = lab.start_range("a", "across")
+            end = opened.end
+        else:
+            opened = lab.range("across")
+            opened.__enter__()
+
+            def end():
+                opened.__exit__(None, None, None)
+
+        spin(lab, 10_000)
+        capture.stop()
+        spin(lab, 500_000)
+        end()
+    lab.synchronize()
+    (kernel,) = rows(lab.trace, SpanKind.KERNEL)
+    start_ns, end_ns = ranges_of(lab)["across"]
+    assert start_ns == kernel.start_ns
+    assert end_ns >= kernel.end_ns + 500_000
+    assert lab.trace.metadata.dropped_spans == 0
+
+
+def test_a_range_on_a_stream_that_is_being_closed_is_whole(lab, monkeypatch):
+    backend_stream = lab.stream("a").backend_stream
+    wait = backend_stream.synchronize
+
+    def look_and_wait():
+        lab._recorder.collect_work()  # as the thread on the side may, while the stream's work still runs
+        wait()
+
+    with lab.capture("kernels"):
+        with lab.on("a", "long"):
+            spin(lab, 50_000_000)
+        monkeypatch.setattr(type(backend_stream), "synchronize", lambda stream: look_and_wait())
+        lab.stream("a").close()
+        monkeypatch.undo()
+        lab.synchronize()
+        start_ns, end_ns = ranges_of(lab)["long"]
+    assert end_ns - start_ns == 50_000_000
