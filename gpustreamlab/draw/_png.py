@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from gpustreamlab.draw._picture import Picture
 from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
@@ -17,6 +18,11 @@ PNG_SCALE = 2.0
 
 SCALE_LIMITS = (0.1, 8.0)
 """Least and most of them: the most makes a picture of 8,000 px in width."""
+
+FONT_FAMILY = "Roboto"
+"""What stands for ``sans-serif`` in pictures."""
+FONT_FACES = ("Roboto", "RobotoBold", "RobotoItalic")
+"""Its faces, as the package ``font-roboto`` names them."""
 
 _CSS_DPI = 96
 _INCH_M = 0.0254
@@ -50,7 +56,7 @@ def timeline_png(trace: Trace, *, scale: float = PNG_SCALE, picture: Picture | N
     if not _has_fonts():
         raise GPUStreamLabError(
             "A picture without its texts would say nothing, and no font was found on this machine. "
-            "Install one (on Debian or Ubuntu: apt install fonts-dejavu-core), or save as .svg or .html, which need none here."
+            "Install one with: pip install 'gpustreamlab[png]' - or save as .svg or .html, which need none here."
         )
     return _with_size(render(timeline_svg(trace, picture=picture, max_bars=MAX_FILE_BARS), float(scale)), scale)
 
@@ -72,10 +78,23 @@ def _renderer() -> Callable[[str, float], bytes]:
             "Install it with: pip install 'gpustreamlab[png]' - or save as .svg, which needs nothing more."
         ) from error
 
+    # A machine need not have a font: the extra brings one, for what the page's families do not find here.
+    fonts: dict[str, Any] = {"font_files": _font_files(), "sans_serif_family": FONT_FAMILY} if _font_files() else {}
+
     def render(svg: str, scale: float) -> bytes:
-        return bytes(svg_to_bytes(svg_string=svg, zoom=scale))
+        return bytes(svg_to_bytes(svg_string=svg, zoom=scale, **fonts))
 
     return render
+
+
+@cache
+def _font_files() -> list[str]:
+    """Return the files of the font that the extra brings; none where only the renderer was installed."""
+    try:
+        import font_roboto
+    except ImportError:
+        return []
+    return [font_roboto.font_files[name] for name in FONT_FACES]
 
 
 @cache
