@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gpustreamlab.recorder._column_log import ColumnLog
+from gpustreamlab.recorder._extents import NEVER
 from gpustreamlab.recorder._intervals import Intervals, find_innermost
 from gpustreamlab.recorder._ranges import FinishedRange, RecordedLane, ThreadState
 from gpustreamlab.typing import Int64Array
@@ -15,7 +16,6 @@ CLOSED_RANGES = 262_144
 """Closed ranges that launches are looked up in, beside those that still wait for the device; the newest count."""
 
 _COLUMNS = ("thread", "opened_host_ns", "closed_host_ns", "number")
-_STILL_OPEN = np.iinfo(np.int64).max
 
 
 class ClosedRanges:
@@ -91,5 +91,5 @@ def _columns_of(rows: Sequence[FinishedRange], thread: int) -> Int64Array:
 
 def _open_in(state: ThreadState) -> Int64Array:
     entries = [entry for entry in tuple(state.open_ranges) if entry[3] is not None]
-    rows = [(state.ident, queued_host_ns, _STILL_OPEN, number) for _, queued_host_ns, number, _ in entries]
+    rows = [(state.ident, queued_host_ns, NEVER, number) for _, queued_host_ns, number, _ in entries]
     return np.array(rows, np.int64).reshape(-1, 4).T

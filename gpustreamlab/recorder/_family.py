@@ -84,7 +84,6 @@ def _waiting(lanes: Sequence[RecordedLane]) -> dict[int, tuple[int, int, int]]:
     """Return the closed ranges that wait for the device, likewise."""
     found = {}
     for lane in lanes:
-        rows = [row for writer in tuple(lane.writers) for row in tuple(writer.finished)]
-        for _, _, queued_host_ns, number, parent, _ in (*rows, *(row for row, _ in lane.handed_over)):
+        for _, _, queued_host_ns, number, parent, _ in lane.closed_ranges():
             found[number] = (parent, lane.index, queued_host_ns)
     return found

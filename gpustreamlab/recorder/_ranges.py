@@ -109,7 +109,17 @@ class RecordedLane:
     def is_idle(self) -> bool:
         """True if nothing of it is open, and nothing waits for the device."""
         # In this order: a range that is being left is open until it waits.
-        return not self.is_selected and not self.handed_over and not any(writer.finished for writer in tuple(self.writers))
+        return not self.is_selected and not self.has_waiting
+
+    @property
+    def has_waiting(self) -> bool:
+        """True if closed ranges wait for the device, or to be told of their work."""
+        return bool(self.handed_over) or any(writer.finished for writer in tuple(self.writers))
+
+    def closed_ranges(self) -> list[FinishedRange]:
+        """Return the closed ranges that wait."""
+        rows = [row for writer in tuple(self.writers) for row in tuple(writer.finished)]
+        return rows + [row for row, _ in tuple(self.handed_over)]
 
     @property
     def is_spent(self) -> bool:

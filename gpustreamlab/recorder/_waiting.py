@@ -63,8 +63,7 @@ class WaitingRanges:
         self.lanes[:] = [
             known
             for known in self.lanes
-            if _has_waiting(known)
-            or not (known.is_spent if known.index == recorded.index else known.is_closed and known.is_idle)
+            if known.has_waiting or not (known.is_spent if known.index == recorded.index else known.is_closed and known.is_idle)
         ]
         self.lanes.append(recorded)
 
@@ -111,12 +110,7 @@ class WaitingRanges:
 
     def lanes_timed_by_work(self) -> list[RecordedLane]:
         """Return the places with closed ranges that wait to be told of their work."""
-        return [
-            lane
-            for lane in self.lanes
-            if any(row[0] is NO_EVENTS for writer in tuple(lane.writers) for row in tuple(writer.finished))
-            or any(row[0] is NO_EVENTS for row, _ in tuple(lane.handed_over))
-        ]
+        return [lane for lane in self.lanes if any(row[0] is NO_EVENTS for row in lane.closed_ranges())]
 
     def fold(self, work: Int64Array, states: Iterable[ThreadState]) -> None:
         """Lay work that was told of just now against the ranges that are timed by it; see `WorkExtents.fold`."""
@@ -176,6 +170,9 @@ class WaitingRanges:
             self._release(rows)
 
     def _append_rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> None:
+        if _have_pairs(rows):
+            self._buffer.append(range_columns(self._backend, lane, rows, threads, self._extents))
+            return
         blocks = []
         # By a pair of events, by work alone, by work and an event at the end.
         for kind in ((False, False), (True, True), (True, False)):
@@ -192,8 +189,9 @@ class WaitingRanges:
 
     def _release(self, rows: Sequence[FinishedRange]) -> None:
         """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""
-        self._backend.release_events([row[0][1] for row in rows if row[0][0] is None and row[0][1] is not None])
         pairs = [row[0] for row in rows if row[0][0] is not None]
+        if len(pairs) < len(rows):
+            self._backend.release_events([row[0][1] for row in rows if row[0][0] is None and row[0][1] is not None])
         room = max(0, IDLE_PAIRS - len(self.idle_pairs))
         self.idle_pairs.extend(pairs[:room])
         for events in pairs[room:]:
@@ -202,10 +200,11 @@ class WaitingRanges:
     def _sort(self, lane: RecordedLane, writer: LaneWriter) -> tuple[int, list[FinishedRange], list[FinishedRange]]:
         """Return how many closed ranges were looked at, those of them that have ended, and those that stay."""
         waiting = writer.finished[:]
+        if _have_pairs(waiting):
+            reached = self._count_reached(waiting)
+            return reached, waiting[:reached], []
         with_events = [row for row in waiting if row[0] is not NO_EVENTS]
         reached = self._count_reached(with_events)
-        if all(row[0][0] is not None for row in waiting):
-            return reached, waiting[:reached], []
         # Nobody hears any more from a thread that has ended.
         told_ns = self._kernels.told_until_ns(lane.index, None if writer.owner() is None else writer.ident)
         ended = {row[3] for row in with_events[:reached] if self._is_told(row)}
@@ -240,17 +239,14 @@ def check_pending_limit(pending_limit: object) -> None:
         )
 
 
-def _has_waiting(lane: RecordedLane) -> bool:
-    """Tell whether closed ranges of a place wait for the device, or to be told of their work."""
-    return bool(lane.handed_over) or any(writer.finished for writer in tuple(lane.writers))
+def _have_pairs(rows: Sequence[FinishedRange]) -> bool:
+    """Tell whether all have two events, as everywhere but on a GPU whose kernels are recorded."""
+    return not any(row[0][0] is None for row in rows)
 
 
 def _closed_in(lane: RecordedLane) -> Int64Array:
     """Return the closed ranges of a place that are timed by their work; for `WorkExtents.fold`."""
-    rows = [row for writer in tuple(lane.writers) for row in tuple(writer.finished)] + [
-        row for row, _ in tuple(lane.handed_over)
-    ]
-    found = [(row[3], lane.index, row[2], row[5]) for row in rows if row[0][0] is None]
+    found = [(row[3], lane.index, row[2], row[5]) for row in lane.closed_ranges() if row[0][0] is None]
     return np.array(found, np.int64).reshape(-1, RANGE_FIELDS).T
 
 

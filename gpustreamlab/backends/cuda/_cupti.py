@@ -22,7 +22,7 @@ from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, RecordKind
 from gpustreamlab.backends.cuda._cupti_layouts import Layouts, find_layouts
 from gpustreamlab.backends.cuda._import import cupti_line, exact_cupti_line
-from gpustreamlab.backends.cuda._libcuda import LIBRARY_NAME
+from gpustreamlab.backends.cuda._libcuda import load_libcuda
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ _DETACHING_CALL = "cuCtxGetDevice"
 """A driver function that does nothing but answer: CUPTI leaves as it returns."""
 _CALL_RETURNS = 1
 """CUPTI_API_EXIT: the first field of what a callback is told of a call."""
-_CALL_DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
+CALL_DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
+"""Records of calls, and the functions whose calls they are of."""
 _IN_GRAPHS = (RecordKind.CONCURRENT_KERNEL, RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET)
 """Records that say of which graph the work is."""
 _callbacks: list[Any] = []
@@ -103,7 +104,7 @@ class Cupti:
         self.layouts: Layouts = layouts
         """How its records are laid out."""
         self.has_seen_graphs = False
-        """Whether a CUDA graph was launched, or made, while calls were recorded."""
+        """Whether a CUDA graph was launched while calls were recorded."""
 
     @property
     def title(self) -> str:
@@ -150,7 +151,7 @@ class Cupti:
             return
         calls = (
             np.isin(columns[kind]["cbid"], [*self._graph_calls[domain]]).any()
-            for kind, domain in _CALL_DOMAINS.items()
+            for kind, domain in CALL_DOMAINS.items()
             if kind in columns
         )
         work = (columns[kind]["graphId"].any() for kind in _IN_GRAPHS if kind in columns)
@@ -163,7 +164,7 @@ class Cupti:
         Dynamic Attach and Detach. It waits for the work that the device has then, so the interpreter's lock is not kept: that
         work may wait for Python, as a host function does.
         """
-        number = next((n for n in self._callbacks[CallbackDomain.DRIVER_API] if self._driver_calls[n] == _DETACHING_CALL), None)
+        number = self._detaching_number
         if number is None:
             return False
         caller = threading.get_ident()
@@ -251,9 +252,9 @@ class Cupti:
         return found
 
     @cached_property
-    def _driver_calls(self) -> dict[int, str]:
+    def _detaching_number(self) -> int | None:
         domain = CallbackDomain.DRIVER_API
-        return {number: self.call_name(domain, number) for number in self._callbacks[domain]}
+        return next((number for number in self._callbacks[domain] if self.call_name(domain, number) == _DETACHING_CALL), None)
 
     @cached_property
     def _graph_calls(self) -> dict[CallbackDomain, set[int]]:
@@ -276,7 +277,7 @@ _SETTERS = {
 
 
 def _make_detaching_call() -> None:
-    ctypes.CDLL(LIBRARY_NAME).cuCtxGetDevice(ctypes.byref(ctypes.c_int()))
+    load_libcuda().cuCtxGetDevice(ctypes.byref(ctypes.c_int()))
 
 
 def classify_call(name: str) -> CallClass | None:

@@ -8,7 +8,6 @@ waits for that one, so a callback that waits for the interpreter may wait for ev
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 from collections import deque
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends.cuda._cupti import Cupti
+from gpustreamlab.backends.cuda._idle_streams import keep_for_good
 from gpustreamlab.backends.cuda._native_callbacks import COMPLETE, REQUEST, NativePool
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class ActivityBuffers:
     def register(self, cupti: Cupti) -> None:
         """Let CUPTI use these buffers."""
         # CUPTI calls these until the process ends, even while the interpreter is taken down: this reference is never dropped.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
+        keep_for_good(self._pool)
         cupti.require("cuptiActivityRegisterCallbacks", self._pool.request, self._pool.complete)
 
     @property

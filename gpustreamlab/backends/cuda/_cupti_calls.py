@@ -8,24 +8,19 @@ import numpy as np
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends._activity import AnnotationBatch, CallBatch, DependencyBatch
-from gpustreamlab.backends.cuda._cupti import Cupti
+from gpustreamlab.backends.cuda._cupti import CALL_DOMAINS, Cupti
 from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind, SynchronizationKind
 from gpustreamlab.backends.cuda._cupti_records import Columns, Records
 from gpustreamlab.backends.cuda._cupti_wall import WallClock
 from gpustreamlab.backends.cuda._cupti_work import Texts
 from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
-from gpustreamlab.backends.cuda._own_calls import OwnCalls
+from gpustreamlab.backends.cuda._own_calls import SLACK_NS, OwnCalls
 from gpustreamlab.typing import Int64Array
 
 OPEN_MARKERS = 65_536
 """NVTX ranges that may be open at once; the oldest are forgotten."""
 KNOWN_EVENTS = 1_048_576
 """Events whose last record is known, by their number."""
-
-RECORD_SLACK_NS = 2_000
-"""CUPTI's times of the host and the host's own clock agree to about a microsecond; a launch takes longer than two."""
-
-_DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
 
 
 class CallReader:
@@ -60,7 +55,7 @@ class CallReader:
         """
         parts = [
             self._part(records.columns[kind], domain, texts, own, wall, until_host_ns)
-            for kind, domain in _DOMAINS.items()
+            for kind, domain in CALL_DOMAINS.items()
             if kind in records.columns
         ]
         if not parts:
@@ -115,7 +110,8 @@ def _sizes_by_correlation(records: Records) -> Callable[[Int64Array], Int64Array
 def told_until(records: Records, wall: WallClock) -> dict[int, int]:
     """Return by thread the host time of the last record that it wrote; see `Activities.told_until`.
 
-    CUPTI hands over a buffer when all in it is complete, and a thread writes its calls, ranges and launches in their order.
+    CUPTI hands over a buffer when all in it is complete, and a thread writes its calls, ranges and launches in their order. The
+    two clocks agree to less than `SLACK_NS`, and a launch takes longer than that.
     """
     threads, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for kind, field in ((RecordKind.DRIVER, "end"), (RecordKind.RUNTIME, "end"), (RecordKind.MARKER, "timestamp")):
@@ -126,7 +122,7 @@ def told_until(records: Records, wall: WallClock) -> dict[int, int]:
     thread, place = distinct(np.concatenate(threads))
     newest = np.zeros(len(thread), np.int64)
     np.maximum.at(newest, place, np.concatenate(times))
-    return dict(zip(thread.tolist(), (wall.to_host_ns(newest) + RECORD_SLACK_NS).tolist(), strict=True))
+    return dict(zip(thread.tolist(), (wall.to_host_ns(newest) + SLACK_NS).tolist(), strict=True))
 
 
 class DependencyReader:

@@ -352,9 +352,8 @@ class CuptiSource:
         self._mark_range()
         dropped_count = self._dropped_count
         records = self._fetch(is_forced=False)
-        self._dropped_count = (
-            dropped_count  # calls since the last capture, maybe by another profiler's clock, are missed by nobody
-        )
+        # What lies between two captures, maybe by another profiler's clock, is missed by nobody.
+        self._dropped_count = dropped_count
         if records.record_count:
             self._held.append(records)
         markers = records.columns.get(RecordKind.MARKER)
