@@ -51,7 +51,8 @@ CALLS = 100
 REPLAYS = 200
 LANES = ("a", "b", "c")
 
-NONE, RANGES, KERNELS, AFTER_STOP, AFTER_CLOSE = "none", "ranges", "kernels", "after stop", "after close"
+NONE, RANGES, AFTER_STOP, AFTER_CLOSE = "none", "ranges", "after stop", "after close"
+KERNELS, KERNELS_AND_CALLS = "kernels", "kernels and calls"
 PROFILER, AFTER_PROFILER = "torch.profiler CUDA", "after torch.profiler"
 ALONE, OBSERVED, PROFILED, ENDING = "none", "observed", "profiler", "ending"
 
@@ -275,14 +276,15 @@ def measure_observed(process: Process) -> None:
         process.measure(RANGES, lab.on)
         lab.synchronize()
         lab.clear()
-        with lab.capture("kernels") as capture:
-            row = process.measure(KERNELS, lab.on)
-            note = capture.note
-        lab.synchronize()
-        row["spans"], row["dropped"] = len(lab.trace), lab.trace.metadata.dropped_spans
-        if note:
-            row["error"] = f"kernels were not captured: {note}"
-        lab.clear()
+        for state in (KERNELS, KERNELS_AND_CALLS):
+            with lab.capture("kernels", host=state == KERNELS_AND_CALLS) as capture:
+                row = process.measure(state, lab.on)
+                note = capture.note
+            lab.synchronize()
+            row["spans"], row["dropped"] = len(lab.trace), lab.trace.metadata.dropped_spans
+            if note:
+                row["error"] = f"kernels were not captured: {note}"
+            lab.clear()
         process.measure(AFTER_STOP, process.plain)
     finally:
         lab.close()
@@ -509,7 +511,7 @@ def program_line(name: str, rows: list[Row]) -> Row:
     found = {(row["process"], row["state"]): row for row in rows}
     line: Row = {"program": name, "none, ms": found.get((ALONE, NONE), {}).get("median_ms", "error")}
     line["none, observed process, ms"] = found.get((OBSERVED, NONE), {}).get("median_ms", "error")
-    places = [(OBSERVED, state) for state in (RANGES, KERNELS, AFTER_STOP, AFTER_CLOSE)]
+    places = [(OBSERVED, state) for state in (RANGES, KERNELS, KERNELS_AND_CALLS, AFTER_STOP, AFTER_CLOSE)]
     places += [(PROFILED, state) for state in (PROFILER, AFTER_PROFILER)]
     line |= {place[1]: found.get(place, {}).get("ratio", "error") for place in places}
     hashes = [row["sha256"] for row in rows if "sha256" in row]

@@ -23,6 +23,8 @@ struct buffer {
     _Atomic uint32_t next;
     _Atomic uint32_t is_lent;
     _Atomic uint64_t valid_bytes;
+    _Atomic uint64_t thread; /* pointer of the thread that asked for it: CUPTI keeps buffers of threads apart */
+    uint64_t unused; /* so that an index becomes an address by a shift */
 };
 
 struct {
@@ -37,7 +39,7 @@ struct {
     struct buffer buffers[LINK_MASK];
 } state;
 
-_Static_assert(offsetof(__typeof__(state), buffers) == 64 && sizeof(struct buffer) == 16, "Python knows this layout");
+_Static_assert(offsetof(__typeof__(state), buffers) == 64 && sizeof(struct buffer) == 32, "Python knows this layout");
 
 /* Give CUPTI a buffer, or none. */
 void request_buffer(uint8_t **address, size_t *size, size_t *most_records)
@@ -57,6 +59,7 @@ void request_buffer(uint8_t **address, size_t *size, size_t *most_records)
         rest |= (head & ~(uint64_t)LINK_MASK) + ONE_CHANGE;
     } while (!atomic_compare_exchange_weak_explicit(&state.free, &head, rest, memory_order_acquire, memory_order_acquire));
     uint64_t index = (head & LINK_MASK) - 1;
+    atomic_store_explicit(&state.buffers[index].thread, (uint64_t)__builtin_thread_pointer(), memory_order_relaxed);
     atomic_store_explicit(&state.buffers[index].is_lent, 1, memory_order_relaxed);
     *address = (uint8_t *)(state.first_address + index * state.stride_bytes);
     *size = state.buffer_bytes;
@@ -96,4 +99,10 @@ void free_buffer(uint64_t index)
         atomic_store_explicit(&state.buffers[index].next, (uint32_t)(head & LINK_MASK), memory_order_relaxed);
         new_head = (head & ~(uint64_t)LINK_MASK) + ONE_CHANGE + index + 1;
     } while (!atomic_compare_exchange_weak_explicit(&state.free, &head, new_head, memory_order_release, memory_order_relaxed));
+}
+
+/* For Python: how this thread is written into buffers. pthread_self() is as far from it in every thread. */
+uint64_t thread_pointer(void)
+{
+    return (uint64_t)__builtin_thread_pointer();
 }

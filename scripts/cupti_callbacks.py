@@ -16,7 +16,7 @@ TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/_nati
 
 TOOLS = {"x86_64": ("x86_64-linux-gnu-", "-fcf-protection=branch"), "aarch64": ("aarch64-linux-gnu-", "-mno-outline-atomics")}
 """Prefix of the tools, and a flag of its own, by machine."""
-FUNCTIONS = ("request_buffer", "complete_buffer", "take_full", "free_buffer")
+FUNCTIONS = ("request_buffer", "complete_buffer", "take_full", "free_buffer", "thread_pointer")
 STATE_OFFSET = 0x10000
 """Where the state lies behind the code: pages of aarch64 may be 64 KiB large."""
 

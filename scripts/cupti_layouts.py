@@ -23,7 +23,7 @@ TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/_cupt
 
 _KERNEL = (
     "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
-    "registersPerThread correlationId name graphNodeId graphId"
+    "registersPerThread correlationId name queued graphNodeId graphId"
 )
 _COPY = "copyKind srcKind dstKind bytes start end deviceId contextId streamId correlationId graphNodeId graphId"
 _API = "cbid start end threadId correlationId returnValue"
@@ -72,7 +72,7 @@ PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {
 }
 """What the headers put before the names of each enumeration, to compare the constants with every version."""
 
-SIGNED = {"start", "end", "timestamp", "deviceTimestamp", "bytes", "size", "utilizedSize"}
+SIGNED = {"start", "end", "queued", "timestamp", "deviceTimestamp", "bytes", "size", "utilizedSize"}
 """Times in ns and sizes in bytes, read as int64: the house's type, with differences that cannot wrap."""
 
 BEGIN, END = "# --- generated: begin ---\n", "# --- generated: end ---\n"

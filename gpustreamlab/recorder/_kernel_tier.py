@@ -145,12 +145,14 @@ class KernelTier:
         with delayed_interrupts(), self._lock:
             if self.is_on:
                 self.take()
+                if keeps_calls != self.keeps_calls:
+                    source.start(with_calls=keeps_calls)
                 self.keeps_calls = keeps_calls
                 return
             if self._source is not None and self._source is not source:
                 self._take_rest()
                 self._forget_source()
-            self._start_source(source)
+            self._start_source(source, with_calls=keeps_calls)
             if self._source is None:
                 self._source, self._dropped_base = source, source.dropped_count
             self._tell_loss, self.keeps_calls = tell_loss, keeps_calls
@@ -329,10 +331,10 @@ class KernelTier:
         self.note = f"Kernels are not captured any more. {reason}"
         self._let_go()
 
-    def _start_source(self, source: ActivitySource) -> None:
+    def _start_source(self, source: ActivitySource, *, with_calls: bool) -> None:
         was_awaiting, self.is_awaiting = self.is_awaiting, True  # a range may end before the start returns
         try:
-            source.start()
+            source.start(with_calls=with_calls)
         except BaseException:
             self.is_awaiting = was_awaiting
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpustreamlab.backends.cuda._cupti_layouts import find_layouts
+from gpustreamlab.backends.cuda._cupti_records import PLACE
 
 
 def record(kind, layouts, fields=(), *, filler=0):
@@ -49,6 +50,7 @@ def read_slowly(data, layouts):
         for name, (offset, format_) in layouts.fields.get(kind, {}).items():
             values = np.frombuffer(raw, np.dtype(format_).base, int(np.prod(np.dtype(format_).shape)), place + offset)
             fields[name] = values.tolist() if np.dtype(format_).shape else values[0].item()
+        fields[PLACE] = place // 8
         found.append((kind, fields))
         place += size
     return found, len(raw) - place

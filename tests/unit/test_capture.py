@@ -319,7 +319,7 @@ def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monke
     # GIVEN a source in whose start Ctrl-C is pressed
     start = source.start
 
-    def start_late():
+    def start_late(*, with_calls):
         start()
         signal.raise_signal(signal.SIGINT)
 

@@ -225,6 +225,19 @@ class Cupti:
         self.include_other_calls()
         self.disable((RecordKind.DRIVER, RecordKind.RUNTIME))
 
+    def watch_for_graphs(self) -> None:
+        """Record all calls from now on, so that no launch of a graph is missed; see `look_for_graphs`."""
+        for kind in CALL_DOMAINS:
+            self.call("cuptiActivityEnable", int(kind))
+        self.include_other_calls()
+
+    def tell_queue_times(self, *, is_on: bool) -> bool:
+        """Let the records of kernels tell when they were queued, or no more; return whether this version can.
+
+        CUPTI's documentation wants it set before CUDA is used, and not changed; 13.0 takes it at any time.
+        """
+        return self.call("cuptiActivityEnableLatencyTimestamps", ctypes.c_uint8(is_on)) == 0
+
     def include_other_calls(self) -> None:
         """Leave no calls out any more: who records them next, for example torch.profiler, must find all of them."""
         self._set_other_calls(is_on=1)

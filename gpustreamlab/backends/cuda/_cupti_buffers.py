@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._idle_streams import keep_for_good
-from gpustreamlab.backends.cuda._native_callbacks import COMPLETE, REQUEST, NativePool
+from gpustreamlab.backends.cuda._native_callbacks import COMPLETE, REQUEST, FilledBuffer, NativePool
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class ActivityBuffers:
         """Bytes in buffers that wait to be taken."""
         return self._pool.full_count * self.buffer_bytes
 
-    def take(self) -> list[tuple[int, NDArray[np.uint8]]]:
-        """Return what was filled since the last time: for each a ticket for `give_back`, and the bytes."""
+    def take(self) -> list[FilledBuffer]:
+        """Return what was filled since the last time."""
         return self._pool.take()
 
     def give_back(self, ticket: int) -> None:
@@ -88,8 +88,8 @@ class PythonPool:
         self._buffer_bytes = buffer_bytes
         self._buffer_limit = buffer_limit
         self._idle: list[tuple[int, NDArray[np.uint8]]] = []
-        self._lent: dict[int, NDArray[np.uint8]] = {}
-        self._full: deque[tuple[int, NDArray[np.uint8], int]] = deque()
+        self._lent: dict[int, tuple[NDArray[np.uint8], int]] = {}
+        self._full: deque[tuple[int, NDArray[np.uint8], int, int]] = deque()
         self._taken: dict[int, NDArray[np.uint8]] = {}
         self._made_count = 0
         self._lock = threading.Lock()
@@ -101,13 +101,13 @@ class PythonPool:
         """Buffers that wait to be taken."""
         return len(self._full)
 
-    def take(self) -> list[tuple[int, NDArray[np.uint8]]]:
-        """Return what was filled since the last time, in that order: for each its address and its bytes."""
+    def take(self) -> list[FilledBuffer]:
+        """Return what was filled since the last time, in that order."""
         taken = []
         while self._full:
-            address, memory, valid_bytes = self._full.popleft()
+            address, memory, valid_bytes, thread = self._full.popleft()
             self._taken[address] = memory
-            taken.append((address, memory[:valid_bytes]))
+            taken.append(FilledBuffer(address, memory[:valid_bytes], thread))
         return taken
 
     def give_back(self, address: int) -> None:
@@ -127,7 +127,7 @@ class PythonPool:
                 self.refused_count += 1
                 return
             ticket, memory = made
-        self._lent[ticket] = memory
+        self._lent[ticket] = memory, threading.get_ident() & 0xFFFF_FFFF
         address[0], size[0] = ticket, self._buffer_bytes
 
     def _make(self) -> tuple[int, NDArray[np.uint8]] | None:
@@ -142,9 +142,10 @@ class PythonPool:
 
     def _take_back(self, _context: int, _stream: int, address: int, _size: int, valid_bytes: int) -> None:
         # One that another client gave CUPTI is not ours to touch.
-        memory = self._lent.pop(address, None)
-        if memory is not None:
-            self._full.append((address, memory, valid_bytes))
+        lent = self._lent.pop(address, None)
+        if lent is not None:
+            memory, thread = lent
+            self._full.append((address, memory, valid_bytes, thread))
 
 
 def _make_pool(buffer_bytes: int, buffer_limit: int) -> NativePool | PythonPool:

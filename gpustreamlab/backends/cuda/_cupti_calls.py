@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
 import numpy as np
 
@@ -19,6 +20,13 @@ from gpustreamlab.typing import Int64Array
 
 OPEN_MARKERS = 65_536
 """NVTX ranges that may be open at once; the oldest are forgotten."""
+_HOST_TIMES = (
+    (RecordKind.DRIVER, "end"),
+    (RecordKind.RUNTIME, "end"),
+    (RecordKind.MARKER, "timestamp"),
+    (RecordKind.CONCURRENT_KERNEL, "queued"),
+)
+"""Records that tell when a thread of the host was where, and their fields."""
 KNOWN_EVENTS = 1_048_576
 """Events whose last record is known, by their number."""
 
@@ -90,6 +98,14 @@ class CallReader:
         }
 
 
+def join_calls(*batches: CallBatch) -> CallBatch:
+    """Put batches behind each other."""
+    full = [batch for batch in batches if len(batch)]
+    if len(full) < 2:
+        return full[0] if full else CallBatch()
+    return CallBatch(**{one.name: np.concatenate([getattr(batch, one.name) for batch in full]) for one in fields(CallBatch)})
+
+
 def _sizes_by_correlation(records: Records) -> Callable[[Int64Array], Int64Array]:
     """Return a function of the bytes that a call allocated or freed, 0 where it did not."""
     columns = records.columns.get(RecordKind.MEMORY2)
@@ -114,7 +130,7 @@ def told_until(records: Records, wall: WallClock) -> dict[int, int]:
     two clocks agree to less than `SLACK_NS`, and a launch takes longer than that.
     """
     threads, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for kind, field in ((RecordKind.DRIVER, "end"), (RecordKind.RUNTIME, "end"), (RecordKind.MARKER, "timestamp")):
+    for kind, field in _HOST_TIMES:
         columns = records.columns.get(kind)
         if columns is not None:
             threads.append(columns["threadId"].astype(np.int64) & 0xFFFF_FFFF)

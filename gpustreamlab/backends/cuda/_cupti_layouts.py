@@ -169,31 +169,31 @@ _STRUCTS: dict[str, tuple[int, str]] = {
         216,
         "start:i8@16 end:i8@24 deviceId:u4@40 contextId:u4@44 streamId:u4@48 gridX:i4@52 gridY:i4@56 gridZ:i4@60 "
         "blockX:i4@64 blockY:i4@68 blockZ:i4@72 staticSharedMemory:i4@76 dynamicSharedMemory:i4@80 "
-        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 graphNodeId:u8@144 graphId:u4@156",
+        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphNodeId:u8@144 graphId:u4@156",
     ),
     "Kernel11": (
         224,
         "start:i8@16 end:i8@24 deviceId:u4@40 contextId:u4@44 streamId:u4@48 gridX:i4@52 gridY:i4@56 gridZ:i4@60 "
         "blockX:i4@64 blockY:i4@68 blockZ:i4@72 staticSharedMemory:i4@76 dynamicSharedMemory:i4@80 "
-        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 graphNodeId:u8@144 graphId:u4@156",
+        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphNodeId:u8@144 graphId:u4@156",
     ),
     "Kernel12": (
         232,
         "start:i8@16 end:i8@24 deviceId:u4@40 contextId:u4@44 streamId:u4@48 gridX:i4@52 gridY:i4@56 gridZ:i4@60 "
         "blockX:i4@64 blockY:i4@68 blockZ:i4@72 staticSharedMemory:i4@76 dynamicSharedMemory:i4@80 "
-        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 graphNodeId:u8@144 graphId:u4@156",
+        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphNodeId:u8@144 graphId:u4@156",
     ),
     "Kernel13": (
         248,
         "start:i8@16 end:i8@24 deviceId:u4@40 contextId:u4@44 streamId:u4@48 gridX:i4@52 gridY:i4@56 gridZ:i4@60 "
         "blockX:i4@64 blockY:i4@68 blockZ:i4@72 staticSharedMemory:i4@76 dynamicSharedMemory:i4@80 "
-        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 graphNodeId:u8@144 graphId:u4@156",
+        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphNodeId:u8@144 graphId:u4@156",
     ),
     "Kernel9": (
         208,
         "start:i8@16 end:i8@24 deviceId:u4@40 contextId:u4@44 streamId:u4@48 gridX:i4@52 gridY:i4@56 gridZ:i4@60 "
         "blockX:i4@64 blockY:i4@68 blockZ:i4@72 staticSharedMemory:i4@76 dynamicSharedMemory:i4@80 "
-        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 graphNodeId:u8@144 graphId:u4@156",
+        "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphNodeId:u8@144 graphId:u4@156",
     ),
     "Marker2": (
         56,

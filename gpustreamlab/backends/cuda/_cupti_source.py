@@ -19,10 +19,11 @@ from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBat
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
-from gpustreamlab.backends.cuda._cupti_calls import CallReader, DependencyReader, MarkerReader, told_until
+from gpustreamlab.backends.cuda._cupti_calls import CallReader, DependencyReader, MarkerReader, join_calls, told_until
 from gpustreamlab.backends.cuda._cupti_clients import active_client, is_torch_profiling
 from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, SentAnchor
 from gpustreamlab.backends.cuda._cupti_constants import RecordKind
+from gpustreamlab.backends.cuda._cupti_launches import LaunchReader
 from gpustreamlab.backends.cuda._cupti_loss import LOST_TO_TORCH_NS, LossWatch
 from gpustreamlab.backends.cuda._cupti_memory import MemoryReader
 from gpustreamlab.backends.cuda._cupti_numbers import CallNumbers
@@ -30,7 +31,7 @@ from gpustreamlab.backends.cuda._cupti_records import Columns, Records, concat_r
 from gpustreamlab.backends.cuda._cupti_streams import StreamBook
 from gpustreamlab.backends.cuda._cupti_strings import StringReader
 from gpustreamlab.backends.cuda._cupti_wall import WallClock, without_implausible
-from gpustreamlab.backends.cuda._cupti_work import Texts, kernel_rows, work_batch
+from gpustreamlab.backends.cuda._cupti_work import Texts, kernel_rows, without_untimed, work_batch
 from gpustreamlab.backends.cuda._fence import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda._own_calls import OwnCalls
@@ -44,14 +45,14 @@ NEEDED_KINDS = (RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMS
 """Without these there is nothing to show."""
 WISHED_KINDS = (
     RecordKind.MEMCPY2,
-    RecordKind.SYNCHRONIZATION,
-    RecordKind.CUDA_EVENT,
     RecordKind.MARKER,
     RecordKind.MEMORY2,
     RecordKind.CONTEXT,
     RecordKind.GREEN_CONTEXT,
 )
 """What a version lacks of these is left out. Not `KERNEL`: that makes kernels run one after the other."""
+CALL_KINDS = (RecordKind.SYNCHRONIZATION, RecordKind.CUDA_EVENT)
+"""What belongs to calls: each of these costs a launch as much as the records of calls do, and with them nothing more."""
 
 UNSHARED_KINDS = (RecordKind.MARKER, RecordKind.MEMORY2, RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT)
 """What torch.profiler does not ask for: what of it is on is ours, also while it runs."""
@@ -130,6 +131,7 @@ class CuptiSource:
         self._streams = StreamBook(cupti, ordinal=ordinal, sm_count=sm_count)
         self._clock_key = self._streams.key_of(clock_handle)
         self._calls = CallReader(cupti)
+        self._launches = LaunchReader()
         self._watch = watch
         self._mark_range = mark_range
         self._keep_session_time = keep_time
@@ -189,8 +191,14 @@ class CuptiSource:
         """How much later a kernel ends than its last instruction (median of the anchors); None where not measured yet."""
         return self._clock.tail_ns
 
-    def start(self) -> None:
-        """Begin to collect.
+    def start(self, *, with_calls: bool = True) -> None:
+        """Begin to collect, or go on with or without calls.
+
+        Parameters
+        ----------
+        with_calls
+            Whether to record calls, waits and events. Without them a launch costs half as much more, and is known by its work
+            (`LaunchReader`); where CUPTI does not hear our ranges, they are recorded all the same.
 
         Raises
         ------
@@ -199,6 +207,8 @@ class CuptiSource:
         """
         with self._lock, _owner_lock:
             if self._is_on:
+                if not self._lost_reason:
+                    self._record_calls(is_on=with_calls or not self.times_ranges)
                 return
             if _owner and _owner[0] is not self and _owner[0].is_collecting:
                 raise CaptureUnavailableError(
@@ -208,7 +218,7 @@ class CuptiSource:
             client = active_client(self._cupti)
             if client:
                 raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are timed as ever.")
-            self._begin()
+            self._begin(with_calls=with_calls)
             _owner[:] = [self]
 
     def stop(self) -> None:
@@ -299,26 +309,31 @@ class CuptiSource:
             if self in _owner:
                 _owner.clear()
 
-    def _begin(self) -> None:
+    def _begin(self, *, with_calls: bool) -> None:
         if not _buffers:
             _buffers.append(ActivityBuffers())
         buffers = _buffers[0]
         self._lost_reason = ""
         buffers.register(self._cupti)
         if self._is_drained:  # else it is our own from before
-            for ticket, _ in buffers.take():
-                buffers.give_back(ticket)
+            for buffer in buffers.take():
+                buffers.give_back(buffer.ticket)
             self._watch.take()
             self._numbers.begin()
+            self._launches.begin()
         if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
             self._cupti.enable(NEEDED_KINDS)
             for kind in WISHED_KINDS:
                 self._streams.enable(kind)
-            self._cupti.enable_calls()
+            self._record_calls(is_on=with_calls)
+            self._wall.look()
+            self.times_ranges = self._hears_ranges()
+            if not (with_calls or self.times_ranges):
+                self._record_calls(is_on=True)
         except BaseException:
-            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
             self._cupti.disable_calls()
             raise
         self.is_attached, self._stopped_host_ns = True, NEVER_NS
@@ -326,9 +341,19 @@ class CuptiSource:
         self._wall.look()
         self._loss.begin()
         self._is_on, self._is_drained, self._is_left_on = True, False, False
-        self.times_ranges = self._hears_ranges()
         self._watch.start(self._streams.key_of)
         self._send_anchor(is_waited_for=True)
+
+    def _record_calls(self, *, is_on: bool) -> None:
+        """Record calls, waits and events from now on, or no more, where kernels tell when they were queued."""
+        if not self._cupti.tell_queue_times(is_on=not is_on) or is_on:
+            for kind in CALL_KINDS:
+                self._streams.enable(kind)
+            self._cupti.enable_calls()
+        else:
+            self._launches.is_needed = True
+            self._cupti.disable(CALL_KINDS)
+            self._cupti.disable_calls()
 
     def _switch_off(self) -> None:
         """Let nothing be collected any more, but what another client may collect now."""
@@ -337,11 +362,12 @@ class CuptiSource:
             self._cupti.disable(UNSHARED_KINDS)
             self._is_left_on = True
         else:
-            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS))
-            if self._lost_reason or self._is_left_on:
+            is_over = bool(self._lost_reason) or self._is_left_on
+            if not is_over:
+                self._cupti.watch_for_graphs()  # until `_detach`, which must miss no launch of one
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
+            if is_over:
                 self._cupti.disable_calls()
-            else:
-                self._cupti.include_other_calls()  # they stay on until `_detach`, which must miss no launch of a graph
             self._is_left_on = False
 
     def _hears_ranges(self) -> bool:
@@ -355,7 +381,7 @@ class CuptiSource:
         # What lies between two captures, maybe by another profiler's clock, is missed by nobody.
         self._dropped_count = dropped_count
         if records.record_count:
-            self._held.append(records)
+            self._held.append(without_untimed(records))
         markers = records.columns.get(RecordKind.MARKER)
         with StringReader() as reader:
             return markers is not None and any(reader.read(at) == DOMAIN_NAME for at in set(markers["domain"].tolist()))
@@ -441,11 +467,12 @@ class CuptiSource:
         parts = []
         taken = buffers.take()
         self._loss.note_buffers(len(taken))
-        for ticket, data in taken:
+        for ticket, data, thread in taken:
             try:
-                parts.append(parse_buffer(data, self._cupti.layouts))
+                part = parse_buffer(data, self._cupti.layouts)
             finally:
                 buffers.give_back(ticket)
+            parts.append(self._launches.note(part, thread))
         records = concat_records(parts)
         if records.skipped_bytes:
             self._dropped_count += 1
@@ -464,7 +491,10 @@ class CuptiSource:
         with StringReader() as reader:
             work = work_batch(records, texts, reader.read, self._is_wanted)
             annotations = self._markers.read(records, texts, reader.read, self._wall)
-        calls = self._calls.read(records, texts, self._own_calls, self._wall, until_host_ns=self._stopped_host_ns)
+        until_host_ns = self._stopped_host_ns
+        launches = self._launches.read(records, texts, self._own_calls, self._wall, until_host_ns=until_host_ns)
+        calls = self._calls.read(records, texts, self._own_calls, self._wall, until_host_ns=until_host_ns)
+        calls = join_calls(launches, calls)  # of two for one number the later one counts
         memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
         self._streams.note_names(work, tuple(texts.details))
         return Activities(

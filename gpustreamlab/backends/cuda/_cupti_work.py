@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +68,14 @@ class _Shape(NamedTuple):
 def kernel_rows(records: Records) -> Columns | None:
     """Return the columns of all kernels, or None where there are none."""
     return next((records.columns[kind] for kind in KERNELS if kind in records.columns), None)
+
+
+def without_untimed(records: Records) -> Records:
+    """Leave out the work that CUPTI could not time, as that which ran while another client had set its clock."""
+    columns = dict(records.columns)
+    for kind in columns.keys() & {*KERNELS, *COPIES, RecordKind.MEMSET}:
+        columns[kind] = _select(columns[kind], columns[kind]["start"] > 0)
+    return replace(records, columns=columns)
 
 
 def work_batch(

@@ -13,6 +13,7 @@ import platform
 import sys
 import threading
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,10 @@ REQUEST = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), _SIZE, _SIZE)
 COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
 """CUpti_BuffersCallbackCompleteFunc."""
 
-# These two take nanoseconds and call nothing, so the interpreter's lock is kept.
+# These take nanoseconds and call nothing, so the interpreter's lock is kept.
 _TAKE_FULL = ctypes.PYFUNCTYPE(ctypes.c_uint64)
 _FREE_BUFFER = ctypes.PYFUNCTYPE(None, ctypes.c_uint64)
+_THREAD_POINTER = ctypes.PYFUNCTYPE(ctypes.c_uint64)
 
 _ALIGNMENT = 64
 _MOST_BUFFERS = 0xFFFF
@@ -34,7 +36,9 @@ _MAP_NORESERVE = 0x4000
 
 _WORDS = ("free", "full", "refused_count", "completed_count", "first_address", "stride_bytes", "buffer_bytes", "buffer_count")
 _STATE = np.dtype([(name, np.uint64) for name in _WORDS])
-_BUFFER = np.dtype([("next", np.uint32), ("is_lent", np.uint32), ("valid_bytes", np.uint64)])
+_BUFFER = np.dtype(
+    [("next", np.uint32), ("is_lent", np.uint32), ("valid_bytes", np.uint64), ("thread", np.uint64), ("unused", np.uint64)]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,17 @@ class NativeCode:
     """Where each function begins."""
     compiler: str
     """What made it."""
+
+
+class FilledBuffer(NamedTuple):
+    """What CUPTI has filled."""
+
+    ticket: int
+    """Its address, for `give_back`."""
+    data: NDArray[np.uint8]
+    """The records."""
+    thread: int
+    """Whose records they are: ``threading.get_ident() & 0xFFFF_FFFF`` of the thread that asked for the buffer."""
 
 
 class NativePool:
@@ -91,6 +106,8 @@ class NativePool:
         """What CUPTI calls with a full one."""
         self._take_full = _TAKE_FULL(places["take_full"])
         self._free_buffer = _FREE_BUFFER(places["free_buffer"])
+        # A thread's pointer and what Python calls it are as far apart in every thread.
+        self._to_ident = threading.get_ident() - int(_THREAD_POINTER(places["thread_pointer"])())
         for index in reversed(range(buffer_limit)):
             self._free_buffer(index)
 
@@ -104,8 +121,8 @@ class NativePool:
         """Buffers that wait to be taken."""
         return int(self._state["completed_count"][0]) - self._taken_count
 
-    def take(self) -> list[tuple[int, NDArray[np.uint8]]]:
-        """Return what was filled since the last time, in that order: for each its address and its bytes."""
+    def take(self) -> list[FilledBuffer]:
+        """Return what was filled since the last time, in that order."""
         indices = []
         with self._lock:
             link = self._take_full()
@@ -124,10 +141,11 @@ class NativePool:
                 self._taken.remove(index)
                 self._free_buffer(index)
 
-    def _content(self, index: int) -> tuple[int, NDArray[np.uint8]]:
+    def _content(self, index: int) -> FilledBuffer:
         begin = index * int(self._state["stride_bytes"][0])
         valid_bytes = min(int(self._buffers["valid_bytes"][index]), int(self._state["buffer_bytes"][0]))
-        return int(self._state["first_address"][0]) + begin, self._arena[begin : begin + valid_bytes]
+        thread = (int(self._buffers["thread"][index]) + self._to_ident) & 0xFFFF_FFFF
+        return FilledBuffer(int(self._state["first_address"][0]) + begin, self._arena[begin : begin + valid_bytes], thread)
 
 
 def find_code() -> NativeCode:
@@ -168,37 +186,39 @@ def _round_up(size: int, step: int) -> int:
 
 
 # --- generated: begin ---
-SOURCE_SHA256 = "80d723d8290f4ae1d7555368737c72cf4820428fb991c0419a3ec76ccb8f2e12"
+SOURCE_SHA256 = "97c23291269a38e29cd715773b89e17e6fed337455d5cc288dbf9ff3e60bbd2d"
 STATE_OFFSET = 0x10000
 CODE = {
     "x86_64": NativeCode(
         compiler="x86_64-linux-gnu-gcc (Debian 12.2.0-14+deb12u1) 12.2.0",
-        offsets={"request_buffer": 0, "complete_buffer": 176, "take_full": 304, "free_buffer": 320},
+        offsets={"request_buffer": 0, "complete_buffer": 192, "take_full": 320, "free_buffer": 336, "thread_pointer": 400},
         code=bytes.fromhex(
-            "f30f1efa488b05f5ff00004889f948c702000000004889c281e2ffff000074704883c203488d3dd5ff000048c1e20448"
-            "01fa8b3a4889c26631d24881c2000001004809faf0480fb115b3ff000075c60fb7c0488d15abff0000488d78034883e8"
-            "0148c1e7044801fac70201000000480faf05b2ff0000480305a3ff0000488901488b15a9ff0000488916c30f1f440000"
-            "f048830577ff00000148c70100000000ebe566662e0f1f8400000000000f1f00f30f1efa4889d031d2482b0560ff0000"
-            "48f73561ff0000483b056aff000073054885d2740bc3662e0f1f840000000000488d4804488d3519ff000048c1e10487"
-            "140e85d274df4c89443104f048830514ff000001488b15fdfe00004883ee044801f1488d700189114889d0f0480fb135"
-            "e4fe00004889c275edc3660f1f440000f30f1efa31c0488705cbfe0000c36690f30f1efa488d5704488d0db1fe000048"
-            "8b05aafe000048c1e204488db7010001004801ca0fb7c8890a4889c16631c94801f1f0480fb10d85fe000075e7c3"
+            "f30f1efa488b05f5ff00004889f948c702000000004889c281e2ffff00000f847c0000004883c201488d3dd1ff000048"
+            "c1e2054801fa8b3a4889c26631d24881c2000001004809faf0480fb115afff000075c20fb7c0488d3df3ff0000644c8b"
+            "0425000000004883e8014889c248c1e2054c890417c74417f401000000480faf05a3ff000048030594ff000048890148"
+            "8b159aff0000488916c3660f1f440000f048830567ff00000148c70100000000ebe466662e0f1f8400000000000f1f00"
+            "f30f1efa4889d031d2482b0550ff000048f73551ff0000483b055aff000073054885d2740bc3662e0f1f840000000000"
+            "488d4802488d3509ff000048c1e10587140e85d274df4c89443104f048830504ff000001488b15edfe00004883ee0448"
+            "01f1488d700189114889d0f0480fb135d4fe00004889c275edc3660f1f440000f30f1efa31c0488705bbfe0000c36690"
+            "f30f1efa488d5702488d0da1fe0000488b059afe000048c1e205488db7010001004801ca0fb7c8890a4889c16631c948"
+            "01f1f0480fb10d75fe000075e7c36690f30f1efa64488b042500000000c3"
         ),
     ),
     "aarch64": NativeCode(
         compiler="aarch64-linux-gnu-gcc (Debian 12.2.0-14) 12.2.0",
-        offsets={"request_buffer": 0, "complete_buffer": 176, "take_full": 352, "free_buffer": 384},
+        offsets={"request_buffer": 0, "complete_buffer": 192, "take_full": 368, "free_buffer": 400, "thread_pointer": 480},
         code=bytes.fromhex(
-            "86000090c300009163fcdfc85f0000f9643c40f2c2000091850c0091800300544510058ba50040b9e503052a64bc7092"
-            "84404091840005aa45fc5fc8bf0003eb61000054447c07c8ff000071e30305aa01feff54a33c409285000090640c0091"
-            "a5100091a410048b25008052850000b9451842a9630400d1441840f96314069b030000f9240000f9c0035fd682000090"
-            "42400091457c5fc8a5040091457c03c8a3ffff351f0000f9f7ffff171f2003d58000009000000091030442a9051c40f9"
-            "420003cb4308c19abf0003eb690000546188019b410000b4c0035fd661100091820000904210009121ec7cd32200028b"
-            "45fc5f885ffc0688c6ffff35e5feff3482000090422000912500028ba40000f98400009084600091867c5fc8c6040091"
-            "867c05c8a5ffff35440040f92100008b63040091240000b9407c5fc81f0004eb6100005443fc05c8bf000071e40300aa"
-            "21ffff54c0035fd61f2003d51f2003d5810000902120009120fc5fc83f7c02c8c2ffff35c0035fd61f2003d51f2003d5"
-            "8100009021000091220040f90310009100404091e40301aa000400912310038b413c0012610000b941bc70922100008b"
-            "857c5fc8bf0002eb6100005481fc06c8df000071e20305aac1feff54c0035fd6"
+            "86000090c300009163fcdfc85f0000f9643c40f2c200009185040091200400544514058ba50040b9e503052a64bc7092"
+            "84404091840005aa45fc5fc8bf0003eb61000054447c07c8ff000071e30305aa01feff54a33c409284000090630400d1"
+            "8440019146d03bd565e87bd3a400048b860000f98400009084100191a500048b24008052a40000b9451842a9441840f9"
+            "6314069b030000f9240000f9c0035fd68200009042400091457c5fc8a5040091457c03c8a3ffff351f0000f9f7ffff17"
+            "8000009000000091030442a9051c40f9420003cb4308c19abf0003eb690000546188019b410000b4c0035fd661080091"
+            "820000904210009121e87bd32200028b45fc5f885ffc0688c6ffff35e5feff3482000090422000912500028ba40000f9"
+            "8400009084600091867c5fc8c6040091867c05c8a5ffff35440040f92100008b63040091240000b9407c5fc81f0004eb"
+            "6100005443fc05c8bf000071e40300aa21ffff54c0035fd61f2003d51f2003d5810000902120009120fc5fc83f7c02c8"
+            "c2ffff35c0035fd61f2003d51f2003d58100009021000091220040f90308009100404091e40301aa000400912314038b"
+            "413c0012610000b941bc70922100008b857c5fc8bf0002eb6100005481fc06c8df000071e20305aac1feff54c0035fd6"
+            "40d03bd5c0035fd6"
         ),
     ),
 }

@@ -55,7 +55,7 @@ class SimActivitySource:
         state = "closed" if self._is_closed else "collecting" if self._driver.log is self._log else "stopped"
         return f"<SimActivitySource, {state}>"
 
-    def start(self) -> None:
+    def start(self, *, with_calls: bool = True) -> None:
         """Begin to collect; may be called again after `stop`, and twice.
 
         Raises

@@ -47,7 +47,7 @@ def test_what_was_written_comes_back_and_the_buffer_is_used_again():
     first, size = request(buffers)
     complete(buffers, first, 5, b"hello")
 
-    ((ticket, data),) = buffers.take()
+    ((ticket, data, _),) = buffers.take()
 
     assert (size, data.tobytes()) == (4096, b"hello")
     assert first % 64 == 0
@@ -67,7 +67,7 @@ def test_buffers_come_in_the_order_in_which_they_were_completed():
         complete(buffers, address, 8)
 
     assert buffers.full_bytes == 3 * 64
-    assert [ticket for ticket, _ in buffers.take()] == [lent[1], lent[2], lent[0]]
+    assert [ticket for ticket, _, _ in buffers.take()] == [lent[1], lent[2], lent[0]]
     assert buffers.full_bytes == 0
 
 
@@ -107,7 +107,7 @@ def test_a_buffer_counts_once_for_each_time_it_was_lent():
     complete(buffers, first, 8)
     complete(buffers, first, 16)
 
-    ((ticket, data),) = buffers.take()
+    ((ticket, data, _),) = buffers.take()
     complete(buffers, first, 24)
 
     assert (ticket, len(data)) == (first, 8)
@@ -124,7 +124,7 @@ def test_what_was_never_taken_cannot_be_given_back():
     complete(buffers, lent, 8)
     buffers.give_back(lent)
     assert request(buffers) == (None, 0)  # full, and not taken yet
-    assert [ticket for ticket, _ in buffers.take()] == [lent]
+    assert [ticket for ticket, _, _ in buffers.take()] == [lent]
 
 
 def test_more_valid_bytes_than_there_are_are_not_believed():
@@ -132,7 +132,7 @@ def test_more_valid_bytes_than_there_are_are_not_believed():
     address, _ = request(buffers)
     complete(buffers, address, 1 << 40)
 
-    assert [len(data) for _, data in buffers.take()] == [64]
+    assert [len(data) for _, data, _ in buffers.take()] == [64]
 
 
 def test_threads_may_fill_while_another_takes():
@@ -148,7 +148,7 @@ def test_threads_may_fill_while_another_takes():
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads) or buffers.full_bytes:
-        for ticket, data in buffers.take():
+        for ticket, data, _ in buffers.take():
             taken.append(int.from_bytes(data.tobytes(), "little"))
             buffers.give_back(ticket)
     for thread in threads:
@@ -166,7 +166,7 @@ def test_cupti_is_served_through_what_was_registered():
     library.activity_flush_all(0)
     library.complete_foreign()
 
-    assert [data.tobytes() for _, data in buffers.take()] == [bytes(range(8))]
+    assert [data.tobytes() for _, data, _ in buffers.take()] == [bytes(range(8))]
 
 
 def test_a_refused_registration_says_so():

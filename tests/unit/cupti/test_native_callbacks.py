@@ -118,7 +118,7 @@ def test_threads_get_every_buffer_and_lose_none(start):
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads) or pool.full_count:
-        for address, data in pool.take():
+        for address, data, _ in pool.take():
             counters[(address - pool._arena.ctypes.data) // 64] += 1
             seen.append(int(data.view(np.uint64)[0]))
             pool.give_back(address)
@@ -145,7 +145,7 @@ def test_a_completion_that_comes_twice_at_once_counts_once():
             thread.start()
         for thread in threads:
             thread.join()
-        ((ticket, _),) = pool.take()
+        ((ticket, _, _),) = pool.take()
         pool.give_back(ticket)
 
     assert pool.refused_count == 0
@@ -161,7 +161,7 @@ def test_memory_is_taken_by_what_is_used_alone():
         address = request(pool)
         ctypes.memset(address, 1, 1 << 20)
         pool.complete(None, 0, address, 1 << 20, 1 << 20)
-        ((ticket, _),) = pool.take()
+        ((ticket, _, _),) = pool.take()
         pool.give_back(ticket)
 
     assert resident_bytes() - before < 16 << 20
@@ -227,7 +227,7 @@ def test_native_callbacks_do_not_wait_for_the_interpreter(place):
 
     arguments = [ctypes.c_void_p(number) for number in (0, 0, place[0], 64, 5)]
     assert ForeignThread(pool.complete, *arguments).run_with_lock_held(limit_ns=30_000_000_000)
-    assert [(address, len(data)) for address, data in pool.take()] == [(place[0], 5)]
+    assert [(address, len(data)) for address, data, _ in pool.take()] == [(place[0], 5)]
 
 
 @pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="there is no lock to wait for")

@@ -31,7 +31,7 @@ class SlowSource(FakeActivitySource):
         for times, work in late:
             self.push_work(*times, **work)
 
-    def start(self):
+    def start(self, *, with_calls=True):
         super().start()
         self.on_start()
 

@@ -1,0 +1,135 @@
+"""Launches that are found without records of calls are those that the records of calls tell of."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+
+PROGRAM = """
+import threading
+import cupy, cupyx, numpy as np, torch
+import gpustreamlab as gsl
+
+def work(lab, lane, turns, graph):
+    host, device = cupyx.empty_pinned(1 << 18, np.uint8), cupy.zeros(1 << 18, cupy.uint8)
+    stream = lab.stream(lane)
+    for turn in range(turns):
+        with lab.on(lane, f"{lane} {turn % 7}"):
+            handle = stream.handle
+            cupy.cuda.runtime.memcpyAsync(device.data.ptr, host.ctypes.data, host.nbytes, 1, handle)
+            with lab.range("inner"):
+                device += 1
+            cupy.cuda.runtime.memsetAsync(device.data.ptr, 3, 4096, handle)
+            cupy.cuda.runtime.memcpyAsync(host.ctypes.data, device.data.ptr, host.nbytes, 2, handle)
+            if graph is not None and turn % 3 == 0:
+                graph.replay()
+        device *= 2
+
+def make_graph():
+    x = torch.ones(64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(3):
+            x.add_(1)
+    return graph
+
+def run(lab, turns=40):
+    graph = make_graph()
+    work(lab, "warm", 2, graph)
+    lab.synchronize()
+    lab.clear()
+    return graph
+
+def in_threads(lab, graph, turns):
+    threads = [threading.Thread(target=work, args=(lab, lane, turns, None), name=f"thread {lane}") for lane in "bc"]
+    for thread in threads:
+        thread.start()
+    work(lab, "a", turns, graph)
+    for thread in threads:
+        thread.join()
+    lab.synchronize()
+"""
+
+
+def run_alone(code):
+    """Run a program in a process of its own and return what it printed last."""
+    whole = textwrap.dedent(PROGRAM) + textwrap.dedent(code)
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_each_launch_has_the_thread_of_its_call_and_lies_in_it_or_before_it():
+    told = run_alone(
+        """
+        import json
+        from gpustreamlab.backends.cuda import _cupti_source
+        launches, calls = [], []
+
+        def keep(found, recorded):
+            launches.append(found)
+            calls.append(recorded)
+            return join(found, recorded)
+
+        join, _cupti_source.join_calls = _cupti_source.join_calls, keep
+        with gsl.Session("cuda") as lab:
+            graph = run(lab)
+            with lab.capture("kernels"):
+                source = lab._captures._source
+                source._launches.is_needed = source._cupti.tell_queue_times(is_on=True)
+                in_threads(lab, graph, 200)
+            lab.synchronize()
+        def rows(batches, *names):
+            parts = [[getattr(batch, name) for name in ("correlation", *names)] for batch in batches]
+            columns = [np.concatenate(part).tolist() for part in zip(*parts)]
+            return {number: row for number, *row in zip(*columns)}
+
+        found = rows(launches, "thread", "start_host_ns")
+        known = rows(calls, "thread", "start_host_ns", "start_ns", "end_ns")
+        both = [(*found[number], *known[number]) for number in found.keys() & known.keys()]
+        late = [launched - called - (end - start) for _, launched, _, called, start, end in both]
+        early = [called - launched for _, launched, _, called, _, _ in both]
+        told = {"found": len(found), "both": len(both), "threads": len({row[0] for row in both})}
+        told |= {"other thread": sum(row[0] != row[2] for row in both), "in the call": sum(ns <= 0 for ns in early)}
+        print(json.dumps(told | {"latest": max(late), "earliest": max(early)}))
+        """
+    )
+    # Three threads, and in each turn two copies, two kernels, a fill, and for one of them each third time a graph.
+    assert told["both"] > 3_000, told
+    assert told["other thread"] == 0, told
+    assert told["threads"] == 3, told
+    assert told["latest"] <= 3_000, told  # no launch after its call has returned, but for what the clocks differ
+    assert told["in the call"] > 1_100, told  # the kernels
+    assert told["earliest"] < 50_000_000, told
+
+
+def test_ranges_threads_and_lanes_of_work_are_the_same_with_and_without_calls():
+    told = run_alone(
+        """
+        import json
+        rows = {}
+        with gsl.Session("cuda") as lab:
+            graph = run(lab)
+            for host in (True, False):
+                lab.clear()
+                with lab.capture("kernels", host=host):
+                    in_threads(lab, graph, 60)
+                lab.synchronize()
+                frame = lab.trace.to_pandas()
+                names = frame["name"].astype(str)
+                kind = frame["kind"].astype(str)
+                work, ranges = frame[kind.isin(["kernel", "copy", "fill"])], frame[kind == "range"]
+                parents = [names[row] if row >= 0 else "none" for row in work["parent"]]
+                columns = (work[name].astype(str) for name in ("name", "lane", "thread"))
+                rows[host] = [" | ".join((name[:30], *rest)) for name, *rest in zip(*columns, parents)]
+                empty_count = int((ranges["duration_ns"] == 0).sum())
+                rows[f"{host} ranges"] = [len(ranges), empty_count, lab.trace.metadata.dropped_records]
+        print(json.dumps({str(key): value for key, value in rows.items()}))
+        """
+    )
+    with_calls, without = Counter(told["True"]), Counter(told["False"])
+    assert sum(without.values()) > 900
+    assert with_calls == without, ((with_calls - without).most_common(9), (without - with_calls).most_common(9))
+    assert told["True ranges"] == told["False ranges"]
+    assert told["False ranges"][1:] == [0, 0]

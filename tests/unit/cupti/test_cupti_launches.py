@@ -1,0 +1,210 @@
+"""Launches are found without records of calls: by when kernels were queued, and by what lies before them in their buffer."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from gpustreamlab.backends._activity import CallClass
+from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda._cupti_launches import LaunchReader
+from gpustreamlab.backends.cuda._cupti_layouts import find_layouts
+from gpustreamlab.backends.cuda._cupti_records import concat_records, parse_buffer
+from gpustreamlab.backends.cuda._cupti_source import CALL_KINDS, NEEDED_KINDS
+from gpustreamlab.backends.cuda._cupti_wall import WallClock
+from gpustreamlab.backends.cuda._cupti_work import Texts
+from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
+from gpustreamlab.backends.cuda._own_calls import SLACK_NS, OwnCalls
+from tests.helpers.cupti_buffers import build_buffer
+from tests.helpers.fake_cupti import SYNCHRONIZE, make_source
+from tests.helpers.recorded_buffers import CALL_NAMES
+
+KERNEL, COPY, FILL, MARKER = RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.MARKER
+CALL_RECORDS = {RecordKind.DRIVER, RecordKind.RUNTIME}
+
+
+def needed():
+    reader = LaunchReader()
+    reader.is_needed = True
+    return reader
+
+
+def random_thread(rng, first_call):
+    """Return what one thread did: records, and for each piece of work its number and the span in which it was launched."""
+    now_ns, known_ns = int(rng.integers(1, 1_000)) * 10_000, None
+    records, launches = [], []
+    for number in range(int(rng.integers(1, 60))):
+        now_ns += int(rng.integers(5_000, 200_000))
+        kind = (KERNEL, KERNEL, COPY, FILL, MARKER)[rng.integers(5)]
+        if kind == MARKER:
+            records.append((kind, {"timestamp": now_ns, "threadId": 1}))
+            known_ns = now_ns
+            continue
+        is_queued = kind == KERNEL and rng.random() < 0.8  # the others are of graphs
+        start_ns = now_ns + int(rng.integers(3_000, 300_000))
+        fields = {"start": start_ns, "end": start_ns + 10, "correlationId": first_call + number}
+        records.append((kind, fields | ({"queued": now_ns} if is_queued else {})))
+        earliest_ns = now_ns if is_queued else known_ns
+        launches.append((first_call + number, earliest_ns, now_ns, start_ns))
+        known_ns = now_ns if is_queued else known_ns
+    return records, launches
+
+
+def test_each_launch_is_placed_behind_what_its_thread_did_before():
+    layouts = find_layouts(130001)
+    checked = exact = 0
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        threads = [random_thread(rng, 1 + 1_000 * thread) for thread in range(3)]
+        reader, parts = needed(), []
+        for place, (records, _) in enumerate(threads):
+            cuts = np.sort(rng.integers(0, len(records) + 1, 3)).tolist()
+            for begin, end in zip([0, *cuts], [*cuts, len(records)], strict=True):
+                buffer = parse_buffer(build_buffer(records[begin:end]), layouts)
+                parts.append(reader.note(buffer, 70 + place))
+        told = concat_records(parts)
+        found = {}
+        for kind in (KERNEL, COPY, FILL):
+            table = told.columns.get(kind)
+            if table is not None:
+                rows = zip(table["correlationId"].tolist(), table["launched"].tolist(), table["threadId"].tolist(), strict=True)
+                found |= {number: (launched, thread) for number, launched, thread in rows}
+        for place, (_, launches) in enumerate(threads):
+            for number, earliest_ns, now_ns, start_ns in launches:
+                launched_ns, thread = found.pop(number)
+                assert thread == 70 + place
+                if earliest_ns == now_ns:
+                    assert launched_ns == now_ns
+                    exact += 1
+                elif earliest_ns is not None:
+                    assert launched_ns == min(earliest_ns + SLACK_NS, start_ns)
+                    assert launched_ns <= now_ns
+                else:  # the first of its thread: no later than what follows
+                    assert launched_ns <= start_ns
+                checked += 1
+        assert not found
+    assert checked > 3_000
+    assert exact > 1_000
+
+
+def test_a_buffer_that_comes_after_a_later_one_of_its_thread_takes_no_time_from_that():
+    layouts = find_layouts(130001)
+    reader = needed()
+    later = build_buffer([(MARKER, {"timestamp": 9_000_000, "threadId": 1})])
+    earlier = build_buffer([(COPY, {"start": 2_000_000, "end": 2_000_001}), (MARKER, {"timestamp": 1_000_000, "threadId": 1})])
+    reader.note(parse_buffer(later, layouts), 7)
+    told = reader.note(parse_buffer(earlier, layouts), 7)
+    assert told.columns[COPY]["launched"].tolist() == [1_000_000 + SLACK_NS]
+
+
+def test_work_of_one_call_is_one_launch_and_own_ones_are_left_out():
+    rows = [
+        (KERNEL, {"queued": at, "start": at + 5_000, "end": at + 6_000, "correlationId": n})
+        for at, n in ((10_000, 3), (9_000, 3), (20_000, 4), (30_000, 5), (90_000, 6))
+    ]
+    records = needed().note(parse_buffer(build_buffer(rows), find_layouts(130001)), 7)
+    own = OwnCalls(lambda: 0)
+    own.note(np.array([4]))
+    texts = Texts()
+    calls = LaunchReader().read(records, texts, own, WallClock(lambda: 0, lambda: 0), until_host_ns=80_000)
+    assert calls.correlation.tolist() == [3, 5]
+    assert calls.start_host_ns.tolist() == calls.start_ns.tolist() == calls.end_ns.tolist() == [9_000, 30_000]
+    assert set(calls.call_class.tolist()) == {CallClass.LAUNCH}
+    assert {list(texts.names)[name] for name in calls.name.tolist()} == {"launch"}
+
+
+# The source
+
+
+@pytest.fixture
+def hears(card):
+    """Mark a range as a session does, so that CUPTI is known to hear it."""
+
+    def mark_range():
+        card.marker(MarkerFlag.START, 1, "capture", domain=DOMAIN_NAME, thread=threading.get_ident())
+        card.marker(MarkerFlag.END, 1, domain=DOMAIN_NAME, thread=threading.get_ident())
+
+    return mark_range
+
+
+@pytest.fixture
+def source(monkeypatch, card, hears):
+    return make_source(monkeypatch, card, mark_range=hears)
+
+
+def test_without_calls_nothing_is_on_that_makes_launches_dear_and_launches_are_known(source, card):
+    source.start(with_calls=False)
+    source.drain()
+    assert card.library.kinds.isdisjoint({*CALL_KINDS, *CALL_RECORDS})
+    card.advance(100_000)
+    before_ns = card.now_ns
+    card.kernel()
+    card.call(SYNCHRONIZE)
+    told = source.drain()
+    assert len(told.work) == len(told.calls) == 1
+    assert told.calls.correlation.tolist() == told.work.correlation.tolist()
+    assert told.calls.thread.tolist() == [threading.get_ident() & 0xFFFF_FFFF]
+    assert abs(int(told.calls.start_host_ns[0]) - before_ns - 1_000) < 2_000
+    assert told.calls.start_ns[0] < told.work.start_ns[0]
+    assert told.told_until[threading.get_ident() & 0xFFFF_FFFF] >= before_ns
+
+
+def test_with_calls_launches_are_known_by_those_alone(source, card):
+    source.start()
+    source.drain()
+    assert {*CALL_KINDS, *CALL_RECORDS} <= card.library.kinds
+    card.kernel()
+    told = source.drain()
+    assert [told.names[name] for name in told.calls.name.tolist()] == ["cuLaunchKernel"]
+
+
+def test_calls_are_recorded_where_launches_would_not_be_known_without(monkeypatch, card, hears):
+    unheard = make_source(monkeypatch, card)
+    unheard.start(with_calls=False)
+    assert card.library.kinds >= CALL_RECORDS
+    unheard.close()
+    card.library.lacking.add("cuptiActivityEnableLatencyTimestamps")
+    unqueued = make_source(monkeypatch, card, mark_range=hears)
+    unqueued.start(with_calls=False)
+    assert card.library.kinds >= CALL_RECORDS
+
+
+def test_calls_come_and_go_while_it_collects(source, card):
+    source.start()
+    names = []
+    for with_calls in (True, False, True):
+        source.start(with_calls=with_calls)
+        assert (card.library.kinds >= CALL_RECORDS) is with_calls
+        card.advance(100_000)  # else it might be one of the session's own
+        card.kernel()
+        told = source.drain()
+        names += [told.names[name] for name in told.calls.name.tolist()]
+        assert len(told.work) == 1
+    assert names[0] == "cuLaunchKernel"
+    assert "launch" in names[1:]
+    assert names[-1] == "cuLaunchKernel"
+
+
+def test_after_a_stop_launches_of_graphs_are_looked_for_until_it_leaves(monkeypatch, source, card):
+    monkeypatch.setitem(CALL_NAMES[CallbackDomain.DRIVER_API], 899, "cuCtxGetDevice")
+    source.start(with_calls=False)
+    card.kernel()
+    source.stop()
+    assert card.library.kinds == CALL_RECORDS
+    assert not card.library.left_out
+    assert set(NEEDED_KINDS).isdisjoint(card.library.kinds)
+    assert len(source.drain(is_last=True).work) == 1
+    assert not card.library.kinds
+    assert card.library.finalized_count == 1
+
+
+def test_work_that_could_not_be_timed_before_a_start_counts_as_missed_by_nobody(monkeypatch, card):
+    def ran_before():
+        card.library.emit(RecordKind.CONCURRENT_KERNEL, start=0, end=0, correlationId=5, contextId=1, streamId=13)
+
+    source = make_source(monkeypatch, card, mark_range=ran_before)
+    source.start()
+    source.drain()
+    assert source.dropped_count == 0
