@@ -119,9 +119,9 @@ def test_ranges_threads_and_lanes_of_work_are_the_same_with_and_without_calls():
                 frame = lab.trace.to_pandas()
                 names = frame["name"].astype(str)
                 kind = frame["kind"].astype(str)
-                work, ranges = frame[kind.isin(["kernel", "copy", "fill"])], frame[kind == "range"]
-                parents = [names[row] if row >= 0 else "none" for row in work["parent"]]
-                columns = (work[name].astype(str) for name in ("name", "lane", "thread"))
+                pieces, ranges = frame[kind.isin(["kernel", "copy", "fill"])], frame[kind == "range"]
+                parents = [names[row] if row >= 0 else "none" for row in pieces["parent"]]
+                columns = (map(str, pieces[name]) for name in ("name", "lane", "thread"))
                 rows[host] = [" | ".join((name[:30], *rest)) for name, *rest in zip(*columns, parents)]
                 empty_count = int((ranges["duration_ns"] == 0).sum())
                 rows[f"{host} ranges"] = [len(ranges), empty_count, lab.trace.metadata.dropped_records]
