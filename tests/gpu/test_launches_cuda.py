@@ -133,3 +133,33 @@ def test_ranges_threads_and_lanes_of_work_are_the_same_with_and_without_calls():
     assert with_calls == without, ((with_calls - without).most_common(9), (without - with_calls).most_common(9))
     assert told["True ranges"] == told["False ranges"]
     assert told["False ranges"][1:] == [0, 0]
+
+
+def test_a_long_kernel_holds_no_later_work_of_its_thread_out_of_its_range():
+    told = run_alone(
+        """
+        import json, time
+        from gpustreamlab.workloads import spin
+        told = {}
+        for host in (True, False):
+            with gsl.Session("cuda") as lab:
+                lab.stream("long"), lab.stream("short")
+                with lab.on("short", "warm"):
+                    spin(lab, 1_000)
+                with lab.capture("kernels", host=host):
+                    with lab.on("long", "long"):
+                        spin(lab, 3_000_000_000)
+                    for _ in range(20_000):
+                        with lab.on("short", "short"):
+                            spin(lab, 1_000)
+                    time.sleep(0.2)
+                    early = len(lab.trace)
+                lab.synchronize()
+                frame = lab.trace.to_pandas()
+                shorts = frame[(frame["kind"].astype(str) == "range") & (frame["name"].astype(str) == "short")]
+                told[host] = [len(shorts), int((shorts["duration_ns"] > 0).sum()), early, lab.trace.metadata.dropped_records]
+        print(json.dumps({str(key): value for key, value in told.items()}))
+        """
+    )
+    for ranges, with_work, _, dropped in told.values():
+        assert (ranges, with_work, dropped) == (20_000, 20_000, 0), told
