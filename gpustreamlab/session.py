@@ -493,7 +493,8 @@ class Session(ProcessBound):
         tier
             ``"kernels"``; ``"ranges"``; or ``"auto"``, which is kernels where that works, and never fails.
         host
-            Whether the trace has the calls of the host: launches, synchronisations, allocations.
+            Whether the trace has the calls of the host: launches, synchronisations, allocations. Without them recording costs
+            a launch on a GPU half as much.
 
         Returns
         -------
