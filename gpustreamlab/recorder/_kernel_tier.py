@@ -145,7 +145,7 @@ class KernelTier:
         with delayed_interrupts(), self._lock:
             if self.is_on:
                 self.take()
-                if keeps_calls != self.keeps_calls:
+                if keeps_calls != self.keeps_calls and self.windows.is_open:  # else taking has shown that it is over
                     source.start(with_calls=keeps_calls)
                 self.keeps_calls = keeps_calls
                 return

@@ -107,6 +107,15 @@ def test_a_block_goes_back_to_a_capture_that_nobody_holds(lab):
     assert lab.tier is KERNELS
 
 
+@pytest.mark.filterwarnings("ignore::gpustreamlab.errors.CaptureWarning")
+def test_a_change_of_host_starts_no_source_that_was_lost_meanwhile(lab, source):
+    lab.capture("kernels")
+    source.lose_client()
+    lab.capture("kernels", host=False)
+    assert lab.tier is RANGES
+    assert not source.is_collecting
+
+
 def test_it_starts_and_stops_any_number_of_times(lab, source):
     for number in range(20):
         with lab.capture("kernels"):

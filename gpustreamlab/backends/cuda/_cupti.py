@@ -63,7 +63,13 @@ _CALL_RETURNS = 1
 """CUPTI_API_EXIT: the first field of what a callback is told of a call."""
 CALL_DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
 """Records of calls, and the functions whose calls they are of."""
-_IN_GRAPHS = (RecordKind.CONCURRENT_KERNEL, RecordKind.KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET)
+_IN_GRAPHS = (
+    RecordKind.CONCURRENT_KERNEL,
+    RecordKind.KERNEL,
+    RecordKind.MEMCPY,
+    RecordKind.MEMCPY2,
+    RecordKind.MEMSET,
+)
 """Records that say of which graph the work is."""
 _callbacks: list[Any] = []
 """What CUPTI was given to call."""
@@ -112,6 +118,11 @@ class Cupti:
         if self.version < _FIRST_WITH_NUMBER:
             return f"CUPTI 12 (API {self.version})"
         return f"CUPTI {self.version // 10_000}.{self.version // 100 % 100}"
+
+    @property
+    def keeps_threads_apart(self) -> bool:
+        """Whether each thread has buffers of its own: CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER, on from 13.0 on."""
+        return self.version >= _FIRST_WITH_NUMBER
 
     def call(self, name: str, *arguments: Any) -> int:
         """Call a function and return its result code, 0 for success; -1 where this version has no such function."""

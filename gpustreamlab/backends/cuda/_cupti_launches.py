@@ -3,6 +3,8 @@
 The record of a kernel tells when it was queued; those of copies, fills and graphs do not. But each thread has buffers of its
 own, and writes into them in the order of what it does: a copy was launched after whatever lies before it there, of which the
 begin of the range around it is one.
+
+Of a thread that does nothing but copy, and opens no range itself, copies may be taken for earlier than they were.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpustreamlab.backends._activity import CallBatch, CallClass
+from gpustreamlab.backends.cuda._cupti import CALL_DOMAINS
 from gpustreamlab.backends.cuda._cupti_constants import RecordKind
 from gpustreamlab.backends.cuda._cupti_records import PLACE, Columns, Records
 from gpustreamlab.backends.cuda._cupti_wall import WallClock
@@ -31,15 +34,23 @@ class LaunchReader:
     """Finds launches without records of calls."""
 
     def __init__(self) -> None:
-        self.is_needed = False
-        """Whether work may come whose call was not recorded."""
+        self._is_needed = False
+        self._until_ns = _NEVER
         self._last: dict[int, int] = {}
         """By thread, the newest time in its buffers so far."""
 
     def begin(self) -> None:
         """Forget what threads did before, and take that all calls are recorded."""
-        self.is_needed = False
+        self._is_needed = False
         self._last.clear()
+
+    def take_over(self) -> None:
+        """Find launches from now on: calls are not recorded any more."""
+        self._is_needed, self._until_ns = True, _NEVER
+
+    def leave_off(self, wall_ns: int) -> None:
+        """Find launches up to this time of CUPTI's clock: later ones have their calls."""
+        self._until_ns = wall_ns
 
     def note(self, records: Records, thread: int) -> Records:
         """Return the records of one buffer, with two fields more for work: ``threadId`` and ``launched``.
@@ -61,7 +72,7 @@ class LaunchReader:
             return records
         tables = [records.columns[kind] for kind in kinds]
         places = [len(table[PLACE]) for table in tables]
-        launched = self._find(kinds, tables, thread) if self.is_needed else [np.zeros(count, np.int64) for count in places]
+        launched = self._find(kinds, tables, thread) if self._is_needed else [np.zeros(count, np.int64) for count in places]
         columns = dict(records.columns)
         for kind, table, times in zip(kinds, tables, launched, strict=True):
             if kind != RecordKind.MARKER:
@@ -75,14 +86,17 @@ class LaunchReader:
         """
         tables = [records.columns[kind] for kind in WORK_KINDS if kind in records.columns]
         parts = [_launch_rows(table) for table in tables]
-        rows = np.concatenate([np.empty((4, 0), np.int64), *parts], axis=1)
+        rows = np.concatenate([np.empty((5, 0), np.int64), *parts], axis=1)
         if not rows.shape[1]:
             return CallBatch()
-        rows = rows[:, np.lexsort((rows[1], rows[0]))]
-        correlation, launched_ns, called_ns, thread = rows[:, np.diff(rows[0], prepend=0) > 0]
+        rows = rows[:, np.lexsort((rows[2], rows[1], rows[0]))]
+        correlation, launched_ns, called_ns, thread, is_exact = rows[:, np.diff(rows[0], prepend=0) > 0]
         start_host_ns = wall.to_host_ns(launched_ns)
-        kept = start_host_ns <= until_host_ns
-        kept &= ~own.are_own(thread=thread, start_host_ns=start_host_ns, correlation=correlation)
+        recorded = [records.columns[kind]["correlationId"] for kind in CALL_DOMAINS if kind in records.columns]
+        kept = (start_host_ns <= until_host_ns) & (launched_ns <= self._until_ns)
+        kept &= ~np.isin(correlation, np.concatenate([np.empty(0, np.int64), *recorded]))
+        # A time that lies before the launch may be that of an own kernel.
+        kept &= ~own.are_own(thread=np.where(is_exact, thread, -1), start_host_ns=start_host_ns, correlation=correlation)
         count = int(kept.sum())
         return CallBatch(
             start_ns=called_ns[kept],
@@ -101,16 +115,20 @@ class LaunchReader:
         order = np.argsort(np.concatenate([table[PLACE] for table in tables]), kind="stable")
         times = known[order]
         at = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), -1))
-        # What comes first in its buffer was launched after what the thread did before, and before what follows.
-        following = int(times[times > 0][0]) if (times > 0).any() else _NEVER
-        before = np.where(at >= 0, times[at], min(self._last.get(thread, _NEVER), following))
-        self._last[thread] = max(self._last.get(thread, 0), int(times.max()))
-        # A launch takes longer than two clocks differ, so that one after the begin of a range is not taken for one before it.
+        # What comes first in its buffer was launched after what the thread did before, and before what follows. A launch takes
+        # longer than two clocks differ, so that one after the begin of a range is not taken for one before it.
+        following = int(times[times > 0][0]) - SLACK_NS if (times > 0).any() else _NEVER
+        first = min(self._last[thread] + SLACK_NS if thread in self._last else _NEVER, following)
+        before = np.where(at >= 0, times[at] + SLACK_NS, first)
+        if times.max() > 0:
+            self._last[thread] = max(self._last.get(thread, 0), int(times.max()))
         launched = np.empty_like(before)
-        launched[order] = np.where(times > 0, times, np.minimum(before, _NEVER - SLACK_NS) + SLACK_NS)
+        launched[order] = np.where(times > 0, times, before)
         parts = np.split(launched, np.cumsum([len(table[PLACE]) for table in tables])[:-1])
+        # Where a thread has told nothing but work without times, all that is known of a launch is that it was before the work.
         return [
-            np.minimum(part, table["start"]) if "start" in table else part for part, table in zip(parts, tables, strict=True)
+            np.minimum(part, table["start"]) if first == _NEVER and "start" in table else part
+            for part, table in zip(parts, tables, strict=True)
         ]
 
 
@@ -120,14 +138,14 @@ def _known_times(kind: RecordKind, table: Columns) -> Int64Array:
         return table["timestamp"].astype(np.int64)
     if "queued" not in table:
         return np.zeros(len(table[PLACE]), np.int64)
-    return np.where(table["queued"] <= table["start"], table["queued"], 0)
+    # What a node of a graph says is taken where it can be.
+    return np.where((table["graphId"] == 0) | (table["queued"] <= table["start"]), table["queued"], 0)
 
 
 def _launch_rows(table: Columns) -> Int64Array:
-    """Return correlation, time of the launch, time to show for it, and thread; shape (4, n)."""
+    """Return correlation, time of the launch, time to show for it, thread, and whether the time is exact; shape (5, n)."""
     is_known = (table["launched"] > 0) & (table["correlationId"] > 0)
     queued = _known_times(RecordKind.KERNEL, table)
     called = np.where(queued > 0, queued, table["start"])
-    return np.stack(
-        [values[is_known].astype(np.int64) for values in (table["correlationId"], table["launched"], called, table["threadId"])]
-    )
+    rows = (table["correlationId"], table["launched"], called, table["threadId"], queued > 0)
+    return np.stack([values[is_known].astype(np.int64) for values in rows])

@@ -207,7 +207,7 @@ class CuptiSource:
         """
         with self._lock, _owner_lock:
             if self._is_on:
-                if not self._lost_reason:
+                if not (self._lost_reason or is_torch_profiling()):  # the kinds are its own, too
                     self._record_calls(is_on=with_calls or not self.times_ranges)
                 return
             if _owner and _owner[0] is not self and _owner[0].is_collecting:
@@ -335,6 +335,7 @@ class CuptiSource:
         except BaseException:
             self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
             self._cupti.disable_calls()
+            self._cupti.tell_queue_times(is_on=False)
             raise
         self.is_attached, self._stopped_host_ns = True, NEVER_NS
         self._clock.forget_sent()
@@ -345,18 +346,22 @@ class CuptiSource:
         self._send_anchor(is_waited_for=True)
 
     def _record_calls(self, *, is_on: bool) -> None:
-        """Record calls, waits and events from now on, or no more, where kernels tell when they were queued."""
-        if not self._cupti.tell_queue_times(is_on=not is_on) or is_on:
+        """Record calls, waits and events from now on, or no more, where launches are known without."""
+        if is_on or not (self._cupti.keeps_threads_apart and self._cupti.tell_queue_times(is_on=True)):
             for kind in CALL_KINDS:
                 self._streams.enable(kind)
             self._cupti.enable_calls()
+            self._cupti.tell_queue_times(is_on=False)
+            self._launches.leave_off(self._wall.to_wall_ns(self._host_time_ns()))
         else:
-            self._launches.is_needed = True
+            self._launches.take_over()
             self._cupti.disable(CALL_KINDS)
             self._cupti.disable_calls()
+            self._dependencies = DependencyReader()  # events that are recorded meanwhile are not told of
 
     def _switch_off(self) -> None:
         """Let nothing be collected any more, but what another client may collect now."""
+        self._cupti.tell_queue_times(is_on=False)
         if self._is_another_collecting():
             self._cupti.include_other_calls()
             self._cupti.disable(UNSHARED_KINDS)

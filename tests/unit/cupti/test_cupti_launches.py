@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends._activity import CallClass
+from gpustreamlab.backends.cuda import _cupti_source
 from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind
 from gpustreamlab.backends.cuda._cupti_launches import LaunchReader
 from gpustreamlab.backends.cuda._cupti_layouts import find_layouts
@@ -18,7 +19,7 @@ from gpustreamlab.backends.cuda._cupti_work import Texts
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda._own_calls import SLACK_NS, OwnCalls
 from tests.helpers.cupti_buffers import build_buffer
-from tests.helpers.fake_cupti import SYNCHRONIZE, make_source
+from tests.helpers.fake_cupti import SYNCHRONIZE, FakeCard, FakeCuptiLibrary, make_source
 from tests.helpers.recorded_buffers import CALL_NAMES
 
 KERNEL, COPY, FILL, MARKER = RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.MARKER
@@ -27,7 +28,7 @@ CALL_RECORDS = {RecordKind.DRIVER, RecordKind.RUNTIME}
 
 def needed():
     reader = LaunchReader()
-    reader.is_needed = True
+    reader.take_over()
     return reader
 
 
@@ -49,7 +50,7 @@ def random_thread(rng, first_call):
         earliest_ns = now_ns if is_queued else known_ns
         launches.append((first_call + number, earliest_ns, now_ns, start_ns))
         known_ns = now_ns if is_queued else known_ns
-    return records, launches
+    return records, launches, now_ns
 
 
 def test_each_launch_is_placed_behind_what_its_thread_did_before():
@@ -59,7 +60,7 @@ def test_each_launch_is_placed_behind_what_its_thread_did_before():
         rng = np.random.default_rng(seed)
         threads = [random_thread(rng, 1 + 1_000 * thread) for thread in range(3)]
         reader, parts = needed(), []
-        for place, (records, _) in enumerate(threads):
+        for place, (records, _, _) in enumerate(threads):
             cuts = np.sort(rng.integers(0, len(records) + 1, 3)).tolist()
             for begin, end in zip([0, *cuts], [*cuts, len(records)], strict=True):
                 buffer = parse_buffer(build_buffer(records[begin:end]), layouts)
@@ -71,7 +72,7 @@ def test_each_launch_is_placed_behind_what_its_thread_did_before():
             if table is not None:
                 rows = zip(table["correlationId"].tolist(), table["launched"].tolist(), table["threadId"].tolist(), strict=True)
                 found |= {number: (launched, thread) for number, launched, thread in rows}
-        for place, (_, launches) in enumerate(threads):
+        for place, (_, launches, ended_ns) in enumerate(threads):
             for number, earliest_ns, now_ns, start_ns in launches:
                 launched_ns, thread = found.pop(number)
                 assert thread == 70 + place
@@ -79,10 +80,9 @@ def test_each_launch_is_placed_behind_what_its_thread_did_before():
                     assert launched_ns == now_ns
                     exact += 1
                 elif earliest_ns is not None:
-                    assert launched_ns == min(earliest_ns + SLACK_NS, start_ns)
-                    assert launched_ns <= now_ns
-                else:  # the first of its thread: no later than what follows
-                    assert launched_ns <= start_ns
+                    assert launched_ns == earliest_ns + SLACK_NS <= now_ns
+                else:  # the first of its thread: before what follows, or where that is not known, before it began
+                    assert 0 < launched_ns <= max(start_ns, ended_ns)
                 checked += 1
         assert not found
     assert checked > 3_000
@@ -96,7 +96,31 @@ def test_a_buffer_that_comes_after_a_later_one_of_its_thread_takes_no_time_from_
     earlier = build_buffer([(COPY, {"start": 2_000_000, "end": 2_000_001}), (MARKER, {"timestamp": 1_000_000, "threadId": 1})])
     reader.note(parse_buffer(later, layouts), 7)
     told = reader.note(parse_buffer(earlier, layouts), 7)
-    assert told.columns[COPY]["launched"].tolist() == [1_000_000 + SLACK_NS]
+    assert told.columns[COPY]["launched"].tolist() == [1_000_000 - SLACK_NS]
+
+
+def test_a_buffer_without_times_leaves_those_of_its_thread_as_they_were():
+    layouts = find_layouts(130001)
+    reader = needed()
+    copy = (COPY, {"start": 5_000_000, "end": 5_000_001})
+    told = [reader.note(parse_buffer(build_buffer(records), layouts), 7) for records in ([copy], [copy])]
+    told.append(reader.note(parse_buffer(build_buffer([(MARKER, {"timestamp": 3_000_000, "threadId": 7})]), layouts), 7))
+    told.append(reader.note(parse_buffer(build_buffer([copy]), layouts), 7))
+    launched = [part.columns[COPY]["launched"].tolist() for part in told if COPY in part.columns]
+    assert launched == [[5_000_000], [5_000_000], [3_000_000 + SLACK_NS]]
+
+
+def test_a_copy_behind_an_own_kernel_is_not_own():
+    clock = [10_000]
+    stretches = OwnCalls(lambda: clock[0])
+    with stretches.making():
+        clock[0] = 14_000
+    thread = threading.get_ident() & 0xFFFF_FFFF
+    own = (KERNEL, {"queued": 12_000, "start": 13_000, "end": 14_000, "correlationId": 3})
+    copy = (COPY, {"start": 900_000, "end": 900_001, "correlationId": 4})
+    records = needed().note(parse_buffer(build_buffer([own, copy]), find_layouts(130001)), thread)
+    calls = needed().read(records, Texts(), stretches, WallClock(lambda: 0, lambda: 0), until_host_ns=10**9)
+    assert calls.correlation.tolist() == [4]
 
 
 def test_work_of_one_call_is_one_launch_and_own_ones_are_left_out():
@@ -108,7 +132,7 @@ def test_work_of_one_call_is_one_launch_and_own_ones_are_left_out():
     own = OwnCalls(lambda: 0)
     own.note(np.array([4]))
     texts = Texts()
-    calls = LaunchReader().read(records, texts, own, WallClock(lambda: 0, lambda: 0), until_host_ns=80_000)
+    calls = needed().read(records, texts, own, WallClock(lambda: 0, lambda: 0), until_host_ns=80_000)
     assert calls.correlation.tolist() == [3, 5]
     assert calls.start_host_ns.tolist() == calls.start_ns.tolist() == calls.end_ns.tolist() == [9_000, 30_000]
     assert set(calls.call_class.tolist()) == {CallClass.LAUNCH}
@@ -171,6 +195,28 @@ def test_calls_are_recorded_where_launches_would_not_be_known_without(monkeypatc
     assert card.library.kinds >= CALL_RECORDS
 
 
+def test_calls_are_recorded_where_threads_share_buffers(monkeypatch, hears):
+    card = FakeCard(FakeCuptiLibrary(28))
+    source = make_source(monkeypatch, card, mark_range=hears)
+    source.start(with_calls=False)
+    assert card.library.kinds >= CALL_RECORDS
+
+
+def test_what_torch_profiler_records_too_stays_on(monkeypatch, source, card):
+    source.start()
+    monkeypatch.setattr(_cupti_source, "is_torch_profiling", lambda: True)
+    source.start(with_calls=False)
+    assert card.library.kinds >= CALL_RECORDS
+
+
+def test_it_stays_where_a_graph_of_peer_copies_was_launched(source, card):
+    source.start(with_calls=False)
+    card.library.emit(RecordKind.MEMCPY2, start=5, end=6, graphId=3, correlationId=9)
+    source.stop()
+    source.drain(is_last=True)
+    assert card.library.finalized_count == 0
+
+
 def test_calls_come_and_go_while_it_collects(source, card):
     source.start()
     names = []
@@ -182,9 +228,8 @@ def test_calls_come_and_go_while_it_collects(source, card):
         told = source.drain()
         names += [told.names[name] for name in told.calls.name.tolist()]
         assert len(told.work) == 1
-    assert names[0] == "cuLaunchKernel"
-    assert "launch" in names[1:]
-    assert names[-1] == "cuLaunchKernel"
+    assert names == ["cuLaunchKernel", "launch", "cuLaunchKernel"]
+    assert not card.library.tells_queue_times
 
 
 def test_after_a_stop_launches_of_graphs_are_looked_for_until_it_leaves(monkeypatch, source, card):
