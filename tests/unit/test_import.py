@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -53,3 +54,29 @@ def test_an_unknown_name_is_an_attribute_error():
     program = "import gpustreamlab\ntry:\n    gpustreamlab.Sesion\nexcept AttributeError as error:\n    print(error)"
 
     assert run_python(program).strip() == "module 'gpustreamlab' has no attribute 'Sesion'"
+
+
+def test_a_script_needs_nothing_of_notebooks(tmp_path):
+    done = run_python(
+        textwrap.dedent(f"""
+        import sys
+        sys.modules |= dict.fromkeys(("IPython", "anywidget", "ipywidgets", "traitlets", "jupyterlab"))
+        import gpustreamlab as gsl
+        from gpustreamlab.errors import MissingExtraError
+        with gsl.Session("sim") as lab:
+            lab.stream("a")
+            with lab.capture("kernels"), lab.on("a", "product"):
+                lab.xp.ones((4, 4)) @ lab.xp.ones((4, 4))
+            lab.synchronize()
+            print(lab.timeline(), lab.overlap(), lab.strays(), lab.host_waits())
+            lab.timeline().save({str(tmp_path / "run.html")!r})
+            lab.trace.save({str(tmp_path / "run.parquet")!r})
+            try:
+                lab.partitioner()
+            except MissingExtraError as error:
+                print("said:", error)
+        """)
+    )
+    assert "said: Widgets need the package anywidget" in done
+    assert "gpustreamlab[notebook]" in done
+    assert (tmp_path / "run.html").stat().st_size > 100_000
