@@ -4,6 +4,7 @@ import threading
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpustreamlab.backends.sim
@@ -695,3 +696,28 @@ def test_asking_keeps_no_array_of_the_caller_alive_and_takes_nothing_from_its_lo
         lab.check_hazards()
         # THEN
         assert mine["y"] is y
+
+
+@pytest.mark.parametrize("mode", [HazardMode.REPORT, HazardMode.WAIT])
+@pytest.mark.parametrize("is_view", [False, True], ids=["array", "view"])
+def test_a_host_array_is_not_taken_for_a_dropped_result_whose_address_it_got(mode, is_view):
+    # GIVEN two lanes that share no array; host arrays are made right behind a result that was dropped
+    with Session("sim", hazards=mode) as lab:
+        a, b = lab.stream("a"), lab.stream("b")
+        with lab.on(a):
+            x = lab.xp.ones(1_024)
+        with lab.on(b):
+            y = lab.xp.ones(4)
+        # WHEN
+        for _ in range(20):
+            with lab.select(a):
+                x.mean()
+            with lab.select(b):
+                y.set(np.arange(8.0)[::2] if is_view else np.full(4, 1.0))
+            with lab.select(a):
+                x.sum()
+            with lab.select(b):
+                y.get()
+        result = lab.check_hazards()
+    # THEN
+    assert (len(result.hazards), result.wait_count) == (0, 0), str(result)

@@ -82,7 +82,7 @@ class MemoryPool:
         for values in arrays:
             if values.base is None and values is not some:
                 block = blocks.get(id(values))
-                if block is not None:
+                if block is not None and block() is values:  # one that died may have had the same address
                     touches.append(block.touch or self._find_memory(block, values))
                     continue
             touch = self.touch(values, is_certain=values is not some)
@@ -98,7 +98,7 @@ class MemoryPool:
         block = self._blocks.get(id(owner))
         if not values.size:
             return None
-        if block is None:
+        if block is None or block() is not owner:
             return self._touch_pages(values, owner, is_certain=is_certain)
         whole = block.touch or self._find_memory(block, owner)
         if is_certain and (owner is values or (values.nbytes == owner.nbytes and values.flags.forc)):
