@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,10 +13,13 @@ from gpustreamlab.analysis._report import Report, Reported
 from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._sm_time import interval_sum_ns
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata
-from gpustreamlab.typing import EdgeKind, FloatArray, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, EdgeKind, FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
+
+LEAST_BLOCKED_SHARE = 0.1
+"""Which share of a copy from pageable memory its call lasts through if it blocks. One that was staged runs behind its call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +167,9 @@ def host_waits(trace: Trace) -> HostWaits:
     Notes
     -----
     Calls are told by their names: ``Synchronize``, and ``Memcpy`` and ``Free`` that are not asynchronous. A copy from the
-    device into pageable memory blocks whatever its call is named: that is what ``float(array)`` does. Source: CUDA Runtime
-    API, "API synchronization behavior".
+    device into pageable memory blocks whatever its call is named: that is what ``float(array)`` does. A copy from pageable
+    memory to the device blocks until its source was read, which may be at once: it counts where its call went on for more than
+    a tenth of the copy itself. Source: CUDA Runtime API, "API synchronization behavior".
 
     Examples
     --------
@@ -244,22 +249,38 @@ def _common_ns(edges_ns: Int64Array, others_ns: Int64Array) -> int:
 
 
 def _pageable_copies(trace: Trace) -> Int64Array:
-    """Return for each row that is a call the copy into pageable memory that it launched, or -1; shape (n_spans,), int64."""
+    """Return for each row that is a call the copy of pageable memory in which it blocked, or -1; shape (n_spans,), int64."""
     copy_of = np.full(len(trace), -1, np.int64)
-    into = np.array([*(text.startswith("memcpy DtoH") and "pageable" in text for text in trace.names), False])
-    places = np.array([*("to pageable" in detail.full_name for detail in trace.details), False])
-    detail = trace.extra.get("detail")
-    is_into = (trace.kind == SPAN_KINDS.index(SpanKind.COPY)) & (into[trace.name] | (detail is not None and places[detail]))
     launches = trace.edges.select(EdgeKind.LAUNCH)
-    found = is_into[launches.target]
-    copy_of[launches.source[found]] = launches.target[found]
+    is_copy = trace.kind == SPAN_KINDS.index(SpanKind.COPY)
+    call, copy = (rows[is_copy[launches.target]] for rows in (launches.source, launches.target))
+    detail = trace.extra.get("detail")
+
+    def tell(by_name: Iterable[bool], by_detail: Iterable[bool]) -> BoolArray:
+        told: BoolArray = np.array([*by_name, False])[trace.name[copy]]
+        return told if detail is None else told | np.array([*by_detail, False])[detail[copy]]
+
+    is_into = tell(
+        (name.startswith("memcpy DtoH") and "pageable" in name for name in trace.names),
+        ("to pageable" in text.full_name for text in trace.details),
+    )
+    is_from = tell(
+        (name.startswith("memcpy HtoD") and "pageable" in name for name in trace.names),
+        (text.full_name.startswith("pageable") for text in trace.details),
+    )
+    shared_ns = np.minimum(trace.end_ns[call], trace.end_ns[copy]) - np.maximum(trace.start_ns[call], trace.start_ns[copy])
+    shared_ns -= trace.metadata.kernel_error_ns + trace.metadata.host_error_ns
+    is_held = shared_ns > LEAST_BLOCKED_SHARE * (trace.end_ns[copy] - trace.start_ns[copy])
+    blocks = is_into | (is_from & is_held)
+    copy_of[call[blocks]] = copy[blocks]
     return copy_of
 
 
 def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
     """Return for each call the row of the work that was the last to end while it ran, or -1.
 
-    Work of a call itself (`own`, -1 for none) stands for what was in front of it where there is any.
+    A call's own copy (`own`, -1 for none) stands for what was in front of it, where the call waited for its start for longer
+    than the copy took.
     """
     work = np.flatnonzero(is_work(trace))
     if not len(work) or not len(row):
@@ -269,6 +290,7 @@ def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
     at = np.searchsorted(trace.end_ns[by_end], trace.end_ns[row] + error_ns, side="right") - 1
     before = by_end[np.maximum(at - 1, 0)]
     last = by_end[np.maximum(at, 0)]
-    last = np.where((last == own) & (at > 0) & (trace.end_ns[before] >= trace.start_ns[row]), before, last)
+    was_late = trace.start_ns[own] - trace.start_ns[row] > trace.end_ns[own] - trace.start_ns[own]
+    last = np.where((last == own) & was_late & (at > 0) & (trace.end_ns[before] >= trace.start_ns[row]), before, last)
     found: Int64Array = np.where((at >= 0) & (trace.end_ns[last] >= trace.start_ns[row]), last, -1)
     return found

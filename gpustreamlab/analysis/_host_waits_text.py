@@ -20,7 +20,7 @@ def wait_line(result: HostWaits) -> str:
     """Say which thread waited longest, and where, in one line."""
     if not result.call_count:
         return _nothing_captured(result)
-    if not len(result):
+    if not result.waited_ns.any():  # calls that took no time, or that lie outside of what was captured
         return "no call of the host waited for the device"
     lane = int(result.waited_ns.argmax())
     thread = result.lanes[lane].name

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 
+from gpustreamlab import Session
 from gpustreamlab.analysis import host_waits, summary_text
 from gpustreamlab.analysis._host_waits import is_blocking
 from gpustreamlab.model import WorkDetail
@@ -130,11 +132,13 @@ def test_blocking_calls_are_known_by_their_names(call, blocks):
         ("memcpy DtoH (pageable)", None, True),
         ("memcpy DtoH", WorkDetail(full_name="device memory to pageable host memory"), True),
         ("memcpy DtoH (pinned)", None, False),
-        ("memcpy HtoD (pageable)", None, False),
+        ("memcpy HtoD (pageable)", None, True),
+        ("memcpy HtoD", WorkDetail(full_name="pageable host memory to device memory"), True),
+        ("memcpy HtoD (pinned)", None, False),
         ("memcpy DtoH", WorkDetail(full_name="device memory to page-locked host memory"), False),
     ],
 )
-def test_a_copy_into_pageable_memory_blocks_whatever_its_call_is_named(name, detail, blocks):
+def test_a_copy_of_pageable_memory_blocks_whatever_its_call_is_named(name, detail, blocks):
     # GIVEN float(total): a kernel, and an asynchronous copy into pageable memory
     described = {} if detail is None else {"detail": detail}
     spans = [
@@ -147,6 +151,49 @@ def test_a_copy_into_pageable_memory_blocks_whatever_its_call_is_named(name, det
     # THEN the call waited for the kernel
     assert result.row.tolist() == ([2] if blocks else [])
     assert result.waited_for.tolist() == ([0] if blocks else [])
+
+
+@pytest.mark.parametrize(("call_end_ns", "blocks"), [(50, False), (115, False), (160, True), (205, True)])
+def test_a_copy_from_pageable_memory_blocks_where_its_call_lasts_through_it(call_end_ns, blocks):
+    # GIVEN a copy that ran from 100 to 200, staged or not
+    spans = [("a", "memcpy HtoD (pageable)", 100, 200, {"kind": "copy"}), (MAIN, "cudaMemcpyAsync", 0, call_end_ns, CALL)]
+    result = host_waits(make_kernel_trace(spans, edges=((1, 0, EdgeKind.LAUNCH),), kernel_error_ns=10))
+    assert result.row.tolist() == ([1] if blocks else [])
+
+
+def test_a_copy_that_started_at_once_is_what_its_call_waited_for():
+    # GIVEN a kernel of another stream that ends while the copy runs up
+    spans = [
+        ("a", "gemm", 0, 105),
+        ("b", "memcpy HtoD (pageable)", 110, 500, {"kind": "copy"}),
+        (MAIN, "cudaMemcpyAsync", 100, 510, CALL),
+    ]
+    result = host_waits(make_kernel_trace(spans, edges=((2, 1, EdgeKind.LAUNCH),), kernel_error_ns=0))
+    assert result.waited_for.tolist() == [1]
+
+
+def test_uploads_from_pageable_memory_are_what_blocked_the_host():
+    # GIVEN uploads that take most of the time, and a synchronisation at the end
+    with Session("sim") as lab:
+        lab.stream("copy")
+        host = np.ones(1 << 19, np.float32)
+        with lab.capture("kernels"):
+            for _ in range(5):
+                with lab.on("copy", "load"):
+                    lab.xp.asarray(host)
+            lab.synchronize()
+        result = lab.host_waits()
+    # THEN
+    assert (result.groups[0].call, result.groups[0].call_count) == ("cudaMemcpyAsync", 5)
+    assert result.groups[0].waited_for == "memcpy HtoD"
+    assert result.share.max() > 0.9
+    assert "most of it in cudaMemcpyAsync: 5 calls" in repr(result)
+
+
+@pytest.mark.parametrize("call", [(50, 50), (200, 300)], ids=["takes no time", "not while calls were captured"])
+def test_calls_that_waited_for_no_time_are_printed(call):
+    spans = [("a", "k", 0, 100), (MAIN, "cudaStreamSynchronize", *call, CALL)]
+    assert "no call of the host waited for the device" in str(host_waits(make_kernel_trace(spans, windows=((0, 150),))))
 
 
 def test_hostile_names_are_text():
