@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 
-from gpustreamlab.analysis import headline, summary_text
+from gpustreamlab.analysis import empty_hint, headline, summary_text
 from gpustreamlab.draw import (
     MAX_FILE_BARS,
     PNG_SCALE,
@@ -101,7 +101,9 @@ class Timeline:
         return target
 
     def __repr__(self) -> str:
-        return f"<{headline(self.trace)}>"
+        trace = self.trace
+        hint = f"; {empty_hint(trace.metadata)}" if trace.metadata.unselected_work and not len(trace) else ""
+        return f"<{headline(trace)}{hint}>"
 
     def __str__(self) -> str:
         # print() writes it to stdout, which may know no blocks: PYTHONIOENCODING=ascii, LANG=C, some terminals.

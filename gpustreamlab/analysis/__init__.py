@@ -37,6 +37,7 @@ from gpustreamlab.analysis._sm_time import (
 from gpustreamlab.analysis._strays import StrayGroup, Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (
     counts_text,
+    empty_hint,
     finding_text,
     headline,
     missing_facts,
@@ -111,6 +112,7 @@ __all__ = [
     "counts_text",
     "display_name",
     "distinct",
+    "empty_hint",
     "finding_text",
     "format_ms",
     "format_ns",

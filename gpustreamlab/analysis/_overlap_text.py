@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpustreamlab.analysis._report import Report, ReportTable
+from gpustreamlab.analysis._summary import empty_hint
 from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share, three_digits
 from gpustreamlab.typing import SpanKind
 
@@ -36,7 +37,8 @@ def overlap_line(result: Overlap) -> str:
 def overlap_report(result: Overlap) -> Report:
     """Say all of it: pairs of streams, how many were busy at once, what the figures mean."""
     tables = (_matrix(result) if len(result.lanes) <= MATRIX_LANES else _pairs(result), _histogram(result))
-    notes = tuple(overlap_notes(result))
+    hint = "" if result.sum_ns else empty_hint(result.metadata, nothing="Nothing to compare yet")
+    notes = (*([f"{hint}."] if hint else []), *overlap_notes(result))
     return Report(title="Overlap of", line=overlap_line(result), tables=tables if result.sum_ns else (), notes=notes)
 
 

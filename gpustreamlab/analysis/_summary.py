@@ -49,6 +49,7 @@ def summary_text(trace: Trace) -> str:
     edges_ns = busy_edges(trace)
     result = over_wall(trace, concurrency(trace, edges_ns))
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
+    lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
     if result.sum_ns:
         finding = finding_text(result, lane_count=used_stream_count(trace), counted=counted_kinds(trace))
         lines += [_busy_line(trace, edges_ns, result), finding]
@@ -152,6 +153,27 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
     if meta.recovery_note:
         facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
     return facts
+
+
+def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
+    """Say why a trace may be empty, as far as that is known, and what to type; nothing where spans have not ended yet.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device
+    >>> device = Device(name="demo", sm_count=4)
+    >>> empty_hint(TraceMetadata(backend="cuda", device=device))
+    "No spans yet: select a stream with lab.on(...), or record all work with lab.capture('kernels')"
+    >>> empty_hint(TraceMetadata(backend="sim", device=device, unselected_work=1))
+    "1 kernel, copy or fill was launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"
+    """
+    count = meta.unselected_work
+    if meta.pending_spans:
+        return ""
+    if not count:
+        return f"{nothing}: select a stream with lab.on(...), or record all work with lab.capture('kernels')"
+    work = "1 kernel, copy or fill was" if count == 1 else f"{count:,} kernels, copies or fills were"
+    return f"{work} launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"
 
 
 def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency) -> str:

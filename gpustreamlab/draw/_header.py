@@ -9,6 +9,7 @@ from gpustreamlab.analysis import (
     capture_facts,
     counts_text,
     display_name,
+    empty_hint,
     format_ns,
     missing_facts,
     partition_warnings,
@@ -92,7 +93,7 @@ def plan_header(
             ]
         ),
         missing=(*missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
-        empty=_empty_text(meta.pending_spans if pending_count is None else pending_count),
+        empty=_empty_text(meta, meta.pending_spans if pending_count is None else pending_count),
     )
 
 
@@ -128,9 +129,9 @@ def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
     )
 
 
-def _empty_text(pending_count: int) -> str:
+def _empty_text(meta: TraceMetadata, pending_count: int) -> str:
     if not pending_count:
-        return "No spans yet: select a stream with lab.on(...)"
+        return empty_hint(meta)
     if pending_count == 1:
         return "1 span has not ended yet: lab.synchronize() waits for it"
     return f"{pending_count:,} spans have not ended yet: lab.synchronize() waits for them"

@@ -16,6 +16,7 @@ from gpustreamlab.analysis import (
     concurrency,
     counted_kinds,
     display_name,
+    empty_hint,
     finding_text,
     format_ns,
     format_share,
@@ -150,6 +151,8 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
         lines += _wrapped(_finding(trace, picture.result), width)
     else:
         lines += _wrapped(headline(trace), width, "bold")
+        hint = empty_hint(trace.metadata)
+        lines += _wrapped(hint, width) if hint else []
     lines += _wrapped(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]), width, "dim")
     for fact in [*missing_facts(trace.metadata), *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")

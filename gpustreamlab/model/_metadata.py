@@ -21,6 +21,7 @@ _COUNTS = (
     "dropped_records",
     "pending_spans",
     "dropped_markers",
+    "unselected_work",
 )
 
 
@@ -60,6 +61,9 @@ class TraceMetadata:
     """Spans whose work had not ended when the trace was taken."""
     dropped_markers: int = 0
     """Markers that are missing because there were too many; the newest are kept."""
+    unselected_work: int = 0
+    """Kernels, copies and fills that no span tells of: launched with no stream selected, while kernels were not captured. The
+    simulated device counts them; 0 where that is not known, as on a GPU, and in a part of a session."""
     recovery_note: str = ""
     """What may be missing because the run was cut short and the trace was read from its spool; empty otherwise."""
     epoch_unix_ns: int = 0

@@ -119,6 +119,9 @@ class Trace:
     def __repr__(self) -> str:
         meta = self.metadata
         missing = f", {meta.dropped_spans:,} dropped" if meta.dropped_spans else ""
+        missing += (
+            f", {meta.unselected_work:,} launched with no stream selected" if meta.unselected_work and not len(self) else ""
+        )
         return f"<Trace: {len(self):,} spans in {len(self.lanes)} lanes on {meta.device.label}{missing}>"
 
     def __reduce__(self) -> tuple[object, ...]:

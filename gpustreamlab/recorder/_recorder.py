@@ -443,6 +443,7 @@ class Recorder:
             self._forget()
             self._places.clear()
             self._markers.clear()
+            self._maker.forget()
             self._waiting.overflowed_count = self._failed_count = 0
 
     def let_go(self) -> None:
@@ -480,7 +481,14 @@ class Recorder:
         if since >= 0:
             is_later = self._checkpoints.find_later(columns, since, self.to_clock_ns)
             columns = {name: values[is_later] for name, values in columns.items()}
-        return self._maker.make(columns, edges, title=title, dropped_count=self.dropped_count, pending_count=self.pending_count)
+        return self._maker.make(
+            columns,
+            edges,
+            title=title,
+            dropped_count=self.dropped_count,
+            pending_count=self.pending_count,
+            unselected_work=self._maker.unselected_work if since < 0 else 0,
+        )
 
     def end(self) -> None:
         """Count what is open as dropped: all streams are closed, so nothing of it will come. Idempotent."""

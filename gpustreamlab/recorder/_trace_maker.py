@@ -53,6 +53,8 @@ class TraceMaker:
         self._markers = markers
         self._kernels = kernels
         self._now_ns = now_ns
+        self._unselected_before = 0
+        self.forget()
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -60,6 +62,15 @@ class TraceMaker:
         self._markers.settle_cell()
         counts = self._names.count, self._threads.count, self._places.edit_count, self._markers.edit_count
         return (*counts, self._lanes.edit_count, self._kernels.edit_count)
+
+    @property
+    def unselected_work(self) -> int:
+        """Work with no stream selected that no span tells of, since `forget`; 0 where the backend does not count it."""
+        return getattr(self._backend, "unselected_work", 0) - self._unselected_before
+
+    def forget(self) -> None:
+        """Count work with no stream selected from now on."""
+        self._unselected_before = getattr(self._backend, "unselected_work", 0)
 
     def make(
         self,
@@ -69,9 +80,12 @@ class TraceMaker:
         title: str,
         dropped_count: int,
         pending_count: int,
+        unselected_work: int,
     ) -> Trace:
         """Return rows as a trace; `edges` are pairs of range numbers, of which the second waited for the first."""
-        metadata = self._metadata(title, dropped_count=dropped_count, pending_count=pending_count)
+        metadata = self._metadata(
+            title, dropped_count=dropped_count, pending_count=pending_count, unselected_work=unselected_work
+        )
         return self._build(columns, names=self._names.texts, edges=edges, metadata=metadata, work=self._kernels.tables())
 
     def make_tables(self, *, title: str, dropped_count: int) -> Trace:
@@ -105,7 +119,7 @@ class TraceMaker:
             keeps_lanes=keeps_lanes,
         )
 
-    def _metadata(self, title: str, *, dropped_count: int, pending_count: int) -> TraceMetadata:
+    def _metadata(self, title: str, *, dropped_count: int, pending_count: int, unselected_work: int = 0) -> TraceMetadata:
         clock, kernels = self._backend.clock_info(), self._kernels
         return TraceMetadata(
             backend=self._backend.name,
@@ -124,6 +138,7 @@ class TraceMaker:
             dropped_records=kernels.dropped_count,
             dropped_markers=self._markers.dropped_count,
             pending_spans=pending_count,
+            unselected_work=unselected_work,
             epoch_unix_ns=clock.epoch_unix_ns,
             title=title,
         )

@@ -220,6 +220,11 @@ class SimBackend:
         """The stream that `xp` of this thread works on."""
         return getattr(self._selected, "stream", self.null_stream)
 
+    @property
+    def unselected_work(self) -> int:
+        """Kernels, copies and fills so far that were launched with no stream selected, while kernels were not captured."""
+        return self.driver.unselected_work
+
     # Events
 
     def acquire_event(self) -> SimEvent:

@@ -79,6 +79,8 @@ class SimDriver:
         self.take_call_number = count(1).__next__
         """Returns the number of the next call that is told of."""
         self._context_sms = [preset.sm_count]
+        self.unselected_work = 0
+        """Kernels, copies and fills that went to the NULL stream and that nobody was told of."""
         self._observers: dict[object, Callable[[DeviceWork], None]] = {}
         self._blocking: list[StreamQueue] = []
         self._next_handle = _FIRST_HANDLE
@@ -162,6 +164,8 @@ class SimDriver:
             number, log = 0, self.log
             if log is not None:
                 number = log.note_call(_LAUNCH_NAMES[spec.kind], CallClass.LAUNCH, began_ns, now_ns, number=log.expect(spec))
+            elif stream is self.null_stream:
+                self.unselected_work += 1
             self.scheduler.submit_kernel(stream, spec, now_ns, number)
 
     def copy(self, stream: StreamQueue, spec: CopySpec, *, is_pinned: bool) -> None:
@@ -171,6 +175,7 @@ class SimDriver:
             now_ns = self._enter(stream, self.preset.host.copy_ns)
             log = self.log
             number = 0 if log is None else log.expect(spec)
+            self.unselected_work += log is None and stream is self.null_stream
             self.scheduler.submit_copy(stream, spec, now_ns, number)
             try:
                 if not is_pinned:

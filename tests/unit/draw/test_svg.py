@@ -86,7 +86,9 @@ def test_long_notes_are_wrapped_and_never_cut():
 
 
 def test_empty_picture_says_what_to_do():
-    assert "No spans yet: select a stream with lab.on(...)" in texts(timeline_svg(empty_trace()))
+    assert "No spans yet: select a stream with lab.on(...), or record all work with lab.capture('kernels')" in texts(
+        timeline_svg(empty_trace())
+    )
 
 
 @pytest.mark.parametrize(

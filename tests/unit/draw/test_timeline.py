@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpustreamlab import Session
+from gpustreamlab.analysis import overlap
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.spool import load_trace
 from gpustreamlab.timeline import Timeline
@@ -99,3 +101,49 @@ def test_load_trace_reads_what_save_wrote(tmp_path):
     trace = pipeline_trace()
     trace.save(tmp_path / "run.parquet")
     assert load_trace(tmp_path / "run.parquet").start_ns.tolist() == trace.start_ns.tolist()
+
+
+def test_work_with_no_stream_selected_is_hinted_at_where_there_is_nothing_else():
+    # GIVEN work outside of every stream, and a lane on which nothing ran
+    with Session("sim") as lab:
+        lab.stream("compute")
+        z = lab.xp.ones((64, 64))
+        z @ z
+        # WHEN
+        timeline, trace = lab.timeline(live=False), lab.trace
+        told = "2 kernels, copies or fills were launched with no stream selected"
+        # THEN every place where a user looks says so, and what to type
+        assert trace.metadata.unselected_work == 2
+        for text in (repr(timeline), flat(str(timeline)), flat(str(lab.overlap()))):
+            assert f"{told}: use lab.on(...), or record all with lab.capture('kernels')" in text
+        assert "2 launched with no stream selected" in repr(trace)
+        assert told in timeline._repr_mimebundle_()["image/svg+xml"]
+        # AND WHEN there is something to see, or that was forgotten
+        before = lab.checkpoint()
+        with lab.on("compute", "step"):
+            z @ z
+        lab.synchronize()
+        assert told not in str(lab.timeline(live=False)) + str(lab.overlap()) + repr(lab.trace)
+        lab.clear()
+        assert (lab.trace.metadata.unselected_work, lab.trace_since(before).metadata.unselected_work) == (0, 0)
+
+
+def test_work_that_was_captured_and_work_of_the_session_itself_are_not_hinted_at():
+    with Session("sim") as lab:
+        lab.stream("compute")
+        with lab.capture("kernels"):
+            lab.xp.ones(8).get()
+        assert lab.trace.metadata.unselected_work == 0
+        assert len(lab.trace)
+
+
+def test_an_empty_trace_of_which_nothing_is_known_says_what_to_do_and_claims_nothing():
+    text = flat(str(Timeline(empty_trace())) + str(overlap(empty_trace())))
+    for lead in ("No spans yet", "Nothing to compare yet"):
+        assert f"{lead}: select a stream with lab.on(...), or record all work with lab.capture('kernels')" in text
+    assert "no stream selected" not in text
+
+
+def flat(text):
+    """Take out where lines were broken."""
+    return " ".join(text.split())

@@ -76,6 +76,7 @@ metadatas = st.builds(
     dropped_spans=st.integers(0, 2**63 - 1),
     pending_spans=st.integers(0, 2**31),
     dropped_markers=st.integers(0, 2**31),
+    unselected_work=st.integers(0, 2**31),
     epoch_unix_ns=st.integers(0, 2**63 - 1),
     title=texts,
 )
