@@ -125,19 +125,24 @@ def is_in_windows(time_ns: Int64Array, windows: Sequence[tuple[int, int]]) -> Bo
 
 
 def is_work(trace: Trace) -> BoolArray:
-    """Tell which spans are kernels, copies and fills; shape (n_spans,), bool."""
+    """Tell which spans are kernels, copies and fills of a stream; shape (n_spans,), bool."""
     return _of_kinds(trace, DEVICE_WORK)
 
 
 def _of_kinds(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
+    """Tell which spans are of these kinds; work and ranges only on streams: no thread of the host does the device's work."""
     table = np.array([kind in kinds for kind in SPAN_KINDS])
     found: BoolArray = table[trace.kind]
+    is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)
+    if is_host.any():
+        on_streams = np.array([kind in {SpanKind.RANGE, *DEVICE_WORK} for kind in SPAN_KINDS])
+        found &= ~(on_streams[trace.kind] & is_host[trace.lane])
     return found
 
 
 def _uncaptured_ranges(trace: Trace) -> BoolArray:
     """Tell which rows are ranges that start where kernels were not captured; shape (n_spans,), bool."""
-    uncaptured: BoolArray = trace.kind == RANGE_CODE
+    uncaptured = _of_kinds(trace, (SpanKind.RANGE,))
     rows = np.flatnonzero(uncaptured)
     uncaptured[rows] = ~is_in_windows(trace.start_ns[rows], trace.metadata.capture_windows)
     return uncaptured

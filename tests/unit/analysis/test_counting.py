@@ -177,3 +177,17 @@ def test_the_story_in_windows_counts_no_range_twice():
     assert ((part.kind == 0) & ~in_window).sum() == 3 * 4
     assert overlap(part).busy_ns[0] > overlap(whole).busy_ns[0]  # ranges contain the time before their kernels
     assert isinstance(part.edges, Edges)
+
+
+@pytest.mark.parametrize("kind", ["kernel", "copy", "range"])
+def test_threads_of_the_host_never_count(kind):
+    # GIVEN a trace made by hand, with work on the lane of a thread
+    spans = [("a", "k", 0, 100, {"kind": "range"}), ("host: MainThread", "k", 500, 900, {"kind": kind})]
+    trace = make_kernel_trace(spans, tier="ranges", windows=())
+
+    # THEN no figure has it
+    result, together, used = overlap(trace), concurrency(trace), utilisation(trace)
+    assert result.wall_ns == together.wall_ns == used.wall_ns == 100
+    assert result.sum_ns == together.sum_ns == used.busy_ns.sum() == 100
+    assert result.range_only_ns == together.range_only_ns == 100
+    assert "Busy 100% of the time" in summary_text(trace)
