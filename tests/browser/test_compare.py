@@ -66,7 +66,9 @@ def test_zooming_one_zooms_the_other_both_ways(open_compared):
     full = ranges(opened)[0]
     for place in (0, 1):
         opened.page.locator(".gsl-figure").nth(place).hover()
+        opened.page.keyboard.down("Control")
         opened.page.mouse.wheel(0, -400)
+        opened.page.keyboard.up("Control")
         opened.settle()
         first, second = ranges(opened)
         assert first == second

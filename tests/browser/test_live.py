@@ -33,6 +33,8 @@ def work(steps, pause_s=0.0):
 """
 SHOW = "lab.timeline()"
 SPANS_A_STEP = 6
+SCROLLED = ".jp-WindowedPanel-outer"
+"""What of a notebook scrolls."""
 
 
 class Lab(LiveNotebook):
@@ -86,6 +88,25 @@ def test_spans_appear_while_a_cell_runs(lab):
     assert seen == sorted(set(seen))
     assert seen[0] > 0
     assert lab.ink() > 1_000
+
+
+def test_the_wheel_scrolls_the_notebook_past_a_timeline(open_lab):
+    lab = open_lab(START, "work(20)", SHOW, "lab.timeline(live=False)", *["'more'"] * 12)
+    lab.page.wait_for_selector(".jp-OutputArea iframe")
+    reader = lab.reader()
+    window, (left, top, right, bottom) = reader.window(), reader.frame()
+    lab.page.evaluate(f"() => {{ window.gslBook = document.querySelector('{SCROLLED}'); gslBook.scrollTop = 0 }}")
+    reach = lab.page.evaluate("gslBook.scrollHeight - gslBook.clientHeight")
+    # WHEN the wheel turns while the live view and then the picture (a frame) come under the pointer
+    lab.page.mouse.move((left + right) / 2, 500)
+    for _ in range(reach // 50 + 2):
+        lab.page.mouse.wheel(0, 50)
+        lab.page.wait_for_timeout(30)
+
+    assert reach > 700
+    lab.wait(f"() => gslBook.scrollTop >= {reach - 2}")
+    assert reader.window() == window
+    assert lab.errors == []
 
 
 def test_everything_recorded_is_shown_in_the_end(lab):

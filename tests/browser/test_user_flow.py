@@ -156,7 +156,7 @@ def wheel_and_keys_zoom_and_pan(lab):
     widths = [_width(reader)]
     left, top, right, bottom = reader.frame()
     lab.page.mouse.move((left + right) / 2, (top + bottom) / 2)
-    for act in (lambda: lab.page.mouse.wheel(0, -240), lambda: reader.press("w"), lambda: reader.press("w")):
+    for act in (lambda: _wheel(lab, "Control"), lambda: reader.press("w"), lambda: reader.press("w")):
         act()
         lab.wait("width => gslViewer.view.x1 - gslViewer.view.x0 < width", widths[-1])
         widths.append(_width(reader))
@@ -340,6 +340,13 @@ def the_saved_notebook_holds_the_picture(lab, server):
 
     assert not [output for output in outputs if "application/vnd.jupyter.widget-view+json" in output.get("data", {})]
     assert page.count("gsl-picture") >= 3
+
+
+def _wheel(lab, key):
+    """Turn the wheel towards a closer look, with a key held."""
+    lab.page.keyboard.down(key)
+    lab.page.mouse.wheel(0, -240)
+    lab.page.keyboard.up(key)
 
 
 def _width(reader):

@@ -199,13 +199,49 @@ def test_narrow_spans_are_found_as_one_item_with_their_count(show):
         assert counted == reached > 0
 
 
-def test_the_wheel_zooms_at_the_pointer(show):
-    shown = show(pipeline_trace())
+@pytest.mark.parametrize("key", ["Control", "Meta"])
+def test_the_wheel_with_a_key_zooms_at_the_pointer(show, key):
+    shown = show(pipeline_trace(), height=400)
     before = shown.value("[view.x1 - view.x0, view.timeAt(view.frame.left + 300)]")
     shown.page.mouse.move(*shown.point(*shown.value("[view.frame.left + 300, view.frame.top + 60]")))
+    shown.page.keyboard.down(key)
     shown.page.mouse.wheel(0, -200)
+    shown.page.keyboard.up(key)
     shown.page.wait_for_function(f"view.x1 - view.x0 < {before[0]}")
     assert shown.value("view.timeAt(view.frame.left + 300)") == pytest.approx(before[1], abs=before[0] / 500)
+    assert shown.value("[scrollY, visualViewport.scale]") == [0, 1]
+
+
+def test_the_wheel_over_the_bars_scrolls_the_page(show):
+    shown = show(pipeline_trace(), height=360)
+    window, place = shown.window(), shown.point(*shown.value("[view.frame.left + 300, view.frame.top + 20]"))
+    assert place[1] < 360
+    shown.page.mouse.move(*place)
+    shown.page.mouse.wheel(0, 50)
+    shown.page.wait_for_function("scrollY === 50", timeout=5_000)
+    assert shown.window() == window
+
+
+def test_the_wheel_zooms_after_a_click_until_the_pointer_leaves_or_the_focus_is_lost(show):
+    shown = show(pipeline_trace())
+    above, inside = shown.point(600, -100), shown.point(600, 100)
+    leaves = [
+        lambda: (shown.page.mouse.move(1, 1), shown.page.mouse.move(*inside)),
+        lambda: shown.page.evaluate("document.activeElement.blur()"),
+    ]
+    assert above[1] > 1
+    for leave in leaves:
+        width = shown.value("view.x1 - view.x0")
+        shown.page.mouse.click(*inside)
+        shown.page.mouse.wheel(0, -200)
+        shown.page.wait_for_function(f"view.x1 - view.x0 < {width}")
+        # WHEN the timeline was left
+        leave()
+        window = shown.window()
+        shown.page.mouse.wheel(0, -200)
+        # THEN the wheel is the page's
+        shown.page.wait_for_timeout(200)
+        assert shown.window() == window
 
 
 def test_the_wheel_over_the_names_scrolls_the_lanes(show):

@@ -16,7 +16,8 @@ const HELP_ROWS = [
 const HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]]
 const HELP_MOUSE_ROWS = [
   ["Drag", "Move"],
-  ["Wheel", "Zoom; over the lanes' names: scroll"],
+  ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
+  ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
   ["Shift+drag", "Select a window and lanes: totals and overlap"],
   ["Click", "Pin a span: its details below"],
   ["Click in legend", "Hide, show; with Alt or Ctrl: only this"],

@@ -1,4 +1,4 @@
-// Lanes that are higher than their place: a slim bar at the right, and the wheel over the names.
+// Lanes that are higher than their place: a slim bar at the right, and the wheel: whether it scrolls the page, scrolls the lanes or zooms.
 const SCROLL_PX = 10
 const LEAST_THUMB_PX = 24
 
@@ -53,24 +53,36 @@ function dragThumb(view, bar, thumb) {
   return () => { for (const [type, listener] of listeners) bar.removeEventListener(type, listener) }
 }
 
-// Over the names, with Shift, or sideways the wheel does not zoom. At the ends of the lanes the page scrolls on.
-function scrollByWheel({view, figureElement}) {
+// The plain wheel scrolls the page past the timeline: who scrolls a notebook does not mean each picture that comes under the pointer.
+// It zooms with Ctrl (or Cmd; touchpads report a pinch as Ctrl) and after a click into the picture, until the pointer leaves or
+// the focus is lost. Over the names, or with Shift, it scrolls the lanes, at their ends the page; sideways it moves time.
+function scrollByWheel({view, element, figureElement}) {
+  let isEntered = false // Clicked into, and not left since.
+  const leave = () => { isEntered = false }
+  const enter = event => { isEntered = event.button === 0 }
+  const lose = event => { if (!element.contains(event.relatedTarget)) leave() }
   const wheel = event => {
     const box = figureElement.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top
     const stepPx = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? view.lanesPx : 1
     const isSideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) && !event.shiftKey
     const isBeside = x < view.frame.left || x > view.frame.right
-    if (!isBeside && !isSideways && !event.shiftKey) return
+    const zooms = event.ctrlKey || event.metaKey || isEntered
+    if (!isBeside && !isSideways && !event.shiftKey && zooms) return // Bokeh's tool zooms.
     event.stopImmediatePropagation()
-    if (isSideways && !isBeside) {
+    if (event.ctrlKey || event.metaKey) event.preventDefault() // Beside the picture it would zoom the whole page.
+    else if (isSideways && !isBeside) {
       event.preventDefault()
       view.panBy(event.deltaX * stepPx / (view.frame.right - view.frame.left))
-    } else if (view.canScroll && y < view.lanesBottom()) {
+    } else if ((isBeside || event.shiftKey) && view.canScroll && y < view.lanesBottom()) {
       const before = view.scrollPx
       view.scrollTo(before + (event.deltaY || event.deltaX) * stepPx)
       if (view.scrollPx !== before) event.preventDefault()
     }
   }
-  figureElement.addEventListener("wheel", wheel, {capture: true, passive: false})
-  return () => figureElement.removeEventListener("wheel", wheel, {capture: true})
+  const listeners = [
+    [figureElement, "wheel", wheel, {capture: true, passive: false}], [figureElement, "pointerdown", enter, {capture: true}],
+    [element, "pointerleave", leave, {}], [element, "focusout", lose, {}],
+  ]
+  for (const [target, ...listener] of listeners) target.addEventListener(...listener)
+  return () => { for (const [target, ...listener] of listeners) target.removeEventListener(...listener) }
 }
