@@ -1,4 +1,4 @@
-"""Write the figures of bench/results into the README, between its markers; ``--check`` only says whether they are there."""
+"""Write bench/results into docs/benchmarks.md, between its markers; ``--check`` only says if they are there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 ORDER = ("timeline", "live", "live_cost", "range_cost", "gpu_time", "clock", "overlap", "import_time", "simulator")
 """What stands first; other benchmarks follow by name."""
 TOLD_ELSEWHERE = ("event_queue", "observer", "observer_programs")
-"""Long tables, of which docs/explanations/how-timing-works.md tells what matters."""
+"""Long tables; docs/explanations/how-timing-works.md has what matters in them."""
 SHOWN_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cuda-core", "numpy", "bokeh")
 """Versions that are shown; the files hold more."""
 NO_FIGURES = "No figures yet: `make bench` measures them, `python scripts/bench_table.py` puts them here."
@@ -24,24 +24,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, or 1 where a file cannot be used or, with ``--check``, where the figures are stale."""
     options = make_parser().parse_args(argv)
     try:
-        text = options.readme.read_text(encoding="utf-8")
+        text = options.page.read_text(encoding="utf-8")
         wanted = with_tables(text, tables(read_results(options.results)))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     if options.check:
         if text != wanted:
-            print(f"The figures in {options.readme} are stale. Run: python scripts/bench_table.py", file=sys.stderr)
+            print(f"The figures in {options.page} are stale. Run: python scripts/bench_table.py", file=sys.stderr)
         return int(text != wanted)
-    options.readme.write_text(wanted, encoding="utf-8")
+    options.page.write_text(wanted, encoding="utf-8")
     return 0
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    parser = argparse.ArgumentParser(description="Write the benchmarks' figures into the README.")
+    parser = argparse.ArgumentParser(description="Write the benchmarks' figures into docs/benchmarks.md.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if the figures are stale")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="the file with the markers")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md", help="the file with the markers")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="the folder of the JSON files")
     return parser
 
@@ -88,7 +88,7 @@ def table(name: str, result: Mapping[str, Any]) -> str:
     |---|---:|
     | a | 1.25 |
     <BLANKLINE>
-    No GPU used · [`demo.json`](bench/results/demo.json)
+    No GPU used · [`demo.json`](../bench/results/demo.json)
     """
     rows = result["rows"]
     columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -97,7 +97,7 @@ def table(name: str, result: Mapping[str, Any]) -> str:
     lines += [f"| {' | '.join(shown(row.get(column)) for column in columns)} |" for row in rows]
     grid = "\n".join(lines) if columns else "No rows."
     title = escaped(str(result.get("title") or name.replace("_", " ").capitalize()))
-    return f"**{title}**\n\n{grid}\n\n{machine_line(result)} · [`{name}.json`](bench/results/{name}.json)"
+    return f"**{title}**\n\n{grid}\n\n{machine_line(result)} · [`{name}.json`](../bench/results/{name}.json)"
 
 
 def machine_line(result: Mapping[str, Any]) -> str:
@@ -150,7 +150,7 @@ def with_tables(text: str, block: str) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in after or END in before:
-        raise ValueError(f"The README has no pair of markers {BEGIN} and {END}, in this order and once. Put them back.")
+        raise ValueError(f"The page has no pair of markers {BEGIN} and {END}, in this order and once. Put them back.")
     return f"{before}{BEGIN}\n{block}\n{END}{after}"
 
 

@@ -232,22 +232,82 @@ def test_the_reference_has_every_column_of_a_trace():
     assert all(f"`{column}`" in page for column in COLUMN_DTYPES)
 
 
-def test_the_figures_in_the_readme_are_those_of_the_results():
+def test_the_figures_of_the_benchmarks_page_are_those_of_the_results():
     assert bench_table.main(["--check"]) == 0, "Run: python scripts/bench_table.py"
+
+
+def test_the_readme_is_short_and_leaves_tables_of_benchmarks_to_their_page():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert len(text.splitlines()) <= 150
+    assert bench_table.BEGIN not in text
+
+
+HEADLINES = {
+    "recording": ("observer_programs", {"program": "ResNet-50 training"}, {"kernels": "1.41×", "torch.profiler CUDA": "1.56×"}),
+    "after recording": (
+        "observer_programs",
+        {"program": "ResNet-50 training"},
+        {"after stop": "1.03×", "after torch.profiler": "1.13×"},
+    ),
+    "a range": ("range_cost", {"what": "lab.on (selection + range)"}, {"host us a range": "6.1 µs"}),
+    "CuPy's with": ("range_cost", {"what": "floor + CuPy's with stream"}, {"host us a range": "2.75 µs"}),
+    "torch's events": ("range_cost", {"what": "torch event pair, made anew"}, {"host us a range": "15.6 µs"}),
+    "clock": (
+        "clock",
+        {"age s": 300.0},
+        {"worst gap error ns": "0.77 µs", "one base event: worst gap error ns": "21.3 µs"},
+    ),
+    "alone": ("isolation", {"50 us kernel": "alone on an idle card"}, {"p50 us": "90 µs"}),
+    "partition": ("isolation", {"50 us kernel": "partition of 8 SMs"}, {"p50 us": "83 µs"}),
+    "priority": ("isolation", {"50 us kernel": "highest priority"}, {"p50 us": "620 µs"}),
+    "page": ("timeline", {"timeline": "gpustreamlab", "spans": "1,000,000"}, {"first paint s": "0.78 s", "MB": "5.9 MB"}),
+    "Perfetto": (
+        "timeline",
+        {"timeline": "Perfetto UI, JSON", "spans": "1,000,000"},
+        {"first paint s": "4.8 s", "MB": "120 MB"},
+    ),
+    "VizTracer": ("timeline", {"timeline": "VizTracer HTML", "spans": "1,000,000"}, {"first paint s": "7.2 s", "MB": "108 MB"}),
+    "launches of torch": (
+        "observer",
+        {"pattern": "2,000 small launches of torch"},
+        {"kernels": "1.29", "torch.profiler CUDA": "1.61"},
+    ),
+    "launches of CuPy": (
+        "observer",
+        {"pattern": "1,000 small launches of CuPy"},
+        {"kernels": "2.0", "torch.profiler CUDA": "1.40"},
+    ),
+}
+"""What the README says in figures: the file, the row, and how each of its columns is written."""
+
+
+@pytest.mark.parametrize(("name", "where", "columns"), HEADLINES.values(), ids=HEADLINES.keys())
+def test_the_headline_figures_are_those_of_the_results(name, where, columns):
+    rows = bench_table.read_result(ROOT / "bench" / "results" / f"{name}.json")["rows"]
+    row = next(row for row in rows if where.items() <= row.items())
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    for column, written in columns.items():
+        number = written.rstrip("×µsMB ")
+        scale = 1_000 if column.endswith(" ns") else 1
+        digits = len(number.partition(".")[2])
+        assert f"{row[column] / scale:.{digits}f}" == number, f"{column} is {row[column]}"
+        assert written in text
 
 
 @pytest.fixture
 def bench(tmp_path):
-    """Return a function that runs the script on a README and results of its own."""
-    readme, results = tmp_path / "README.md", tmp_path / "results"
+    """Return a function that runs the script on a page and results of its own."""
+    page, results = tmp_path / "benchmarks.md", tmp_path / "results"
     results.mkdir()
-    readme.write_text(f"above\n{bench_table.BEGIN}\n{bench_table.END}\nbelow\n")
+    page.write_text(f"above\n{bench_table.BEGIN}\n{bench_table.END}\nbelow\n")
 
     def run(*options: str) -> tuple[int, str]:
-        status = bench_table.main([*options, "--readme", str(readme), "--results", str(results)])
-        return status, readme.read_text(encoding="utf-8")
+        status = bench_table.main([*options, "--page", str(page), "--results", str(results)])
+        return status, page.read_text(encoding="utf-8")
 
-    run.readme, run.results = readme, results
+    run.page, run.results = page, results
     return run
 
 
@@ -256,7 +316,7 @@ def write_result(bench, name, **facts):
 
 
 def test_figures_are_written_between_the_markers_and_stale_ones_are_told(bench, capsys):
-    # GIVEN a README without figures, and a result of a GPU
+    # GIVEN a page without figures, and a result of a GPU
     machine = {"device": "NVIDIA H200", "driver": "CUDA 13.0", "python": "3.12.1", "versions": {"numpy": "2.4", "torch": "2.9"}}
     write_result(bench, "gpu_time", title="GPU time", machine=machine)
 
@@ -285,7 +345,7 @@ def test_results_stand_in_their_order_whatever_is_missing(bench):
     assert "No GPU used" in text
 
 
-def test_a_readme_without_results_says_how_to_make_them(bench):
+def test_a_page_without_results_says_how_to_make_them(bench):
     bench.results.rmdir()
 
     assert bench()[0] == 0
@@ -314,17 +374,17 @@ BAD_RESULTS = {"no JSON": "{", "no rows": "{}", "a list": "[]", "rows of numbers
 @pytest.mark.parametrize("content", BAD_RESULTS.values(), ids=BAD_RESULTS.keys())
 def test_a_file_that_is_no_result_is_named(bench, capsys, content):
     (bench.results / "clock.json").write_text(content)
-    before = bench.readme.read_text()
+    before = bench.page.read_text()
 
     assert bench()[0] == 1
     assert "clock.json" in capsys.readouterr().err
-    assert bench.readme.read_text() == before
+    assert bench.page.read_text() == before
 
 
 @pytest.mark.parametrize("text", ["", bench_table.BEGIN, f"{bench_table.END}{bench_table.BEGIN}", "both twice"])
-def test_a_readme_without_one_pair_of_markers_is_left_alone(bench, capsys, text):
+def test_a_page_without_one_pair_of_markers_is_left_alone(bench, capsys, text):
     text = f"{bench_table.BEGIN}{bench_table.END}" * 2 if text == "both twice" else text
-    bench.readme.write_text(text)
+    bench.page.write_text(text)
 
     assert bench() == (1, text)
     assert "no pair of markers" in capsys.readouterr().err
