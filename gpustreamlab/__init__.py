@@ -64,6 +64,7 @@ _HOMES = {
     "task_factory": "tasks",
     "unload_ipython_extension": "magics",
 }
+_HOOKS = {"load_ipython_extension", "unload_ipython_extension"}
 
 
 def __getattr__(name: str) -> object:
@@ -75,4 +76,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Name what users type, so that completion shows it alone: no submodules, and no hooks that IPython calls."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))} - _HOOKS)

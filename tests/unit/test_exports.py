@@ -62,3 +62,12 @@ def is_public(name, value, module):
 @pytest.mark.parametrize("name", sorted(set(gpustreamlab.__all__) - HOOKS))
 def test_the_documentation_mentions_each_public_name(name, reference):
     assert f"`{name}" in reference or f".{name}" in reference
+
+
+def test_completion_shows_what_users_type_and_no_submodules():
+    importlib.import_module("gpustreamlab.workloads")
+
+    shown = {name for name in dir(gpustreamlab) if not name.startswith("_")}
+
+    assert shown == set(gpustreamlab.__all__) - HOOKS
+    assert "__version__" in dir(gpustreamlab)
