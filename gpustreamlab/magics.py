@@ -87,8 +87,9 @@ def gpulab_parser() -> MagicParser:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=("start", "show", "use", "close"),
-        help="default: show the session, or start one if there is none; use: let the magics work on the one in --as",
+        choices=("start", "show", "use", "close", "stop"),
+        help="default: show the session, or start one if there is none; use: let the magics work on the one in --as; "
+        "stop: the same as close",
     )
     parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
     parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")

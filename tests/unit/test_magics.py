@@ -437,6 +437,11 @@ def test_starting_again_closes_the_session_it_replaces(shell, lab):
     assert list(lab.streams) == []
 
 
+def test_stop_closes_the_session(shell, lab):
+    run(shell, "%gpulab stop")
+    assert lab.is_closed
+
+
 def test_close_and_show_take_the_session_that_is_named(shell):
     run(shell, "%gpulab start --backend sim --as b")
     run(shell, "%gpulab start --backend sim --as c")
