@@ -214,8 +214,10 @@ class Session(ProcessBound):
         return f"<Session: {', '.join(facts.values())}>"
 
     def _repr_html_(self) -> str:
-        why = self.fallback_reason
-        return facts_table(self._facts(), f"The simulated device is used. {why}" if why else "")
+        # Why there is no GPU was said when the session started, and is kept in `fallback_reason`.
+        return facts_table(
+            self._facts(), "There is no usable GPU: the simulated device is used." if self.fallback_reason else ""
+        )
 
     @property
     def title(self) -> str:
