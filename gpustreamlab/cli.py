@@ -17,9 +17,8 @@ from contextlib import suppress
 
 from gpustreamlab._version import __version__
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
+from gpustreamlab.installs import install_line
 
-_NOTEBOOK_LINE = "pip install 'gpustreamlab[notebook]'"
-_REINSTALL_LINE = "pip install --force-reinstall gpustreamlab"
 _OLDEST_PYTHON = (3, 11)
 _NARROWEST_COLUMNS = 60
 _BROKEN_PIPE_STATUS = 141  # 128 + SIGPIPE, what shells say of a program that is ended so
@@ -135,7 +134,7 @@ def _check_jupyter() -> list[Check]:
 def _check_distribution(name: str) -> Check:
     with suppress(importlib.metadata.PackageNotFoundError):
         return Check(name=name, status=CheckStatus.OK, detail=importlib.metadata.version(name))
-    return Check(name=name, status=CheckStatus.LACKING, detail="not installed", fix=_NOTEBOOK_LINE)
+    return Check(name=name, status=CheckStatus.LACKING, detail="not installed", fix=install_line("notebook"))
 
 
 def _check_session() -> Check:
@@ -148,7 +147,12 @@ def _check_session() -> Check:
         importlib.import_module("gpustreamlab.backends.sim")
     except ImportError as error:
         detail = f"cannot start: no GPU can be used, and the simulated device cannot be imported: {error}"
-        return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=_REINSTALL_LINE)
+        return Check(
+            name=name,
+            status=CheckStatus.LACKING,
+            detail=detail,
+            fix=install_line("notebook").replace("install ", "install --force-reinstall ", 1),
+        )
     detail = f"uses the simulated device (backend 'sim'), because: {problem[1]}"
     return Check(name=name, status=CheckStatus.OK, detail=detail)
 

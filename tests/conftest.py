@@ -72,3 +72,9 @@ def open_sessions() -> list[object]:
 def is_ours(thread: threading.Thread) -> bool:
     """Tell whether the project, not a package that it uses, started the thread."""
     return type(thread).__name__ not in FOREIGN_THREAD_TYPES and not isinstance(thread, threading._DummyThread)
+
+
+@pytest.fixture
+def installed_as_wheel(monkeypatch):
+    """Let lines to type be those of a package that was not installed from a clone."""
+    monkeypatch.setattr("gpustreamlab.installs.clone_folder", lambda: None)

@@ -11,6 +11,7 @@ from typing import Any
 from gpustreamlab.draw._picture import Picture
 from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
+from gpustreamlab.installs import install_line
 from gpustreamlab.model import Trace
 
 PNG_SCALE = 2.0
@@ -56,7 +57,7 @@ def timeline_png(trace: Trace, *, scale: float = PNG_SCALE, picture: Picture | N
     if not _has_fonts():
         raise GPUStreamLabError(
             "A picture without its texts would say nothing, and no font was found on this machine. "
-            "Install one with: pip install 'gpustreamlab[png]' - or save as .svg or .html, which need none here."
+            f"Install one with: {install_line('png')} - or save as .svg or .html, which need none here."
         )
     return _with_size(render(timeline_svg(trace, picture=picture, max_bars=MAX_FILE_BARS), float(scale)), scale)
 
@@ -75,7 +76,7 @@ def _renderer() -> Callable[[str, float], bytes]:
     except ImportError as error:
         raise MissingExtraError(
             "Saving a timeline as .png needs the package resvg-py, which is not installed. "
-            "Install it with: pip install 'gpustreamlab[png]' - or save as .svg, which needs nothing more."
+            f"Install it with: {install_line('png')} - or save as .svg, which needs nothing more."
         ) from error
 
     # A machine need not have a font: the extra brings one, for what the page's families do not find here.

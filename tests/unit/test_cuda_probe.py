@@ -19,6 +19,8 @@ from gpustreamlab.typing import Unavailable
 from tests.helpers.fake_cupti import FakeCuptiLibrary
 from tests.helpers.libcuda import NO_DEVICE, STUB_LIBRARY, UNKNOWN_ERROR, FakeLibcuda, install_driver, no_libcuda
 
+pytestmark = pytest.mark.usefixtures("installed_as_wheel")
+
 CUDA_MODULES = ("cupy", "cuda", "cuda.core", "cuda.bindings", "nvtx", "cupti")
 ALL_INSTALLED = {"cupy-cuda13x": "14.2.0", "cuda-core": "1.2.2", "cuda-bindings": "13.5.0", "nvtx": "0.2.17"}
 

@@ -24,6 +24,7 @@ from gpustreamlab.backends.cuda._cupti_layouts import Layouts, find_layouts
 from gpustreamlab.backends.cuda._import import cupti_line, exact_cupti_line
 from gpustreamlab.backends.cuda._libcuda import load_libcuda
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
+from gpustreamlab.installs import update_line
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Cupti:
         if layouts is None:
             raise CaptureUnavailableError(
                 f"The records of this CUPTI (API version {self.version}, {path}) are not known to this gpustreamlab; "
-                "ranges are timed without it. Update with: pip install --upgrade gpustreamlab"
+                f"ranges are timed without it. Update with: {update_line()}"
             )
         self.layouts: Layouts = layouts
         """How its records are laid out."""
@@ -373,6 +374,6 @@ def find_installed() -> str:
         found = pathfinder.load_nvidia_dynamic_lib("cupti").abs_path
     except Exception as error:
         raise MissingExtraError(
-            f"CUPTI, which tells of every kernel, is not installed. Install it with: {cupti_line()}", name="cupti"
+            f"CUPTI, which records every kernel, is not installed. Install it with: {cupti_line()}", name="cupti"
         ) from error
     return str(found)

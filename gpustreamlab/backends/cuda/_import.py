@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 from typing import Any
 
+from gpustreamlab import installs
 from gpustreamlab.backends.cuda._libcuda import cuda_extra, cupti_extra, read_driver
 from gpustreamlab.errors import MissingExtraError
 
@@ -67,10 +68,10 @@ def install_line_for(version: tuple[int, int] | None) -> str:
 
     Examples
     --------
-    >>> install_line_for((12, 6))
-    "pip install 'gpustreamlab[cuda12]'"
+    >>> "[cuda12]" in install_line_for((12, 6))
+    True
     """
-    return f"pip install 'gpustreamlab[{cuda_extra(version) or 'cuda13'}]'"
+    return installs.install_line(cuda_extra(version) or "cuda13")
 
 
 def cupti_line() -> str:
@@ -88,10 +89,10 @@ def cupti_line_for(version: tuple[int, int] | None) -> str:
 
     Examples
     --------
-    >>> cupti_line_for((12, 6))
-    "pip install 'gpustreamlab[cupti12]'"
+    >>> "[cupti12]" in cupti_line_for((12, 6))
+    True
     """
-    return f"pip install 'gpustreamlab[{cupti_extra(version)}]'"
+    return installs.install_line(cupti_extra(version))
 
 
 def exact_cupti_line() -> str:

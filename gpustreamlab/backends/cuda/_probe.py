@@ -27,6 +27,7 @@ from gpustreamlab.backends.cuda._import import (
 from gpustreamlab.backends.cuda._libcuda import OLDEST_GREEN, Driver, cuda_extra, read_driver, read_gpus
 from gpustreamlab.backends.cuda._nvtx import CRASHING_VERSIONS, INJECTION_VARIABLE, is_injection_ours
 from gpustreamlab.errors import BackendError, CaptureUnavailableError, DeviceError, MissingExtraError
+from gpustreamlab.installs import update_line
 from gpustreamlab.typing import Feature, Unavailable
 
 _MODULES = ("cupy", "cuda.core", "cuda.bindings", "nvtx")
@@ -236,7 +237,7 @@ def _check_cupti(driver: Driver) -> Check:
         detail += "; ranges are timed without it"
         return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=cupti_line_for(driver.version))
     except CaptureUnavailableError as error:
-        return Check(name=name, status=CheckStatus.LACKING, detail=str(error), fix="pip install --upgrade gpustreamlab")
+        return Check(name=name, status=CheckStatus.LACKING, detail=str(error), fix=update_line())
     detail = f"{cupti.title} (API version {cupti.version}), whose records are known, from {cupti.path}"
     return Check(name=name, status=CheckStatus.OK, detail=detail)
 

@@ -18,6 +18,8 @@ from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 from tests.helpers.fake_cupti import INSUFFICIENT_PRIVILEGES, NOT_COMPATIBLE, FakeCuptiLibrary
 from tests.helpers.libcuda import FakeLibcuda, no_libcuda
 
+pytestmark = pytest.mark.usefixtures("installed_as_wheel")
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(monkeypatch):

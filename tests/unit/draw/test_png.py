@@ -15,6 +15,8 @@ from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionErro
 from gpustreamlab.timeline import Timeline
 from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace
 
+pytestmark = pytest.mark.usefixtures("installed_as_wheel")
+
 
 def chunks(data):
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
