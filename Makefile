@@ -13,11 +13,12 @@ unexport VIRTUAL_ENV
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: .venv/.demo  ## install, run the notebooks, print what overlapped, what partitions do, what really ran and what raced, write a page of each
-	$(BIN)/python scripts/run_notebook.py notebooks/01-quickstart.ipynb --folder .
-	$(BIN)/python scripts/run_notebook.py notebooks/02-partitions.ipynb --folder .
-	$(BIN)/python scripts/run_notebook.py notebooks/03-what-really-ran.ipynb --folder .
-	$(BIN)/python scripts/run_notebook.py notebooks/04-any-library.ipynb --folder .
+demo: .venv/.demo  ## install, run the notebooks, print what was learned, keep pages, data and all that was printed in demo/
+	@for notebook in notebooks/*.ipynb; do \
+		$(BIN)/python scripts/run_notebook.py $$notebook --folder demo --brief || exit 1; \
+	done
+	@echo 'Pages open in any browser. All that was printed (*.txt), the notebooks as they ran, and the data are beside them, in demo/.'
+	@echo 'Open the notebooks themselves with: make lab'
 
 lab: .venv/.demo  ## install and open the notebooks in JupyterLab
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(LAB_OPTIONS)
@@ -52,16 +53,16 @@ bench: .venv/.dev  ## every benchmark; keeps the figures in bench/results
 	$(BIN)/python scripts/run_benchmarks.py --results bench/results
 
 clean:  ## remove .venv and everything that was built
-	rm -rf .venv build dist out timeline.html partitions.html what-really-ran.html trace.parquet partitions.parquet what-really-ran.parquet any-library.html any-library.parquet died.gsl .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist out demo .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.made: pyproject.toml scripts/make-venv
-	scripts/make-venv .venv
-	touch $@
+	@scripts/make-venv .venv
+	@touch $@
 
 .venv/.demo: .venv/.made
-	scripts/install-demo $(BIN)/python
-	touch $@
+	@scripts/install-demo $(BIN)/python
+	@touch $@
 
 .venv/.dev: .venv/.made
 	$(BIN)/python -m pip install --quiet --editable '.[notebook]' --group dev

@@ -1,7 +1,8 @@
 """Run a notebook without a browser and print what its cells tagged ``show`` print.
 
 A failing cell ends the run with the cell's own traceback and status 1. The HTML pages that the notebook writes into its working
-folder have their places printed.
+folder have their places printed. With ``--brief``, only what was learned is printed: of each cell whose metadata have
+``learned_lines``, so many of its last lines. All that the cells show, and the executed notebook, are files of the folder then.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 TAG = "show"
+LEARNED = "learned_lines"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,11 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{options.notebook} failed:\n{failure}", file=sys.stderr)
         return 1
     finally:
-        print("\n\n".join(shown_texts(notebook)))
-        if options.save is not None:
-            nbformat.write(notebook, options.save)
+        text = "\n\n".join(shown_texts(notebook))
+        print(brief_text(notebook) if options.brief else text)
+        if options.brief:
+            (options.folder / f"{options.notebook.stem}.txt").write_text(text + "\n", encoding="utf-8")
+        save = options.folder / options.notebook.name if options.brief and options.save is None else options.save
+        if save is not None:
+            nbformat.write(notebook, save)
     written = [page for page, time_ns in page_times(options.folder).items() if time_ns != before.get(page)]
-    print("\n" + closing_lines(options.notebook, written))
+    print(
+        "".join(f"  page: {page}\n" for page in written) if options.brief else "\n" + closing_lines(options.notebook, written)
+    )
     return 0
 
 
@@ -51,6 +59,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, default=Path(), help="where it runs and writes its files (default: here)")
     parser.add_argument(
         "--timeout-s", type=int, default=600, help="how long one cell may take, in seconds (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--brief", action="store_true", help="print what was learned; keep the rest and the executed notebook in the folder"
     )
     parser.add_argument("--save", type=Path, help="keep the executed notebook as this file")
     return parser
@@ -68,6 +79,19 @@ def shown_texts(notebook: NotebookNode) -> list[str]:
     """Return the text of each tagged cell that printed or displayed something."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and TAG in cell.metadata.get("tags", ())]
     return [text for cell in cells if (text := "\n".join(filter(None, map(output_text, cell.outputs))))]
+
+
+def brief_text(notebook: NotebookNode) -> str:
+    """Return the notebook's title, and the last lines of each cell that says how many of them tell what was learned."""
+    title, heading, lines = "", "", []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and (found := re.match(r"#+ (.+)", cell.source)):
+            title, heading = title or found[1], found[1] if found[1].endswith("?") else f"{found[1]}:"
+        elif count := cell.metadata.get(LEARNED, 0):
+            learned = "\n".join(filter(None, map(output_text, cell.get("outputs", ())))).splitlines()[-count:]
+            told = [f"    {line}" for line in learned]
+            lines += [f"  {heading} {learned[0]}"] if len(learned) == 1 else [f"  {heading}", *told] if learned else []
+    return "\n".join([title, *lines])
 
 
 def output_text(output: NotebookNode) -> str:

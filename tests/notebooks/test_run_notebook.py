@@ -34,6 +34,23 @@ def test_a_notebook_runs_in_its_folder_and_its_tagged_text_is_printed(tmp_path, 
     assert nbformat.read(tmp_path / "done.ipynb", as_version=4).cells[0].execution_count == 1
 
 
+def test_a_brief_run_keeps_what_it_does_not_print(tmp_path, capsys):
+    notebook = write_notebook(tmp_path / "a.ipynb", "open('page.html', 'w').write('x'); print('table\\nthe sum')")
+    book = nbformat.read(notebook, as_version=4)
+    book.cells[0].metadata[run_notebook.LEARNED] = 1
+    nbformat.write(book, notebook)
+    out = tmp_path / "out"
+
+    assert run_notebook.main([str(notebook), "--folder", str(out), "--brief"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "the sum" in printed
+    assert "table" not in printed
+    assert str(out / "page.html") in printed
+    assert "table\nthe sum" in (out / "a.txt").read_text()
+    assert nbformat.read(out / "a.ipynb", as_version=4).cells[0].execution_count == 1
+
+
 def test_a_page_of_an_earlier_run_is_not_named(tmp_path, capsys):
     (tmp_path / "timeline.html").write_text("of another notebook")
     notebook = write_notebook(tmp_path / "a.ipynb", "open('partitions.html', 'w').write('x')")

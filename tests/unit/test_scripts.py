@@ -99,6 +99,22 @@ def test_tagged_cells_are_shown_as_text():
     assert run_notebook.shown_texts(notebook) == ["one\ntwo", "three"]
 
 
+def test_what_was_learned_stands_below_its_heading():
+    one, table, empty = cell(stream("more\n1.5 times as fast\n")), cell(stream("more\na\nb\n")), cell()
+    for made, count in ((one, 1), (table, 2), (empty, 3)):
+        made.metadata[run_notebook.LEARNED] = count
+    headings = [
+        nbformat.v4.new_markdown_cell(text) for text in ("# Title\n\ntext", "## Is it fast?\n\ntext", "## 2. Table", "text")
+    ]
+    notebook = nbformat.v4.new_notebook(
+        cells=[*headings[:2], one, cell(stream("hidden")), headings[2], headings[3], table, empty]
+    )
+
+    assert run_notebook.brief_text(notebook).splitlines() == [
+        "Title", "  Is it fast? 1.5 times as fast", "  2. Table:", "    a", "    b",
+    ]  # fmt: skip
+
+
 def test_the_end_says_where_the_timelines_are(tmp_path):
     without = run_notebook.closing_lines(Path("notebooks/a.ipynb"), [])
     (tmp_path / "timeline.html").write_bytes(bytes(2_100_000))
