@@ -6,15 +6,18 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
+
+import msgspec
 
 from gpustreamlab.errors import PartitionError
-from gpustreamlab.model import Partition, check_name
+from gpustreamlab.model import Partition, check_fields, check_name
 
 _ROUNDING_SLACK = 1e-6
 """Part of an SM that a share may lack because its product with the card is rounded."""
 MAX_COSCHEDULED_SMS = 32
 """Most SMs that a structured split schedules together. Source: CUDA driver API, ``cuDevSmResourceSplit``."""
+_Coscheduled: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COSCHEDULED_SMS, multiple_of=2)]
 
 REST = "rest"
 """What is asked for by a partition that takes all SMs that the others leave."""
@@ -34,23 +37,15 @@ class PartitionOptions:
 
     sms: int | float | str
     """SMs as a whole number, a share (0.25 or ``"25%"``) of the card, or ``"rest"``."""
-    coscheduled_sms: int = 0
+    coscheduled_sms: _Coscheduled = 0
     """SMs that must be scheduled together, for clusters; 0 for the device's default."""
-    preferred_coscheduled_sms: int = 0
+    preferred_coscheduled_sms: _Coscheduled = 0
     """SMs that should be, where possible; 0 for no wish."""
     backfill: bool = False
     """Whether that may be relaxed to reach the count."""
 
     def __post_init__(self) -> None:
-        for name in ("coscheduled_sms", "preferred_coscheduled_sms"):
-            value = getattr(self, name)
-            count = -1 if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
-            if not 0 <= count <= MAX_COSCHEDULED_SMS or count % 2:
-                raise PartitionError(
-                    f"PartitionOptions.{name} is {value!r}; it is an even number of SMs, at most {MAX_COSCHEDULED_SMS}, "
-                    "or 0 for the default."
-                )
-            object.__setattr__(self, name, count)
+        check_fields(self, PartitionError)
 
     @property
     def is_structured(self) -> bool:
@@ -121,8 +116,10 @@ def require_mapping(shares: object) -> None:
 
 
 def _read_request(name: str, share: Share, sm_count: int) -> Request:
-    options = share if isinstance(share, PartitionOptions) else PartitionOptions(sms=share)
-    return Request(name=name, sms=_to_sms(name, options.sms, sm_count), options=options)
+    if isinstance(share, PartitionOptions):
+        return Request(name=name, sms=_to_sms(name, share.sms, sm_count), options=share)
+    sms = _to_sms(name, share, sm_count)
+    return Request(name=name, sms=sms, options=PartitionOptions(sms=REST if sms is None else sms))
 
 
 def _to_sms(name: str, share: object, sm_count: int) -> int | None:

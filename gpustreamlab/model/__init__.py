@@ -5,6 +5,7 @@ from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._detail import WorkDetail
 from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import EDGE_KINDS, Edges
+from gpustreamlab.model._fields import check_fields
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
@@ -39,6 +40,7 @@ __all__ = [
     "VerifiedPartition",
     "WorkDetail",
     "WorkqueueOptions",
+    "check_fields",
     "check_name",
     "show_text",
     "write_file_whole",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpustreamlab.errors import TraceError
+from gpustreamlab.model._fields import Count, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,25 +19,21 @@ class WorkDetail:
 
     full_name: str
     """The demangled name with all its arguments, or what a copy went between."""
-    grid: tuple[int, int, int] = (0, 0, 0)
+    grid: tuple[Count, Count, Count] = (0, 0, 0)
     """Blocks of the grid in x, y, z; zeros for what has none."""
-    block: tuple[int, int, int] = (0, 0, 0)
+    block: tuple[Count, Count, Count] = (0, 0, 0)
     """Threads of a block in x, y, z; zeros for what has none."""
-    registers: int = 0
+    registers: Count = 0
     """Registers of a thread."""
-    static_shared_bytes: int = 0
+    static_shared_bytes: Count = 0
     """Shared memory of a block that the kernel declares."""
-    dynamic_shared_bytes: int = 0
+    dynamic_shared_bytes: Count = 0
     """Shared memory of a block that the launch asked for."""
-    graph: int = 0
+    graph: Count = 0
     """Id of the CUDA graph that launched it; 0 for none."""
 
     def __post_init__(self) -> None:
-        for name in ("grid", "block"):
-            value = tuple(getattr(self, name))
-            if len(value) != 3:
-                raise TraceError(f"WorkDetail.{name} is {value}; it has three sizes: x, y, z.")
-            object.__setattr__(self, name, value)
+        check_fields(self)
 
     @property
     def grid_blocks(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpustreamlab.errors import TraceError
+from gpustreamlab.model._fields import Count, Positive, check_fields
 from gpustreamlab.model._partition import SMResource
 
 
@@ -14,13 +14,13 @@ class Device:
 
     name: str
     """The name that the driver gives, or the preset's for a simulated device."""
-    ordinal: int = 0
+    ordinal: Count = 0
     """The CUDA device number."""
-    sm_count: int
+    sm_count: Positive
     """How many streaming multiprocessors (SMs) the card has."""
-    compute_capability: tuple[int, int] = (0, 0)
+    compute_capability: tuple[Count, Count] = (0, 0)
     """Major and minor number; (0, 0) where there is none."""
-    memory_bytes: int = 0
+    memory_bytes: Count = 0
     """Device memory in bytes; 0 where unknown."""
     driver_version: str = ""
     """The CUDA version that the driver supports, for example ``"13.0"``; the one modelled for a simulated device."""
@@ -30,11 +30,7 @@ class Device:
     """How its SMs can be shared out; None where they cannot."""
 
     def __post_init__(self) -> None:
-        if self.sm_count < 1:
-            raise TraceError(f"Device {self.name!r} has {self.sm_count} SMs; a device has at least 1.")
-        if self.ordinal < 0:
-            raise TraceError(f"Device {self.name!r} has the ordinal {self.ordinal}; ordinals start at 0.")
-        object.__setattr__(self, "compute_capability", tuple(self.compute_capability))
+        check_fields(self)
 
     @property
     def label(self) -> str:

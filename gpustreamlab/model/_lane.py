@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpustreamlab.model._fields import Count, Whole, check_fields
 from gpustreamlab.typing import LaneKind
 
 
@@ -16,17 +17,17 @@ class Lane:
 
     name: str
     """How the user calls the stream."""
-    device: int = 0
+    device: Count = 0
     """CUDA device ordinal."""
-    context: int = 0
+    context: Whole = 0
     """Number of the context within the session; 0 is the primary context."""
     stream: int = 0
     """The stream's handle, or its number on the simulated device."""
     partition: str | None = None
     """Name of the partition that the stream belongs to, or None for the whole card."""
-    sm_count: int = 0
+    sm_count: Count = 0
     """How many SMs its kernels may run on: those granted to the partition, or all of the card; 0 where unknown."""
-    priority: int = 0
+    priority: Whole = 0
     """CUDA priority: lower numbers run first, 0 is the lowest priority."""
     kind: LaneKind = LaneKind.STREAM
     """A stream, or a thread of the host."""
@@ -34,7 +35,7 @@ class Lane:
     """True for a stream that the session neither made nor took: others work in it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", LaneKind(self.kind))
+        check_fields(self)
 
     @property
     def key(self) -> tuple[int, int, int]:

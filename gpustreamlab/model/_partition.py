@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from gpustreamlab.errors import OptionError, PartitionNotFoundError, TraceError, nearest_hint
+from gpustreamlab.model._fields import Count, Positive, Whole, check_fields
 from gpustreamlab.model._shown import show_text
 
 
@@ -15,15 +16,15 @@ from gpustreamlab.model._shown import show_text
 class SMResource:
     """How the SMs of a device can be shared out, as the device itself says. Source: CUDA driver API, ``CUdevSmResource``."""
 
-    min_sms: int
+    min_sms: Positive
     """Fewest SMs that a partition can have."""
-    alignment_sms: int
+    alignment_sms: Positive
     """SMs that are scheduled together: counts of a structured split are multiples of this."""
-    group_sms: int
+    group_sms: Positive
     """SMs of each group, after the device was split into as many of the smallest groups as it has."""
-    group_count: int
+    group_count: Positive
     """How many such groups there are."""
-    remainder_sms: int = 0
+    remainder_sms: Count = 0
     """SMs that are in none of them; they stay together, and one partition can have them."""
     is_structured: bool = False
     """True where the driver also splits into unequal groups (CUDA 13.1 and later)."""
@@ -31,8 +32,7 @@ class SMResource:
     """False where the remainder cannot be in one partition with groups; a layout that needs that is split anew."""
 
     def __post_init__(self) -> None:
-        if min(self.min_sms, self.alignment_sms, self.group_sms, self.group_count) < 1 or self.remainder_sms < 0:
-            raise TraceError(f"{self!r} is no way to share out SMs: sizes are at least 1, and the remainder at least 0.")
+        check_fields(self)
 
     @property
     def usable_sms(self) -> int:
@@ -50,34 +50,29 @@ class Partition:
 
     name: str
     """How the user calls it."""
-    requested_sms: int
+    requested_sms: Count
     """How many SMs were asked for."""
-    granted_sms: int
+    granted_sms: Count
     """How many SMs the device granted."""
-    groups: tuple[int, ...] = ()
+    groups: tuple[Whole, ...] = ()
     """Numbers of the groups that it was planned in, see `SMResource`; empty where it asked for a structured split."""
-    split: tuple[int, ...] = ()
+    split: tuple[Count, ...] = ()
     """SMs of every partition of the structured split that it comes from; empty where it is made of groups."""
-    place: int = 0
+    place: Count = 0
     """Which of them it is."""
-    coscheduled_sms: int = 0
+    coscheduled_sms: Count = 0
     """SMs that a structured split guarantees to schedule together; 0 where none was asked for."""
-    preferred_coscheduled_sms: int = 0
+    preferred_coscheduled_sms: Count = 0
     """The same, as a wish."""
     backfill: bool = False
     """Whether a structured split may relax that to reach the count."""
     takes_rest: bool = False
     """True if it asked for what the others leave."""
-    sm_ids: tuple[int, ...] | None = None
+    sm_ids: tuple[Count, ...] | None = None
     """The SM ids that were seen to run its work; None until measured."""
 
     def __post_init__(self) -> None:
-        if self.requested_sms < 0 or self.granted_sms < 0:
-            raise TraceError(f"Partition {self.name!r} has a negative number of SMs.")
-        object.__setattr__(self, "groups", tuple(self.groups))
-        object.__setattr__(self, "split", tuple(self.split))
-        if self.sm_ids is not None:
-            object.__setattr__(self, "sm_ids", tuple(self.sm_ids))
+        check_fields(self)
 
     @property
     def is_structured(self) -> bool:
@@ -92,21 +87,13 @@ class WorkqueueOptions:
     Source: CUDA driver API, ``CUdevWorkqueueConfigResource``.
     """
 
-    sharing_scope: str = "green_ctx_balanced"
+    sharing_scope: Literal["green_ctx_balanced", "device_ctx"] = "green_ctx_balanced"
     """``"green_ctx_balanced"``: each partition has its own where there are enough; ``"device_ctx"``: all share."""
-    concurrency_limit: int | None = None
+    concurrency_limit: Positive | None = None
     """How many streams of a partition are expected to run at the same time; None for the driver's default."""
 
     def __post_init__(self) -> None:
-        if self.sharing_scope not in {"green_ctx_balanced", "device_ctx"}:
-            hint = nearest_hint(str(self.sharing_scope), ("green_ctx_balanced", "device_ctx"))
-            raise OptionError(f"WorkqueueOptions.sharing_scope is {self.sharing_scope!r}. {hint}")
-        limit = self.concurrency_limit
-        if limit is None:
-            return
-        if isinstance(limit, bool) or not hasattr(limit, "__index__") or limit < 1:
-            raise OptionError(f"WorkqueueOptions.concurrency_limit is {limit!r}; it is a whole number of at least 1, or None.")
-        object.__setattr__(self, "concurrency_limit", operator.index(limit))
+        check_fields(self, OptionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +102,7 @@ class Layout:
 
     partitions: tuple[Partition, ...]
     """The partitions, in the order in which they were asked for."""
-    remainder_sms: int = 0
+    remainder_sms: Count = 0
     """SMs that no partition has."""
     workqueue: WorkqueueOptions | None = None
     """How they share work queues; None for the driver's default."""
@@ -123,7 +110,7 @@ class Layout:
     """False where the device cannot partition its SMs: every partition then is the whole card, with plain streams."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "partitions", tuple(self.partitions))
+        check_fields(self)
         names = [partition.name for partition in self.partitions]
         if len(set(names)) != len(names):
             raise TraceError(f"A layout names each partition once; got {names}.")
@@ -184,10 +171,13 @@ class Layout:
 class LayoutChange:
     """A layout and when it began."""
 
-    time_ns: int
+    time_ns: Whole
     """When, on the trace's clock, in ns since its epoch."""
     layout: Layout | None
     """The layout from then on; None for the whole card."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def _verified(partition: Partition) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -14,12 +16,12 @@ from numpy.typing import NDArray
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._detail import WorkDetail
-from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import Edges
+from gpustreamlab.model._fields import Whole
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
-from gpustreamlab.model._partition import Layout, LayoutChange, Partition, SMResource, WorkqueueOptions
+from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
 
 METADATA_KEY = b"gpustreamlab"
@@ -28,7 +30,30 @@ COUNTERS_KEY = b"gpustreamlab.counters"
 
 _SINCE_VERSION_2 = ("partition",)
 
-_T = TypeVar("_T")
+_COUNTER_COLUMNS = ("time_ns", "lane", "name", "value")
+_SAVE_AGAIN = "It is damaged, or another program wrote it; save it again with lab.trace.save('run.parquet')."
+
+
+class _Version(msgspec.Struct):
+    """What is read first: the rest of a newer version may mean something else."""
+
+    schema_version: Whole
+
+
+class _Facts(_Version, kw_only=True):
+    """All that a trace's metadata holds. What is unknown is left out, as newer versions add fields."""
+
+    metadata: TraceMetadata
+    names: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+    threads: tuple[str, ...]
+    extra: tuple[str, ...]
+    counter_names: tuple[str, ...]
+    layout: Layout | None
+    partitions: tuple[Partition, ...] = ()
+    layouts: tuple[LayoutChange, ...] = ()
+    markers: tuple[Marker, ...] = ()
+    details: tuple[WorkDetail, ...] = ()
 
 
 def trace_to_table(trace: Trace) -> pa.Table:
@@ -55,40 +80,36 @@ def table_to_trace(table: pa.Table) -> Trace:
     TraceError
         If the table is no trace, is from a newer version, or does not hold together.
     """
-    facts = _read_facts(table.schema.metadata or {})
-    missing = [name for name in COLUMN_DTYPES if name not in table.column_names and name not in _SINCE_VERSION_2]
-    if missing:
-        raise TraceError(f"The table lacks the columns {missing} of a trace.")
-    lanes = tuple(_build(Lane, lane) for lane in facts["lanes"])
+    if not isinstance(table, pa.Table):
+        raise TraceError(f"Trace.from_arrow() takes a pyarrow.Table, as trace.to_arrow() returns; got {type(table).__name__}.")
+    metadata = table.schema.metadata or {}
+    facts = _read_facts(metadata)
+    _require_columns(table, [*COLUMN_DTYPES, *facts.extra])
     texts = {
-        "lane": [lane.name for lane in lanes],
-        "name": facts["names"],
+        "lane": [lane.name for lane in facts.lanes],
+        "name": facts.names,
         "kind": [kind.value for kind in SPAN_KINDS],
-        "thread": facts["threads"],
+        "thread": facts.threads,
     }
     columns = {
-        name: _codes(table[name], texts[name]) if name in texts else _numbers(table[name])
+        name: _codes(table[name], texts[name]) if name in texts else _numbers(table, name)
         for name in COLUMN_DTYPES
         if name in table.column_names
     }
-    extra = {name: _numbers(table[name]) for name in facts["extra"]}
     return Trace(
         **columns,
-        names=tuple(facts["names"]),
-        lanes=lanes,
-        threads=tuple(facts["threads"]),
-        extra=extra,
-        metadata=_read_metadata(facts["metadata"]),
-        edges=_read_edges(table.schema.metadata),
-        counters=_read_counters(table.schema.metadata, facts["counter_names"]),
-        partitions=tuple(_build(Partition, part) for part in facts.get("partitions", ())),
-        layout=_read_layout(facts["layout"]),
-        layouts=tuple(
-            LayoutChange(time_ns=change["time_ns"], layout=_read_layout(change["layout"]))
-            for change in facts.get("layouts", ())
-        ),
-        markers=tuple(_build(Marker, marker) for marker in facts.get("markers", ())),
-        details=tuple(_build(WorkDetail, detail) for detail in facts.get("details", ())),
+        names=facts.names,
+        lanes=facts.lanes,
+        threads=facts.threads,
+        extra={name: _numbers(table, name) for name in facts.extra},
+        metadata=facts.metadata,
+        edges=Edges(**_unpack(metadata, EDGES_KEY, ("source", "target", "kind"))),
+        counters=Counters(**_unpack(metadata, COUNTERS_KEY, _COUNTER_COLUMNS), names=facts.counter_names),
+        partitions=facts.partitions,
+        layout=facts.layout,
+        layouts=facts.layouts,
+        markers=facts.markers,
+        details=facts.details,
     )
 
 
@@ -110,53 +131,37 @@ def _schema_metadata(trace: Trace) -> dict[bytes, bytes]:
     return {
         METADATA_KEY: json.dumps(facts).encode(),
         EDGES_KEY: _pack({"source": trace.edges.source, "target": trace.edges.target, "kind": trace.edges.kind}),
-        COUNTERS_KEY: _pack({name: getattr(trace.counters, name) for name in ("time_ns", "lane", "name", "value")}),
+        COUNTERS_KEY: _pack({name: getattr(trace.counters, name) for name in _COUNTER_COLUMNS}),
     }
 
 
-def _read_facts(metadata: dict[bytes, bytes]) -> dict[str, Any]:
+def _read_facts(metadata: dict[bytes, bytes]) -> _Facts:
     if METADATA_KEY not in metadata:
         raise TraceError("It holds no gpustreamlab metadata, so it is no trace that Trace.save wrote.")
-    facts: dict[str, Any] = json.loads(metadata[METADATA_KEY])
-    version = facts["schema_version"]
-    if version > SCHEMA_VERSION:
-        raise TraceError(
-            f"It has schema version {version}; this gpustreamlab reads up to {SCHEMA_VERSION}. "
-            "Update with: pip install --upgrade gpustreamlab"
-        )
-    return facts
+    try:
+        version = msgspec.json.decode(metadata[METADATA_KEY], type=_Version).schema_version
+        if version > SCHEMA_VERSION:
+            raise TraceError(
+                f"It has schema version {version}; this gpustreamlab reads up to {SCHEMA_VERSION}. "
+                "Update with: pip install --upgrade gpustreamlab"
+            )
+        return msgspec.json.decode(metadata[METADATA_KEY], type=_Facts)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"Its metadata is not what Trace.save writes: {error}. {_SAVE_AGAIN}") from error
 
 
-def _read_metadata(facts: dict[str, Any]) -> TraceMetadata:
-    device = facts["device"]
-    resource = device.get("sm_resource")
-    built = _build(Device, device | {"sm_resource": None if resource is None else _build(SMResource, resource)})
-    return _build(TraceMetadata, facts | {"device": built})
-
-
-def _read_layout(facts: dict[str, Any] | None) -> Layout | None:
-    if facts is None:
-        return None
-    workqueue = facts.get("workqueue")
-    parts = {
-        "partitions": tuple(_build(Partition, part) for part in facts["partitions"]),
-        "workqueue": None if workqueue is None else _build(WorkqueueOptions, workqueue),
-    }
-    return _build(Layout, facts | parts)
-
-
-def _read_edges(metadata: dict[bytes, bytes]) -> Edges:
-    return Edges(**_unpack(metadata[EDGES_KEY])) if EDGES_KEY in metadata else Edges()
-
-
-def _read_counters(metadata: dict[bytes, bytes], names: list[str]) -> Counters:
-    return Counters(**_unpack(metadata[COUNTERS_KEY]), names=tuple(names)) if COUNTERS_KEY in metadata else Counters()
-
-
-def _build(kind: type[_T], facts: dict[str, Any]) -> _T:
-    """Make a dataclass from what was stored: unknown fields are ignored, missing ones take their defaults."""
-    known = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in facts.items() if name in known})
+def _require_columns(table: pa.Table, names: list[str]) -> None:
+    """Raise `TraceError` where a column is missing, stands there twice, or holds what no trace holds."""
+    try:
+        table.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise TraceError(f"Its columns are damaged: {error}. {_SAVE_AGAIN}") from error
+    missing = [name for name in names if name not in table.column_names and name not in _SINCE_VERSION_2]
+    if missing:
+        raise TraceError(f"The table lacks the columns {missing} of a trace.")
+    twice = [name for name in names if table.column_names.count(name) > 1]
+    if twice:
+        raise TraceError(f"The table has the columns {twice} more than once; a trace has each once.")
 
 
 def _dictionary_array(codes: NDArray[Any], texts: object) -> pa.DictionaryArray:
@@ -164,9 +169,12 @@ def _dictionary_array(codes: NDArray[Any], texts: object) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(texts), pa.string()))  # type: ignore[call-overload]
 
 
-def _codes(column: pa.ChunkedArray, texts: list[str]) -> NDArray[Any]:
+def _codes(column: pa.ChunkedArray, texts: Sequence[str]) -> NDArray[Any]:
     """Turn dictionary-encoded text into codes of our own table; null becomes -1."""
     place = {text: code for code, text in enumerate(texts)}
+    held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if len(column) and not (pa.types.is_string(held) or pa.types.is_large_string(held)):
+        raise TraceError(f"A column of names holds {held}, not text. {_SAVE_AGAIN}")
     codes = np.empty(len(column), np.int64)
     done = 0
     for chunk in column.chunks:
@@ -181,9 +189,12 @@ def _codes(column: pa.ChunkedArray, texts: list[str]) -> NDArray[Any]:
     return codes
 
 
-def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
+def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
+    column = table[name]
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise TraceError(f"Column {name!r} holds {column.type}, not numbers. {_SAVE_AGAIN}")
     if column.null_count:
-        raise TraceError(f"A column of {column.type} has {column.null_count} nulls; a trace has none.")
+        raise TraceError(f"Column {name!r} has {column.null_count} nulls; a trace has none.")
     values: NDArray[Any] = column.to_numpy()
     return values
 
@@ -196,6 +207,12 @@ def _pack(columns: dict[str, NDArray[Any]]) -> bytes:
     return base64.b64encode(sink.getvalue().to_pybytes())
 
 
-def _unpack(packed: bytes) -> dict[str, NDArray[Any]]:
-    table = pa.ipc.open_stream(base64.b64decode(packed)).read_all()
-    return {name: _numbers(table[name]) for name in table.column_names}
+def _unpack(metadata: dict[bytes, bytes], key: bytes, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    if key not in metadata:
+        return {}
+    try:
+        table = pa.ipc.open_stream(base64.b64decode(metadata[key], validate=True)).read_all()
+        _require_columns(table, list(names))
+        return {name: _numbers(table, name) for name in names}
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise TraceError(f"Its table {key.decode()} cannot be read: {error} {_SAVE_AGAIN}") from error

@@ -16,6 +16,7 @@ from gpustreamlab.model._columns import freeze_column, require_codes, require_eq
 from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._detail import WorkDetail
 from gpustreamlab.model._edges import Edges
+from gpustreamlab.model._fields import check_field
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import TraceMetadata
@@ -199,8 +200,8 @@ class Trace:
             object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
         extra = {name: freeze_column(name, values, _extra_dtype(name, values)) for name, values in self.extra.items()}
         object.__setattr__(self, "extra", MappingProxyType(extra))
-        for name in ("names", "lanes", "threads", "partitions", "layouts", "markers", "details"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, wanted in _TABLES.items():
+            object.__setattr__(self, name, check_field(self, name, wanted))
         object.__setattr__(self, "markers", tuple(sorted(self.markers, key=lambda marker: marker.time_ns)))
 
     def _validate_tables(self) -> None:
@@ -210,7 +211,6 @@ class Trace:
         names = [lane.name for lane in self.lanes]
         if len(set(names)) != len(names):
             raise TraceError(f"Two lanes have the same name; each lane is named once. Got {names}.")
-        require_text("lanes", tuple(names))
         require_codes("Counters.lane", self.counters.lane, len(self.lanes))
         clash = set(self.extra) & ({*COLUMN_DTYPES, "duration_ns"})
         if clash:
@@ -227,6 +227,8 @@ class Trace:
         require_codes("thread", self.thread + 1, len(self.threads) + 1)
         require_codes("partition", self.partition + 1, len(self.partitions) + 1)
         if "detail" in self.extra:
+            if self.extra["detail"].dtype.kind != "i":
+                raise TraceError(f"Extra column 'detail' holds {self.extra['detail'].dtype}; it is an index, as int32.")
             require_codes("detail", self.extra["detail"] + 1, len(self.details) + 1)
         backwards = np.flatnonzero(self.end_ns < self.start_ns)
         if backwards.size:
@@ -238,6 +240,22 @@ class Trace:
         if (self.parent == np.arange(span_count)).any():
             raise TraceError("A span is its own parent; use -1 for no parent.")
         self.edges.require_rows(span_count)
+
+
+_TABLES: Mapping[str, Any] = {
+    "names": tuple[str, ...],
+    "lanes": tuple[Lane, ...],
+    "metadata": TraceMetadata,
+    "partitions": tuple[Partition, ...],
+    "threads": tuple[str, ...],
+    "details": tuple[WorkDetail, ...],
+    "edges": Edges,
+    "counters": Counters,
+    "layout": Layout | None,
+    "layouts": tuple[LayoutChange, ...],
+    "markers": tuple[Marker, ...],
+}
+"""What every field holds that is no column."""
 
 
 def _rebuild(fields: dict[str, Any]) -> Trace:

@@ -175,8 +175,8 @@ SHARES = {
     "shares beyond 1": ({"a": 0.9, "b": "20%"}, PartitionError, ("132", "nearest plan that works: ")),
     "share of 1.5": ({"a": 1.5}, PartitionError, ("1.5", "at most 1")),
     "NaN": ({"a": float("nan")}, PartitionError, ("nan",)),
-    "True": ({"a": True}, PartitionError, ("'True'",)),
-    "numpy True": ({"a": np.True_}, PartitionError, ("'True'",)),
+    "True": ({"a": True}, PartitionError, ("True",)),
+    "numpy True": ({"a": np.True_}, PartitionError, ("True",)),
     "a list": ({"a": [8]}, PartitionError, ("'[8]'",)),
     "a word": ({"a": "half"}, PartitionError, ("'half'", "'rest'")),
     "empty name": ({"": 32}, InvalidNameError, ("empty", "partition")),
@@ -384,11 +384,11 @@ def test_structured_partitions_where_the_driver_has_them():
 def test_equal_numbers_of_other_types_are_other_shares(lab):
     assert lab.partition({"a": gsl.PartitionOptions(sms=1)})["a"].granted_sms == 8
     assert lab.partition({"a": gsl.PartitionOptions(sms=1.0)})["a"].granted_sms == 132
-    with pytest.raises(PartitionError, match="'True'"):
+    with pytest.raises(PartitionError, match="True"):
         lab.partition({"a": gsl.PartitionOptions(sms=True)})
     assert lab.partition({"a": 1})["a"].granted_sms == 8
     assert lab.partition({"a": 1.0})["a"].granted_sms == 132
-    with pytest.raises(PartitionError, match="'True'"):
+    with pytest.raises(PartitionError, match="True"):
         lab.partition({"a": True})
 
 

@@ -39,7 +39,7 @@ def test_a_file_from_before_markers_has_none(tmp_path):
     assert (loaded.markers, loaded.metadata.dropped_markers) == ((), 0)
 
 
-@pytest.mark.parametrize(("text", "kind"), [(5, "mark"), ("\ud800", "mark"), ("a", "celll")])
+@pytest.mark.parametrize(("text", "kind"), [(5, "mark"), ("a", "celll")])
 def test_a_marker_that_cannot_be_is_refused(text, kind):
     with pytest.raises(TraceError, match="Marker"):
         Marker(time_ns=0, text=text, kind=kind)
