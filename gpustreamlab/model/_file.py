@@ -34,7 +34,7 @@ def read_trace(path: str | PathLike[str]) -> Trace:
         return table_to_trace(pq.read_table(target, page_checksum_verification=True))
     except TraceError as error:
         raise TraceFileError(f"{str(target)!r} cannot be read as a trace. {error}") from error
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise TraceFileError(
             f"{str(target)!r} cannot be read as a trace: {textwrap.shorten(str(error), REASON_CHARACTERS, placeholder=' …')} "
             "It is damaged, truncated or no Parquet file; save it again."

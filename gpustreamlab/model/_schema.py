@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
 METADATA_KEY = b"gpustreamlab"
 EDGES_KEY = b"gpustreamlab.edges"
 COUNTERS_KEY = b"gpustreamlab.counters"
+CHECKSUM_KEY = b"gpustreamlab.checksum"
+"""Holds a CRC-32 of the three others: Parquet has one for each page of a column, and none for its footer, which holds these."""
 
 _SINCE_VERSION_2 = ("partition",)
 
@@ -128,16 +131,24 @@ def _schema_metadata(trace: Trace) -> dict[bytes, bytes]:
         "markers": [dataclasses.asdict(marker) for marker in trace.markers],
         "details": [dataclasses.asdict(detail) for detail in trace.details],
     }
-    return {
+    metadata = {
         METADATA_KEY: json.dumps(facts).encode(),
         EDGES_KEY: _pack({"source": trace.edges.source, "target": trace.edges.target, "kind": trace.edges.kind}),
         COUNTERS_KEY: _pack({name: getattr(trace.counters, name) for name in _COUNTER_COLUMNS}),
     }
+    return metadata | {CHECKSUM_KEY: _checksum(metadata)}
+
+
+def _checksum(metadata: dict[bytes, bytes]) -> bytes:
+    ours = b"".join(metadata.get(key, b"") for key in (METADATA_KEY, EDGES_KEY, COUNTERS_KEY))
+    return str(zlib.crc32(ours)).encode()
 
 
 def _read_facts(metadata: dict[bytes, bytes]) -> _Facts:
     if METADATA_KEY not in metadata:
         raise TraceError("It holds no gpustreamlab metadata, so it is no trace that Trace.save wrote.")
+    if metadata.get(CHECKSUM_KEY, _checksum(metadata)) != _checksum(metadata):  # older files have none
+        raise TraceError(f"The checksum of its metadata is wrong. {_SAVE_AGAIN}")
     try:
         version = msgspec.json.decode(metadata[METADATA_KEY], type=_Version).schema_version
         if version > SCHEMA_VERSION:

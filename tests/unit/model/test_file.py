@@ -4,13 +4,14 @@ import copy
 import dataclasses
 import json
 import pickle
+import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from gpustreamlab.errors import TraceFileError
+from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model import (
     SCHEMA_VERSION,
     Device,
@@ -23,7 +24,7 @@ from gpustreamlab.model import (
     WorkqueueOptions,
     write_file_whole,
 )
-from gpustreamlab.model._schema import COUNTERS_KEY, EDGES_KEY, METADATA_KEY
+from gpustreamlab.model._schema import CHECKSUM_KEY, COUNTERS_KEY, EDGES_KEY, METADATA_KEY
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
 
@@ -53,6 +54,7 @@ def rewrite(path, change):
     """Change the facts in a saved file's schema metadata, and its columns."""
     table = pq.read_table(path)
     metadata = dict(table.schema.metadata)
+    del metadata[CHECKSUM_KEY]
     facts = json.loads(metadata[METADATA_KEY])
     table = change(table, facts, metadata) or table
     if METADATA_KEY in metadata:
@@ -115,6 +117,37 @@ def test_a_damaged_file_is_named_in_the_error(trace, tmp_path, damage):
         Trace.load(path)
 
     assert caught.value.__cause__ is not None
+
+
+def test_a_flipped_bit_of_the_footer_is_noticed_or_changes_nothing(trace, tmp_path):
+    path = tmp_path / "run.parquet"
+    trace.save(path)
+    data = path.read_bytes()
+    loaded = 0
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    for bit in random.Random(7).sample(range(footer * 8, len(data) * 8), 80):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            again = Trace.load(path)
+        except TraceFileError:
+            continue
+        loaded += 1
+        assert_same_trace(again, trace)
+    assert loaded < 80
+
+
+def test_metadata_that_was_changed_without_its_checksum_is_refused(trace):
+    table = trace.to_arrow()
+    metadata = dict(table.schema.metadata)
+    metadata[METADATA_KEY] = metadata[METADATA_KEY].replace(b"demo", b"memo")
+
+    with pytest.raises(TraceError, match=r"checksum of its metadata is wrong.*lab\.trace\.save"):
+        Trace.from_arrow(table.replace_schema_metadata(metadata))
+
+    del metadata[CHECKSUM_KEY]  # as older versions wrote it
+    assert Trace.from_arrow(table.replace_schema_metadata(metadata)).metadata.device.name == "memo"
 
 
 def test_every_truncation_is_an_error_of_ours(trace, tmp_path):
