@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -15,6 +15,16 @@ from gpustreamlab.process_bound import ProcessBound
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._xp import ArrayModule
+
+
+class _NotExportedError(NotSimulatedError, BufferError):
+    """DLPack asks for a BufferError."""
+
+
+class SimDeviceId(NamedTuple):
+    """Which device an array is on."""
+
+    id: int
 
 
 class SimArray(NDArrayOperatorsMixin, ProcessBound):
@@ -99,6 +109,25 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
         return self.module.wrap(self.sim_values.T)
 
     @property
+    def mT(self) -> SimArray:  # noqa: N802
+        """The view with the last two dimensions swapped."""
+        return self.module.wrap(self.sim_values.swapaxes(-1, -2))
+
+    @property
+    def flat(self) -> SimArray:
+        """All elements as a one-dimensional view, to read and to assign to."""
+        if not self.sim_values.flags.c_contiguous:
+            raise NotSimulatedError(
+                "array.flat is a view, so the array has to lie in C order: xp.ascontiguousarray(array).flat."
+            )
+        return self.reshape(-1)  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> SimDeviceId:
+        """Number of the device, as CuPy's ``device.id``."""
+        return SimDeviceId(0)
+
+    @property
     def real(self) -> SimArray:
         """The real part, as a view."""
         return self.module.wrap(self.sim_values.real)
@@ -136,11 +165,7 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
         name = ufunc.__name__
         if method == "__call__":
             return self.module.call_function(name, ufunc, inputs, kwargs)
-        if method == "reduce":
-            return self.module.call_function("sum", ufunc.reduce, inputs, kwargs)
-        raise NotSimulatedError(
-            f"The simulated device has no numpy.{name}.{method}. Use numpy.{name} or its reduce, or do it on the host."
-        )
+        return self.module.find(f"{name}.{method}")(*inputs, **kwargs)
 
     def __array_function__(self, func: Callable[..., Any], types: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a NumPy function on the device."""
@@ -200,6 +225,25 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
     def tolist(self) -> Any:
         """Return all elements as nested lists; the host waits for them."""
         return self.get().tolist()
+
+    def tobytes(self, order: str = "C") -> bytes:
+        """Return the bytes of all elements; the host waits for them."""
+        return self.get().tobytes(order)  # type: ignore[arg-type]
+
+    def ptp(self, axis: int | None = None, out: SimArray | None = None, keepdims: bool = False) -> SimArray:  # noqa: FBT001, FBT002
+        """Return the range of values, from the smallest to the largest."""
+        return self.module.find("ptp")(self, axis=axis, out=out, keepdims=keepdims)  # type: ignore[no-any-return]
+
+    def __dlpack__(self, **options: object) -> NoReturn:
+        """Refuse: the values lie on the host, and no library's kernels on them would be simulated."""
+        raise _NotExportedError(
+            "An array of the simulated device cannot be given to another library, whose work would not be simulated. Copy it "
+            "to the host: array.get(). xp.from_dlpack(array) makes a view."
+        )
+
+    def __dlpack_device__(self) -> NoReturn:
+        """Refuse, as `__dlpack__` does."""
+        self.__dlpack__()
 
     def __float__(self) -> float:
         return float(self.get())

@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 from gpustreamlab.backends.sim._commands import KernelSpec
 from gpustreamlab.backends.sim._cost import plan_matmul, plan_streaming
 from gpustreamlab.backends.sim._presets import DevicePreset
-from gpustreamlab.errors import NotSimulatedError
+from gpustreamlab.errors import NotSimulatedError, nearest_hint
 
 HostArray: TypeAlias = NDArray[Any]
 _SORT_PASSES = 4  # of a radix sort over memory
 _RANDOM_OPERATIONS = 20
 _MIN_TILED_SIDE = 16  # products with a thinner side go through memory once, as matrix-vector products do
+
+
+class NotSimulatedNameError(NotSimulatedError, AttributeError):
+    """A name that CuPy or NumPy has and the simulated device has not; an AttributeError too, so that hasattr() works."""
 
 
 class Call(NamedTuple):
@@ -148,9 +152,55 @@ def _plan_einsum(preset: DevicePreset, call: Call) -> KernelSpec:
     return plan_streaming(preset, call.name, size_bytes=call.size_bytes, operations=operations, dtype=call.dtype)
 
 
-_ELEMENTWISE = Rule(streaming())
+def _plan_factoring(preset: DevicePreset, call: Call) -> KernelSpec:
+    """Plan textbook operation counts of `linalg`, for matrices of l x k (k the shorter side), and of ``polyfit`` and ``roots``.
+
+    Libraries take longer: their steps wait for each other, which is not modelled.
+    """
+    name, matrix = call.name.rpartition(".")[2], call.inputs[0]
+    if name in {"polyfit", "roots"}:  # least squares of a Vandermonde matrix, eigenvalues of a companion matrix
+        long, short = matrix.size, call.outputs[0].shape[0] if name == "polyfit" else matrix.size
+    elif name.startswith("tensor"):
+        long = short = math.isqrt(matrix.size)
+    else:
+        short, long = sorted(matrix.shape[-2:])
+    by_long, by_short = _FACTORING[name]
+    if name == "matrix_power":
+        power = abs(int(call.arguments[1])) if len(call.arguments) > 1 else 2
+        by_short = 2 * max(0, power.bit_length() + power.bit_count() - 2)
+    matrix_count = max(1, matrix.size // max(1, long * short)) if matrix.ndim > 1 else 1
+    operations = matrix_count * (by_long * long * short**2 + by_short * short**3)
+    operations += sum(2 * short * right.size for right in call.inputs[1:])
+    operations *= 4 if call.dtype.kind == "c" else 1
+    return plan_streaming(preset, call.name, size_bytes=call.size_bytes, operations=round(operations), dtype=call.dtype)
+
+
+_FACTORING: dict[str, tuple[float, float]] = {
+    "cholesky": (0, 1 / 3),
+    "det": (0, 2 / 3),
+    "slogdet": (0, 2 / 3),
+    "solve": (0, 2 / 3),
+    "tensorsolve": (0, 2 / 3),
+    "inv": (0, 2),
+    "tensorinv": (0, 2),
+    "matrix_power": (0, 2),
+    "qr": (4, -4 / 3),
+    "eigvalsh": (0, 4 / 3),
+    "eigh": (0, 9),
+    "eigvals": (0, 10),
+    "roots": (0, 10),
+    "eig": (0, 25),
+    "cond": (4, -4 / 3),
+    "matrix_rank": (4, -4 / 3),
+    "svd": (6, 20),
+    "pinv": (6, 20),
+    "lstsq": (6, 20),
+    "polyfit": (6, 20),
+}
+"""Operations for each l k^2 and for each k^3 (Golub and Van Loan, Matrix Computations)."""
+
+_PLAIN = Rule(streaming())
 _HEAVY = Rule(streaming(8))  # transcendental: several operations for each element
-_REDUCTION = Rule(streaming())
 _LONG_REDUCTION = Rule(streaming(3))
 _SCAN = Rule(streaming(2, passes=2))
 _VIEW = Rule(streaming(0), may_be_view=True)
@@ -159,86 +209,186 @@ _CREATE = Rule(streaming(), is_creation=True)
 _SORT = Rule(_plan_sort)
 _SORT_SIZED = Rule(_plan_sort, needs_host=True)
 _SIZED = Rule(streaming(2, passes=2), needs_host=True)
+_CREATE_SIZED = Rule(streaming(2, passes=2), needs_host=True, is_creation=True)
 _SEARCH = Rule(streaming(16))
 _FFT = Rule(_plan_fft)
 _PRODUCT = Rule(_plan_product)
+_FACTOR = Rule(_plan_factoring)
+_FACTOR_SIZED = Rule(_plan_factoring, needs_host=True)
+_RANDOM = Rule(streaming(_RANDOM_OPERATIONS), is_creation=True)
 
+# What differs from the rule that all other functions of NumPy follow: one operation for each element, one pass over memory.
 _NAMES: tuple[tuple[Rule, str], ...] = (
-    (
-        _ELEMENTWISE,
-        "absolute add bitwise_and bitwise_or bitwise_xor clip conj conjugate copysign deg2rad degrees divide divmod equal "
-        "fabs float_power floor floor_divide fmax fmin fmod greater greater_equal invert isclose isfinite isinf isnan "
-        "isneginf isposinf ceil ldexp left_shift less less_equal logical_and logical_not logical_or logical_xor maximum "
-        "minimum mod modf multiply nan_to_num negative nextafter not_equal positive rad2deg radians reciprocal remainder "
-        "right_shift rint round around sign signbit sqrt square subtract true_divide trunc where abs iscomplex isreal interp",
-    ),
     (
         _HEAVY,
         "angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt cos cosh exp exp2 expm1 frexp hypot log log10 "
         "log1p log2 logaddexp logaddexp2 power sin sinc sinh tan tanh i0 unwrap polyval",
     ),
-    (
-        _REDUCTION,
-        "all any sum prod max min amax amin argmax argmin mean count_nonzero nansum nanprod nanmax nanmin nanargmax "
-        "nanargmin nanmean trace average ptp allclose array_equal vdot linalg.norm",
-    ),
     (_LONG_REDUCTION, "std var nanstd nanvar cov corrcoef"),
-    (_SCAN, "cumsum cumprod nancumsum nancumprod diff gradient"),
+    (_SCAN, "cumsum cumprod nancumsum nancumprod cumulative_sum cumulative_prod diff ediff1d gradient"),
     (
         _VIEW,
         "reshape ravel transpose moveaxis rollaxis swapaxes squeeze expand_dims broadcast_to broadcast_arrays atleast_1d "
         "atleast_2d atleast_3d split array_split hsplit vsplit dsplit flip fliplr flipud rot90 diagonal real imag view "
-        "ascontiguousarray asfortranarray",
+        "ascontiguousarray asfortranarray require matrix_transpose linalg.matrix_transpose",
     ),
     (
         _MOVE,
         "concatenate stack hstack vstack dstack column_stack tile repeat roll pad take take_along_axis copy tril triu diag "
         "diagflat flatten astype fill put fft.fftshift fft.ifftshift meshgrid cross copyto choose select getitem setitem "
-        "vander",
+        "vander append resize row_stack place putmask put_along_axis fill_diagonal",
     ),
     (
         _CREATE,
         "arange linspace logspace eye identity tri ones full empty zeros hanning hamming blackman bartlett kaiser indices "
-        "fft.fftfreq fft.rfftfreq",
+        "diag_indices r_ c_ mgrid ogrid fft.fftfreq fft.rfftfreq",
     ),
-    (_ELEMENTWISE, "ones_like full_like zeros_like empty_like"),
-    (_SORT, "sort argsort partition argpartition median percentile quantile nanmedian lexsort"),
-    (_SORT_SIZED, "unique"),
-    (_SIZED, "nonzero flatnonzero argwhere extract compress bincount histogram mask"),
+    (_SORT, "sort argsort partition argpartition median percentile quantile nanmedian lexsort sort_complex"),
+    (
+        _SORT_SIZED,
+        "unique unique_all unique_counts unique_inverse unique_values union1d intersect1d setdiff1d setxor1d",
+    ),
+    (
+        _SIZED,
+        "nonzero flatnonzero argwhere extract compress bincount histogram histogram2d histogramdd mask delete trim_zeros "
+        "real_if_close tril_indices_from triu_indices_from",
+    ),
+    (_CREATE_SIZED, "tril_indices triu_indices"),
+    (Rule(streaming(0), may_be_view=True, is_creation=True), "ix_"),
     (_SEARCH, "searchsorted digitize isin"),
     (_FFT, " ".join(f"fft.{i}{kind}fft{axes}" for i in ("", "i") for kind in ("", "r") for axes in ("", "2", "n"))),
     (_FFT, "fft.hfft fft.ihfft"),
     (_PRODUCT, "matmul dot inner tensordot"),
-    (_ELEMENTWISE, "outer kron convolve correlate"),
     (Rule(_plan_einsum), "einsum"),
+    (_FACTOR, " ".join(f"linalg.{name}" for name in _FACTORING if name not in {"lstsq", "polyfit", "roots"})),
+    (_FACTOR_SIZED, "linalg.lstsq polyfit roots"),
 )
 
-RULES: dict[str, Rule] = {name: rule for rule, names in _NAMES for name in names.split()}
+UFUNC_METHODS = {
+    "outer": None,
+    "reduce": split_names("add multiply"),
+    "accumulate": split_names("add multiply"),
+    "reduceat": split_names("add"),
+    "at": split_names("add subtract maximum minimum bitwise_and bitwise_or bitwise_xor"),
+}
+"""Methods of ufuncs, and which ufuncs have them in CuPy; None is all."""
+
+METADATA = split_names(
+    "shape ndim size result_type can_cast promote_types iscomplexobj isrealobj isscalar broadcast_shapes may_share_memory "
+    "shares_memory common_type issubdtype finfo iinfo dtype min_scalar_type get_printoptions set_printoptions printoptions "
+    "isdtype isfortran iterable typename mintypecode base_repr binary_repr broadcast ndindex linalg.LinAlgError"
+)
+"""Functions that read no values: NumPy's own, on the host, free."""
+
+HOST = split_names(
+    "array_repr array_str array2string format_float_positional format_float_scientific save savez savez_compressed savetxt "
+    "load loadtxt genfromtxt fromfile frombuffer fromiter fromstring asarray_chkfinite"
+)
+"""Functions that work on the host: device arrays are copied there first, and arrays that they return to the device."""
+
+CONSTANTS = split_names("pi e inf nan newaxis euler_gamma s_ index_exp exceptions")
+"""Constants that NumPy and CuPy share."""
+
+_NO_KERNELS = (
+    "The simulated device computes with NumPy and cannot run CUDA C++ or compile a kernel. Write it with functions of lab.xp, "
+    "or use a GPU: gpustreamlab.Session('cuda')."
+)
+_NO_POOL = (
+    "The simulated device's memory has no limit and no pool to steer. lab.scratch(nbytes) lends temporary memory on both."
+)
+_NO_CALLBACK = (
+    "CuPy would call your Python function with device arrays. Write it for whole arrays: xp.where, xp.select, xp.einsum."
+)
+_NOT_IN_CUPY = "CuPy does not have it either."
+_ADVICE: tuple[tuple[str, str], ...] = (
+    ("RawKernel RawModule ElementwiseKernel ReductionKernel vectorize", _NO_KERNELS),
+    (
+        "fuse memoize clear_memo",
+        "Nothing is compiled here: call the function as it is; each of its steps is a kernel of its own.",
+    ),
+    (
+        "cuda",
+        "lab.stream(name) and lab.on(name) replace xp.cuda.Stream, lab.event() its Event, lab.synchronize() the device's "
+        "synchronize(), lab.pinned_empty(shape) page-locked memory. They work on a GPU too.",
+    ),
+    ("get_default_memory_pool get_default_pinned_memory_pool", _NO_POOL),
+    ("apply_along_axis apply_over_axes piecewise", _NO_CALLBACK),
+    ("mask_indices", "Use xp.nonzero(xp.triu(xp.ones((n, n))))."),
+    ("poly1d polynomial", "Use xp.polyval, xp.polyfit, xp.polyadd, xp.polymul and xp.roots on arrays of coefficients."),
+    ("flatiter", "array.flat is a view here."),
+    ("is_available", "Ask lab.is_simulated."),
+    ("show_config testing lib typing", "It is about CuPy itself: import it from cupy on a machine with a GPU."),
+    ("errstate seterr geterr", f"{_NOT_IN_CUPY} A GPU never warns of overflow or division by zero: leave it out."),
+    ("insert", f"{_NOT_IN_CUPY} Use xp.concatenate([a[:i], values, a[i:]])."),
+    ("nanpercentile nanquantile", f"{_NOT_IN_CUPY} Use xp.percentile(a[~xp.isnan(a)], q)."),
+    ("geomspace", f"{_NOT_IN_CUPY} Use xp.logspace."),
+    ("unstack", f"{_NOT_IN_CUPY} Iterate over xp.moveaxis(a, axis, 0)."),
+    ("matvec vecmat vecdot linalg.vecdot linalg.multi_dot", f"{_NOT_IN_CUPY} Use @ or xp.einsum."),
+    ("histogram_bin_edges", f"{_NOT_IN_CUPY} xp.histogram(a, bins)[1] are the edges."),
+    ("linalg.svdvals", f"{_NOT_IN_CUPY} Use xp.linalg.svd(a, compute_uv=False)."),
+    ("linalg.matrix_norm linalg.vector_norm", f"{_NOT_IN_CUPY} Use xp.linalg.norm."),
+    (
+        "asmatrix block bmat busday_count busday_offset datetime_as_string datetime_data einsum_path frompyfunc fromregex "
+        "get_include getbufsize geterrcall info is_busday isnat nested_iters polyder polydiv polyint setbufsize seterrcall "
+        "show_runtime spacing test linalg.diagonal linalg.outer linalg.tensordot linalg.trace linalg.test fft.test",
+        f"{_NOT_IN_CUPY} Compute it on the host: xp.asarray(numpy_function(array.get())).",
+    ),
+)
+
+ADVICE: dict[str, str] = {name: advice for names, advice in _ADVICE for name in names.split()}
+"""What to do instead of what CuPy has and the simulated device has not, and of what NumPy has and CuPy has not."""
+
+
+def _derive_rules() -> dict[str, Rule]:
+    """Return the rule of each function in NumPy's own lists. A function's other names (``pow``) cost what it costs."""
+    rules = {name: rule for rule, names in _NAMES for name in names.split()}
+    elsewhere = ADVICE.keys() | METADATA | HOST
+    for prefix, module in (("", np), ("linalg.", np.linalg), ("fft.", np.fft)):
+        for base in module.__all__:
+            plain, name = getattr(module, base, None), prefix + base
+            if isinstance(plain, np.ufunc):
+                for method, owners in UFUNC_METHODS.items():
+                    if owners is None or plain.__name__ in owners:
+                        rules[f"{name}.{method}"] = _SCAN if method == "accumulate" else _PLAIN
+            if callable(plain) and not isinstance(plain, type) and name not in elsewhere:
+                rules.setdefault(name, rules.get(plain.__name__, _PLAIN))
+    return rules
+
+
+RULES: dict[str, Rule] = _derive_rules()
 """Every modelled function by its name in NumPy; submodules with a dot. A few names are methods or steps without a function."""
 
-METHODS = split_names(
-    "all any argmax argmin argpartition argsort astype clip conj conjugate copy cumprod cumsum diagonal dot fill flatten "
-    "max mean min nonzero partition prod put ravel repeat reshape round searchsorted sort squeeze std sum swapaxes take "
-    "trace transpose "
-    "var view compress choose"
-)
+METHODS = frozenset(name for name in dir(np.ndarray) if name in RULES and callable(getattr(np.ndarray, name))) - {"resize"}
 """Methods of device arrays that are modelled as the function of the same name."""
 
 WRITING_METHODS = frozenset({"fill", "sort", "put", "partition"})
 """Methods that write their own array and return nothing."""
 
+WRITING = split_names("copyto put place putmask put_along_axis fill_diagonal random.shuffle")
+"""Functions that write their first array and return nothing, as do all ``ufunc.at``."""
+
 CHOOSING = frozenset({"take", "take_along_axis"})
 """Functions that read only some elements of their first array."""
 
-METADATA = split_names(
-    "shape ndim size result_type can_cast promote_types iscomplexobj isrealobj isscalar broadcast_shapes may_share_memory "
-    "shares_memory "
-    "common_type issubdtype finfo iinfo dtype min_scalar_type get_printoptions set_printoptions printoptions"
-)
-"""Functions that read no values: NumPy's own, on the host, free."""
 
-CONSTANTS = split_names("pi e inf nan newaxis euler_gamma")
-"""Constants that NumPy and CuPy share."""
+def rule_of(name: str) -> Rule | None:
+    """Return what a function costs; None if it has no model."""
+    return _RANDOM if name.startswith("random.") else RULES.get(name)
 
-RANDOM = Rule(streaming(_RANDOM_OPERATIONS), is_creation=True)
-"""What drawing random numbers costs."""
+
+def explain_missing(name: str, *, exists: bool) -> Exception:
+    """Return the error for a name without a model: what to do instead."""
+    base, _, method = name.rpartition(".")
+    if name in ADVICE:
+        return NotSimulatedNameError(f"The simulated device has no xp.{name}. {ADVICE[name]}")
+    if not exists:
+        return AttributeError(f"NumPy and the simulated device have no function {name!r}. {nearest_hint(method, RULES)}")
+    if (owners := UFUNC_METHODS.get(method)) and base in RULES:
+        return NotSimulatedNameError(
+            f"The simulated device has no xp.{name}, because CuPy has {method} of {', '.join(sorted(owners))} only. "
+            "Use a function such as xp.max, xp.all or xp.cumsum, or compute it on the host."
+        )
+    return NotSimulatedNameError(
+        f"The simulated device does not model the time of numpy.{name}. {nearest_hint(name, RULES)} "
+        "Or compute it on the host: xp.asarray(numpy_function(array.get()))."
+    )

@@ -15,20 +15,30 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gpustreamlab.backends.sim._cost import plan_host_copy, plan_streaming
-from gpustreamlab.backends.sim._functions import CHOOSING, CONSTANTS, METADATA, METHODS, RULES, WRITING_METHODS, Call, Rule
+from gpustreamlab.backends.sim._functions import (
+    CHOOSING,
+    CONSTANTS,
+    HOST,
+    METADATA,
+    METHODS,
+    RULES,
+    WRITING,
+    WRITING_METHODS,
+    Call,
+    Rule,
+    explain_missing,
+    rule_of,
+)
+from gpustreamlab.backends.sim._objects import Archive, Indexer, SimUfunc
 from gpustreamlab.backends.sim._pinned import is_pinned
 from gpustreamlab.backends.sim._random import RandomModule
-from gpustreamlab.errors import NotSimulatedError, nearest_hint
+from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._backend import SimBackend
 
 _FLAG_BYTES = 8  # what the host reads to learn the size of a result
-
-
-class _NotSimulatedNameError(NotSimulatedError, AttributeError):
-    """A name that NumPy has and the simulated device has not; an AttributeError too, so that hasattr() works."""
 
 
 class ArrayModule:
@@ -48,6 +58,7 @@ class ArrayModule:
     """
 
     ndarray = SimArray
+    ufunc = SimUfunc
 
     def __init__(self, backend: SimBackend) -> None:
         self._backend = backend
@@ -65,7 +76,7 @@ class ArrayModule:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in CONSTANTS or name in METADATA:
+        if name in CONSTANTS:
             return getattr(np, name)
         plain = getattr(np, name, None)
         if isinstance(plain, type) and issubclass(plain, np.generic):
@@ -78,12 +89,13 @@ class ArrayModule:
         ]
         functions = [name for name in RULES if "." not in name and hasattr(np, name)]
         own = [name for name in super().__dir__() if hasattr(np, name) or name in {"asnumpy", "get_array_module"}]
-        return sorted({*own, *functions, *scalars, *CONSTANTS, *METADATA})
+        host = [name for name in (*METADATA, *HOST) if hasattr(np, name)]
+        return sorted({*own, *functions, *scalars, *CONSTANTS, *host})
 
     # Functions
 
-    def find(self, name: str) -> Callable[..., Any]:
-        """Return the modelled function of a name; submodules with a dot, such as ``"fft.rfft2"``.
+    def find(self, name: str) -> Any:
+        """Return the modelled function of a name; submodules and methods of ufuncs with a dot, such as ``"fft.rfft2"``.
 
         Raises
         ------
@@ -99,25 +111,49 @@ class ArrayModule:
             self._found[name] = self._make_function(name)
         return self._found[name]
 
-    def _make_function(self, name: str) -> Callable[..., Any]:
+    def _make_function(self, name: str) -> Any:
         plain: Any = np
         for part in name.split("."):
             plain = getattr(plain, part, None)
-        if name not in RULES or plain is None:
-            raise _explain_missing(name, exists=plain is not None)
+        if plain is None or (name not in RULES and name not in METADATA and name not in HOST):
+            raise explain_missing(name, exists=plain is not None)
+        if isinstance(plain, type) and plain is not np.broadcast:
+            return plain
+        if isinstance(plain, np.ufunc):
+            return SimUfunc(self, plain)
+        if not callable(plain):
+            return Indexer(self, name, plain)
+        # A function's other names (concat) are work of its own name (concatenate).
+        known = plain.__name__ if plain.__name__ in RULES else name
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self.call_function(name, plain, args, kwargs)
+            if name in RULES:
+                return self.call_function(known, plain, args, kwargs)
+            return self._call_free(name, plain, args, kwargs)
 
         function.__name__ = function.__qualname__ = name.rpartition(".")[2]
         function.__doc__ = plain.__doc__
         return function
 
+    def _call_free(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a function that reads no values, or one that works on the host and copies what it needs."""
+        if name in METADATA:
+            unwrap = _Arguments(self, name).unwrap
+            return function(*map(unwrap, args), **{key: unwrap(value) for key, value in kwargs.items()})
+
+        def fetch(value: Any) -> Any:
+            return value.get() if isinstance(value, SimArray) else value
+
+        result = function(*map(fetch, args), **{key: fetch(value) for key, value in kwargs.items()})
+        if isinstance(result, np.lib.npyio.NpzFile):
+            return Archive(self, result)
+        return self.asarray(result) if isinstance(result, np.ndarray) else result
+
     def call_function(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Let NumPy compute a function, and launch the kernel that models it."""
-        rule = RULES.get(name)
+        rule = rule_of(name)
         if rule is None:
-            raise _explain_missing(name, exists=True)
+            raise explain_missing(name, exists=True)
         call_args = _Arguments(self, name)
         plain_args = [call_args.unwrap(value) for value in args]
         plain_kwargs = {key: call_args.unwrap(value) for key, value in kwargs.items() if key != "out"}
@@ -130,10 +166,13 @@ class ArrayModule:
         if result is not None and not isinstance(result, (tuple, list)):
             result = np.asarray(result)
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
-        if name == "copyto":
-            inputs, outputs = inputs[1:], inputs[:1]
+        is_at = name.endswith(".at")
+        if is_at or name in WRITING:
+            inputs, outputs = inputs if is_at else inputs[1:], inputs[:1]
         self._hold(outputs)
-        some = inputs[0] if name in CHOOSING else outputs[0] if "where" in kwargs and outputs else None
+        # Which elements are written is not known, or only some are.
+        is_part = is_at or "where" in kwargs or name in WRITING - {"copyto", "random.shuffle"}
+        some = inputs[0] if name in CHOOSING else outputs[0] if is_part and outputs else None
         self._launch(rule, Call(name, inputs, outputs, plain_args), some=some)
         out = kwargs.get("out")
         if out is None:
@@ -163,27 +202,50 @@ class ArrayModule:
         self._backend.driver.memory.hold(values, self._backend.selected_stream.queue)
         return SimArray(values, self)
 
-    def array(self, obj: Any, dtype: DTypeLike | None = None, copy: bool = True, ndmin: int = 0) -> SimArray:  # noqa: FBT001, FBT002
+    def array(
+        self,
+        obj: Any,
+        dtype: DTypeLike | None = None,
+        copy: bool = True,  # noqa: FBT001, FBT002
+        order: str | None = "K",
+        subok: bool = False,  # noqa: FBT001, FBT002
+        ndmin: int = 0,
+    ) -> SimArray:
         """Copy values to the device, or from one device array to another."""
         if isinstance(obj, SimArray):
-            wanted = np.dtype(dtype) if dtype is not None else obj.dtype
-            result = obj if wanted == obj.dtype and not copy else obj.astype(wanted)
+            result: SimArray = obj.astype(obj.dtype if dtype is None else dtype, order=order or "K", copy=copy)
+            result = obj if result.sim_values is obj.sim_values else result
         elif isinstance(obj, (list, tuple)) and any(isinstance(item, SimArray) for item in obj):
             result = self.find("stack")(obj)
-            result = result if dtype is None else result.astype(dtype)
+            result = result if dtype is None else result.astype(dtype, order=order or "K", copy=False)
         else:
-            source = np.asarray(obj, dtype=dtype)
+            source = np.asarray(obj, dtype, order)  # type: ignore[arg-type]
             check_dtype(source.dtype)
             result = self.wrap(np.empty_like(source, subok=False))
             self.copy_from_host(result, source)
         missing = max(0, ndmin - result.ndim)
         return result.reshape((1,) * missing + result.shape) if missing else result
 
-    def asarray(self, a: Any, dtype: DTypeLike | None = None) -> SimArray:
-        """Copy values to the device; a device array of the right dtype is returned as it is."""
-        return self.array(a, dtype, copy=False)
+    def asarray(self, a: Any, dtype: DTypeLike | None = None, order: str | None = None) -> SimArray:
+        """Copy values to the device; a device array of the right dtype and order is returned as it is."""
+        return self.array(a, dtype, copy=False, order=order)
 
     asanyarray = asarray
+
+    def from_dlpack(self, x: Any) -> SimArray:
+        """Return a view of a device array; arrays of the host are refused, as copies have to be visible."""
+        if not isinstance(x, SimArray):
+            raise TypeError(
+                f"xp.from_dlpack was given a {type(x).__name__} of the host. Copy it to the device: xp.asarray(values)."
+            )
+        self._check_own(x)
+        return SimArray(x.sim_values[...], self)
+
+    def fromfunction(
+        self, function: Callable[..., Any], shape: tuple[int, ...], *, dtype: DTypeLike = float, **kwargs: Any
+    ) -> Any:
+        """Call a function with the index of each element along each dimension, as device arrays."""
+        return function(*self.find("indices")(shape, dtype=dtype), **kwargs)
 
     def asnumpy(
         self, a: Any, stream: object = None, order: str = "C", out: NDArray[Any] | None = None, *, blocking: bool = True
@@ -205,9 +267,17 @@ class ArrayModule:
         """Make an uninitialised array; no kernel runs."""
         return self.wrap(np.empty(shape, dtype, order=order))  # type: ignore[call-overload]
 
-    def empty_like(self, a: SimArray, dtype: DTypeLike | None = None) -> SimArray:
+    def empty_like(
+        self,
+        prototype: SimArray,
+        dtype: DTypeLike | None = None,
+        order: str = "K",
+        subok: bool | None = None,  # noqa: FBT001
+        shape: int | tuple[int, ...] | None = None,
+    ) -> SimArray:
         """Make an uninitialised array of another's shape; no kernel runs."""
-        return self.wrap(np.empty_like(_Arguments(self, "empty_like").unwrap(a), dtype=dtype))
+        values = _Arguments(self, "empty_like").unwrap(prototype)
+        return self.wrap(np.empty_like(values, dtype=dtype, order=order, shape=shape))  # type: ignore[call-overload]
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = float, order: str = "C") -> SimArray:
         """Make an array of zeros, with a fill."""
@@ -215,9 +285,17 @@ class ArrayModule:
         self._fill_zeros(result)
         return result
 
-    def zeros_like(self, a: SimArray, dtype: DTypeLike | None = None) -> SimArray:
+    def zeros_like(
+        self,
+        a: SimArray,
+        dtype: DTypeLike | None = None,
+        order: str = "K",
+        subok: bool | None = None,  # noqa: FBT001
+        shape: int | tuple[int, ...] | None = None,
+    ) -> SimArray:
         """Make an array of zeros of another's shape, with a fill."""
-        result = self.wrap(np.zeros_like(_Arguments(self, "zeros_like").unwrap(a), dtype=dtype))
+        result = self.empty_like(a, dtype, order, subok, shape)
+        result.sim_values.fill(0)
         self._fill_zeros(result)
         return result
 
@@ -297,13 +375,6 @@ class ArrayModule:
 
     # Inside
 
-    def launch_random(self, name: str, rule: Rule, result: Any) -> Any:
-        """Launch the kernel of drawn numbers and wrap them."""
-        outputs = list(_find_arrays(result))
-        self._hold(outputs)
-        self._launch(rule, Call(name, [], outputs, ()))
-        return self._wrap_result(result)
-
     def _launch(
         self,
         rule: Rule,
@@ -378,11 +449,10 @@ class ArrayModule:
 
     def _wrap_result(self, result: Any) -> Any:
         if isinstance(result, (tuple, list)):
+            items = (self._wrap_result(item) for item in result)
             return (
-                type(result)(self._wrap_result(item) for item in result)
-                if type(result) in {tuple, list}
-                else tuple(self._wrap_result(item) for item in result)
-            )
+                list(items) if isinstance(result, list) else getattr(type(result), "_make", tuple)(items)
+            )  # keeps named tuples
         return None if result is None else self.wrap(np.asarray(result))
 
 
@@ -401,7 +471,7 @@ class SubModule:
         self._module = module
         self._name = name
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return self._module.find(f"{self._name}.{name}")
@@ -455,16 +525,6 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
         raise NotSimulatedError(
             f"The simulated device has no arrays of dtype {dtype}. Use booleans, integers, floats or complex numbers."
         )
-
-
-def _explain_missing(name: str, *, exists: bool) -> Exception:
-    if not exists:
-        shown = name.rpartition(".")[2]
-        return AttributeError(f"NumPy and the simulated device have no function {name!r}. {nearest_hint(shown, RULES)}")
-    return _NotSimulatedNameError(
-        f"The simulated device does not model the time of numpy.{name}. {nearest_hint(name, RULES)} "
-        "Or compute it on the host: xp.asarray(numpy_function(array.get()))."
-    )
 
 
 def _find_arrays(result: Any) -> Iterator[NDArray[Any]]:

@@ -394,7 +394,7 @@ class TestRandom:
 
     def test_unknown_distributions_are_refused(self, xp):
         with pytest.raises(NotSimulatedError, match="random numbers"):
-            xp.random.zipf(2)
+            xp.random.nothing(2)
         assert "rand" in dir(xp.random)
         assert "random" in dir(xp.random.default_rng(0))
 
@@ -429,17 +429,16 @@ class TestRefusals:
             xp.asarray(values)
 
     def test_functions_without_a_model_are_refused(self, xp):
-        for call in (lambda: xp.linalg.svd, lambda: np.linalg.inv(xp.eye(3)), lambda: xp.apply_along_axis):
-            with pytest.raises(NotSimulatedError, match="does not model the time"):
-                call()
-        with pytest.raises(NotSimulatedError, match=r"numpy\.add\.outer"):
-            np.add.outer(xp.ones(3), xp.ones(3))
+        with pytest.raises(NotSimulatedError, match="does not model the time"):
+            _ = xp.char
+        with pytest.raises(NotSimulatedError, match="CuPy has reduce of add, multiply only"):
+            np.maximum.reduce(xp.ones(3))
         with pytest.raises(NotSimulatedError, match="Write every label out"):
             xp.einsum("...i->...", xp.ones(3))
 
     def test_unknown_names_are_attribute_errors_with_a_hint(self, xp):
         assert not hasattr(xp, "svd")
-        assert not hasattr(xp.linalg, "svd")
+        assert not hasattr(xp.linalg, "fft")
         assert not hasattr(xp.ones(3), "nothing")
         with pytest.raises(AttributeError, match="Did you mean"):
             _ = xp.concatenat
