@@ -107,7 +107,7 @@ def range_only_ns(trace: Trace, kinds: Sequence[SpanKind], sum_ns: int) -> int:
     """
     if SpanKind.RANGE not in kinds:
         return 0
-    return sum_ns - _busy_sum_ns(trace, is_work(trace))
+    return sum_ns - busy_sum_ns(trace, is_work(trace))
 
 
 def stream_count(trace: Trace) -> int:
@@ -156,11 +156,11 @@ def _has_many_ranges(trace: Trace) -> bool:
     works = is_work(trace)
     if not works.any():
         return True
-    sum_ns = _busy_sum_ns(trace, works | ranges)
-    return sum_ns - _busy_sum_ns(trace, works) >= LEAST_RANGE_SHARE * sum_ns
+    sum_ns = busy_sum_ns(trace, works | ranges)
+    return sum_ns - busy_sum_ns(trace, works) >= LEAST_RANGE_SHARE * sum_ns
 
 
-def _busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
+def busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
     """Add up for how long each lane was busy with some of the rows, in ns."""
     if not rows.any():
         return 0

@@ -49,7 +49,21 @@ def comparison_line(result: TraceComparison) -> str:
     wall_a, wall_b = result.a.wall_ns, result.b.wall_ns
     if not wall_a or not wall_b:
         return f"wall time {format_ns(wall_a)} in a, {format_ns(wall_b)} in b"
-    return f"wall time {format_ns(wall_a)} → {format_ns(wall_b)} ({ratio_text(wall_b / wall_a)})"
+    return f"wall time {format_ns(wall_a)} → {format_ns(wall_b)} ({change_text(wall_b / wall_a)})"
+
+
+def change_text(ratio: float) -> str:
+    """Say how much longer or faster b is than a: of walls that were measured, so that "faster" is meant.
+
+    Examples
+    --------
+    >>> change_text(1.337), change_text(0.5), change_text(1.001)
+    ('1.34× as long', '2.00× faster', 'as long')
+    """
+    longer, faster = ratio_text(ratio).removeprefix("×"), ratio_text(1 / ratio).removeprefix("×")
+    if "1.00" in (longer, faster):
+        return "as long"
+    return f"{longer}× as long" if ratio > 1 else f"{faster}× faster"
 
 
 def ratio_text(ratio: float) -> str:
@@ -92,8 +106,8 @@ def _totals(result: TraceComparison) -> TextTable:
         for what, in_a, in_b in times
     ]
     has_ranges = any(SpanKind.RANGE in kinds for kinds in result.counted)
-    speedup = f"speed-up of overlap{', up to' if has_ranges else ''}"
-    rows.append((speedup, _number(a.speedup), _number(b.speedup), _number(b.speedup - a.speedup, is_change=True), ""))
+    mean = f"mean concurrency{', up to' if has_ranges else ''}"
+    rows.append((mean, _number(a.mean_concurrency), _number(b.mean_concurrency), "", ""))
     rows.append(("2 or more busy, share", format_share(a.together_share), format_share(b.together_share), "", ""))
     return TextTable(title="Totals", head=("", "a", "b", "b − a", "b / a"), rows=tuple(rows))
 
@@ -168,9 +182,5 @@ def _medians(in_a: float, in_b: float) -> str:
     return f"{value}→{second}" if second.endswith(f" {unit}") else f"{first}→{second}"
 
 
-def _number(value: float, *, is_change: bool = False) -> str:
-    if math.isnan(value):
-        return "-"
-    if not is_change:
-        return f"{value:.2f}"
-    return f"{'+' if value > 0 else '−' if value < 0 else ''}{abs(value):.2f}"
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows, range_only_ns
 from gpustreamlab.analysis._require import require_trace
+from gpustreamlab.analysis._shared import NOTHING_SHARED, Shared, concurrency_text, shared_time
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
@@ -26,22 +27,38 @@ class Concurrency:
     """Time in which at least one lane was busy, in ns."""
     together_ns: int
     """Time in which two or more lanes were busy, in ns."""
-    ideal_ns: int
+    busiest_ns: int
     """Busy time of the busiest lane, in ns."""
     peak_lanes: int
     """Most lanes that were busy at one time."""
     range_only_ns: int = 0
     """How much of `sum_ns` only ranges tell of, in ns: an upper bound, as they also contain queueing."""
+    shared: Shared = NOTHING_SHARED
+    """What the lanes share, as far as it is known."""
 
     @property
-    def speedup(self) -> float:
-        """Speed-up of overlap: `sum_ns` / `active_ns`; NaN if no lane was ever busy."""
+    def mean_concurrency(self) -> float:
+        """Mean number of lanes busy while any is: `sum_ns` / `active_ns`; NaN if none ever was.
+
+        It is no speed-up: work that was slowed by other work was busy for longer.
+        """
         return self.sum_ns / self.active_ns if self.active_ns else float("nan")
 
     @property
-    def ideal_speedup(self) -> float:
-        """The speed-up if the busiest lane hid all others: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
+    def max_concurrency(self) -> float:
+        """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
         return self.sum_ns / self.ideal_ns if self.ideal_ns else float("nan")
+
+    @property
+    def ideal_ns(self) -> int:
+        """Least time that this work takes at full speed, in ns: the busiest lane's, or that of what several lanes share."""
+        return max(self.busiest_ns, self.shared.busy_ns)
+
+    @property
+    def concurrency_text(self) -> str:
+        """`mean_concurrency` and its bound in words."""
+        reason = self.shared.reason if self.shared.busy_ns > self.busiest_ns else ""
+        return concurrency_text(self.mean_concurrency, self.max_concurrency, reason)
 
     @property
     def together_share(self) -> float:
@@ -75,7 +92,7 @@ def concurrency(
     ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
     ... )
     >>> result = concurrency(trace)
-    >>> result.wall_ns, result.sum_ns, result.together_ns, result.peak_lanes, result.speedup
+    >>> result.wall_ns, result.sum_ns, result.together_ns, result.peak_lanes, result.mean_concurrency
     (250, 300, 50, 2, 1.2)
     """
     require_trace(trace, "concurrency")
@@ -92,7 +109,8 @@ def concurrency(
         sum_ns=sum(lanes_ns),
         active_ns=int(lasting_ns[counts_then > 0].sum()),
         together_ns=int(lasting_ns[counts_then > 1].sum()),
-        ideal_ns=max(lanes_ns, default=0),
+        busiest_ns=max(lanes_ns, default=0),
         peak_lanes=int(counts.max(initial=0)),
         range_only_ns=range_only_ns(trace, kinds, sum(lanes_ns)),
+        shared=shared_time(trace, kinds),
     )

@@ -11,6 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows, range_only_ns
 from gpustreamlab.analysis._report import Report, Reported
 from gpustreamlab.analysis._require import require_trace
+from gpustreamlab.analysis._shared import NOTHING_SHARED, Shared, shared_time
 from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
 from gpustreamlab.model import Lane, Trace, TraceMetadata
 from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, SpanKind
@@ -44,6 +45,8 @@ class Overlap(Reported):
     """Where the numbers come from."""
     range_only_ns: int = 0
     """How much of `sum_ns` only ranges tell of, in ns: an upper bound, as they also contain queueing."""
+    shared: Shared = NOTHING_SHARED
+    """What the lanes share, as far as it is known."""
 
     _columns: ClassVar = ("busy_ns", "common_ns", "concurrency_ns")
 
@@ -59,17 +62,20 @@ class Overlap(Reported):
 
     @property
     def ideal_ns(self) -> int:
-        """Busy time of the busiest lane, in ns: no overlap of these lanes can take less."""
-        return int(self.busy_ns.max(initial=0))
+        """Least time that this work takes at full speed, in ns: the busiest lane's, or that of what several lanes share."""
+        return max(int(self.busy_ns.max(initial=0)), self.shared.busy_ns)
 
     @property
-    def speedup(self) -> float:
-        """Speed-up of overlap: `sum_ns` / `active_ns`, the mean number of lanes busy while any is; NaN if none ever was."""
+    def mean_concurrency(self) -> float:
+        """Mean number of lanes busy while any is: `sum_ns` / `active_ns`; NaN if none ever was.
+
+        It is no speed-up: work that was slowed by other work was busy for longer.
+        """
         return _ratio(self.sum_ns, self.active_ns)
 
     @property
-    def ideal_speedup(self) -> float:
-        """The speed-up if the busiest lane hid all others: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
+    def max_concurrency(self) -> float:
+        """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
         return _ratio(self.sum_ns, self.ideal_ns)
 
     @property
@@ -149,7 +155,7 @@ def overlap(trace: Trace) -> Overlap:
     ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
     ... )
     >>> result = overlap(trace)
-    >>> result.common_ns.tolist(), result.concurrency_ns.tolist(), result.wall_ns, result.speedup
+    >>> result.common_ns.tolist(), result.concurrency_ns.tolist(), result.wall_ns, result.mean_concurrency
     ([[100, 50], [50, 200]], [0, 200, 50], 250, 1.2)
     """
     require_trace(trace, "overlap")
@@ -173,6 +179,7 @@ def overlap(trace: Trace) -> Overlap:
         counted=kinds,
         metadata=trace.metadata,
         range_only_ns=range_only_ns(trace, kinds, int(np.diagonal(common_ns).sum())),
+        shared=shared_time(trace, kinds),
     )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpustreamlab.analysis._report import Report, ReportTable
+from gpustreamlab.analysis._shared import bound_note, concurrency_text
 from gpustreamlab.analysis._summary import empty_hint
-from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share, three_digits
+from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def overlap_line(result: Overlap) -> str:
         return f"{_lanes(result)}, no busy time"
     return (
         f"{_lanes(result)}, wall {format_ns(result.wall_ns)}, sum of busy times {format_ns(result.sum_ns)}, "
-        f"speed-up of overlap {three_digits(result.speedup)} (at best {three_digits(result.ideal_speedup)})"
+        f"mean concurrency {_concurrency(result)}"
     )
 
 
@@ -46,7 +47,9 @@ def overlap_notes(result: Overlap) -> list[str]:
     """Say what the figures mean and what they leave out, one sentence an entry."""
     meta = result.metadata
     notes = [
-        "Speed-up of overlap: sum of busy times / time with any stream busy. At best: the busiest stream hides all others."
+        "Mean concurrency: sum of busy times / time with any stream busy. It is no speed-up: work that slows other "
+        "work raises it too; gsl.compare measures speed-ups.",
+        bound_note(result.shared),
     ]
     if SpanKind.RANGE in result.counted:
         notes.append("Ranges contain the queueing inside them: their overlap is an upper bound of what ran at the same time.")
@@ -70,6 +73,11 @@ def overlap_notes(result: Overlap) -> list[str]:
 def _lanes(result: Overlap) -> str:
     count = len(result.lanes)
     return f"{count} stream{'' if count == 1 else 's'} on {display_name(result.metadata.device.label)}"
+
+
+def _concurrency(result: Overlap) -> str:
+    reason = result.shared.reason if result.shared.busy_ns > result.busy_ns.max(initial=0) else ""
+    return concurrency_text(result.mean_concurrency, result.max_concurrency, reason)
 
 
 def _names(result: Overlap) -> list[str]:

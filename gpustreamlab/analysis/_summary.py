@@ -11,7 +11,7 @@ from gpustreamlab.analysis._grids import partition_warnings
 from gpustreamlab.analysis._kernel_text import capture_facts, kernel_lines
 from gpustreamlab.analysis._partition_text import sms_text
 from gpustreamlab.analysis._sm_time import interval_sum_ns
-from gpustreamlab.analysis._units import display_name, format_ns, format_share, three_digits
+from gpustreamlab.analysis._units import display_name, format_ns, format_share
 from gpustreamlab.analysis._utilisation import utilisation
 from gpustreamlab.model import Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
@@ -43,7 +43,7 @@ def summary_text(trace: Trace) -> str:
     >>> print(summary_text(trace))
     Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
     Busy: copies 100 ns (40%), compute 200 ns (80%)
-    At most 20% of the time 2 or more streams worked at once; gain at most 1.20× of 1.50×: ranges also contain the wait for SMs
+    At most 20% of the time 2 or more streams worked at once; mean concurrency 1.20 of at most 1.50. Ranges contain waiting
     Tier: ranges (event pairs; ranges contain queueing) · clock error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """
     edges_ns = busy_edges(trace)
@@ -96,16 +96,16 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
         return ""
     if lane_count < 2:
         return f"Busy {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
-    share, gain, best = format_share(result.together_share), three_digits(result.speedup), three_digits(result.ideal_speedup)
+    share, mean = format_share(result.together_share), result.concurrency_text
     if SpanKind.RANGE not in counted:
-        return f"{share} of the time 2 or more streams worked at once; gain {gain}× of at best {best}×"
+        return f"{share} of the time 2 or more streams worked at once; mean concurrency {mean}"
     # The least bound that is a plain number.
     share = {"<1%": "1%", ">99%": "100%"}.get(share, share)
-    bound = f"At most {share} of the time 2 or more streams worked at once; gain at most {gain}× of {best}×"
+    bound = f"At most {share} of the time 2 or more streams worked at once; mean concurrency {mean}"
     if not 0 < result.range_only_ns < result.sum_ns:
-        return f"{bound}: ranges also contain the wait for SMs"
+        return f"{bound}. Ranges contain waiting"
     by_ranges = format_share(result.range_only_ns / result.sum_ns)
-    return f"{bound}: {by_ranges} of the busy time is by ranges only, which also contain the wait for SMs"
+    return f"{bound}. {by_ranges} of the busy time is by ranges only, which contain waiting"
 
 
 def headline(trace: Trace) -> str:

@@ -122,8 +122,8 @@ def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "ut
     A gemm 200 ns ×1   B copy 100 ns ×1
     ░▒▓█ busy share of a column of 6.1 ns
     At most 20% of the time 2 or more streams worked at once;
-    gain at most 1.20× of 1.50×: ranges also contain the wait
-    for SMs
+    mean concurrency 1.20 of at most 1.50. Ranges contain
+    waiting
     Tier: ranges (event pairs; ranges contain queueing) · clock
     error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """

@@ -31,7 +31,7 @@ def test_says_what_it_takes():
 
 
 def test_repr_is_one_line_with_the_finding():
-    assert repr(compare(pipeline_trace(), pipeline_trace(4))) == "<Comparison: wall time 7.50 ms → 5.50 ms (×0.73)>"
+    assert repr(compare(pipeline_trace(), pipeline_trace(4))) == "<Comparison: wall time 7.50 ms → 5.50 ms (1.36× faster)>"
 
 
 @pytest.mark.parametrize("width", [80, 120])

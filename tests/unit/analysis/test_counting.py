@@ -103,7 +103,7 @@ def test_ranges_that_are_next_to_nothing_beside_kernels_do_not_count(length_ns, 
     assert ("upper bound" in str(result)) is counts
     text = summary_text(trace)
     if counts:
-        assert f": {share} of the busy time is by ranges only, which also contain the wait for SMs" in text
+        assert f". {share} of the busy time is by ranges only, which contain waiting" in text
         assert f"{share} of the busy time is by ranges only" in str(result)
     else:
         assert "At most" not in text

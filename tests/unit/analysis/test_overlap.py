@@ -24,8 +24,8 @@ def test_two_lanes_by_hand():
     assert result.common_ns.tolist() == [[100, 60], [60, 260]]
     assert result.concurrency_ns.tolist() == [0, 240, 60]
     assert (result.wall_ns, result.active_ns, result.sum_ns, result.ideal_ns) == (300, 300, 360, 260)
-    assert result.speedup == 1.2
-    assert result.ideal_speedup == 360 / 260
+    assert result.mean_concurrency == 1.2
+    assert result.max_concurrency == 360 / 260
     assert result.common_share.tolist() == [[1.0, 0.6], [0.6, 1.0]]
 
 
@@ -39,11 +39,11 @@ def test_idle_time_between_spans_is_part_of_wall():
     assert (result.wall_ns, result.active_ns, result.concurrency_ns.tolist()) == (40, 20, [20, 20])
 
 
-def test_empty_trace_has_no_busy_time_and_no_speedup():
+def test_empty_trace_has_no_busy_time_and_no_concurrency():
     result = overlap(empty_trace())
     assert (result.wall_ns, result.sum_ns, result.concurrency_ns.tolist()) == (0, 0, [0])
-    assert math.isnan(result.speedup)
-    assert math.isnan(result.ideal_speedup)
+    assert math.isnan(result.mean_concurrency)
+    assert math.isnan(result.max_concurrency)
 
 
 def test_spans_of_no_length_widen_the_wall_only():

@@ -15,7 +15,7 @@ def test_repr_is_one_line_with_the_main_figures():
     text = repr(overlap(pipeline_trace()))
     assert text == (
         "<Overlap: 3 streams on NVIDIA H200 (simulated), wall 7.50 ms, sum of busy times 14.9 ms, "
-        "speed-up of overlap 1.99 (at best 2.53)>"
+        "mean concurrency 1.99 of at most 2.53>"
     )
 
 

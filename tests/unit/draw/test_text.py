@@ -177,7 +177,7 @@ def test_changes_of_the_partitions_are_marked_and_listed():
 def test_header_and_notes_say_where_the_times_come_from():
     text = " ".join(text_timeline(pipeline_trace(dropped_spans=3), 80).split())
     assert "Image pipeline: timeline of 24 spans in 3 streams on NVIDIA H200 (SIMULATED): 7.50 ms" in text
-    assert "gain at most 1.99× of 2.53×: ranges also contain the wait for SMs" in text
+    assert "mean concurrency 1.99 of at most 2.53. Ranges contain waiting" in text
     assert "Tier: ranges (event pairs; ranges contain queueing) · clock error ±500 ns" in text
     assert "⚠ 3 spans dropped" in text
 

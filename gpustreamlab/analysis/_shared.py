@@ -1,0 +1,112 @@
+"""What several streams share: the copy engine of each direction, and the SMs. It bounds how many of them can work at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import busy_sum_ns, counted_rows, is_work
+from gpustreamlab.analysis._sm_time import size_of
+from gpustreamlab.analysis._units import three_digits
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.typing import BoolArray, SpanKind
+
+# As CUPTI's constants are named, in the names of copies; within the device, no such engine is needed.
+_DIRECTIONS = (
+    ("copies to the device share an engine", re.compile(r"\bHto[DA]\b")),
+    ("copies to the host share an engine", re.compile(r"\b[DA]toH\b")),
+)
+SMS_SHARED = "kernels share the SMs"
+"""What bounds the streams where the SMs do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """How long what the streams share is needed at least, one user after the other."""
+
+    busy_ns: int = 0
+    """Time of the resource that is needed longest, in ns; 0 where none is known to be shared."""
+    reason: str = ""
+    """Which that is, in words; empty where none is."""
+    are_copies_known: bool = False
+    """Whether copies were seen one by one."""
+    are_grids_known: bool = False
+    """Whether the grid of each counted kernel is known; without, the SMs are not in it."""
+
+
+NOTHING_SHARED = Shared()
+"""Where nothing is known of what ran."""
+
+
+def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
+    """Find the shared resource that is needed longest.
+
+    Assumed is one copy engine for each direction, and that a kernel with at least one block for each SM of its partition uses
+    all of these SMs. Kernels of several partitions share the card by the SMs that each has.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    kinds
+        Kinds that count as busy time.
+    """
+    if not is_work(trace).any():
+        return NOTHING_SHARED
+    rows = counted_rows(trace, kinds)
+    is_kernel = rows & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
+    blocks = trace.extra.get("grid_blocks")
+    are_grids_known = bool(is_kernel.any()) and blocks is not None and bool((blocks[is_kernel] > 0).all())
+    needed = [*_copy_times(trace, rows), *(_sm_times(trace, is_kernel, blocks) if blocks is not None else ())]
+    busy_ns, reason = max(needed, default=(0, ""))
+    return Shared(busy_ns=busy_ns, reason=reason, are_copies_known=True, are_grids_known=are_grids_known)
+
+
+def concurrency_text(mean: float, most: float, reason: str) -> str:
+    """Write a mean concurrency with its bound, and what it is bounded by where that is not the busiest stream.
+
+    Examples
+    --------
+    >>> concurrency_text(1.2, 1.5, ""), concurrency_text(2.5, 1.0, SMS_SHARED)
+    ('1.20 of at most 1.50', '2.50 of at most 1.00 at full speed: kernels share the SMs')
+    """
+    return f"{three_digits(mean)} of at most {three_digits(most)}{f' at full speed: {reason}' if reason else ''}"
+
+
+def bound_note(shared: Shared) -> str:
+    """Say in one sentence what the bound of the mean concurrency assumes."""
+    if not shared.are_copies_known:
+        return (
+            "At most: the busiest stream hides all others. What the ranges contain is not known, so the bound leaves out that "
+            "they may share SMs and copy engines."
+        )
+    sms = (
+        "kernels with at least one block for each SM of their partition share its SMs"
+        if shared.are_grids_known
+        else "and that kernels may share SMs is left out where their grids are not known"
+    )
+    return f"At most: the busiest stream hides all others, copies in one direction share one engine, {sms}."
+
+
+def _copy_times(trace: Trace, rows: BoolArray) -> Iterator[tuple[int, str]]:
+    is_copy = rows & (trace.kind == SPAN_KINDS.index(SpanKind.COPY))
+    for reason, sign in _DIRECTIONS:
+        is_named = np.array([sign.search(name) is not None for name in trace.names], bool)
+        if is_named.any():
+            yield busy_sum_ns(trace, is_copy & is_named[trace.name]), reason
+
+
+def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray) -> Iterator[tuple[int, str]]:
+    """Yield how long the SMs of each partition are needed, and those of the card, to which a partition adds its part."""
+    card_sms = trace.metadata.device.sm_count
+    sm_counts = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), card_sms], np.int64)
+    fills = is_kernel & (blocks >= sm_counts[trace.partition])
+    card_sm_ns = 0
+    for partition in np.unique(trace.partition[fills]).tolist():
+        time_ns = busy_sum_ns(trace, fills & (trace.partition == partition))
+        card_sm_ns += time_ns * int(sm_counts[partition])
+        yield time_ns, SMS_SHARED
+    yield card_sm_ns // card_sms, SMS_SHARED

@@ -1,0 +1,105 @@
+"""What bounds the mean concurrency beside the busiest stream: copy engines and SMs."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab.analysis import compare_traces, comparison_line, overlap, summary_text
+from gpustreamlab.model import WorkDetail
+from gpustreamlab.workloads import spin_card
+from tests.helpers.kernel_traces import DECODE, PREFILL, make_kernel_trace
+from tests.helpers.traces import pipeline_trace
+
+
+def full(blocks=132, **options):
+    return {"detail": WorkDetail(full_name="k", grid=(blocks, 1, 1)), **options}
+
+
+def copy(name):
+    return (name, {"kind": "copy"})
+
+
+def both(first, second):
+    """Return two spans that run for 100 ns each, the second 10 ns after the first, in two lanes."""
+    return make_kernel_trace(
+        [("a", first[0], 0, 100, first[1]), ("b", second[0], 10, 110, second[1])], partitions=(PREFILL, DECODE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "most", "reason"),
+    [
+        (copy("memcpy HtoD (pinned)"), copy("memcpy HtoD"), 1.0, "copies to the device share an engine"),
+        (copy("memcpy DtoH (pinned)"), copy("memcpy DtoH"), 1.0, "copies to the host share an engine"),
+        (copy("memcpy HtoD (pinned)"), copy("memcpy DtoH"), 2.0, ""),
+        (copy("memcpy DtoD"), copy("memcpy DtoD"), 2.0, ""),
+        (("k", full()), ("k", full()), 1.0, "kernels share the SMs"),
+        (("k", full(131)), ("k", full(132)), 2.0, ""),
+        (("k", full()), copy("memcpy HtoD"), 2.0, ""),
+        # 96 and 36 SMs beside each other are the whole card, which both can use at full speed.
+        (("k", full(96, partition=0)), ("k", full(36, partition=1)), 2.0, ""),
+        (("k", full(36, partition=1)), ("k", full(36, partition=1)), 1.0, "kernels share the SMs"),
+        # One needs the whole card, the other 36 of its 132 SMs.
+        (("k", full()), ("k", full(36, partition=1)), 200 / 127, "kernels share the SMs"),
+    ],
+)
+def test_bound_knows_copy_engines_and_sms(first, second, most, reason):
+    result = overlap(both(first, second))
+    assert result.max_concurrency == pytest.approx(most)
+    assert (f"of at most {most:.2f} at full speed: {reason}" in repr(result)) is bool(reason)
+    assert repr(result).endswith(f"of at most {most:.2f}>") is not bool(reason)
+
+
+def test_work_of_a_graph_that_overlaps_in_its_own_lane_counts_once():
+    spans = [("a", "k", 0, 100, full()), ("a", "k", 0, 100, full()), ("b", "k", 100, 150, full())]
+    result = overlap(make_kernel_trace(spans))
+    assert (result.sum_ns, result.ideal_ns, result.max_concurrency) == (150, 150, 1.0)
+
+
+def test_kernels_without_a_known_grid_leave_the_bound_to_the_streams_and_it_says_so():
+    result = overlap(both(("k", full()), ("other", {})))
+    assert result.max_concurrency == 2.0
+    assert "left out where their grids are not known" in str(result)
+    assert "left out" not in str(overlap(both(("k", full()), ("k", full()))))
+
+
+def test_bound_of_ranges_says_that_it_leaves_out_what_is_shared():
+    assert "What the ranges contain is not known" in " ".join(str(overlap(pipeline_trace())).split())
+
+
+def test_thirty_kernels_that_fill_the_card_are_no_gain_and_compare_measures_the_loss():
+    # GIVEN 30 kernels of 200 us that fill the card, one after the other, and in three streams where they slow each other
+    one = make_kernel_trace([("a", "k", 200 * k, 200 * (k + 1), full()) for k in range(30)])
+    lanes = "abc"
+    three = make_kernel_trace([(lanes[k % 3], "k", 802 * (k // 3), 802 * (k // 3 + 1), full()) for k in range(30)])
+
+    # THEN nothing is called a gain, and only measured walls say what is faster
+    texts = (summary_text(three), str(overlap(three)), repr(overlap(three)))
+    assert all(
+        "mean concurrency 3.00 of at most 1.00 at full speed: kernels share the SMs" in " ".join(t.split()) for t in texts
+    )
+    assert not any(word in text for text in texts for word in ("gain", "at best"))
+    assert comparison_line(compare_traces(one, three)) == "wall time 6.00 µs → 8.02 µs (1.34× as long)"
+    text = str(gsl.compare(one, three))
+    assert "speed-up" not in text
+    assert "mean concurrency" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"), [(100, 80, "1.25× faster"), (80, 100, "1.25× as long"), (100, 100, "as long")]
+)
+def test_compare_says_faster_by_measured_walls(before, after, text):
+    runs = [make_kernel_trace([("a", "k", 0, end)]) for end in (before, after)]
+    assert comparison_line(compare_traces(*runs)).endswith(f"({text})")
+
+
+def test_simulated_kernels_that_fill_the_card_share_it():
+    with gsl.Session("sim") as lab, lab.capture("kernels"):
+        for name in ("a", "b"):
+            lab.stream(name)
+            spin_card(lab, 100_000, stream=name)
+        lab.synchronize()
+        result = lab.overlap()
+    assert result.max_concurrency == pytest.approx(1.0)
+    assert result.shared.are_grids_known
