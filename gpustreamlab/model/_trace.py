@@ -103,7 +103,7 @@ class Trace:
     counters: Counters = field(default_factory=Counters)
     """Quantities of lanes over time."""
     layout: Layout | None = None
-    """How the SMs were shared out at the end, or None where they were not."""
+    """How the SMs were shared out at the end, or None where they were not; the last of `layouts` if left out."""
     layouts: tuple[LayoutChange, ...] = ()
     """When the SMs were shared out anew, in order of time."""
     markers: tuple[Marker, ...] = ()
@@ -112,6 +112,7 @@ class Trace:
     def __post_init__(self) -> None:
         self._freeze()
         self._validate_tables()
+        self._validate_layouts()
         self._validate_columns()
 
     def __len__(self) -> int:
@@ -202,7 +203,10 @@ class Trace:
         object.__setattr__(self, "extra", MappingProxyType(extra))
         for name, wanted in _TABLES.items():
             object.__setattr__(self, name, check_field(self, name, wanted))
-        object.__setattr__(self, "markers", tuple(sorted(self.markers, key=lambda marker: marker.time_ns)))
+        for name in ("layouts", "markers"):
+            object.__setattr__(self, name, tuple(sorted(getattr(self, name), key=lambda moment: moment.time_ns)))
+        if self.layouts and self.layout is None:
+            object.__setattr__(self, "layout", self.layouts[-1].layout)
 
     def _validate_tables(self) -> None:
         require_text("names", self.names)
@@ -217,6 +221,17 @@ class Trace:
             raise TraceError(f"Extra columns may not be named {sorted(clash)}; every trace has those.")
         if any("\0" in name for name in self.extra):
             raise TraceError("An extra column has a NUL character in its name, where Arrow ends a name. Leave it out.")
+
+    def _validate_layouts(self) -> None:
+        """Refuse what would be told of as two partitions, or taken for the whole card, whose name is None."""
+        layouts = [layout for layout in (self.layout, *(change.layout for change in self.layouts)) if layout is not None]
+        for partition in (*self.partitions, *(partition for layout in layouts for partition in layout)):
+            require_text("partitions", (partition.name,))
+        if self.layouts and _sizes(self.layout) != _sizes(self.layouts[-1].layout):
+            raise TraceError(
+                f"Trace.layout is {self.layout}; the last of Trace.layouts is {self.layouts[-1].layout}. "
+                "Leave layout out: it is taken from there."
+            )
 
     def _validate_columns(self) -> None:
         columns = {name: getattr(self, name) for name in COLUMN_DTYPES} | dict(self.extra)
@@ -256,6 +271,13 @@ _TABLES: Mapping[str, Any] = {
     "markers": tuple[Marker, ...],
 }
 """What every field holds that is no column."""
+
+
+def _sizes(layout: Layout | None) -> object:
+    """Return what makes two layouts the same in every figure: whether their SMs were measured does not."""
+    if layout is None:
+        return None
+    return layout.is_enforced, [(part.name, part.requested_sms, part.granted_sms) for part in layout]
 
 
 def _rebuild(fields: dict[str, Any]) -> Trace:

@@ -92,8 +92,10 @@ def test_current_partitions_come_before_those_that_are_gone():
     gone = Partition(name="gone", requested_sms=8, granted_sms=8)
     trace = make_trace(
         [("a", "x", 0, 10)],
-        layouts=(LayoutChange(time_ns=1, layout=Layout(partitions=(gone,))),),
-        layout=Layout(partitions=(PREFILL, DECODE)),
+        layouts=(
+            LayoutChange(time_ns=1, layout=Layout(partitions=(gone,))),
+            LayoutChange(time_ns=2, layout=Layout(partitions=(PREFILL, DECODE))),
+        ),
         lanes=(Lane(name="a", partition="unknown"),),
     )
     assert partition_order(trace) == ("prefill", "decode", "gone", "unknown")
@@ -152,8 +154,9 @@ def test_current_partitions_in_which_nothing_ran_have_a_band():
 
 
 def test_partitions_that_are_gone_and_in_which_nothing_ran_have_none():
-    gone = LayoutChange(time_ns=1, layout=Layout(partitions=(Partition(name="gone", requested_sms=8, granted_sms=8),)))
     trace = partition_trace()
+    before_ns = trace.layouts[0].time_ns - 1
+    gone = LayoutChange(time_ns=before_ns, layout=Layout(partitions=(Partition(name="gone", requested_sms=8, granted_sms=8),)))
     trace = replace(trace, layouts=(gone, *trace.layouts))
     bands = plan_bands(trace)
     assert [band.name for band in bands] == ["prefill", "decode", None]

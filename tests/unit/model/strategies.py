@@ -167,6 +167,7 @@ def traces(draw: st.DrawFn) -> Trace:
     names = tuple(draw(st.lists(texts, min_size=1, max_size=4, unique=True)))
     threads = tuple(draw(st.lists(texts, max_size=3, unique=True)))
     own_partitions = tuple(draw(st.lists(partitions, max_size=3)))
+    changes = tuple(draw(st.lists(layout_changes, max_size=3)))
     start_ns = draw(columns(np.int64, size, TIMES_NS))
     # A parent stands in an earlier row, so that no span is its own ancestor.
     parents = [draw(st.integers(-1, row - 1)) for row in range(size)]
@@ -186,9 +187,9 @@ def traces(draw: st.DrawFn) -> Trace:
         extra=draw(extras(size)),
         edges=draw(edges(size)),
         counters=draw(counters(len(own_lanes))),
-        layout=draw(st.none() | layouts),
+        layout=None if changes else draw(st.none() | layouts),
         partition=draw(codes(size, len(own_partitions), lowest=-1)),
         partitions=own_partitions,
-        layouts=tuple(draw(st.lists(layout_changes, max_size=3))),
+        layouts=changes,
         markers=tuple(draw(st.lists(markers, max_size=3))),
     )

@@ -313,7 +313,7 @@ def test_partitions_and_layouts_are_kept_exactly(trace, tmp_path):
         Partition(name="a", requested_sms=20, granted_sms=20, backfill=True, preferred_coscheduled_sms=8),
     )
     layout = Layout(partitions=parts[:1], remainder_sms=112, workqueue=WorkqueueOptions(concurrency_limit=3))
-    changes = (LayoutChange(time_ns=0, layout=layout), LayoutChange(time_ns=5, layout=None))
+    changes = (LayoutChange(time_ns=0, layout=None), LayoutChange(time_ns=5, layout=layout))
     placed = dataclasses.replace(trace, partition=[1, -1], partitions=parts, layouts=changes, layout=layout)
     placed.save(tmp_path / "run.parquet")
 

@@ -9,14 +9,18 @@ import pickle
 import numpy as np
 import pytest
 
+from gpustreamlab.analysis import utilisation
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import InvalidNameError, OptionError, PartitionNotFoundError, TraceError
 from gpustreamlab.model import (
     Device,
+    Lane,
     Layout,
     LayoutChange,
     Partition,
     SMResource,
+    Trace,
+    TraceMetadata,
     Verification,
     VerifiedLane,
     VerifiedPartition,
@@ -267,3 +271,47 @@ def test_names_that_magics_can_take(name):
 def test_other_names_come_with_one_that_works(name, words):
     with pytest.raises(InvalidNameError, match=words):
         check_name(name, "partition", "lab.partition(a=8)")
+
+
+# Layouts of a trace made by hand
+
+
+def with_layouts(**tables):
+    """A span in each of two spells."""
+    return Trace(
+        start_ns=[0, 150], end_ns=[100, 250], queued_ns=[0, 0], lane=[0, 0], name=[0, 0], kind=[0, 0], parent=[-1, -1],
+        thread=[0, 0], names=("k",), threads=("m",), lanes=(Lane(name="a", stream=1),), partition=[0, 1],
+        metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=132)), **tables,
+    )  # fmt: skip
+
+
+def test_layouts_of_a_trace_are_put_in_order_and_the_last_is_that_at_the_end():
+    first, last = (Layout(partitions=(part("p", sms),)) for sms in (96, 64))
+    changes = (LayoutChange(time_ns=120, layout=last), LayoutChange(time_ns=0, layout=first))
+    trace = with_layouts(layouts=changes, partitions=(part("p", 96), part("p", 64)))
+    result = utilisation(trace)
+    assert (trace.layouts, trace.layout) == (changes[::-1], last)
+    assert list(zip(result.granted_sms.tolist(), result.window_ns.tolist(), strict=True)) == [(96, 120), (64, 130)]
+
+
+def test_a_layout_that_is_not_the_last_one_is_refused():
+    # GIVEN a partition that would be listed twice
+    change = LayoutChange(time_ns=0, layout=Layout(partitions=(part("p", 96),)))
+    with pytest.raises(TraceError, match="Leave layout out"):
+        with_layouts(layouts=(change,), layout=Layout(partitions=(part("p", 64),)), partitions=(part("p"), part("p", 64)))
+    # THEN measuring its SMs makes it no other one
+    measured = Layout(partitions=(part("p", 96, sm_ids=tuple(range(96))),))
+    assert with_layouts(layouts=(change,), layout=measured, partitions=(part("p"), part("q"))).layout is measured
+
+
+@pytest.mark.parametrize("place", ["partitions", "layout", "layouts"])
+def test_a_partition_that_has_the_name_of_the_whole_card_is_refused(place):
+    nameless = part(None)
+    layout = Layout(partitions=(nameless,))
+    tables = {
+        "partitions": {"partitions": (nameless, part())},
+        "layout": {"partitions": (part(), part("b")), "layout": layout},
+        "layouts": {"partitions": (part(), part("b")), "layouts": (LayoutChange(time_ns=0, layout=layout),)},
+    }
+    with pytest.raises(TraceError, match="'partitions' holds None"):
+        with_layouts(**tables[place])
