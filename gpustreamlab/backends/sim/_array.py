@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -163,6 +164,8 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """Run a NumPy ufunc on the device."""
         name = ufunc.__name__
+        # NumPy makes an array of its own scalar before it compares: `np.float64(1) < a`.
+        inputs = tuple(value[()] if type(value) is np.ndarray and not value.ndim else value for value in inputs)
         if method == "__call__":
             return self.module.call_function(name, ufunc, inputs, kwargs)
         return self.module.find(f"{name}.{method}")(*inputs, **kwargs)
@@ -172,6 +175,17 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
         module_name = (getattr(func, "__module__", None) or "numpy").removeprefix("numpy").lstrip(".")
         name = f"{module_name}.{func.__name__}" if module_name in {"fft", "linalg"} else func.__name__
         return self.module.find(name)(*args, **kwargs)
+
+    # NumPy takes `a ** 0.5` for a square root and `a ** 2` for a product, which may differ from `power` in the last digit.
+
+    def __pow__(self, other: Any) -> Any:
+        if getattr(other, "__array_ufunc__", 0) is None:
+            return NotImplemented
+        return self.module.call_function("power", operator.pow, (self, other), {})
+
+    def __ipow__(self, other: Any) -> SimArray:
+        self.module.call_function("power", operator.ipow, (self, other), {})
+        return self
 
     # Elements
 

@@ -125,6 +125,8 @@ def _plan_product(preset: DevicePreset, call: Call) -> KernelSpec:
     """Plan ``matmul``, ``dot``, ``inner`` and ``tensordot``: the operations are 2 m n k, whatever the axes are called."""
     left, right, result = call.inputs[0], call.inputs[-1], call.outputs[0]
     count = result.size
+    if not count or not left.size:  # nothing to multiply: an empty result, or zeros
+        return plan_streaming(preset, call.name, size_bytes=call.size_bytes, operations=0, dtype=call.dtype)
     if call.name == "matmul":
         m, k = left.shape[-2:] if left.ndim > 1 else (1, left.size)
         n = right.shape[-1] if right.ndim > 1 else 1

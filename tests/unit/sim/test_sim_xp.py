@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 
 import numpy as np
 import pytest
@@ -133,6 +134,43 @@ def test_results_are_numpys(xp, case):
     with np.errstate(all="ignore"):
         expected = case(np, A, B)
     assert_same(case(xp, xp.asarray(A), xp.asarray(B)), expected)
+
+
+@pytest.mark.parametrize("name", ["matmul", "dot", "inner", "tensordot", "einsum"])
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0), (0, 40, 40), (40, 0, 40)])
+def test_products_with_an_empty_side_are_numpys(xp, name, m, k, n):
+    def multiply(library):
+        left, right = library.ones((m, k)), library.ones((n, k) if name == "inner" else (k, n))
+        before = {"einsum": ("ij,jk->ik",)}.get(name, ())
+        return getattr(library, name)(*before, left, right, **({"axes": 1} if name == "tensordot" else {}))
+
+    assert_same(multiply(xp), multiply(np))
+
+
+@pytest.mark.parametrize("scalar", [np.float64(0.5), np.float32(1), np.int64(1), np.bool_(1)], ids=repr)
+@pytest.mark.parametrize("operation", ["lt", "le", "eq", "ne", "ge", "gt", "add"])
+def test_a_scalar_of_numpy_may_stand_in_front(xp, scalar, operation):
+    apply = getattr(operator, operation)
+    assert_same(apply(scalar, xp.asarray(A)), apply(scalar, A))
+
+
+def test_an_array_of_the_host_is_still_refused_in_front(xp):
+    with pytest.raises(TypeError, match="Copy it to the device"):
+        operator.lt(A, xp.asarray(A))
+
+
+@pytest.mark.parametrize("exponent", [0.5, -1, 2, 3, 1.0, np.float64(0.5)], ids=repr)
+@pytest.mark.parametrize("dtype", ["c8", "c16", "f4", "f8"])
+def test_powers_are_numpys_to_the_last_digit(xp, dtype, exponent):
+    values = np.array([1 + 1j, 2 - 3j, 0.3 + 7j]).astype(dtype) if dtype[0] == "c" else np.array([1, 2.5, 7], dtype)
+    assert_same(xp.asarray(values) ** exponent, values**exponent)
+    if values.dtype == (values**exponent).dtype:
+        array, expected = xp.asarray(values), values.copy()
+        before = array
+        array **= exponent
+        expected **= exponent
+        assert array is before
+        assert_same(array, expected)
 
 
 def test_complex_parts(xp):
