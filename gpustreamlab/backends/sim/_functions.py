@@ -291,8 +291,29 @@ HOST = split_names(
 CONSTANTS = split_names("pi e inf nan newaxis euler_gamma s_ index_exp exceptions")
 """Constants that NumPy and CuPy share."""
 
+OLD_NAMES = {
+    "round_": "round",
+    "trapz": "trapezoid",
+    "product": "prod",
+    "cumproduct": "cumprod",
+    "alltrue": "all",
+    "sometrue": "any",
+    "float_": "float64",
+    "complex_": "complex128",
+    "cfloat": "complex128",
+    "singlecomplex": "complex64",
+    "Inf": "inf",
+    "Infinity": "inf",
+    "infty": "inf",
+    "PINF": "inf",
+    "NaN": "nan",
+    "NAN": "nan",
+    "fromDlpack": "from_dlpack",
+}
+"""Names that NumPy 2 dropped and CuPy keeps."""
+
 _NO_KERNELS = (
-    "The simulated device computes with NumPy and cannot run CUDA C++ or compile a kernel. Write it with functions of lab.xp, "
+    "It computes with NumPy and cannot run CUDA C++ or compile a kernel. Write it with functions of lab.xp, "
     "or use a GPU: gpustreamlab.Session('cuda')."
 )
 _NO_POOL = (
@@ -318,6 +339,15 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ("mask_indices", "Use xp.nonzero(xp.triu(xp.ones((n, n))))."),
     ("poly1d polynomial", "Use xp.polyval, xp.polyfit, xp.polyadd, xp.polymul and xp.roots on arrays of coefficients."),
     ("flatiter", "array.flat is a view here."),
+    ("in1d", "Use xp.isin(xp.ravel(a), b)."),
+    ("msort", "Use xp.sort(a, axis=0)."),
+    ("asfarray", "Use xp.asarray(a, dtype=float)."),
+    ("NINF NZERO PZERO", "Use -xp.inf, -0.0 or 0.0."),
+    (
+        "byte_bounds issctype issubclass_ issubsctype obj2sctype sctype2char who make_aligned_dtype "
+        "disable_experimental_feature_warning",
+        "Use numpy's own function of the same purpose on array.dtype or array.get().",
+    ),
     ("is_available", "Ask lab.is_simulated."),
     ("show_config testing lib typing", "It is about CuPy itself: import it from cupy on a machine with a GPU."),
     ("errstate seterr geterr", f"{_NOT_IN_CUPY} A GPU never warns of overflow or division by zero: leave it out."),

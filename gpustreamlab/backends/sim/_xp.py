@@ -21,6 +21,7 @@ from gpustreamlab.backends.sim._functions import (
     HOST,
     METADATA,
     METHODS,
+    OLD_NAMES,
     RULES,
     WRITING,
     WRITING_METHODS,
@@ -76,10 +77,12 @@ class ArrayModule:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        if name in OLD_NAMES and not hasattr(np, name):
+            return getattr(self, OLD_NAMES[name])
         if name in CONSTANTS:
             return getattr(np, name)
-        plain = getattr(np, name, None)
-        if isinstance(plain, type) and issubclass(plain, np.generic):
+        plain = getattr(np, name, None) or getattr(np.exceptions, name, None)
+        if isinstance(plain, type) and issubclass(plain, (np.generic, Exception)):
             return plain
         return self.find(name)
 
@@ -166,12 +169,12 @@ class ArrayModule:
         if result is not None and not isinstance(result, (tuple, list)):
             result = np.asarray(result)
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
-        is_at = name.endswith(".at")
-        if is_at or name in WRITING:
+        is_at, is_writer = name.endswith(".at"), name in WRITING
+        if is_at or is_writer:
             inputs, outputs = inputs if is_at else inputs[1:], inputs[:1]
         self._hold(outputs)
-        # Which elements are written is not known, or only some are.
-        is_part = is_at or "where" in kwargs or name in WRITING - {"copyto", "random.shuffle"}
+        # Whether only some elements are written, and it is not known which.
+        is_part = is_at or "where" in kwargs or (is_writer and name not in {"copyto", "random.shuffle"})
         some = inputs[0] if name in CHOOSING else outputs[0] if is_part and outputs else None
         self._launch(rule, Call(name, inputs, outputs, plain_args), some=some)
         out = kwargs.get("out")

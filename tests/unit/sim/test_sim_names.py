@@ -19,7 +19,8 @@ P = S @ S.T  # a positive one
 LACKING = split_names(  # CuPy's names that we knowingly do not have
     "ElementwiseKernel RawKernel RawModule ReductionKernel apply_along_axis apply_over_axes clear_memo cuda flatiter fuse "
     "get_default_memory_pool get_default_pinned_memory_pool is_available lib mask_indices memoize piecewise poly1d polynomial "
-    "show_config testing typing vectorize"
+    "show_config testing typing vectorize NINF NZERO PZERO asfarray byte_bounds disable_experimental_feature_warning in1d "
+    "issctype issubclass_ issubsctype make_aligned_dtype msort obj2sctype sctype2char who"
 )
 
 
@@ -310,6 +311,11 @@ class TestNames:
         for look in (lambda: xp.insert, lambda: xp.errstate, lambda: xp.nanpercentile, lambda: np.linalg.svdvals(xp.eye(2))):
             with pytest.raises(NotSimulatedError, match=r"CuPy does not have it either\. "):
                 look()
+
+    def test_names_that_numpy_2_dropped_and_cupy_keeps(self, xp):
+        assert_same(xp.trapz(xp.asarray(V)), np.trapezoid(V))
+        assert (xp.float_, xp.Inf, xp.ComplexWarning) == (np.float64, np.inf, np.exceptions.ComplexWarning)
+        assert xp.linalg.LinAlgError is np.linalg.LinAlgError
 
     def test_constants_and_types_are_numpys(self, xp):
         assert (xp.exceptions, xp.index_exp, xp.ndindex) == (np.exceptions, np.index_exp, np.ndindex)
