@@ -446,16 +446,30 @@ class Session(ProcessBound):
         self._life.require_open("show a widget")
         return Partitioner(self)
 
-    def plan_moves(self, layout: Layout | None, *, renamed: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """Return the names of the streams that `partition` would drain and move for a layout.
+    def plan_moves(
+        self,
+        plan: Mapping[str, Share] | Layout | EllipsisType | None = ...,
+        /,
+        *,
+        round: Rounding | str = Rounding.UP,  # noqa: A002 - what the user types
+        strict: bool = False,
+        workqueue: WorkqueueOptions | None = None,
+        renamed: Mapping[str, str] | None = None,
+        **shares: Share,
+    ) -> tuple[str, ...]:
+        """Return the names of the streams that `partition` would drain and move, for the same arguments.
 
         Raises
         ------
+        PartitionError
+            If the SMs cannot be shared out like this, or a layout is not one of this device.
         PartitionInUseError
             If a stream works in a partition that the layout does not have.
         """
-        if layout is not None:
-            check_layout(layout, self.device)
+        if isinstance(plan, Layout) and not shares:  # as it is: a widget asks at each step of a drag, and must not warn
+            layout: Layout | None = check_layout(plan, self.device)
+        else:
+            layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
         moves = self._partitions.plan_moves(layout, read_renamed(renamed))
         return tuple(stream.name for stream in moves)
 

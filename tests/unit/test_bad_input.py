@@ -323,7 +323,7 @@ FILES = {
         ("run.parquet", "truncated", "save it again"),
     ),
     "empty trace file": Bad(
-        lambda lab, at: saved(lab, at, lambda path: path.write_bytes(b"")), TraceFileError, ("run.parquet", "save it again")
+        lambda lab, at: saved(lab, at, lambda path: path.write_bytes(b"")), TraceFileError, ("run.parquet", "is empty")
     ),
     "newer trace file": Bad(
         lambda lab, at: saved(lab, at, make_newer), TraceFileError, ("run.parquet", "version 99", "pip install --upgrade")
@@ -417,7 +417,7 @@ PARTITIONS = {
     "moving to an unknown partition": Bad(
         lambda lab, _: lab.stream("copy", partition="decode"), PartitionNotFoundError, ("'decode'", "lab.partition(")
     ),
-    "moves of a mapping": Bad(lambda lab, _: lab.plan_moves({"a": 8}), PartitionError, ("dict", "plan_partitions(")),
+    "moves of a number": Bad(lambda lab, _: lab.plan_moves(8), PartitionError, ("int", "lab.partition(")),
     "listener that cannot be called": Bad(lambda lab, _: lab.watch_layout(None), OptionError, ("NoneType", "watch_layout(")),
     "partition of a closed session": Bad(
         lambda lab, _: closed_session().partition(a=8), SessionClosedError, ("share out", "Session()")

@@ -228,7 +228,8 @@ ARGUMENTS = {
     "partition that is no name": (lambda lab: lab.stream("x", partition=5), PartitionNotFoundError, ("'5'",)),
     "empty partition": (lambda lab: lab.stream("x", partition=""), PartitionNotFoundError, ("''", "'a', 'b'")),
     "another priority": (lambda lab: lab.stream("x", priority=-1, partition="b"), StreamExistsError, ("'x'", "-1")),
-    "moves of a mapping": (lambda lab: lab.plan_moves({"a": 64}), PartitionError, ("dict", "plan_partitions")),
+    "moves of a list": (lambda lab: lab.plan_moves(["a"]), PartitionError, ("list", "lab.partition(")),
+    "moves of two plans": (lambda lab: lab.plan_moves({"a": 64}, b=8), PartitionError, ("both were given",)),
     "moves of a partition in use": (
         lambda lab: lab.plan_moves(plan_partitions({"b": 8}, lab.device)),
         PartitionInUseError,
@@ -488,6 +489,7 @@ def test_only_streams_that_move_are_drained(lab):
 def test_planning_the_moves_changes_nothing(halves):
     before = state_of(halves)
     assert halves.plan_moves(None) == ("x", "y")
+    assert halves.plan_moves({"a": 64, "b": 8}) == halves.plan_moves(a=64, b=8, round="exact") == ("y",)
     assert halves.plan_moves(halves.layout) == ()
     assert halves.plan_moves(plan_partitions({"a": 64, "b": 8}, halves.device)) == ("y",)
     renamed = plan_partitions({"c": 64, "b": "rest"}, halves.device)
