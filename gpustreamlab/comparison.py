@@ -12,6 +12,7 @@ from gpustreamlab.analysis import TraceComparison, compare_traces, comparison_li
 from gpustreamlab.draw import ComparisonText, comparison_page, comparison_tables_html, comparison_text
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.model import Trace, write_file_whole
+from gpustreamlab.sentences import suffix_fault
 from gpustreamlab.spool import load_trace
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Comparison:
         target = Path(path)
         if target.suffix.lower() != ".html":
             raise OptionError(
-                f"A comparison cannot be saved as {target.name!r}: the suffix {target.suffix!r} says no known format. "
+                f"A comparison cannot be saved as {target.name!r}: {suffix_fault(target.suffix)}. "
                 f"{nearest_hint(target.suffix.lower(), ['.html'])} For the figures, use compare(a, b).to_pandas()."
             )
         page = self._page()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-__all__ = ["TEXT_WIDTH", "wrap_sentence"]
+__all__ = ["TEXT_WIDTH", "suffix_fault", "wrap_sentence"]
 
 TEXT_WIDTH = 110
 """How many columns a line takes."""
@@ -36,3 +36,14 @@ def wrap_sentence(text: str, *, first_indent: str = "", indent: str = "  ") -> l
         break_on_hyphens=False,
     )
     return lines or [first_indent.rstrip()]
+
+
+def suffix_fault(suffix: str) -> str:
+    """Say what is wrong with the suffix of a file that cannot be written.
+
+    Examples
+    --------
+    >>> suffix_fault(".pdf"), suffix_fault("")
+    ("the suffix '.pdf' is not supported", 'its name has no suffix, which chooses the format')
+    """
+    return f"the suffix {suffix!r} is not supported" if suffix else "its name has no suffix, which chooses the format"

@@ -23,6 +23,7 @@ from gpustreamlab.draw import (
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace, write_file_whole
 from gpustreamlab.notebook import running_kernel_shell
+from gpustreamlab.sentences import suffix_fault
 
 __all__ = ["Timeline"]
 
@@ -92,7 +93,7 @@ class Timeline:
         writer = _WRITERS.get(suffix)
         if writer is None:
             raise OptionError(
-                f"A timeline cannot be saved as {target.name!r}: the suffix {target.suffix!r} says no known format. "
+                f"A timeline cannot be saved as {target.name!r}: {suffix_fault(target.suffix)}. "
                 "Choose from '.html', '.svg' and '.png'. For the data, use lab.trace.save('run.parquet')."
             )
         if scale is not None and suffix != ".png":

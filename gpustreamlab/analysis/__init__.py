@@ -46,8 +46,9 @@ from gpustreamlab.analysis._summary import (
 )
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.analysis._ticks import axis_unit, time_ticks
-from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
+from gpustreamlab.analysis._units import format_ms, format_ns, format_share
 from gpustreamlab.analysis._utilisation import Utilisation, utilisation
+from gpustreamlab.model import display_name
 
 __all__ = [
     "DEVICE_WORK",

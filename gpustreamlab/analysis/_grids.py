@@ -8,8 +8,8 @@ import numpy as np
 
 from gpustreamlab.analysis._partition_text import layout_warnings
 from gpustreamlab.analysis._sm_time import size_of
-from gpustreamlab.analysis._units import display_name, three_digits
-from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.analysis._units import three_digits
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import SpanKind
 
 MOST_BLOCKS_PER_SM = 32

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpustreamlab.analysis._hazards import NO_LANE
 from gpustreamlab.analysis._report import Report, ReportTable
-from gpustreamlab.analysis._units import display_name
+from gpustreamlab.model import display_name
 from gpustreamlab.sentences import TEXT_WIDTH
 from gpustreamlab.typing import HazardKind, HazardMode
 

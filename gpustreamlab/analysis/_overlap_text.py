@@ -10,7 +10,8 @@ import numpy as np
 from gpustreamlab.analysis._report import Report, ReportTable
 from gpustreamlab.analysis._shared import bound_note, concurrency_text
 from gpustreamlab.analysis._summary import empty_hint
-from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
+from gpustreamlab.analysis._units import format_ms, format_ns, format_share
+from gpustreamlab.model import display_name
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpustreamlab.analysis._units import display_name
-from gpustreamlab.model import Layout, Partition
+from gpustreamlab.model import Layout, Partition, display_name
 
 NAME_LIMIT = 24
 """How many characters of a partition's name are shown."""

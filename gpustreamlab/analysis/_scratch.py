@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
-from gpustreamlab.analysis._units import display_name
 from gpustreamlab.errors import StreamNotFoundError, nearest_hint
-from gpustreamlab.model import show_text
+from gpustreamlab.model import display_name, show_text
 
 _NAME_WIDTH = 32
 _HINT = 'Nothing was taken yet. Take some: with lab.stream("decode").scratch(1 << 20) as work: ...'

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpustreamlab.analysis._report import Report, ReportTable
-from gpustreamlab.analysis._units import display_name, format_ns
-from gpustreamlab.model import SPAN_KINDS, Lane
+from gpustreamlab.analysis._units import format_ns
+from gpustreamlab.model import SPAN_KINDS, Lane, display_name
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from gpustreamlab.analysis._grids import partition_warnings
 from gpustreamlab.analysis._kernel_text import capture_facts, kernel_lines
 from gpustreamlab.analysis._partition_text import sms_text
 from gpustreamlab.analysis._sm_time import interval_sum_ns
-from gpustreamlab.analysis._units import display_name, format_ns, format_share
+from gpustreamlab.analysis._units import format_ns, format_share
 from gpustreamlab.analysis._utilisation import utilisation
-from gpustreamlab.model import Trace, TraceMetadata
+from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 NOTE_CHARACTERS = 300

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
-
-NAME_LIMIT = 80
-"""How many characters of a name a screen shows."""
 
 UNITS = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9), ("min", 60 * 10**9))
 """Units of time, and how many ns each has."""
@@ -76,30 +72,3 @@ def format_share(share: float) -> str:
     if 0.995 <= share < 1:
         return ">99%"
     return f"{share:.0%}"
-
-
-def display_name(name: str, limit: int = NAME_LIMIT) -> str:
-    r"""Return a name as a screen can show it: no control or direction signs, and cut in the middle where it is long.
-
-    Examples
-    --------
-    >>> display_name("gemm\n\u202e1"), display_name("a" * 50, limit=9)
-    ('gemm␣␣1', 'aaaa…aaaa')
-    """
-    if name and len(name) <= limit and name.isprintable():
-        # Most names are short and plain; looking at each of their letters takes far longer.
-        return name
-    head = name if len(name) <= 2 * limit else f"{name[:limit]}{name[-limit:]}"
-    shown = "".join("␣" if _is_hidden(sign) else sign for sign in head)
-    if len(name) <= limit:
-        return shown or "(no name)"
-    left = limit // 2
-    return f"{shown[:left]}…{shown[len(shown) - (limit - left - 1) :]}"
-
-
-def _is_hidden(sign: str) -> bool:
-    # The joiner makes one picture of several emoji; the last two stand for no sign, and XML forbids them.
-    return (unicodedata.category(sign) in _HIDDEN and sign != "\u200d") or sign in "\ufffe\uffff"
-
-
-_HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpustreamlab.analysis._report import Report, ReportTable
-from gpustreamlab.analysis._units import display_name, format_ms, format_ns, format_share
+from gpustreamlab.analysis._units import format_ms, format_ns, format_share
+from gpustreamlab.model import display_name
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:

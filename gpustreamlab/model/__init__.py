@@ -9,7 +9,7 @@ from gpustreamlab.model._fields import check_fields
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
-from gpustreamlab.model._names import MAX_NAME_LENGTH, check_name
+from gpustreamlab.model._names import MAX_NAME_LENGTH, check_name, display_name
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition, SMResource, WorkqueueOptions
 from gpustreamlab.model._shown import show_text
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
@@ -42,6 +42,7 @@ __all__ = [
     "WorkqueueOptions",
     "check_fields",
     "check_name",
+    "display_name",
     "show_text",
     "write_file_whole",
 ]

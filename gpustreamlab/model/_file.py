@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpustreamlab.errors import TraceError, TraceFileError
+from gpustreamlab.errors import OptionError, TraceError, TraceFileError
 from gpustreamlab.model._schema import table_to_trace, trace_to_table
 from gpustreamlab.model._trace import Trace
 from gpustreamlab.model._whole_file import write_file_whole
@@ -21,6 +21,13 @@ REASON_CHARACTERS = 240
 
 def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
     """Write the trace as one Parquet file; see `Trace.save`."""
+    suffix = Path(path).suffix.lower() if isinstance(path, (str, PathLike)) else ""
+    if suffix not in {".parquet", ""}:
+        raise OptionError(
+            f"A trace cannot be saved as {Path(path).name!r}: it is written as Parquet, not as {suffix!r}. Use "
+            "lab.trace.save('run.parquet'); lab.timeline().save() writes '.html', '.svg' and '.png', and "
+            "lab.trace.to_pandas() gives a table for '.csv' and '.json'."
+        )
     table = trace_to_table(trace)
     write_file_whole(path, lambda partial: pq.write_table(table, partial, compression="zstd", write_page_checksum=True))
 
@@ -30,6 +37,7 @@ def read_trace(path: str | PathLike[str]) -> Trace:
     target = Path(path)
     if not os.path.isfile(target):  # noqa: PTH113 - which takes a name that is too long as none
         raise TraceFileError(f"There is no trace file at {str(target)!r}. Save one with lab.trace.save(path).")
+    _require_parquet(target)
     try:
         return table_to_trace(pq.read_table(target, page_checksum_verification=True))
     except TraceError as error:
@@ -37,5 +45,24 @@ def read_trace(path: str | PathLike[str]) -> Trace:
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise TraceFileError(
             f"{str(target)!r} cannot be read as a trace: {textwrap.shorten(str(error), REASON_CHARACTERS, placeholder=' …')} "
-            "It is damaged, truncated or no Parquet file; save it again."
+            "It is damaged or truncated; save it again."
         ) from error
+
+
+def _require_parquet(target: Path) -> None:
+    """Raise `TraceFileError` where a file is empty or of another kind: that is no damage, and nothing can be mended."""
+    try:
+        with target.open("rb") as file:
+            begins = file.read(4)
+    except OSError as error:
+        raise TraceFileError(f"{str(target)!r} cannot be read: {error.strerror}. Check its owner and mode.") from error
+    if not begins:
+        raise TraceFileError(
+            f"{str(target)!r} is empty: the run ended before anything was written to it. Record the run again; "
+            "gpustreamlab.Session(spool='run.gsl') writes while it runs."
+        )
+    if begins != b"PAR1":
+        raise TraceFileError(
+            f"{str(target)!r} is no trace: it is neither a Parquet file of lab.trace.save('run.parquet') nor a spool of "
+            "gpustreamlab.Session(spool='run.gsl'). Give the path of one of those."
+        )

@@ -8,6 +8,8 @@ from gpustreamlab.errors import InvalidNameError
 
 MAX_NAME_LENGTH = 100
 """Longest name of a stream or partition, in characters."""
+NAME_LIMIT = 80
+"""How many characters of a name a screen shows."""
 _NAME_SIGNS = frozenset("_-.+:/#@")
 
 
@@ -54,5 +56,32 @@ def check_name(name: object, what: str, example: str) -> str:
     return name
 
 
+def display_name(name: str, limit: int = NAME_LIMIT) -> str:
+    r"""Return a name as a screen can show it: no control or direction signs, and cut in the middle where it is long.
+
+    Examples
+    --------
+    >>> display_name("gemm\n\u202e1"), display_name("a" * 50, limit=9)
+    ('gemm␣␣1', 'aaaa…aaaa')
+    """
+    if name and len(name) <= limit and name.isprintable():
+        # Most names are short and plain; looking at each of their letters takes far longer.
+        return name
+    head = name if len(name) <= 2 * limit else f"{name[:limit]}{name[-limit:]}"
+    shown = "".join("␣" if _is_hidden(sign) else sign for sign in head)
+    if len(name) <= limit:
+        return shown or "(no name)"
+    left = limit // 2
+    return f"{shown[:left]}…{shown[len(shown) - (limit - left - 1) :]}"
+
+
 def _is_name_sign(sign: str) -> bool:
     return sign in _NAME_SIGNS or unicodedata.category(sign)[0] in "LNM"
+
+
+def _is_hidden(sign: str) -> bool:
+    # The joiner makes one picture of several emoji; the last two stand for no sign, and XML forbids them.
+    return (unicodedata.category(sign) in _HIDDEN and sign != "\u200d") or sign in "\ufffe\uffff"
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp"})

@@ -9,6 +9,7 @@ from typing import Literal
 
 from gpustreamlab.errors import OptionError, PartitionNotFoundError, TraceError, nearest_hint
 from gpustreamlab.model._fields import Count, Positive, Whole, check_fields
+from gpustreamlab.model._names import display_name
 from gpustreamlab.model._shown import show_text
 
 
@@ -144,8 +145,11 @@ class Layout:
 
     def __str__(self) -> str:
         if not self.is_enforced:
-            return f"Layout not enforced (SMs cannot be partitioned here): {', '.join(self.names)} share all SMs"
-        parts = [f"{part.name} {part.granted_sms} SMs (asked for {part.requested_sms})" for part in self.partitions]
+            names = ", ".join(display_name(name) for name in self.names)
+            return f"Layout not enforced (SMs cannot be partitioned here): {names} share all SMs"
+        parts = [
+            f"{display_name(part.name)} {part.granted_sms} SMs (asked for {part.requested_sms})" for part in self.partitions
+        ]
         return f"Layout: {', '.join(parts)}; {self.remainder_sms} SMs in none"
 
     def _repr_html_(self) -> str:
@@ -155,7 +159,7 @@ class Layout:
             for side, text in ((left, "partition"), (right, "requested SMs"), (right, "granted SMs"), (left, "verified"))
         )
         rows = "".join(
-            f"<tr><td {left}>{html.escape(part.name)}</td><td {right}>{part.requested_sms}</td>"
+            f"<tr><td {left}>{html.escape(display_name(part.name))}</td><td {right}>{part.requested_sms}</td>"
             f"<td {right}>{part.granted_sms}</td><td {left}>{_verified(part)}</td></tr>"
             for part in self.partitions
         )

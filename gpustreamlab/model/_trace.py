@@ -159,8 +159,15 @@ class Trace:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace as one Parquet file that `Trace.load` reads back exactly.
 
+        Parameters
+        ----------
+        path
+            Where; the suffix is ``.parquet`` or left out.
+
         Raises
         ------
+        OptionError
+            If the suffix is another one: nothing else is written.
         TraceFileError
             If the file cannot be written; a file that was there before is then left as it was.
         """

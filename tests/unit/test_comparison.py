@@ -80,7 +80,7 @@ def test_saved_page_is_escaped_and_asks_for_nothing(tmp_path):
 
 
 def test_other_formats_are_refused_with_what_works(tmp_path):
-    with pytest.raises(OptionError, match=r"'\.svg' says no known format.*\.html.*to_pandas"):
+    with pytest.raises(OptionError, match=r"'\.svg' is not supported.*\.html.*to_pandas"):
         compare(pipeline_trace(), pipeline_trace()).save(tmp_path / "x.svg")
 
 

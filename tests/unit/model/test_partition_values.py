@@ -315,3 +315,10 @@ def test_a_partition_that_has_the_name_of_the_whole_card_is_refused(place):
     }
     with pytest.raises(TraceError, match="'partitions' holds None"):
         with_layouts(**tables[place])
+
+
+def test_a_foreign_layout_is_shown_without_signs_that_steer_a_terminal():
+    layout = Layout(partitions=(Partition(name="a\x1b[31m\u202eb", requested_sms=1, granted_sms=1),))
+    for shown in (str(layout), layout._repr_html_(), str(dataclasses.replace(layout, is_enforced=False))):
+        assert "a␣[31m␣b" in shown
+        assert not {"\x1b", "\u202e"} & set(shown)
