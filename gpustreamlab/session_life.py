@@ -57,9 +57,10 @@ class SessionLife:
     def require_open(self, doing: str) -> None:
         """Raise `SessionClosedError`, with what the session cannot do, unless it is open."""
         if self.state is not SessionState.OPEN:
+            # A child may have been forked in the middle of a change of what the trace is made from.
+            trace = "Read its trace there." if self._why_closed is LEFT_TO_PARENT else "Its trace can still be read."
             raise SessionClosedError(
-                f"This session {self._why_closed}; it cannot {doing}. Its trace can still be read. "
-                "Start another with gpustreamlab.Session()."
+                f"This session {self._why_closed}; it cannot {doing}. {trace} Start another with gpustreamlab.Session()."
             )
 
     @contextmanager

@@ -934,6 +934,13 @@ def test_a_forked_child_is_told_to_make_its_own(lab, what):
     assert not stream.is_closed
 
 
+def test_a_forked_child_is_not_promised_the_trace(lab):
+    told = in_a_child(lambda: lab.stream("new"))
+
+    assert "Read its trace there" in told
+    assert "can still be read" not in told
+
+
 def test_a_forked_child_ends_what_is_the_parents_without_touching_it(lab, monkeypatch):
     stream, opened = lab.stream("a"), lab.start_range("a", "open")
     for name in ("synchronize", "close", "record_raw"):
