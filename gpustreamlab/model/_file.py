@@ -21,10 +21,10 @@ REASON_CHARACTERS = 240
 
 def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
     """Write the trace as one Parquet file; see `Trace.save`."""
-    suffix = Path(path).suffix.lower() if isinstance(path, (str, PathLike)) else ""
+    suffix = Path(str(path)).suffix.lower()
     if suffix not in {".parquet", ""}:
         raise OptionError(
-            f"A trace cannot be saved as {Path(path).name!r}: it is written as Parquet, not as {suffix!r}. Use "
+            f"A trace cannot be saved as {Path(str(path)).name!r}: it is written as Parquet, not as {suffix!r}. Use "
             "lab.trace.save('run.parquet'); lab.timeline().save() writes '.html', '.svg' and '.png', and "
             "lab.trace.to_pandas() gives a table for '.csv' and '.json'."
         )

@@ -36,7 +36,7 @@ class PartitionTarget(Protocol):
         """Make a layout the one in use, None for the whole card; `renamed` gives the new name of each renamed partition."""
         ...
 
-    def plan_moves(self, layout: Layout | None, *, renamed: Mapping[str, str]) -> tuple[str, ...]:
+    def plan_moves(self, layout: Layout | None, /, *, renamed: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the streams that a layout would drain and move; raise what `partition` would refuse it with."""
         ...
 
