@@ -94,7 +94,7 @@ def test_the_wheel_scrolls_the_notebook_past_a_timeline(open_lab):
     lab = open_lab(START, "work(20)", SHOW, "lab.timeline(live=False)", *["'more'"] * 12)
     lab.page.wait_for_selector(".jp-OutputArea iframe")
     reader = lab.reader()
-    window, (left, top, right, bottom) = reader.window(), reader.frame()
+    window, (left, _, right, _) = reader.window(), reader.frame()
     lab.page.evaluate(f"() => {{ window.gslBook = document.querySelector('{SCROLLED}'); gslBook.scrollTop = 0 }}")
     reach = lab.page.evaluate("gslBook.scrollHeight - gslBook.clientHeight")
     # WHEN the wheel turns while the live view and then the picture (a frame) come under the pointer
