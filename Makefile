@@ -3,15 +3,17 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+# A worker a core, each with its own browser and JupyterLab; `make browser PARALLEL=` runs one test after the other.
+PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
 # Another environment that is active would make IPython warn, in tests and notebooks.
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test lint types layers unit browser notebooks gpu bench clean
+.PHONY: help demo lab test test-long lint types layers unit browser notebooks gpu bench clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: .venv/.demo  ## install, run the notebooks, print what was learned, keep pages, data and all that was printed in demo/
 	@for notebook in notebooks/*.ipynb; do \
@@ -25,6 +27,11 @@ lab: .venv/.demo  ## install and open the notebooks in JupyterLab
 
 test: lint types layers unit browser notebooks  ## install and run every check that needs no GPU
 
+# No test is stopped for taking long here.
+test-long: export GPUSTREAMLAB_LONG := 1
+test-long: PYTEST += --timeout=0
+test-long: test  ## the same with every storm, torn byte and soak in full; it has no time limit
+
 lint: .venv/.dev  ## style, format and spelling
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -37,14 +44,14 @@ layers: .venv/.dev  ## imports only point down
 	$(BIN)/lint-imports
 
 unit: .venv/.dev  ## unit tests, the contract on the simulated device, doctests, with branch coverage
-	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(PYTEST) $(PARALLEL) --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 browser: .venv/.dev  ## the exported page in a headless browser
 	scripts/install-chromium
-	$(PYTEST) tests/browser
+	$(PYTEST) $(PARALLEL) tests/browser
 
 notebooks: .venv/.dev  ## every notebook, executed
-	$(PYTEST) tests/notebooks
+	$(PYTEST) $(PARALLEL) --dist=loadfile tests/notebooks
 
 gpu:  ## the GPU tests with the current python, on a machine with a GPU; keeps the report in bench/results
 	python3 scripts/run_gpu_tests.py --report bench/results/gpu-tests.xml

@@ -12,6 +12,7 @@ import time
 import pytest
 from jupyter_client import KernelManager
 
+from tests.helpers import long_runs
 from tests.helpers.killed_run import RUN, check_what_is_left
 
 pytestmark = [
@@ -20,7 +21,7 @@ pytestmark = [
 ]
 
 START_LIMIT_S = 60
-MOMENTS = 20
+MOMENTS = long_runs.count(sample=8, full=20)
 TIERS = ("ranges", "kernels")
 ZYGOTE = """
 import os, sys

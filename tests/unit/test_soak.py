@@ -13,19 +13,30 @@ import numpy as np
 import pytest
 
 from scripts import soak, soak_actions, soak_memory
+from tests.helpers import long_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*command, **options):
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, **options
+        [sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, **options
     )
 
 
 def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
     # GIVEN the command, as a user runs it
-    done = run("scripts/soak.py", "--backend", "sim", "--seconds", "3", "--threads", "4", "--json", tmp_path / "soak.json")
+    done = run(
+        "scripts/soak.py",
+        "--backend",
+        "sim",
+        "--seconds",
+        long_runs.count(3, 30),
+        "--threads",
+        "4",
+        "--json",
+        tmp_path / "soak.json",
+    )
 
     # THEN nothing was wrong, the usual actions were done, and the figures are those that a table of benchmarks needs
     assert done.returncode == 0, done.stderr[-5000:]
@@ -42,7 +53,7 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
 
 
 def test_lanes_and_sessions_may_close_under_the_threads_that_work_in_them():
-    done = run("scripts/soak.py", "--backend", "sim", "--seconds", "2", "--threads", "4", "--rude")
+    done = run("scripts/soak.py", "--backend", "sim", "--seconds", long_runs.count(2, 30), "--threads", "4", "--rude")
     assert done.returncode == 0, done.stderr[-5000:]
     assert "closes of what is in use" in done.stdout
     assert "lanes closed and made again" in done.stdout
