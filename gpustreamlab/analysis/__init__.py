@@ -1,6 +1,15 @@
 """Pure functions of traces: rows, overlap, summaries, units."""
 
-from gpustreamlab.analysis._busy import DEVICE_WORK, busy_edges, counted_kinds, counted_rows, is_work, sm_kinds, stream_count
+from gpustreamlab.analysis._busy import (
+    DEVICE_WORK,
+    busy_edges,
+    busy_word,
+    counted_kinds,
+    counted_rows,
+    is_work,
+    sm_kinds,
+    stream_count,
+)
 from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
@@ -97,6 +106,7 @@ __all__ = [
     "axis_unit",
     "bin_width_ns",
     "busy_edges",
+    "busy_word",
     "capture_facts",
     "card_sized_grids",
     "change_text",

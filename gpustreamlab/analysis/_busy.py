@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
 
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
@@ -45,6 +45,18 @@ def counted_kinds(trace: Trace) -> tuple[SpanKind, ...]:
         # Of an older version, or made by hand: where nothing but ranges is there, they are all there is to count.
         return DEVICE_WORK if not len(trace) or is_work(trace).any() else (SpanKind.RANGE, *DEVICE_WORK)
     return (SpanKind.RANGE, *DEVICE_WORK) if _has_many_ranges(trace) else DEVICE_WORK
+
+
+def busy_word(meta: TraceMetadata) -> str:
+    """Say what a stream is while one of its counted spans lasts: ranges contain waiting, so of them "busy" would be too much.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, TraceMetadata
+    >>> busy_word(TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)))
+    'queued or running'
+    """
+    return "queued or running" if meta.tier is CaptureTier.RANGES else "busy"
 
 
 def sm_kinds(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[SpanKind, ...]:

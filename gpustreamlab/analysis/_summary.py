@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gpustreamlab.analysis._busy import busy_edges, counted_kinds, stream_count
+from gpustreamlab.analysis._busy import busy_edges, busy_word, counted_kinds, stream_count
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._extent import over_wall, used_stream_count, used_streams
 from gpustreamlab.analysis._grids import partition_warnings
@@ -42,7 +42,7 @@ def summary_text(trace: Trace) -> str:
     ... )
     >>> print(summary_text(trace))
     Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
-    Busy: copies 100 ns (40%), compute 200 ns (80%)
+    Queued or running: copies 100 ns (40%), compute 200 ns (80%)
     At most 20% of the time 2 or more streams worked at once; mean concurrency 1.20 of at most 1.50. Ranges contain waiting
     Tier: ranges (event pairs; ranges contain queueing) · clock error ±0 ns · ranges ±0 ns after a correction of 0 ns
     """
@@ -63,7 +63,7 @@ def partition_lines(trace: Trace) -> list[str]:
     """Say how long each partition was busy, one line each; empty where there are none."""
     if trace.layout is None and not trace.partitions:
         return []
-    result = utilisation(trace)
+    result, word = utilisation(trace), busy_word(trace.metadata)
     lines = []
     for place, (name, busy_ns, share) in enumerate(
         zip(result.names, result.busy_ns.tolist(), result.share.tolist(), strict=True)
@@ -72,7 +72,7 @@ def partition_lines(trace: Trace) -> list[str]:
             continue
         sms = sms_text(int(result.granted_sms[place]), int(result.requested_sms[place]))
         where = "Whole card" if name is None else f"Partition {display_name(name, 32)}"
-        lines.append(f"{where}: {sms}, busy {format_ns(busy_ns)} ({format_share(share)} of its time)")
+        lines.append(f"{where}: {sms}, {word} {format_ns(busy_ns)} ({format_share(share)} of its time)")
     more = len(lines) - LISTED_LANES
     lines = [*lines[:LISTED_LANES], f"and {more:,} more partitions"] if more > 0 else lines
     total = f"SM-time: {format_share(result.card_share)} of the card's {result.sm_count:,} SMs"
@@ -95,7 +95,8 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
     if not result.sum_ns:
         return ""
     if lane_count < 2:
-        return f"Busy {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
+        word = "Queued or running" if SpanKind.RANGE in counted else "Busy"
+        return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
     share, mean = format_share(result.together_share), result.concurrency_text
     if SpanKind.RANGE not in counted:
         return f"{share} of the time 2 or more streams worked at once; mean concurrency {mean}"
@@ -185,7 +186,7 @@ def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency
             f"{display_name(trace.lanes[place].name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})"
         )
     more = len(streams) - len(shown)
-    return f"Busy: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
+    return f"{busy_word(trace.metadata).capitalize()}: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
 
 
 def _count(number: int, word: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from gpustreamlab.analysis import (
+    busy_word,
     capture_facts,
     counts_text,
     display_name,
@@ -20,6 +21,9 @@ from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier
+
+BARS_CONTAIN_WAITING = "bars contain waiting"
+"""What the first line of a picture of ranges says."""
 
 _SMS_FACTS = {
     CaptureTier.RANGES: "SMs in use: at most; a busy partition counts as a whole, and a copy as if it needed SMs",
@@ -37,6 +41,8 @@ class Header:
     """Whether the times are simulated or real."""
     tier: str
     """What was captured, by what, and how exactly."""
+    busy_word: str
+    """What a stream is while one of its counted spans lasts, see `busy_word`."""
     facts: str
     """Device, spans, streams, length."""
     finding: str
@@ -82,6 +88,7 @@ def plan_header(
         title=display_name(meta.title) if meta.title else "Timeline",
         badge="SIMULATED" if meta.simulated else "REAL HARDWARE",
         tier=tier_text(meta),
+        busy_word=busy_word(meta),
         facts=f"{display_name(meta.device.name)} · {counts}{length}",
         finding=finding,
         source=" · ".join(
@@ -105,13 +112,13 @@ def tier_text(meta: TraceMetadata) -> str:
     >>> from gpustreamlab.model import Device
     >>> device = Device(name="demo", sm_count=4)
     >>> tier_text(TraceMetadata(backend="cuda", device=device))
-    'ranges only'
+    'ranges only: bars contain waiting'
     >>> kernels = {"tier": "kernels", "capture_source": "CUPTI 13.0", "kernel_error_ns": 200}
     >>> tier_text(TraceMetadata(backend="cuda", device=device, **kernels))
     'kernels + ranges by CUPTI 13.0, ±200 ns'
     """
     if meta.tier is CaptureTier.RANGES:
-        return "ranges only"
+        return f"ranges only: {BARS_CONTAIN_WAITING}"
     source = f" by {display_name(meta.capture_source)}, ±{format_ns(meta.kernel_error_ns)}" if meta.capture_source else ""
     return f"kernels + ranges{source}"
 

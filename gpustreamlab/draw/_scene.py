@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpustreamlab.analysis import RowTable, display_name, span_rows
+from gpustreamlab.analysis import RowTable, busy_word, display_name, span_rows
 from gpustreamlab.draw._colours import KIND_FILLS, KIND_HATCHES, NameStyle, name_styles
 from gpustreamlab.draw._groups import (
     ROW_PX,
@@ -201,7 +201,7 @@ def plan_scene(
         bands=bands,
         partitions=plan_partitions(trace, bands),
         height_px=rooms.height_px,
-        border_px=_border_px(rooms.lanes, has_groups=bool(groups)),
+        border_px=_border_px(rooms.lanes, busy_word(trace.metadata), has_groups=bool(groups)),
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
         kind_fill=tuple(KIND_FILLS.get(kind, "") for kind in SPAN_KINDS),
@@ -444,10 +444,12 @@ def _group_boxes(groups: Sequence[LaneGroup], boxes: Sequence[LaneBox]) -> tuple
     return tuple(placed)
 
 
-def _border_px(boxes: Sequence[LaneBox], *, has_groups: bool) -> int:
+def _border_px(boxes: Sequence[LaneBox], strip_word: str, *, has_groups: bool) -> int:
     texts = (text for box in boxes for text in box.texts)
     widest_px = max((text_width_px(text) for text in texts), default=0.0)
-    return int(max(_LEAST_BORDER_PX, widest_px) + _LABEL_MARGIN_PX) + (BAND_PX if has_groups else 0)
+    return int(max(_LEAST_BORDER_PX, widest_px, text_width_px(strip_word, 11)) + _LABEL_MARGIN_PX) + (
+        BAND_PX if has_groups else 0
+    )
 
 
 def _is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float) -> bool:

@@ -53,6 +53,8 @@ MAX_SVG_BARS = 3_000
 MAX_FILE_BARS = 20_000
 """Most bars of a picture that is a file of its own: as many as the page draws."""
 
+_STRIP_WORDS = {"busy": "streams busy", "queued or running": "queued or running"}
+
 MAX_SVG_WAITS = 300
 """Most arrows between spans that a picture holds."""
 
@@ -300,7 +302,7 @@ def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     if path:
         yield f'<path d="{path}" fill="#4c8dae" fill-opacity=".75"/>'
     yield svg_text(plot.left_px - 8, top + 8, f"max {most:,}", "end", INK, 11)
-    yield svg_text(plot.left_px - 8, top + 22, "streams busy", "end", SOFT, 11)
+    yield svg_text(plot.left_px - 8, top + 22, _STRIP_WORDS[picture.header.busy_word], "end", SOFT, 11)
     yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpustreamlab.analysis import (
     Concurrency,
+    busy_word,
     capture_facts,
     concurrency,
     counted_kinds,
@@ -29,10 +30,12 @@ from gpustreamlab.analysis import (
     used_stream_count,
 )
 from gpustreamlab.draw._ascii import can_write, write_ascii
+from gpustreamlab.draw._header import BARS_CONTAIN_WAITING
 from gpustreamlab.draw._marks import plan_marks
 from gpustreamlab.draw._text_grid import TextGroup, choose_rows, plan_text_grid
 from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import Trace
+from gpustreamlab.typing import CaptureTier
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -62,7 +65,7 @@ NOT_BUSY = "·"
 _STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red")
 """Colours of letters, as the terminal's own theme has them."""
 
-_BUSY_LABEL, _SHARE_WIDTH = "busy streams", 5
+_SHARE_WIDTH = 5
 
 
 class TextTimeline:
@@ -114,13 +117,14 @@ def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "ut
     ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4, simulated=True)),
     ... )
     >>> print(text_timeline(trace, 60))
-    Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
-    copies      │B███████████████▒                        │  40%
-    compute     │        A████████████████████████████████│  80%
-    busy streams│▄▄▄▄▄▄▄▄████████▆▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄│  ≤ 2
-                 ╵0 ns           ╵100 ns         ╵200 ns
+    Timeline of 2 spans in 2 streams on demo (SIMULATED): 250
+    ns; bars contain waiting
+    copies        │B██████████████▒                       │  40%
+    compute       │       A███████████████████████████████│  80%
+    queued/running│▄▄▄▄▄▄▄▅███████▇▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄│  ≤ 2
+                   ╵0 ns          ╵100 ns         ╵200 ns
     A gemm 200 ns ×1   B copy 100 ns ×1
-    ░▒▓█ busy share of a column of 6.1 ns
+    ░▒▓█ queued or running share of a column of 6.41 ns
     At most 20% of the time 2 or more streams worked at once;
     mean concurrency 1.20 of at most 1.50. Ranges contain
     waiting
@@ -146,7 +150,7 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
     lines: list[Text] = []
     if len(trace):
         picture = _Picture(trace, width)
-        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}", width, "bold")
+        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{_waiting(trace)}", width, "bold")
         lines += picture.lines()
         lines += _wrapped(_finding(trace, picture.result), width)
     else:
@@ -166,9 +170,13 @@ class _Picture:
         self._rows = choose_rows(trace)
         self.result = over_wall(trace, concurrency(trace, self._rows.edges))
         self._labels = [_ordered(display_name(trace.lanes[lane].name, 60)) for lane in self._rows.lanes]
+        self._busy_word = busy_word(trace.metadata)
+        self._busy_label = "busy streams" if self._busy_word == "busy" else self._busy_word
+        if len(self._busy_label) > width // 4:
+            self._busy_label = self._busy_label.replace(" or ", "/")
         longest = max((_cells(label) for label in self._labels), default=0)
         self._trace, self._width = trace, width
-        self._label_width = min(max(longest + 2, len(_BUSY_LABEL)), width // 4)
+        self._label_width = min(max(longest + 2, len(self._busy_label)), width // 4)
         self._column_count = width - self._label_width - _SHARE_WIDTH - 2
         self._grid = plan_text_grid(trace, self._rows, self._column_count)
         self._marks, self._notes = plan_marks(trace, self._grid.zero_ns, self._grid.width_ns)
@@ -216,7 +224,7 @@ class _Picture:
                 share = int(self._rows.busy_ns[row]) / self.result.wall_ns if self.result.wall_ns else float("nan")
                 lines.append(self._row(label, self._bar(row), format_share(share)))
             if group.hidden_lanes:
-                lines += _wrapped(_more_lanes(group), self._width, "yellow")
+                lines += _wrapped(_more_lanes(group, self._busy_word), self._width, "yellow")
         return lines
 
     def _bar(self, row: int) -> Text:
@@ -240,7 +248,7 @@ class _Picture:
     def _busy_line(self) -> Text:
         peak = max(1, self.result.peak_lanes)
         steps = np.ceil(np.clip(self._grid.busy_lanes / peak, 0, 1) * (len(LEVELS) - 1) - 1e-9).astype(int)
-        return self._row(_BUSY_LABEL, "".join(LEVELS[step] for step in steps.tolist()), _at_most(self.result.peak_lanes))
+        return self._row(self._busy_label, "".join(LEVELS[step] for step in steps.tolist()), _at_most(self.result.peak_lanes))
 
     def _axis_line(self) -> Text:
         from rich.text import Text
@@ -273,7 +281,9 @@ class _Picture:
             entries.append(Text(f"and {self._grid.more_names:,} more names"))
         if self.result.sum_ns:
             per_column = format_ns(self._grid.width_ns / self._column_count)
-            entries.append(Text(f"░▒▓█ busy share of a column of {per_column}", "dim"))
+            share = f"share of a column of {per_column}"
+            named = f"░▒▓█ {self._busy_word} {share}"
+            entries.append(Text(named if _cells(named) <= self._width else f"░▒▓█ {share}", "dim"))
         if (self._grid.touched & (self._grid.shares <= 0)).any():
             entries.append(Text(f"{NOT_BUSY} waits, host, marks, no length", "dim"))
         return _packed(entries, self._width)
@@ -290,8 +300,8 @@ class _Picture:
         return _packed(shown, self._width) + notes
 
 
-def _more_lanes(group: TextGroup) -> str:
-    word, verb = ("thread", "in calls") if group.is_host else ("stream", "busy")
+def _more_lanes(group: TextGroup, busy: str) -> str:
+    word, verb = ("thread", "in calls") if group.is_host else ("stream", busy)
     plural = "" if group.hidden_lanes == 1 else "s"
     return f"  … {group.hidden_lanes:,} more {word}{plural} not shown: none was {verb} for longer"
 
@@ -312,6 +322,10 @@ def _at_most(count: int) -> str:
     if count < 1_000:
         return f"≤ {count}"
     return f"≤{count}" if count < 10_000 else f"≤{math.ceil(count / 1_000)}k"
+
+
+def _waiting(trace: Trace) -> str:
+    return f"; {BARS_CONTAIN_WAITING}" if trace.metadata.tier is CaptureTier.RANGES else ""
 
 
 def _finding(trace: Trace, result: Concurrency) -> str:

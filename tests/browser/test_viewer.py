@@ -13,6 +13,7 @@ from gpustreamlab.draw._html import page_data, timeline_page
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import FORMAT
 from gpustreamlab.model import Marker
+from tests.helpers.kernel_traces import make_kernel_trace
 from tests.helpers.traces import (
     MS,
     empty_trace,
@@ -829,3 +830,15 @@ def test_far_from_0_no_more_lanes_are_busy_than_there_are(show):
         shown.value(f"view.setRange({end // 2} - {0.8 * width}, {end // 2} + {0.2 * width})")
         assert shown.value("(view.exactPeak = null, view.peak = 0, gslViewer.plotView.request_paint(), 0)") == 0
         assert shown.value("view.peak") == 20
+
+
+def test_ranges_are_queued_or_running_and_only_kernels_busy(show):
+    spans = [(name, "step", 0, 1000) for name in "abcd"]
+    ranges = show(make_trace(spans))
+    written = ranges.value("written()")
+    assert "queued or running" in written or "streams queued or running" in written
+    assert not [text for text in written if "busy" in text]
+    assert "bars contain waiting" in ranges.page.locator("h1").inner_text()
+    kernels = show(make_kernel_trace(spans))
+    assert "streams busy" in kernels.value("written()")
+    assert "waiting" not in kernels.page.locator("h1").inner_text()

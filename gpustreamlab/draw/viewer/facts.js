@@ -41,13 +41,13 @@ function spanFacts(view, { row: code, index }) {
     ["queueing", laneOf(view, code).host ? "" : exactTime(row.queueing[index]) + (isWork(view, row, index) ? " from launch to start" : "")],
     ["thread", laneOf(view, code).host ? "" : thread ?? ""],
   ]
-  if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], ["busy", exactTime(store.busySum(code, index, index))])
+  if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], [tables.header.busy_word, exactTime(store.busySum(code, index, index))])
   return facts.filter(([, text]) => text)
 }
 
 /** The facts of several spans that are too narrow to draw apart. */
 function mergedFacts(view, hit) {
-  const { store } = view
+  const { store, tables } = view
   const row = store.row(hit.row)
   const start = row.start[hit.first]
   const end = endOfHit(row, hit.first, hit.last)
@@ -57,7 +57,7 @@ function mergedFacts(view, hit) {
     [laneOf(view, hit.row).host ? "thread" : "stream", laneText(laneOf(view, hit.row))],
     ["start", exactTime(start)],
     ["window", exactTime(end - start)],
-    ["busy", `${exactTime(busy)}, ${formatShare(end > start ? Math.min(1, busy / (end - start)) : NaN)}`],
+    [tables.header.busy_word, `${exactTime(busy)}, ${formatShare(end > start ? Math.min(1, busy / (end - start)) : NaN)}`],
     ["names", top.map(([code, count]) => `${nameOf(view, code)} × ${formatCount(count)}`).join("\n") + moreNames(top)],
   ]
 }

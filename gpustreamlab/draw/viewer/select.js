@@ -5,10 +5,10 @@ const TABLE_ROWS = 200 // More are counted, not shown: nobody reads them, and th
 const TOTALS_EVERY_MS = 1000
 // Heads of the columns, with what is meant: a share without its whole says nothing.
 const OF_WINDOW = ["of window", "Share of the window's length"]
-const STREAM_HEADS = [["Stream"], ["Busy", "Time in which anything ran on the stream: what overlaps counts once"], OF_WINDOW, ["Spans", "Spans that count as busy time: kernels, copies and fills, and ranges where no kernels were captured"]]
+const streamHeads = word => [["Stream"], [capitalised(word), "Time in which anything ran on the stream: what overlaps counts once"], OF_WINDOW, ["Spans", "Spans that count: kernels, copies and fills, and ranges where no kernels were captured"]]
 const SUM_ABOUT = "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%"
 const NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["Spans"]]
-const PAIR_HEADS = [["Streams"], ["Both busy", "Time in which both were busy"], ["of the shorter", "Share of the busy time of the one that was busy less"]]
+const pairHeads = word => [["Streams"], [`Both ${word}`, `Time in which both were ${word}`], ["of the shorter", "Share of the time of the stream that has less of it"]]
 
 /** Select with Shift and drag, or with Bokeh's box tool; totals stand in a panel. */
 function addSelect(viewer) {
@@ -162,7 +162,7 @@ function lanesText(view, lanes) {
 }
 
 function totalTables(view, selection, found) {
-  const { tables } = view, window = selection.end - selection.start
+  const { tables } = view, window = selection.end - selection.start, word = tables.header.busy_word
   const lane = code => laneText(tables.lanes[code])
   const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) =>
     [[lane(code)], formatNs(busy), formatShare(busy / window), formatCount(count)])
@@ -171,16 +171,20 @@ function totalTables(view, selection, found) {
   const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) =>
     [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)])
   return [
-    totalTable("Streams", STREAM_HEADS, lanes, "Busy time of the stream, and its share of the window"),
+    totalTable("Streams", streamHeads(word), lanes, `Time in which the stream was ${word}, and its share of the window`),
     totalTable("Names", NAME_HEADS, names, "Time of the name's spans within the window, added up, and how that compares with the window"),
-    totalTable("Overlap", PAIR_HEADS, pairs, pairsAbout(selection, tables)),
+    totalTable("Overlap", pairHeads(word), pairs, pairsAbout(selection, tables)),
   ]
+}
+
+function capitalised(word) {
+  return word[0].toUpperCase() + word.slice(1)
 }
 
 /** What the pairs are of: those who select one stream ask what ran beside it. */
 function pairsAbout({ lanes }, tables) {
   const beside = lanes.size < tables.lanes.length ? ", each selected stream with every stream" : ""
-  return `Time in which both were busy${beside}, and its share of the shorter busy time`
+  return `Time in which both were ${tables.header.busy_word}${beside}, and its share of the shorter of both times`
 }
 
 function totalTable(caption, heads, rows, about) {

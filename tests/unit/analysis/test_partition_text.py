@@ -57,8 +57,8 @@ def test_changes_of_many_partitions_are_cut():
 
 def test_summary_has_a_line_for_each_partition():
     lines = summary_text(partition_trace()).splitlines()
-    assert "Partition prefill: 96 SMs (asked for 90), busy 9.75 ms (98% of its time)" in lines
-    assert "Whole card: 132 SMs, busy 1.00 ms (10% of its time)" in lines
+    assert "Partition prefill: 96 SMs (asked for 90), queued or running 9.75 ms (98% of its time)" in lines
+    assert "Whole card: 132 SMs, queued or running 1.00 ms (10% of its time)" in lines
     assert any(line.startswith("SM-time: ") for line in lines)
     assert sum(line.startswith("Partition decode") for line in summary_text(repartition_trace()).splitlines()) == 2
 

@@ -322,7 +322,7 @@ def test_header_says_what_was_captured():
     header = plan_picture(kernel_trace()).header
     assert header.tier == "kernels + ranges by CUPTI 13.0, ±200 ns"
     assert "in 5 streams and 2 host threads" in header.facts
-    assert plan_picture(pipeline_trace()).header.tier == "ranges only"
+    assert plan_picture(pipeline_trace()).header.tier == "ranges only: bars contain waiting"
 
 
 def late_call_trace():

@@ -16,6 +16,7 @@ from gpustreamlab.draw import plan_picture, timeline_svg
 from gpustreamlab.draw._partition_svg import _means
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
 from gpustreamlab.model import Marker
+from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
@@ -63,12 +64,15 @@ def test_picture_has_header_lanes_axis_and_bar_labels():
         "whole card · 132 SMs",
         "filter",
         "max 3",
-        "streams busy",
+        "queued or running",
+        "ranges only: bars contain waiting",
         "0 ms",
         "7 ms",
     ):
         assert text in shown
     assert any("3 spans dropped" in text for text in shown)
+    assert not any("busy" in text for text in shown if "partition" not in text)
+    assert "streams busy" in texts(timeline_svg(kernel_trace()))
 
 
 def test_hostile_names_are_text():

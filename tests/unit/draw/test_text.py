@@ -45,21 +45,21 @@ def test_shades_say_how_busy_each_column_was():
     # GIVEN 53 columns of 10 ns, the first five busy none, a tenth, a half, nine tenths, all of it
     spans = [("a", "x", 19, 20), ("a", "y", 25, 30), ("a", "z", 31, 40), ("a", "x", 40, 50), ("b", "w", 0, 530)]
     # WHEN
-    text = text_timeline(make_trace(spans), 72)
+    text = text_timeline(make_trace(spans), 77)
     # THEN
     assert bar_of(text, "a") == " ░▒▓█".ljust(53)
     assert bar_of(text, "b") == "A" + "█" * 52
 
 
 def test_letter_stands_where_the_name_changes_and_is_in_the_legend():
-    text = text_timeline(make_trace([("a", "gemm", 0, 400), ("a", "copy", 400, 530)]), 72)
+    text = text_timeline(make_trace([("a", "gemm", 0, 400), ("a", "copy", 400, 530)]), 77)
     assert bar_of(text, "a") == "A" + "█" * 39 + "B" + "█" * 12
     assert "A gemm 400 ns ×1   B copy 130 ns ×1" in text
 
 
 def test_name_of_an_inner_range_wins_over_the_outer_one():
     spans = [("a", "step", 0, 530), ("a", "gemm", 0, 200, {"parent": 0})]
-    assert bar_of(text_timeline(make_trace(spans), 72), "a") == "B" + "█" * 19 + "A" + "█" * 32
+    assert bar_of(text_timeline(make_trace(spans), 77), "a") == "B" + "█" * 19 + "A" + "█" * 32
 
 
 def test_no_letter_where_no_name_has_most_of_the_column():
@@ -70,14 +70,14 @@ def test_no_letter_where_no_name_has_most_of_the_column():
 
 def test_waits_and_spans_of_no_length_are_seen_but_not_busy():
     spans = [("a", "x", 0, 10), ("a", "wait", 10, 20, {"kind": "wait"}), ("a", "tick", 530, 530)]
-    text = text_timeline(make_trace(spans), 72)
+    text = text_timeline(make_trace(spans), 77)
     assert bar_of(text, "a") == "█" + NOT_BUSY + " " * 50 + NOT_BUSY
     assert f"{NOT_BUSY} waits, host, marks, no length" in text
 
 
 def test_busy_line_is_the_mean_number_of_busy_streams():
     spans = [("a", "x", 0, 530), ("b", "y", 100, 200), ("c", "z", 100, 150), ("d", "z", 100, 150)]
-    line = lane_line(text_timeline(make_trace(spans), 72), "busy streams")
+    line = lane_line(text_timeline(make_trace(spans), 77), "queued or running")
     assert line.split("│")[1] == "▂" * 10 + "█" * 5 + "▄" * 5 + "▂" * 33
     assert line.endswith("≤ 4")
 
@@ -146,7 +146,7 @@ def test_more_lanes_than_fit_are_cut_with_a_sign_and_the_busiest_stay():
     assert len(shown.lanes) == MAX_TEXT_LANES
     assert sorted(shown.busy_ns) == sorted(np.sort(busy_ns)[-MAX_TEXT_LANES:])
     assert list(shown.lanes) == sorted(shown.lanes)
-    assert f"… {3_000 - MAX_TEXT_LANES:,} more streams not shown: none was busy for longer" in text
+    assert f"… {3_000 - MAX_TEXT_LANES:,} more streams not shown: none was queued or running for longer" in text
     assert len(text.splitlines()) < MAX_TEXT_LANES + 15
 
 
@@ -172,6 +172,20 @@ def test_changes_of_the_partitions_are_marked_and_listed():
     text = text_timeline(repartition_trace(), 80)
     assert text.splitlines()[2].count("▼") == 2
     assert "▼ 5.95 ms prefill 96→64, decode 36→68" in text
+
+
+def test_a_picture_of_ranges_says_first_that_bars_contain_waiting_and_calls_nothing_busy():
+    # GIVEN four ranges of four streams whose kernels ran one after the other
+    spans = [(name, "step", 0, 100) for name in "abcd"]
+    text = text_timeline(make_trace(spans), 100)
+    assert text.splitlines()[0].endswith("100 ns; bars contain waiting")
+    assert "≤ 4" in lane_line(text, "queued or running")
+    assert "busy" not in text
+    # THEN where kernels were captured it is as ever
+    kernels = text_timeline(make_kernel_trace(spans), 100)
+    assert "waiting" not in kernels
+    assert "≤ 4" in lane_line(kernels, "busy streams")
+    assert "busy share of a column" in kernels
 
 
 def test_header_and_notes_say_where_the_times_come_from():
