@@ -15,7 +15,7 @@ from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comp
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._distinct import distinct
 from gpustreamlab.analysis._extent import over_wall, stream_extent, used_stream_count
-from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, partition_warnings
+from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._happens_before import LaneClock, LaneClocks, Moment
 from gpustreamlab.analysis._hazard_search import Access, FoundHazard, HazardSearch, Piece, Side, Touch
 from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
@@ -128,6 +128,7 @@ __all__ = [
     "format_ms",
     "format_ns",
     "format_share",
+    "grid_advice",
     "headline",
     "host_waits",
     "is_work",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,14 +11,21 @@ from gpustreamlab.analysis._partition_text import layout_warnings
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._units import three_digits
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
-from gpustreamlab.typing import SpanKind
+from gpustreamlab.typing import BoolArray, SpanKind
 
 MOST_BLOCKS_PER_SM = 32
 """Most blocks that an SM holds at once on any card so far; a grid of more per SM was not sized by the SMs. Source: CUDA C++
 Programming Guide, technical specifications per compute capability."""
 
 LISTED_GRIDS = 3
-"""How many kernels the warnings name: those with most launches."""
+"""How many kernels the advice names: those with most launches."""
+
+_LIBRARY = re.compile(
+    r"gemm|gemv|cutlass|cublas|cudnn|cufft|cusparse|cusolver|nvjet|xmma|fmha|flash_|nccl|splitk|winograd|convolve"
+    r"|(?:^|_)sm\d\d+_|\b(?:at|c10|cub|thrust|cute|cudf|raft|rmm|ggml)::|^cupy_|^triton_",
+    re.IGNORECASE,
+)
+"""Signs of kernels whose grids a library sizes, in their names: advice on those could not be followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +65,8 @@ def card_sized_grids(trace: Trace) -> tuple[CardSizedGrid, ...]:
 
     These are kernels that ran in a partition smaller than the card, with a grid that is an exact multiple of the card's SMs, up
     to `MOST_BLOCKS_PER_SM` for each. Where the card's SM count is a power of two, grids that were sized by the data are found
-    as well: it is a hint, no proof.
+    as well: it is a hint, no proof. Kernels with the name of a library's are left out: the library sizes their
+    grids.
 
     Parameters
     ----------
@@ -77,7 +86,7 @@ def card_sized_grids(trace: Trace) -> tuple[CardSizedGrid, ...]:
     is_smaller = np.array([*(0 < size.granted_sms < card_sms for size in sizes), False])
     is_kernel = trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)
     fits = (blocks > 0) & (blocks % card_sms == 0) & (blocks <= MOST_BLOCKS_PER_SM * card_sms)
-    rows = np.flatnonzero(is_kernel & fits & is_smaller[trace.partition])
+    rows = np.flatnonzero(is_kernel & fits & is_smaller[trace.partition] & ~_of_libraries(trace))
     keys = np.stack((trace.name[rows], trace.partition[rows], blocks[rows].astype(np.int64)), axis=1)
     found: dict[CardSizedGrid, int] = {}
     unique, launches = np.unique(keys, axis=0, return_counts=True)
@@ -96,9 +105,33 @@ def card_sized_grids(trace: Trace) -> tuple[CardSizedGrid, ...]:
     return tuple(replace(grid, span_count=count) for grid, count in ordered)
 
 
-def partition_warnings(trace: Trace) -> list[str]:
-    """Say what about a trace's partitions is not as it reads: not enforced, not as measured, grids sized for the whole card."""
+def grid_advice(trace: Trace) -> str:
+    """Say in one sentence which kernels of the user were sized for the whole card; empty where none was."""
     grids = card_sized_grids(trace)
-    facts = [*layout_warnings(trace.layout), *(str(grid) for grid in grids[:LISTED_GRIDS])]
+    if not grids:
+        return ""
+    told = [
+        f"{display_name(grid.name, 40)} ({grid.span_count:,} ×, {grid.grid_blocks:,} blocks on the {grid.granted_sms:,} SMs of "
+        f"{display_name(grid.partition, 24)})"
+        for grid in grids[:LISTED_GRIDS]
+    ]
     more = len(grids) - LISTED_GRIDS
-    return [*facts, f"{more:,} more kernels with grids sized for the whole card: see card_sized_grids()"] if more > 0 else facts
+    told += [f"{more:,} more, see card_sized_grids()"] if more > 0 else []
+    return f"Grids of a multiple of the card's {grids[0].card_sms:,} SMs: {', '.join(told)}. Size them by stream.sm_count"
+
+
+def partition_warnings(trace: Trace) -> list[str]:
+    """Say what about a trace's partitions is not as it reads: not enforced, not as measured."""
+    return list(layout_warnings(trace.layout))
+
+
+def _of_libraries(trace: Trace) -> BoolArray:
+    """Tell which spans have the name of a library's kernel; shape (n_spans,), bool."""
+    by_name = np.array([_LIBRARY.search(name) is not None for name in trace.names], bool)[trace.name]
+    detail = trace.extra.get("detail")
+    if detail is None:
+        return by_name
+    # The name alone may be too short to tell; the last entry is that of a span without details.
+    by_detail = np.array([*(_LIBRARY.search(one.full_name) is not None for one in trace.details), False], bool)[detail]
+    found: BoolArray = by_name | by_detail
+    return found

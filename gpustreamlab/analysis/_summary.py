@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from gpustreamlab.analysis._busy import busy_edges, busy_word, counted_kinds, stream_count
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._extent import over_wall, used_stream_count, used_streams
-from gpustreamlab.analysis._grids import partition_warnings
+from gpustreamlab.analysis._grids import grid_advice, partition_warnings
 from gpustreamlab.analysis._kernel_text import capture_facts, kernel_lines
 from gpustreamlab.analysis._partition_text import sms_text
 from gpustreamlab.analysis._sm_time import interval_sum_ns
@@ -56,7 +56,8 @@ def summary_text(trace: Trace) -> str:
     lines += [*kernel_lines(trace), *partition_lines(trace)]
     lines.append(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]))
     missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
-    return "\n".join([*lines, *([" · ".join(missing)] if missing else [])])
+    last = [" · ".join(missing), grid_advice(trace)]
+    return "\n".join([*lines, *(line for line in last if line)])
 
 
 def partition_lines(trace: Trace) -> list[str]:

@@ -9,6 +9,7 @@ from html import escape
 from os import PathLike
 from typing import IO, Any
 
+from gpustreamlab.analysis import grid_advice
 from gpustreamlab.draw._base85 import to_base85
 from gpustreamlab.draw._columns import pack_columns
 from gpustreamlab.draw._figure import draw_figure
@@ -69,6 +70,7 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         title=f"{escape(picture.header.title)} ({picture.header.badge.lower()})",
         style=viewer_text("page.css") + viewer_style(),
         header=header_html(picture.header, picture.scene.notes),
+        advice=_advice(picture.trace),
         static=_noscript(timeline_svg(trace, picture=picture)) if with_static else "",
         bokeh=bokeh_text(),
         viewer=viewer_packed(),
@@ -103,6 +105,11 @@ def page_letters(data: dict[str, Any], spans: bytes) -> tuple[str, str]:
 def pack_text(text: str, level: int = 6) -> str:
     """Return a text compressed, as letters; the same text always gives the same."""
     return to_base85(gzip.compress(text.encode(), level, mtime=0))
+
+
+def _advice(trace: Trace) -> str:
+    advice = grid_advice(trace)
+    return f'<p class="gsl-source">{escape(advice)}</p>' if advice else ""
 
 
 def _noscript(svg: str) -> str:

@@ -21,6 +21,7 @@ from gpustreamlab.analysis import (
     finding_text,
     format_ns,
     format_share,
+    grid_advice,
     headline,
     missing_facts,
     over_wall,
@@ -160,7 +161,8 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
     lines += _wrapped(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]), width, "dim")
     for fact in [*missing_facts(trace.metadata), *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")
-    return lines
+    advice = grid_advice(trace)
+    return lines + (_wrapped(advice, width, "dim") if advice else [])
 
 
 class _Picture:
@@ -282,8 +284,8 @@ class _Picture:
         if self.result.sum_ns:
             per_column = format_ns(self._grid.width_ns / self._column_count)
             share = f"share of a column of {per_column}"
-            named = f"░▒▓█ {self._busy_word} {share}"
-            entries.append(Text(named if _cells(named) <= self._width else f"░▒▓█ {share}", "dim"))
+            worded = f"░▒▓█ {self._busy_word} {share}"
+            entries.append(Text(worded if _cells(worded) <= self._width else f"░▒▓█ {share}", "dim"))
         if (self._grid.touched & (self._grid.shares <= 0)).any():
             entries.append(Text(f"{NOT_BUSY} waits, host, marks, no length", "dim"))
         return _packed(entries, self._width)

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpustreamlab.analysis import card_sized_grids, partition_warnings, summary_text
+from gpustreamlab.analysis import card_sized_grids, grid_advice, partition_warnings, summary_text
 from gpustreamlab.analysis._grids import LISTED_GRIDS, MOST_BLOCKS_PER_SM
+from gpustreamlab.draw import text_timeline
 from gpustreamlab.draw._html import timeline_page
 from gpustreamlab.model import Layout
 from gpustreamlab.typing import CaptureTier
+from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import DECODE, PREFILL, make_trace, partition_trace
 
 
@@ -24,35 +26,35 @@ def kernels(*grids, kind="kernel", code=1):
 
 
 def test_grid_of_one_block_for_each_sm_of_the_card_is_found():
-    (grid,) = card_sized_grids(kernels(("gemm", 264)))
-    assert (grid.name, grid.partition, grid.grid_blocks, grid.granted_sms, grid.span_count) == ("gemm", "decode", 264, 36, 1)
+    (grid,) = card_sized_grids(kernels(("mine", 264)))
+    assert (grid.name, grid.partition, grid.grid_blocks, grid.granted_sms, grid.span_count) == ("mine", "decode", 264, 36, 1)
     assert grid.waves == pytest.approx(7.333, abs=1e-3)
     assert str(grid) == (
-        "gemm was launched with 264 blocks, 2 for each of the card's 132 SMs, in decode with 36 SMs: 7.33 blocks per SM. "
+        "mine was launched with 264 blocks, 2 for each of the card's 132 SMs, in decode with 36 SMs: 7.33 blocks per SM. "
         "Size the grid by stream.sm_count"
     )
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 36, 131, 133, 132 * (MOST_BLOCKS_PER_SM + 1)])
 def test_other_grids_are_not_found(blocks):
-    assert card_sized_grids(kernels(("gemm", blocks))) == ()
+    assert card_sized_grids(kernels(("mine", blocks))) == ()
 
 
 def test_grids_on_the_whole_card_are_not_found():
-    assert card_sized_grids(kernels(("gemm", 132), code=-1)) == ()
+    assert card_sized_grids(kernels(("mine", 132), code=-1)) == ()
 
 
 def test_ranges_are_not_found():
-    assert card_sized_grids(kernels(("gemm", 132), kind="range")) == ()
+    assert card_sized_grids(kernels(("mine", 132), kind="range")) == ()
 
 
 def test_partition_of_all_sms_is_not_found():
-    trace = kernels(("gemm", 132))
+    trace = kernels(("mine", 132))
     assert card_sized_grids(replace(trace, partitions=(PREFILL, replace(DECODE, granted_sms=132)))) == ()
 
 
 def test_layout_that_is_not_enforced_has_no_smaller_partitions():
-    trace = replace(kernels(("gemm", 132)), layout=Layout(partitions=(PREFILL, DECODE), is_enforced=False))
+    trace = replace(kernels(("mine", 132)), layout=Layout(partitions=(PREFILL, DECODE), is_enforced=False))
     assert card_sized_grids(trace) == ()
 
 
@@ -70,13 +72,43 @@ def test_launches_of_one_kernel_are_counted_and_the_most_frequent_is_first():
     assert "(2 times)" in str(found[0])
 
 
-def test_warnings_are_bounded_and_shown_in_the_summary_and_on_the_page():
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void cutlass::Kernel2<cutlass_80_tensorop>", "sm90_xmma_gemm_f16f16", "nvjet_hsh_128x64", "ampere_sgemm_128x64_nn",
+        "void at::native::vectorized_elementwise_kernel<4>", "cudnn_pooling", "cupy_add__float32",
+        "void cub::DeviceReduceKernel",
+        "void flash_fwd_kernel<128>", "ncclDevKernel_AllReduce", "void gemv2T_kernel_val", "triton_poi_fused_add_0",
+    ],
+)  # fmt: skip
+def test_kernels_of_libraries_are_not_advised_on(name):
+    trace = kernels((name, 132))
+    assert card_sized_grids(trace) == ()
+    assert "sm_count" not in summary_text(trace)
+
+
+def test_a_short_name_is_of_a_library_where_the_full_name_is():
+    trace = kernel_trace()
+    assert card_sized_grids(trace) == ()  # "elementwise", which is at::native's
+    assert card_sized_grids(replace(trace, details=tuple(replace(one, full_name="mine") for one in trace.details)))
+
+
+@pytest.mark.parametrize("name", ["saxpy", "my_kernel<4>", "scatter", "platform_step", "attention"])
+def test_kernels_of_the_user_are_advised_on(name):
+    assert len(card_sized_grids(kernels((name, 132)))) == 1
+
+
+def test_advice_is_one_sentence_below_the_picture():
     trace = kernels(*((f"kernel {k}", 132) for k in range(LISTED_GRIDS + 2)))
-    warnings = partition_warnings(trace)
-    assert len(warnings) == LISTED_GRIDS + 1
-    assert warnings[-1].startswith("2 more kernels")
-    assert "Size the grid by stream.sm_count" in summary_text(trace)
-    assert "Size the grid by stream.sm_count" in timeline_page(trace)
+    advice = "Size them by stream.sm_count"
+    assert "kernel 0 (1 ×, 132 blocks on the 36 SMs of decode)" in grid_advice(trace)
+    assert "2 more, see card_sized_grids()" in grid_advice(trace)
+    assert partition_warnings(trace) == []
+    assert summary_text(trace).endswith(advice)
+    assert " ".join(text_timeline(trace, 80).split()).endswith(advice)
+    page = timeline_page(trace, with_static=False)
+    assert page.count(advice) == 1
+    assert page.index('<main id="gsl-timeline">') < page.index(advice)
 
 
 def test_layouts_that_are_not_as_they_read_are_warned_about():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpustreamlab.analysis import (
     capture_facts,
     card_sized_grids,
+    grid_advice,
     headline,
     missing_facts,
-    partition_warnings,
     source_facts,
     summary_text,
 )
@@ -82,6 +84,8 @@ def test_queueing_is_from_the_launch_to_the_start():
 
 
 def test_grids_are_read_from_what_the_kernels_were_launched_with():
-    names = {(grid.name, grid.partition): grid.span_count for grid in card_sized_grids(kernel_trace(4))}
+    # GIVEN kernels that are no library's
+    trace = replace(kernel_trace(4), details=tuple(replace(one, full_name="mine") for one in kernel_trace(4).details))
+    names = {(grid.name, grid.partition): grid.span_count for grid in card_sized_grids(trace)}
     assert names == {("elementwise", "decode"): 8, ("hash_join", "prefill"): 4}
-    assert any("elementwise was launched (8 times) with 528 blocks" in fact for fact in partition_warnings(kernel_trace(4)))
+    assert "elementwise (8 ×, 528 blocks on the 36 SMs of decode)" in grid_advice(trace)
