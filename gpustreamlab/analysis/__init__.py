@@ -24,6 +24,7 @@ from gpustreamlab.analysis._kernel_text import capture_facts
 from gpustreamlab.analysis._layers import Layer
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._lod import Merged, bin_width_ns, merge_narrow
+from gpustreamlab.analysis._name_groups import group_labels, name_group
 from gpustreamlab.analysis._overlap import Overlap, overlap
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
 from gpustreamlab.analysis._partly import partly_captured
@@ -129,6 +130,7 @@ __all__ = [
     "format_ns",
     "format_share",
     "grid_advice",
+    "group_labels",
     "headline",
     "host_waits",
     "is_work",
@@ -137,6 +139,7 @@ __all__ = [
     "layout_warnings",
     "merge_narrow",
     "missing_facts",
+    "name_group",
     "nearest_ranges",
     "options_of",
     "over_wall",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import RANGE_CODE, busy_edges, counted_kinds, counted_rows, is_work
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
+from gpustreamlab.analysis._name_groups import group_labels
 from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._summary import device_text, missing_facts
 from gpustreamlab.model import Trace, TraceMetadata
@@ -187,6 +188,7 @@ def compare_traces(a: Trace, b: Trace) -> TraceComparison:
     lanes = tuple(dict.fromkeys(lane.name for lane in streams))
     # A lane that no session made is known by its kernels only.
     needs_work = np.array([all(lane.outside for lane in streams if lane.name == name) for name in lanes], bool)
+    _group_names(sides)
     names = tuple(dict.fromkeys(name for side in sides for name in side.used_names))
     by_lane = [side.lane_figures(lanes, needs_work) for side in sides]
     by_name = [side.name_figures(names) for side in sides]
@@ -258,7 +260,15 @@ class _Side:
         # Ranges behind all others: one name of both is two.
         self._name = trace.name[rows].astype(np.int64) + len(trace.names) * is_range[rows]
         self._names: list[_Name] = [(name, group) for group in (WORK, RANGE) for name in trace.names]
-        self.used_names = [self._names[code] for code in np.unique(self._name).tolist()]
+
+    @property
+    def used_names(self) -> list[_Name]:
+        """The names that any listed span has."""
+        return [self._names[code] for code in np.unique(self._name).tolist()]
+
+    def rename(self, labels: Mapping[_Name, _Name]) -> None:
+        """Call names as their group is called: what has one name adds up."""
+        self._names = [labels.get(name, name) for name in self._names]
 
     def lane_figures(self, items: Sequence[str], needs_work: BoolArray) -> ComparedFigures:
         """Return what the lanes of these names took; those that need work are seen where kernels were captured."""
@@ -298,6 +308,15 @@ class _Side:
             is_there=is_there[:-1],
             is_captured=is_captured | is_there[:-1],
         )
+
+
+def _group_names(sides: Sequence[_Side]) -> None:
+    """Make one of the names of both traces that differ by a number, of ranges and of work for themselves."""
+    for group in (WORK, RANGE):
+        names = list(dict.fromkeys(name for side in sides for name, own in side.used_names if own == group))
+        labels = {(name, group): (label, group) for name, label in zip(names, group_labels(names), strict=True)}
+        for side in sides:
+            side.rename(labels)
 
 
 def _most_changed_first(compared: ComparedItems) -> ComparedItems:

@@ -1,6 +1,6 @@
 """Pictures of traces: the viewer for page and notebook, a static picture, text. Bokeh is imported when a figure is drawn."""
 
-from gpustreamlab.draw._colours import PartitionStyle, name_styles, partition_style
+from gpustreamlab.draw._colours import NameLooks, PartitionStyle, name_styles, partition_style
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare_html import comparison_page, comparison_tables_html
 from gpustreamlab.draw._compare_text import ComparisonText, comparison_text
@@ -23,6 +23,7 @@ __all__ = [
     "PNG_SCALE",
     "ComparisonText",
     "Header",
+    "NameLooks",
     "PartitionStyle",
     "Picture",
     "Scene",

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpustreamlab.analysis import name_group
 from gpustreamlab.typing import SpanKind
 
 PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#F0E442", "#D55E00")
@@ -118,9 +119,9 @@ def call_class(name: str) -> str:
 def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
     """Choose how each name looks.
 
-    Calls of CUDA look as what they are for. Any other name gets the colour that its own letters choose, and the next free one
-    where an earlier name has that. So a name keeps its look from run to run unless names before it claim it, and never changes
-    when more names follow.
+    Calls of CUDA look as what they are for. Any other name gets the colour that the letters of its group choose, and the next
+    free one where an earlier group has that; names that differ by a number are one group, see `name_group`. So a name keeps its
+    look from run to run unless names before it claim it, and never changes when more names follow.
 
     Parameters
     ----------
@@ -130,24 +131,35 @@ def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
     Returns
     -------
     tuple of NameStyle
-        The first 7 differ in colour, the first 28 in colour and hatch together; beyond that looks repeat.
+        The first 7 groups differ in colour, the first 28 in colour and hatch together; beyond that looks repeat.
     """
-    looks = len(PALETTE) * len(NAME_HATCHES)
-    taken: set[int] = set()
-    styles = []
-    for name in names:
-        if label := call_class(name):
-            styles.append(CALL_STYLES[label])
-            continue
-        wanted = zlib.crc32(name.encode()) % len(PALETTE)
+    return NameLooks().add(names)
+
+
+class NameLooks:
+    """The looks of names that become more and more."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, NameStyle] = {}
+        self._taken: set[int] = set()
+
+    def add(self, names: Sequence[str]) -> tuple[NameStyle, ...]:
+        """Return the look of each name, of those that were added before too; see `name_styles`."""
+        return tuple(CALL_STYLES[label] if (label := call_class(name)) else self._look(name_group(name)) for name in names)
+
+    def _look(self, group: str) -> NameStyle:
+        if group not in self._by_group:
+            self._by_group[group] = _style(self._slot(zlib.crc32(group.encode())))
+        return self._by_group[group]
+
+    def _slot(self, number: int) -> int:
+        looks, taken = len(PALETTE) * len(NAME_HATCHES), self._taken
         if len(taken) == looks:
-            styles.append(_style(zlib.crc32(name.encode()) % looks))
-            continue
-        group = len(taken) // len(PALETTE) * len(PALETTE)
-        slot = next(slot for step in range(len(PALETTE)) if (slot := group + (wanted + step) % len(PALETTE)) not in taken)
+            return number % looks
+        first = len(taken) // len(PALETTE) * len(PALETTE)
+        slot = next(slot for step in range(len(PALETTE)) if (slot := first + (number + step) % len(PALETTE)) not in taken)
         taken.add(slot)
-        styles.append(_style(slot))
-    return tuple(styles)
+        return slot
 
 
 def text_colour(fill: str) -> str:

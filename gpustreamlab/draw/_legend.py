@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis import display_name, host_waits
+from gpustreamlab.analysis import display_name, group_labels, host_waits
 from gpustreamlab.draw._colours import CALL_STYLES, DARK_TEXT, NameStyle, PartitionStyle, call_class
 from gpustreamlab.draw._scene import Scene
 from gpustreamlab.draw._work import stray_facts
@@ -47,7 +48,7 @@ class Legend:
 
 def plan_legend(trace: Trace, scene: Scene, band_steps: list[tuple[FloatArray, Int64Array]]) -> Legend:
     """Choose what a static picture's legend shows."""
-    codes, more = used_names(trace, LEGEND_NAMES)
+    named, more = used_names(trace, LEGEND_NAMES)
     bands = [
         (band.label if len(times_ns) else f"{band.label}, idle", band.style)
         for band, (times_ns, _) in zip(scene.bands, band_steps, strict=True)
@@ -55,7 +56,7 @@ def plan_legend(trace: Trace, scene: Scene, band_steps: list[tuple[FloatArray, I
     ]
     return Legend(
         names=(
-            *((display_name(trace.names[code], 28), scene.styles[code]) for code in codes),
+            *((display_name(label, 28), scene.styles[code]) for label, code in named),
             *_kind_entries(trace, scene),
             *_call_entries(trace),
             *([("stray", STRAY_STYLE)] if stray_facts(trace) else []),
@@ -66,13 +67,21 @@ def plan_legend(trace: Trace, scene: Scene, band_steps: list[tuple[FloatArray, I
     )
 
 
-def used_names(trace: Trace, limit: int) -> tuple[list[int], int]:
-    """Return the codes of the names that take most time, in their own order, and how many more there are; none of calls."""
+def used_names(trace: Trace, limit: int) -> tuple[list[tuple[str, int]], int]:
+    """Return the names that take most time, each with a code that looks like it, and how many more there are; none of calls.
+
+    Names that differ by a number are one; it stands where the first of them does.
+    """
     count = np.bincount(trace.name, minlength=len(trace.names))
     totals = np.bincount(trace.name, weights=trace.duration_ns, minlength=len(trace.names))
-    present = np.array([code for code in np.flatnonzero(count).tolist() if not call_class(trace.names[code])], np.int64)
-    longest = present[np.argsort(-totals[present], kind="stable")][:limit]
-    return sorted(longest.tolist()), len(present) - len(longest)
+    present = [code for code in np.flatnonzero(count).tolist() if not call_class(trace.names[code])]
+    first: dict[str, int] = {}
+    total_ns: Counter[str] = Counter()
+    for code, label in zip(present, group_labels([trace.names[code] for code in present]), strict=True):
+        first.setdefault(label, code)
+        total_ns[label] += totals[code]
+    longest = sorted(first, key=lambda label: -total_ns[label])[:limit]
+    return sorted(((label, first[label]) for label in longest), key=lambda entry: entry[1]), len(first) - len(longest)
 
 
 def partition_swatch_svg(style: PartitionStyle) -> str:

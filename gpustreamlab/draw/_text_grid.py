@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis import busy_edges, counted_rows, stream_extent
+from gpustreamlab.analysis import busy_edges, counted_rows, group_labels, stream_extent
 from gpustreamlab.draw._groups import LaneGroup, host_group, plan_groups
 from gpustreamlab.draw._scene import memory_lanes
 from gpustreamlab.model import Trace
@@ -153,16 +153,16 @@ def plan_text_grid(trace: Trace, shown: TextRows, column_count: int) -> TextGrid
     columns = _Columns(trace, zero_ns=zero_ns, per_ns=column_count / width_ns, count=column_count)
     rows = np.full(len(trace.lanes), -1)
     rows[list(shown.lanes)] = np.arange(len(shown.lanes))
-    names, codes = _most_time(trace)
+    names, letter_of, name_count = _most_time(trace)
     shares = np.clip(columns.time_of_edges(shown.drawn), 0.0, 1.0)
     return TextGrid(
         zero_ns=zero_ns,
         width_ns=width_ns,
         shares=shares,
         touched=columns.touched(rows, len(shown.lanes)),
-        letters=columns.letters(rows, codes, shares),
+        letters=columns.letters(rows, letter_of, len(names), shares),
         names=names,
-        more_names=int(np.unique(trace.name[counted_rows(trace)]).size) - len(names),
+        more_names=name_count - len(names),
         busy_lanes=columns.time_of_edges([np.concatenate(shown.edges)])[0],
     )
 
@@ -200,11 +200,9 @@ class _Columns:
         is_touched: BoolArray = (np.cumsum(opens - closes).reshape(row_count, width) > 0)[:, :-1]
         return is_touched
 
-    def letters(self, rows: Int64Array, codes: Int64Array, shares: FloatArray) -> Int64Array:
+    def letters(self, rows: Int64Array, letter_of: Int64Array, letter_count: int, shares: FloatArray) -> Int64Array:
         """Return the name that has more than half of each column's busy time; those without a letter count together."""
-        trace, row_count, kinds_count = self._trace, len(shares), len(codes) + 1
-        letter_of = np.full(len(trace.names) + 1, len(codes))
-        letter_of[codes] = np.arange(len(codes))
+        trace, row_count, kinds_count = self._trace, len(shares), letter_count + 1
         counted = counted_rows(trace)
         inner = counted & (trace.parent >= 0)
         inner[inner] = counted[trace.parent[inner]]
@@ -217,7 +215,7 @@ class _Columns:
         time -= self._sums(_Spans(place=keys, start=within.start, end=within.end), row_count * kinds_count)
         by_letter = time.reshape(row_count, kinds_count, self._count)
         best = by_letter.argmax(axis=1)
-        is_named = (by_letter.max(axis=1) > shares / 2) & (best < len(codes))
+        is_named = (by_letter.max(axis=1) > shares / 2) & (best < letter_count)
         found: Int64Array = np.where(is_named, best, -1)
         return found
 
@@ -253,16 +251,28 @@ class _Columns:
         return np.asarray(sums.reshape(place_count, self._count) + whole, np.float64)
 
 
-def _most_time(trace: Trace) -> tuple[tuple[LetteredName, ...], Int64Array]:
+def _most_time(trace: Trace) -> tuple[tuple[LetteredName, ...], Int64Array, int]:
+    """Return the names with letters, the letter of each code (the number of letters for none), and how many names there are.
+
+    Names that differ by a number are one.
+    """
     counted = counted_rows(trace)
-    name = trace.name[counted]
-    count = np.bincount(name, minlength=len(trace.names))
-    total_ns = np.zeros(len(trace.names), np.int64)
-    np.add.at(total_ns, name, trace.duration_ns[counted])
-    used = np.flatnonzero(count)
-    codes = used[np.argsort(-total_ns[used], kind="stable")][:MAX_LETTERS]
-    names = [LetteredName(name=trace.names[code], span_count=int(count[code]), total_ns=int(total_ns[code])) for code in codes]
-    return tuple(names), codes
+    used = np.unique(trace.name[counted])
+    labels = group_labels([trace.names[code] for code in used.tolist()])
+    groups = {label: place for place, label in enumerate(dict.fromkeys(labels))}
+    group_of = np.zeros(len(trace.names), np.int64)
+    group_of[used] = [groups[label] for label in labels]
+    group = group_of[trace.name[counted]]
+    count = np.bincount(group, minlength=len(groups))
+    total_ns = np.zeros(len(groups), np.int64)
+    np.add.at(total_ns, group, trace.duration_ns[counted])
+    kept, called = np.argsort(-total_ns, kind="stable")[:MAX_LETTERS], list(groups)
+    names = [LetteredName(name=called[one], span_count=int(count[one]), total_ns=int(total_ns[one])) for one in kept.tolist()]
+    places = np.full(len(groups) + 1, len(names))
+    places[kept] = np.arange(len(names))
+    letter_of = np.full(len(trace.names), len(names))
+    letter_of[used] = places[group_of[used]]
+    return tuple(names), letter_of, len(groups)
 
 
 def _group_label(group: LaneGroup) -> str:

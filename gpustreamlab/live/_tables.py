@@ -8,14 +8,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from gpustreamlab.analysis import DEVICE_WORK, LiveRows, display_name
-from gpustreamlab.draw import Header, detail_entries, name_styles, plan_header, plan_tables
+from gpustreamlab.draw import Header, NameLooks, detail_entries, plan_header, plan_tables
 from gpustreamlab.live._spans import SpanReader
 from gpustreamlab.model import Counters, Trace
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import SpanKind
 
-FIRST_NAMES = 64
-"""The looks of the first 28 names depend on each other; those of later ones are their own."""
 NAME_CHARACTERS = 200
 """How many characters of a name a page gets."""
 
@@ -47,6 +45,7 @@ class TablePlanner:
         self._counted = 0
         self._counted_s = 0.0
         self._name_count = 0
+        self._looks = NameLooks()
         self._detail_count = 0
         self._counters = Counters()
         self._memory_s = -MEMORY_EVERY_S
@@ -78,7 +77,9 @@ class TablePlanner:
         """Return all tables as they were sent last, with all names sent so far."""
         details = self._recorder.details_from(0)[: self._detail_count]
         return (
-            self.planned | _name_tables(self._recorder.names_from(0)[: self._name_count]) | {"details": detail_entries(details)}
+            self.planned
+            | _name_tables(self._recorder.names_from(0)[: self._name_count], self._looks)
+            | {"details": detail_entries(details)}
         )
 
     def _with_memory(self, trace: Trace, now_s: float) -> Trace:
@@ -110,8 +111,7 @@ class TablePlanner:
         fresh = self._recorder.names_from(self._name_count)
         if not fresh:
             return {}
-        first = self._recorder.names_from(0)[: min(self._name_count, FIRST_NAMES)]
-        tables = {name: entries[len(first) :] for name, entries in _name_tables((*first, *fresh)).items()}
+        tables = _name_tables(fresh, self._looks)
         start, self._name_count = self._name_count, self._name_count + len(fresh)
         return {"names": {"from": start} | tables}
 
@@ -130,10 +130,10 @@ def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:
     return (*tables, meta.device, meta.epoch_unix_ns, *rows.version)
 
 
-def _name_tables(names: Sequence[str]) -> dict[str, list[Any]]:
+def _name_tables(names: Sequence[str], looks: NameLooks) -> dict[str, list[Any]]:
     return {
         "names": [_shown(name) for name in names],
-        "name_styles": [[style.fill, style.hatch, style.text] for style in name_styles(names)],
+        "name_styles": [[style.fill, style.hatch, style.text] for style in looks.add(names)],
     }
 
 

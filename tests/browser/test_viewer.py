@@ -842,3 +842,13 @@ def test_ranges_are_queued_or_running_and_only_kernels_busy(show):
     kernels = show(make_kernel_trace(spans))
     assert {"streams busy", "busy"} & set(kernels.value("written()"))
     assert "waiting" not in kernels.page.locator("h1").inner_text()
+
+
+def test_names_that_differ_by_a_number_are_one_entry_of_the_legend(show):
+    numbered = [("copy", f"h2d {k}", 100 * k, 100 * k + 80) for k in range(30)]
+    shown = show(make_trace([*numbered, ("compute", "gemm_fp16", 0, 900), ("compute", "gemm_fp32", 900, 990)]))
+    chips = shown.page.locator('.gsl-legend [data-entry^="hiddenNames"] .gsl-text')
+    assert chips.all_inner_texts() == ["h2d *", "gemm_fp16", "gemm_fp32"]
+    assert "h2d *, 30 names" in shown.page.locator(".gsl-legend .gsl-chip").first.get_attribute("title")
+    shown.page.locator(".gsl-legend .gsl-chip").first.click()
+    assert shown.value("view.hiddenNames.size") == 30

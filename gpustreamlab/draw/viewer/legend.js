@@ -135,11 +135,24 @@ const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all:
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
 function nameEntries(view, { times, order }) {
-  const all = order.filter(code => !callLabel(view, code))
-  return all.map(code => {
-    const [fill, hatch] = view.tables.name_styles[code] ?? []
-    return { group: "hiddenNames", codes: [code], all, text: nameOf(view, code), time: formatNs(times.names.get(code).busy), fill, hatch }
+  const all = order.filter(code => !callLabel(view, code)), groups = new Map()
+  for (const code of all) {
+    const name = nameGroup(nameOf(view, code)), found = groups.get(name)
+    if (!found) groups.set(name, { name, codes: [code], busy: times.names.get(code).busy })
+    else { found.codes.push(code); found.busy += times.names.get(code).busy }
+  }
+  // A live view keeps the places that there are.
+  const sorted = view.isLive ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy)
+  return sorted.map(({ name, codes, busy }) => {
+    const [fill, hatch] = view.tables.name_styles[codes[0]] ?? []
+    const text = codes.length > 1 ? name : nameOf(view, codes[0])
+    return { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), fill, hatch }
   })
+}
+
+/** The name with a star for each number that stands by itself: names that differ by such a number are one; as analysis.name_group. */
+function nameGroup(name) {
+  return name.includes("<") || name.includes("::") ? name : name.replace(/(?<![^\s_\-#:/.[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*")
 }
 
 /** Kinds are told where there is something to tell apart. */
@@ -196,8 +209,9 @@ function chip(view, entry) {
 
 const entryKey = ({ group, codes, isCall }) => `${isCall ? "calls" : group}-${codes[0]}`
 
-function chipAbout({ text, time }) {
-  return time ? `${text}, ${time} in all` : text
+function chipAbout({ text, time, codes, isCall }) {
+  const count = !isCall && time && codes.length > 1 ? `${formatCount(codes.length)} names, ` : ""
+  return time ? `${text}, ${count}${time} in all` : text
 }
 
 /** Write the times of the names into their chips. */

@@ -13,7 +13,7 @@ from gpustreamlab.analysis import compare_traces, comparison_line, comparison_ta
 from gpustreamlab.analysis._compare_rows import change_of_ns, ratio_text
 from gpustreamlab.model import Lane
 from tests.helpers.kernel_traces import lanes_of, make_kernel_trace
-from tests.helpers.traces import empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace
+from tests.helpers.traces import empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace, unnumbered
 
 
 def rows_of(items):
@@ -179,12 +179,23 @@ def test_frame_holds_totals_lanes_and_names():
 
 
 def test_tables_are_cut_with_a_sign():
-    result = compare_traces(random_trace(500, 3, name_count=40), random_trace(500, 3, name_count=40, seed=1))
+    result = compare_traces(*(unnumbered(random_trace(500, 3, name_count=40, seed=seed)) for seed in (0, 1)))
     totals, names, lanes = comparison_tables(result, limit=10, name_limit=20)
     assert [len(table.rows) for table in (names, lanes)] == [10, 3]
     assert names.more == "and 30 more: see to_pandas()"
     assert lanes.more == totals.more == ""
     assert all(len(row) == len(table.head) for table in (totals, names, lanes) for row in table.rows)
+
+
+def test_names_that_differ_by_a_number_are_one_row():
+    # GIVEN copies that are numbered from 0 to 3 in one run, and to 1 in the other, which also has a step
+    a = make_trace([("a", f"h2d {k}", 10 * k, 10 * k + 5) for k in range(4)] + [("a", "fp16", 40, 50)])
+    b = make_trace([("a", f"h2d {k}", 10 * k, 10 * k + 8) for k in range(2)] + [("a", "step 0", 40, 50), ("a", "fp32", 50, 60)])
+    names = compare_traces(a, b).names
+    place = names.items.index("h2d *")
+    assert (names.a.span_count[place], names.b.span_count[place]) == (4, 2)
+    assert (names.a.busy_ns[place], names.b.busy_ns[place], names.b.median_ns[place]) == (20, 16, 8)
+    assert sorted(names.items) == ["fp16", "fp32", "h2d *", "step 0"]
 
 
 def test_table_says_what_is_only_in_one():

@@ -24,6 +24,7 @@ from tests.helpers.traces import (
     pipeline_trace,
     random_trace,
     repartition_trace,
+    unnumbered,
 )
 
 HEBREW, FAMILY = "\u05e2\u05d1\u05e8\u05d9\u05ea", "\U0001f468\u200d\U0001f469\u200d\U0001f467"
@@ -63,7 +64,7 @@ def test_name_of_an_inner_range_wins_over_the_outer_one():
 
 
 def test_no_letter_where_no_name_has_most_of_the_column():
-    text = text_timeline(random_trace(20_000), 80)
+    text = text_timeline(unnumbered(random_trace(20_000)), 80)
     assert set(bar_of(text, "stream 3")) <= set(" ░▒▓█")
     assert "and 2 more names" in text
 
@@ -223,8 +224,16 @@ def test_width_of_the_terminal_is_used_where_none_is_given(monkeypatch):
     assert str(TextTimeline(pipeline_trace())) == text_timeline(pipeline_trace(), 100)
 
 
+def test_names_that_differ_by_a_number_have_one_letter():
+    spans = [("a", f"h2d {k}", 10 * k, 10 * k + 10) for k in range(30)] + [("b", "step 1", 0, 100), ("b", "step 1", 100, 150)]
+    text = text_timeline(make_trace(spans), 77)
+    assert "A h2d * 300 ns ×30   B step 1 150 ns ×2" in text
+    assert "more names" not in text
+    assert bar_of(text, "a") == "A" + "█" * 52
+
+
 def test_number_of_letters_is_bounded():
-    grid = grid_of(random_trace(500, 4, name_count=40), 60)
+    grid = grid_of(unnumbered(random_trace(500, 4, name_count=40)), 60)
     assert len(grid.names) == MAX_LETTERS
     assert grid.more_names == 30
     assert grid.letters.max() < MAX_LETTERS
