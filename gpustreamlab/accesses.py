@@ -247,7 +247,7 @@ class AccessWatch:
     def _begin(self) -> None:
         watch = getattr(self._backend, "watch_accesses", None)
         if watch is None:
-            self._why_not = f"Backend {self._backend.name!r} tells of no accesses, so nothing was watched."
+            self._why_not = f"Backend {self._backend.name!r} does not report memory accesses, so nothing was watched."
             return
         self._watched = watch(self)
         if self._watched is None:

@@ -234,7 +234,7 @@ class CaptureControl:
             make = getattr(self._backend, "activity_source", None)
             if make is None:
                 raise CaptureUnavailableError(
-                    f"Backend {self._backend.name!r} tells of no kernels: it has no activity_source(). Use "
+                    f"Backend {self._backend.name!r} does not record kernels: it has no activity_source(). Use "
                     "lab.capture('ranges'), which works everywhere."
                 )
             self._source = make()

@@ -97,7 +97,7 @@ class TensorRTEngine:
         for method in ("set_tensor_address", "execute_async_v3"):
             if not callable(getattr(context, method, None)):
                 raise OptionError(
-                    f"A {type(context).__name__} is no execution context of TensorRT 8.5 or later: it has no {method}. "
+                    f"A {type(context).__name__} is not an execution context of TensorRT 8.5 or later: it has no {method}. "
                     "Pass what engine.create_execution_context() returns."
                 )
         self.name = name
@@ -411,7 +411,7 @@ def _handle_of(lane: Any) -> int:
     """Return a lane's handle; raise if it is closed, or no lane."""
     if not isinstance(lane, Stream):
         name = lane if isinstance(lane, str) else "name"
-        raise OptionError(f"{lane!r:.40} is no lane, and has no handle. Pass the lane itself: lab.stream({name!r:.60}).")
+        raise OptionError(f"{lane!r:.40} is not a lane and has no handle. Pass the lane itself: lab.stream({name!r:.60}).")
     return lane.__cuda_stream__()[1]
 
 

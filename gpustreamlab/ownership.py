@@ -83,7 +83,7 @@ def check_array(array: object, lane_name: str) -> None:
     if isinstance(array, _NO_ARRAYS):
         hint = "each of its arrays for itself" if isinstance(array, _CONTAINERS) else "the array itself"
         raise OptionError(
-            f"A {type(array).__name__} is no array. Pass {hint}: lab.stream({lane_name!r}).use(array, after=...)."
+            f"A {type(array).__name__} is not an array. Pass {hint}: lab.stream({lane_name!r}).use(array, after=...)."
         )
 
 

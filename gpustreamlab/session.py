@@ -393,7 +393,7 @@ class Session(ProcessBound):
         ...     print(lab.partition(prefill=96, decode="rest"))
         ...     print(lab.stream("decode", partition="decode").sm_count)
         ...     lab.verify().holds
-        Layout: prefill 96 SMs (asked for 96), decode 36 SMs (asked for 36); 0 SMs in none
+        Layout: prefill 96 SMs (asked for 96), decode 36 SMs (asked for 36)
         36
         True
         """

@@ -32,7 +32,7 @@ class Concurrency:
     peak_lanes: int
     """Most lanes that were busy at one time."""
     range_only_ns: int = 0
-    """How much of `sum_ns` only ranges tell of, in ns: an upper bound, as they also contain queueing."""
+    """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
     shared: Shared = NOTHING_SHARED
     """What the lanes share, as far as it is known."""
 

@@ -44,7 +44,7 @@ class Overlap(Reported):
     metadata: TraceMetadata
     """Where the numbers come from."""
     range_only_ns: int = 0
-    """How much of `sum_ns` only ranges tell of, in ns: an upper bound, as they also contain queueing."""
+    """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
     shared: Shared = NOTHING_SHARED
     """What the lanes share, as far as it is known."""
 

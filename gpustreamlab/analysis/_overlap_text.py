@@ -63,11 +63,10 @@ def overlap_notes(result: Overlap) -> list[str]:
         )
     if meta.simulated:
         notes.append(f"Simulated: {meta.device.label}. No hardware stands behind these times.")
-    missing = [
-        f"{count:,} {word}" for count, word in ((meta.dropped_spans, "dropped"), (meta.pending_spans, "pending")) if count
-    ]
+    states = ((meta.dropped_spans, "dropped"), (meta.pending_spans, "still running"))
+    missing = [f"{count:,} span{'' if count == 1 else 's'} {state}" for count, state in states if count]
     if missing:
-        notes.append(f"Not counted: {' and '.join(missing)} spans.")
+        notes.append(f"Not counted: {' and '.join(missing)}.")
     return notes
 
 

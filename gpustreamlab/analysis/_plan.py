@@ -78,9 +78,9 @@ def plan_partitions(
     ...     sm_resource=SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12),
     ... )
     >>> print(plan_partitions({"prefill": 96, "decode": 32}, h200))
-    Layout: prefill 100 SMs (asked for 96), decode 32 SMs (asked for 32); 0 SMs in none
+    Layout: prefill 100 SMs (asked for 96), decode 32 SMs (asked for 32)
     >>> print(plan_partitions({"prefill": "75%", "decode": "rest"}, h200, round="down"))
-    Layout: prefill 96 SMs (asked for 99), decode 36 SMs (asked for 36); 0 SMs in none
+    Layout: prefill 96 SMs (asked for 99), decode 36 SMs (asked for 36)
     """
     rounding = check_rounding(round)
     if not isinstance(device, Device):
@@ -141,7 +141,7 @@ def check_layout(layout: Layout, device: Device) -> Layout:
         If partitions share groups, or have groups or counts that the device does not have.
     """
     if not isinstance(layout, Layout):
-        raise PartitionError(f"A {type(layout).__name__} is no layout. {_HOW_TO_PLAN}")
+        raise PartitionError(f"A {type(layout).__name__} is not a layout. {_HOW_TO_PLAN}")
     if not layout.is_enforced:
         return layout
     resource = device.sm_resource
@@ -166,7 +166,7 @@ def check_rounding(rounding: Rounding | str) -> Rounding:
     try:
         return Rounding(rounding)
     except ValueError:
-        raise OptionError(f"There is no rounding {rounding!r}. Choose from 'up', 'down' and 'exact'.") from None
+        raise OptionError(f"Unknown rounding {rounding!r}. Choose from 'up', 'down' and 'exact'.") from None
 
 
 def check_workqueue(workqueue: object) -> None:

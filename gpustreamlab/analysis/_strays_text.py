@@ -117,8 +117,7 @@ def _nothing_captured(result: Strays) -> str:
 def _group_text(group: StrayGroup, count: int) -> str:
     name, ran_on, selected = (display_name(text, _NAME_WIDTH) for text in (group.name, group.ran_on, group.selected))
     if group.span_count < count:
-        return (
-            f"mostly {name} ({group.span_count:,} of {count:,}, {format_ns(group.total_ns)}), on {ran_on} instead of {selected}"
-        )
+        share = f"{group.span_count:,} of {count:,}, {format_ns(group.total_ns)}"
+        return f"most often {name} ({share}), on {ran_on} instead of {selected}"
     times = f" {count:,} times" if count > 1 else ""
     return f"{name} ran{times} on {ran_on} instead of {selected} ({format_ns(group.total_ns)})"

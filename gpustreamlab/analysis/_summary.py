@@ -44,7 +44,7 @@ def summary_text(trace: Trace) -> str:
     Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
     Queued or running: copies 100 ns (40%), compute 200 ns (80%)
     At most 20% of the time 2 or more streams worked at once; mean concurrency 1.20 of at most 1.50. Ranges contain waiting
-    Tier: ranges (event pairs; ranges contain queueing) · clock error ±0 ns · ranges ±0 ns after a correction of 0 ns
+    Tier: ranges (event pairs; ranges contain queueing) · times are modelled, not measured
     """
     edges_ns = busy_edges(trace)
     result = over_wall(trace, concurrency(trace, edges_ns))
@@ -134,8 +134,11 @@ def source_facts(meta: TraceMetadata) -> list[str]:
     if meta.tier is CaptureTier.RANGES:
         tier = "Tier: ranges (event pairs; ranges contain queueing)"
     else:
-        source = f" by {display_name(meta.capture_source)}, ±{format_ns(meta.kernel_error_ns)}" if meta.capture_source else ""
+        error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns or not meta.simulated else ""
+        source = f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
         tier = f"Tier: kernels (every kernel, copy and fill{source})"
+    if meta.simulated and not (meta.clock_error_ns or meta.range_error_ns or meta.range_correction_ns):
+        return [tier, "times are modelled, not measured"]
     correction = f"ranges ±{format_ns(meta.range_error_ns)} after a correction of {format_ns(meta.range_correction_ns)}"
     return [tier, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
 
@@ -151,7 +154,7 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
         reasons = "a full buffer, a closed stream, an error or an interrupt"
         facts.append(f"{_count(meta.dropped_spans, 'span')} dropped{records} ({reasons})")
     if meta.pending_spans:
-        facts.append(f"{_count(meta.pending_spans, 'span')} pending (work that had not ended)")
+        facts.append(f"{_count(meta.pending_spans, 'span')} still running when the trace was taken")
     if meta.recovery_note:
         facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
     return facts

@@ -54,7 +54,7 @@ def _why_none_lent(lender: object) -> str:
     if isinstance(lender, type) and has_it:
         return f"The class {lender.__name__} lends no CUDA stream; an instance does. Pass one, for example {lender.__name__}()."
     if has_it:
-        return f"{type(lender).__name__}.__cuda_stream__ is no method. Make it one that returns (0, handle)."
+        return f"{type(lender).__name__}.__cuda_stream__ is not a method. Make it one that returns (0, handle)."
     return (
         f"{_described(lender)} lends no CUDA stream: it has no __cuda_stream__ method. "
         "Pass the stream object of CuPy, torch, cuda.core or another library, not its handle."
@@ -78,7 +78,8 @@ def _read_handle(lender: object, value: object) -> int:
         handle = -1
     if not 0 <= handle < _TOO_LARGE:
         raise StreamRefusedError(
-            f"{type(lender).__name__}.__cuda_stream__() gave {value!r} as its handle, which is no address of a cudaStream_t. "
+            f"{type(lender).__name__}.__cuda_stream__() gave {value!r} as its handle, "
+            "which is not the address of a cudaStream_t. "
             "Pass the stream object of CuPy, torch, cuda.core or another library."
         )
     return int(handle)

@@ -89,7 +89,7 @@ def _checked(wanted: object, device: int) -> Backend:
     missing = [name for name in ("create_stream", "acquire_event", "resolve", "clock_info") if not hasattr(wanted, name)]
     if missing:
         raise BackendNotFoundError(
-            f"The backend {wanted!r:.60} of type {type(wanted).__name__} is none: it has no {missing[0]}. "
+            f"The backend {wanted!r:.60} of type {type(wanted).__name__} is not a backend: it has no {missing[0]}. "
             "Use gpustreamlab.Session('cuda'), 'sim', or an object with the methods of gpustreamlab.backends.Backend."
         )
     backend = cast(Backend, wanted)

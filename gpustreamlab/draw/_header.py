@@ -119,7 +119,8 @@ def tier_text(meta: TraceMetadata) -> str:
     """
     if meta.tier is CaptureTier.RANGES:
         return f"ranges only: {BARS_CONTAIN_WAITING}"
-    source = f" by {display_name(meta.capture_source)}, ±{format_ns(meta.kernel_error_ns)}" if meta.capture_source else ""
+    error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns or not meta.simulated else ""
+    source = f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
     return f"kernels + ranges{source}"
 
 

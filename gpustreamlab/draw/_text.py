@@ -129,8 +129,8 @@ def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "ut
     At most 20% of the time 2 or more streams worked at once;
     mean concurrency 1.20 of at most 1.50. Ranges contain
     waiting
-    Tier: ranges (event pairs; ranges contain queueing) · clock
-    error ±0 ns · ranges ±0 ns after a correction of 0 ns
+    Tier: ranges (event pairs; ranges contain queueing) · times
+    are modelled, not measured
     """
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
     return "\n".join(line.plain.rstrip() for line in _lines(trace, columns, encoding))

@@ -49,7 +49,7 @@ def require_text(name: str, texts: tuple[str, ...]) -> None:
         raise TraceError(f"The entries of {name!r} repeat; each text is interned once.")
     for text in texts:
         if not isinstance(text, str):
-            raise TraceError(f"{name!r} holds {text!r}, which is no str.")
+            raise TraceError(f"{name!r} holds {text!r}, which is not a str.")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:

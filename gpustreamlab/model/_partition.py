@@ -150,7 +150,8 @@ class Layout:
         parts = [
             f"{display_name(part.name)} {part.granted_sms} SMs (asked for {part.requested_sms})" for part in self.partitions
         ]
-        return f"Layout: {', '.join(parts)}; {self.remainder_sms} SMs in none"
+        left = f"; {self.remainder_sms} SMs in no partition" if self.remainder_sms else ""
+        return f"Layout: {', '.join(parts)}{left}"
 
     def _repr_html_(self) -> str:
         left, right = "style='text-align:left'", "style='text-align:right'"

@@ -224,7 +224,7 @@ def _check_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         found = np.dtype(dtype)
     except TypeError as error:
-        raise OptionError(f"{dtype!r} is no dtype. Use for example work.array(256, 'float32').") from error
+        raise OptionError(f"{dtype!r} is not a dtype. Use for example work.array(256, 'float32').") from error
     if found.hasobject or not found.itemsize:
         raise OptionError(f"Device memory holds no elements of {found}. Use for example work.array(256, 'float32').")
     return found
@@ -236,5 +236,7 @@ def _check_length(length: object, shape: object) -> int:
     except TypeError:
         found = -1
     if isinstance(length, bool) or found < 0:
-        raise OptionError(f"{shape!r} is no shape; it is whole numbers, 0 or more. Use for example work.array((4, 64), 'f4').")
+        raise OptionError(
+            f"{shape!r} is not a shape: a shape consists of integers, 0 or greater. Use for example work.array((4, 64), 'f4')."
+        )
     return found

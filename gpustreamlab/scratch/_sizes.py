@@ -39,7 +39,7 @@ def check_size(nbytes: object, *, example: str = "lane.scratch(1 << 20)") -> int
         size = -1
     if isinstance(nbytes, (bool, np.bool_)) or not 0 <= size < MAX_BYTES:
         raise OptionError(
-            f"{str(nbytes)[:40]!s} ({type(nbytes).__name__}) is no size of scratch, which is a whole number of bytes from 0 to "
+            f"{str(nbytes)[:40]!s} ({type(nbytes).__name__}) is not a size of scratch: an integer number of bytes from 0 to "
             f"2**63 - 1. Use for example {example}."
         )
     return size

@@ -96,7 +96,7 @@ def set_request(state: PartitionerState, key: int, text: str) -> PartitionerStat
 def set_rounding(state: PartitionerState, text: str) -> PartitionerState:
     """Choose what is granted where a count cannot be met."""
     if text not in list(Rounding):
-        return say(state, f"There is no rounding {text[:20]!r}; there are {', '.join(Rounding)}.", is_bad=True)
+        return say(state, f"Unknown rounding {text[:20]!r}; choose from {', '.join(Rounding)}.", is_bad=True)
     return replace(state, rounding=Rounding(text), notice="")
 
 
@@ -133,7 +133,7 @@ def drag_boundary(state: PartitionerState, left: int, by_sms: Number) -> Partiti
 
 
 def add(state: PartitionerState) -> PartitionerState:
-    """Add a partition: half of the card if it is the first, else what is in none, else half of the largest."""
+    """Add a partition: half of the card if it is the first, else the SMs in no partition, else half of the largest."""
     plan = state.plan
     if plan.problem is not None:
         return say(state, "Correct the draft first; then there is a plan to add a partition to.", is_bad=True)
@@ -147,7 +147,7 @@ def add(state: PartitionerState) -> PartitionerState:
 
 
 def remove(state: PartitionerState, key: int) -> PartitionerState:
-    """Take a partition away; its SMs are in none."""
+    """Take a partition away; its SMs are then in no partition."""
     return replace(state, rows=tuple(row for row in state.rows if row.key != key), notice="")
 
 

@@ -14,12 +14,12 @@ from gpustreamlab.widgets._draft import DraftRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """The line between two partitions, or between the last one and the SMs in none."""
+    """The line between two partitions, or between the last one and the SMs in no partition."""
 
     left: int
     """Key of the partition before it."""
     right: int | None
-    """Key of the partition behind it; None for the SMs in none."""
+    """Key of the partition behind it; None for the SMs in no partition."""
     left_sms: int
     """SMs that the partition before it has now."""
     both_sms: int

@@ -166,9 +166,9 @@ def _boundary_views(state: PartitionerState) -> list[dict[str, Any]]:
             "both_sms": boundary.both_sms,
             "stops": list(boundary.stops),
             "label": f"Boundary between {names[boundary.left]} and "
-            f"{'the SMs in none' if boundary.right is None else names[boundary.right]}",
+            f"{'the SMs in no partition' if boundary.right is None else names[boundary.right]}",
             "left_name": names[boundary.left],
-            "right_name": "in none" if boundary.right is None else names[boundary.right],
+            "right_name": "in no partition" if boundary.right is None else names[boundary.right],
         }
         for boundary in state.boundaries
     ]

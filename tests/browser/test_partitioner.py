@@ -146,7 +146,7 @@ def test_add_rename_apply_and_remove_change_the_layout_in_the_kernel(lab):
     lab.wait_for_text(".gsl-detail", "In use as shown.", view=1)
     assert lab.kernel("print(lab.layout.names, lab.streams['decode'].partition)") == "('prefill', 'part1', 'chat') chat"
     view.locator(".gsl-remove").nth(1).click()
-    lab.wait_for_text(".gsl-bands", "in none")
+    lab.wait_for_text(".gsl-bands", "in no partition")
     view.locator(".gsl-apply").click()
     lab.wait_for_text(".gsl-detail", "In use as shown.", view=1)
     assert lab.kernel("print(lab.layout.names)") == "('prefill', 'chat')"

@@ -166,7 +166,7 @@ def test_arrays_without_names_are_refused(lab):
 @pytest.mark.parametrize("make", [onnxruntime_provider, quadrants_stream])
 def test_the_name_of_a_lane_is_no_lane(lab, make, monkeypatch):
     monkeypatch.setitem(sys.modules, "quadrants.lang.stream", SimpleNamespace(Stream=None))
-    with pytest.raises(OptionError, match=r"'decode' is no lane.*lab\.stream\('decode'\)"):
+    with pytest.raises(OptionError, match=r"'decode' is not a lane.*lab\.stream\('decode'\)"):
         make("decode")
 
 

@@ -253,13 +253,13 @@ def test_a_name_that_is_no_lane_is_an_error(lab):
 @pytest.mark.parametrize("thing", [5, 2.5, "x", b"x", None, int], ids=repr)
 def test_what_is_no_array_is_refused(lab, thing):
     for options in ({}, {"after": "b"}):
-        with pytest.raises(OptionError, match=r"is no array. Pass the array itself: lab\.stream\('a'\)\.use\(array"):
+        with pytest.raises(OptionError, match=r"is not an array. Pass the array itself: lab\.stream\('a'\)\.use\(array"):
             lab.stream("a").use(thing, **options)
 
 
 @pytest.mark.parametrize("things", [[Thing()], (Thing(),), {"x": Thing()}], ids=["list", "tuple", "dict"])
 def test_several_arrays_in_one_are_refused(lab, things):
-    with pytest.raises(OptionError, match="is no array. Pass each of its arrays for itself"):
+    with pytest.raises(OptionError, match="is not an array. Pass each of its arrays for itself"):
         lab.stream("a").use(things, after="b")
 
 

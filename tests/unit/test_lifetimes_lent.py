@@ -65,7 +65,7 @@ def test_a_class_lends_no_stream(lab):
 
 def test_an_attribute_in_place_of_the_method_lends_no_stream(lab):
     lender = types.SimpleNamespace(__cuda_stream__=(0, 512))
-    with pytest.raises(StreamRefusedError, match=r"SimpleNamespace.__cuda_stream__ is no method.*returns \(0, handle\)"):
+    with pytest.raises(StreamRefusedError, match=r"SimpleNamespace.__cuda_stream__ is not a method.*returns \(0, handle\)"):
         lab.on(lender)
 
 

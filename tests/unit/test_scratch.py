@@ -245,7 +245,7 @@ class TestArrays:
 
     @pytest.mark.parametrize("shape", [-1, (2, -3), 1.5, (True,), "4", None])
     def test_what_is_no_shape_is_refused(self, lane, shape):
-        with lane.scratch(4096) as work, pytest.raises(OptionError, match="is no shape"):
+        with lane.scratch(4096) as work, pytest.raises(OptionError, match="is not a shape"):
             work.array(shape, "u1")
 
     @pytest.mark.parametrize("dtype", ["object", "O", "V0", "nonsense"])

@@ -72,7 +72,7 @@ def test_an_object_is_used_as_it_is_and_stays_its_owners():
 WRONG = {
     "unknown": ("gpu", 0, BackendNotFoundError, "no backend 'gpu'"),
     "upper case": ("SIM", 0, BackendNotFoundError, "'cuda', 'sim'"),
-    "number": (1, 0, BackendNotFoundError, "type int is none: it has no create_stream"),
+    "number": (1, 0, BackendNotFoundError, "type int is not a backend: it has no create_stream"),
     "class": (SimBackend, 0, BackendNotFoundError, r"class SimBackend, not an object of it.*Session\(SimBackend\(\)\)"),
     "module": (pytest, 0, BackendNotFoundError, "type module is none"),
     "second simulated device": ("sim", 1, DeviceNotFoundError, "no simulated device 1"),

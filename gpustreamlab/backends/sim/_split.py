@@ -134,7 +134,7 @@ def _check_sizes(group: SplitGroup, step: int, resource: SMResource) -> None:
     if step < 1 or (step % _TPC_SMS and step != resource.alignment_sms):
         raise _refuse(
             "INVALID_RESOURCE_CONFIGURATION",
-            f"a co-scheduled size of {step} SMs is no multiple of {_TPC_SMS}",
+            f"a co-scheduled size of {step} SMs is not a multiple of {_TPC_SMS}",
             "Give 2, 4 or 8.",
         )
     if group.sms < 1 or group.sms % unit:
@@ -146,7 +146,7 @@ def _check_sizes(group: SplitGroup, step: int, resource: SMResource) -> None:
     if group.preferred_coscheduled_sms % step:
         raise _refuse(
             "INVALID_RESOURCE_CONFIGURATION",
-            f"a preferred co-scheduled size of {group.preferred_coscheduled_sms} SMs is no multiple of {step}",
+            f"a preferred co-scheduled size of {group.preferred_coscheduled_sms} SMs is not a multiple of {step}",
             f"Give {step} or {2 * step}.",
         )
 

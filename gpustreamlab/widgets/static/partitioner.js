@@ -126,7 +126,7 @@ function buildFrame(el) {
     <p class="gsl-whole" hidden></p>
     <div class="gsl-problem" role="alert" hidden></div>
     <div class="gsl-tools">
-      <button type="button" class="gsl-add" title="Add a partition: half of the card, then what is in none, then half of the largest">+ Add partition</button>
+      <button type="button" class="gsl-add" title="Add a partition: half of the card, then the SMs in no partition, then half of the largest">+ Add partition</button>
       <label class="gsl-round">Round <select class="gsl-rounding"></select></label>
       <button type="button" class="gsl-off" title="No partitions: every stream may use the whole card. Takes effect with Apply">Off: whole card</button>
     </div>
@@ -259,7 +259,7 @@ function paintCell(cell, row) {
 function drawBands(bands, rows, shown, used, view) {
   const { sm_count: count, row_count: high, column_count: wide } = view.device
   const texts = rows.map(row => ({ letter: row.letter, fill: row.fill, name: row.name || "?", sms: shown.sms.get(row.key) }))
-  if (count > used) texts.push({ letter: "", fill: "", name: used ? "in none" : "no partitions", sms: count - used })
+  if (count > used) texts.push({ letter: "", fill: "", name: used ? "in no partition" : "no partitions", sms: count - used })
   while (bands.childElementCount < texts.length) bands.append(make("span"))
   while (bands.childElementCount > texts.length) bands.lastElementChild.remove()
   let place = 0
@@ -468,7 +468,7 @@ function drawRow(screen, row, values, view, shown, canEdit) {
   row.proof.classList.toggle("gsl-bad", values.is_proof_bad)
   row.remove.disabled = !canEdit
   row.remove.setAttribute("aria-label", `Remove ${values.name}`)
-  row.remove.title = `Remove ${values.name}: its SMs are then in none`
+  row.remove.title = `Remove ${values.name}: its SMs are then in no partition`
   row.name.setAttribute("aria-invalid", String(values.is_name_bad))
   row.request.setAttribute("aria-invalid", String(values.is_request_bad))
   row.fault.hidden = !values.problem

@@ -33,7 +33,7 @@ def test_text_says_that_ranges_are_an_upper_bound_and_kernels_are_not():
 
 def test_text_says_what_is_missing_and_that_it_is_simulated():
     text = str(overlap(pipeline_trace(dropped_spans=1234, pending_spans=5)))
-    assert "Not counted: 1,234 dropped and 5 pending spans." in text
+    assert "Not counted: 1,234 spans dropped and 5 spans still running." in text
     assert "Simulated: NVIDIA H200" in text
 
 

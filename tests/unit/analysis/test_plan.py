@@ -210,7 +210,7 @@ def test_names_are_checked_as_those_of_streams_are(name, words):
 
 @pytest.mark.parametrize("rounding", ["sideways", "", None, 3, "UP"])
 def test_an_unknown_rounding_is_refused(rounding):
-    with pytest.raises(OptionError, match=r"There is no rounding .*'"):
+    with pytest.raises(OptionError, match=r"Unknown rounding .*'"):
         plan_partitions({"a": 96}, H200, round=rounding)
 
 

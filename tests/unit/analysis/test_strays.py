@@ -87,7 +87,7 @@ def test_the_story_has_two_sorts():
     found = strays(kernel_trace(4))
     assert repr(found) == (
         "<Strays: 8 kernels ran on other streams than the selected one, 4 of them outside the partition: "
-        "mostly elementwise (4 of 8, 400 µs), on torch stream 13 instead of decode>"
+        "most often elementwise (4 of 8, 400 µs), on torch stream 13 instead of decode>"
     )
     assert [group.span_count for group in found.groups] == [4, 4]
     assert sum(group.total_ns for group in found.groups) == int(found.duration_ns.sum())

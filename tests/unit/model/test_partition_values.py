@@ -131,7 +131,7 @@ def test_a_layout_says_what_was_asked_and_granted():
     layout = Layout(
         partitions=(Partition(name="a", requested_sms=90, granted_sms=96), part("b", 12, sm_ids=(3, 5))), remainder_sms=24
     )
-    assert str(layout) == "Layout: a 96 SMs (asked for 90), b 12 SMs (asked for 12); 24 SMs in none"
+    assert str(layout) == "Layout: a 96 SMs (asked for 90), b 12 SMs (asked for 12); 24 SMs in no partition"
     shown = layout._repr_html_()
     for fact in (">90<", ">96<", "not yet", "2 SMs seen", "24 SMs are in no partition"):
         assert fact in shown

@@ -282,7 +282,7 @@ def test_rounding_changes_what_is_granted():
     state = do(do(state_of(prefill=96), "set_request", key=0, text="98"), "set_rounding", text="down")
 
     assert granted(state)["prefill"] <= 98
-    assert "There is no rounding 'sideways'" in do(state, "set_rounding", text="sideways").notice
+    assert "Unknown rounding 'sideways'" in do(state, "set_rounding", text="sideways").notice
 
 
 @pytest.mark.parametrize(
