@@ -74,7 +74,7 @@ WRONG = {
     "upper case": ("SIM", 0, BackendNotFoundError, "'cuda', 'sim'"),
     "number": (1, 0, BackendNotFoundError, "type int is not a backend: it has no create_stream"),
     "class": (SimBackend, 0, BackendNotFoundError, r"class SimBackend, not an object of it.*Session\(SimBackend\(\)\)"),
-    "module": (pytest, 0, BackendNotFoundError, "type module is none"),
+    "module": (pytest, 0, BackendNotFoundError, "type module is not a backend"),
     "second simulated device": ("sim", 1, DeviceNotFoundError, "no simulated device 1"),
     "device of another object": (SimBackend(), 2, OptionError, "device is 2.*device 0"),
 }
