@@ -45,7 +45,8 @@ class TimelinePage(anywidget.AnyWidget):
     bokeh_version = traitlets.Unicode().tag(sync=True)
     """Its version: of several in one page, each is loaded once."""
     feed_id = traitlets.Unicode().tag(sync=True)
-    """Tells the spans of several timelines in one page apart."""
+    """Tells the spans of several timelines in one page apart; also the id of the widget's model, by which the page keeps a
+    picture in the notebook's metadata."""
     capacity = traitlets.Int().tag(sync=True)
     """How many spans the page holds."""
     message_count = traitlets.Int(_MESSAGES).tag(sync=True)
@@ -60,11 +61,13 @@ class TimelinePage(anywidget.AnyWidget):
 
         self._take_snapshot = take_snapshot
         self._sending = threading.Lock()
+        feed_id = uuid.uuid4().hex
         super().__init__(
+            model_id=feed_id,
             item=json.dumps(figure, separators=(",", ":")),
             bokeh_gz=packed_bokeh(),
             bokeh_version=bokeh.__version__,
-            feed_id=uuid.uuid4().hex,
+            feed_id=feed_id,
             capacity=capacity,
             status={"state": "live", "text": ""},
         )

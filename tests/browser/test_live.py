@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.jupyter import running_jupyter
+from tests.helpers.jupyter import PANEL, running_jupyter
 from tests.helpers.live_notebook import LiveNotebook
 
 pytestmark = pytest.mark.browser
@@ -267,6 +267,45 @@ def test_closing_the_session_leaves_a_picture_that_stays_in_the_file(lab, server
 
     assert "widget-view" not in book
     assert f"{10 * SPANS_A_STEP} spans in 2 streams" in book
+
+
+@pytest.mark.parametrize("is_in_front", [True, False], ids=["in front", "behind another tab"])
+def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_lab, server, request, is_in_front):
+    lab = open_lab(START, SHOW, *["'more'"] * 30)
+    lab.kernel("work(5)")
+    lab.wait_until(f"live.feed.store.spanCount === {5 * SPANS_A_STEP}")
+    # GIVEN work that came while the view was out of sight
+    lab.page.evaluate(f"() => {{ const book = document.querySelector('{SCROLLED}'); book.scrollTop = book.scrollHeight }}")
+    if not is_in_front:
+        lab.command("launcher:create")
+    lab.kernel("with lab.on('decode', 'late work'): spin(lab, 1_000_000)\nlab.synchronize()")
+    lab.page.wait_for_timeout(1_000)
+    # WHEN the notebook is saved, its kernel ended, and it is opened again with another
+    lab.page.evaluate(f"async () => {{ await {PANEL}.context.save() }}")
+    lab.page.evaluate(f"async () => {{ await {PANEL}.sessionContext.shutdown() }}")
+    lab.errors.clear()
+    name = f"{request.node.name[:40]}.ipynb"
+    lab.load(server.address(name))
+    # THEN the picture is there, with all that was recorded
+    picture = lab.page.locator(".jp-OutputArea img.gsl-kept")
+    picture.wait_for()
+    lab.keep(f"live-saved-open-{is_in_front}")
+    output = lab.page.locator(".jp-OutputArea").nth(1).inner_text()
+    assert "model not found" not in lab.page.locator(".jp-Notebook").inner_text()
+    assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in output
+    assert picture.evaluate("async e => { await e.decode(); return e.naturalWidth }") > 800
+    assert "img src=x" in output
+    assert lab.page.locator("img[src='x']").count() == 0
+    assert lab.errors == []
+    assert len((server.folder / name).read_bytes()) < 400_000
+
+    # AND once it is run again the old picture is not kept any more
+    lab.command("notebook:run-all-cells")
+    lab.wait_for_views(1)
+    lab.kernel("lab.close()")
+    lab.page.wait_for_selector(".jp-OutputArea iframe[title=Timeline]")
+    lab.command("docmanager:save")
+    assert "kept_picture" not in (server.folder / name).read_text()
 
 
 def test_a_cell_that_recorded_ranges_is_marked(open_lab):

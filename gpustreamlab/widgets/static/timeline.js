@@ -59,6 +59,7 @@ class Feed {
     on("change:snapshot", () => { this.loaded = this.loaded.then(() => this.takeSnapshot()) })
     on("change:status", () => this.showState())
     on("comm_live_update", () => this.becomeGone())
+    this.offs.push(keepOnSave(this))
   }
 
   stop() {
@@ -177,6 +178,100 @@ function feedOf(model) {
   return feeds.get(key)
 }
 
+// ---- What stays in the file of a notebook that is saved while the session is open
+
+const VIEW_MIME = "application/vnd.jupyter.widget-view+json"
+const STATE_MIME = "application/vnd.jupyter.widget-state+json"
+const KEPT_TEXT = "Saved while the session was open. Run the notebook again for a live view."
+
+// Without a kernel JupyterLab looks a widget up in the notebook's metadata, and else says "model not found". What it finds there
+// is a small widget of the same id that shows a picture: the spans and BokehJS would make the file large.
+function keepOnSave(feed) {
+  const context = feed.model.widget_manager?.context // JupyterLab and Notebook 7 have it.
+  if (!context?.saveState?.connect || !context.model?.setMetadata) return () => {}
+  const save = (_, state) => {
+    if (state !== "started") return
+    try {
+      keepPicture(context.model, feed)
+    } catch (error) {
+      console.info(`The notebook is saved without a picture of the live timeline (${error}).`)
+    }
+  }
+  context.saveState.connect(save)
+  return () => context.saveState.disconnect(save)
+}
+
+function keepPicture(notebook, feed) {
+  const all = notebook.getMetadata("widgets") ?? {}
+  const before = all[STATE_MIME]?.state ?? {}
+  const shown = shownModels(notebook)
+  const state = Object.fromEntries(Object.entries(before).filter(([id, entry]) => !entry.state?.kept_picture || shown.has(id)))
+  const [view] = feed.views, id = feed.model.get("feed_id")
+  if (view && shown.has(id)) state[id] = keptModel(feed.model, view)
+  if (!Object.keys(state).length && !Object.keys(before).length) return
+  if (Object.keys(state).length) all[STATE_MIME] = { version_major: 2, version_minor: 0, ...all[STATE_MIME], state }
+  else delete all[STATE_MIME]
+  if (Object.keys(all).length) notebook.setMetadata("widgets", { ...all })
+  else notebook.deleteMetadata("widgets")
+}
+
+// The widgets that are the output of a cell.
+function shownModels(notebook) {
+  const ids = new Set()
+  for (const { outputs } of notebook.cells) {
+    for (let place = 0; place < (outputs?.length ?? 0); place++) ids.add(outputs.get(place).data?.[VIEW_MIME]?.model_id)
+  }
+  return ids
+}
+
+function keptModel(model, view) {
+  const own = ["_model_module", "_model_module_version", "_model_name", "_view_module", "_view_module_version", "_view_name"]
+  const { root } = view.head
+  const state = {
+    ...Object.fromEntries(own.map(name => [name, model.get(name)])),
+    _esm: `export default { render: ${showKept} }`, // A module of its own: it may use nothing else of this file.
+    kept_picture: pictureOf(view),
+    kept_title: view.head.title.textContent,
+    kept_lines: [view.head.badge, ...root.querySelectorAll("p:not([hidden], .gsl-live-banner)")].map(e => e.textContent).filter(Boolean),
+    kept_note: KEPT_TEXT,
+  }
+  return { model_name: state._model_name, model_module: state._model_module, model_module_version: state._model_module_version, state }
+}
+
+function showKept({ model, el }) {
+  const add = (tag, style, facts) => {
+    const made = Object.assign(document.createElement(tag), facts)
+    made.style.cssText = `margin:2px 0;font-family:var(--jp-ui-font-family,sans-serif);color:var(--jp-ui-font-color1);${style}`
+    el.append(made)
+  }
+  const title = model.get("kept_title"), lines = model.get("kept_lines")
+  add("h3", "font-size:15px", { textContent: title })
+  for (const line of lines) add("p", "font-size:13px", { textContent: line })
+  add("p", "font-size:13px;padding:3px 8px;border-left:3px solid #b35900;background:var(--jp-layout-color2)", { textContent: model.get("kept_note") })
+  if (model.get("kept_picture")) add("img", "max-width:100%", { src: model.get("kept_picture"), alt: [title, ...lines].join(". "), className: "gsl-kept" })
+}
+
+// What the view would show now, also where it is scrolled out of sight.
+function pictureOf(view) {
+  const { plotView, theme } = view.viewer
+  view.update()
+  plotView.repaint()
+  const canvas = plotView.canvas_view.primary.canvas
+  view.noteSize()
+  if (!view.size) return ""
+  const { width, height, ratio, frame } = view.size
+  const made = Object.assign(document.createElement("canvas"), { width, height }), ctx = made.getContext("2d")
+  ctx.fillStyle = theme.paper
+  ctx.fillRect(0, 0, width, height)
+  if (canvas.width && plotView.is_displayed) ctx.drawImage(canvas, 0, 0)
+  else { // Behind another tab the figure has no size: the lanes are painted as large as they were, without Bokeh's axis.
+    view.viewer.view.frame = frame
+    ctx.scale(ratio, ratio)
+    view.viewer.painter.paintMain(ctx, ratio)
+  }
+  return made.toDataURL("image/png")
+}
+
 // ---- One view: what stands above, and the viewer
 
 class LiveView {
@@ -203,6 +298,7 @@ class LiveView {
     this.offs.push(view.on("state", () => this.showHead()))
     feed.views.add(this)
     this.observer.observe(this.root)
+    this.offs.push(this.viewer.onPainted(() => this.noteSize()))
     this.showHead()
     this.appended()
     this.showState()
@@ -217,7 +313,18 @@ class LiveView {
   // Who does not see the picture need not draw it.
   appended() {
     this.isDue = true
-    if (!this.isSeen) return
+    if (this.isSeen) this.update()
+  }
+
+  // How large the picture is, for when it is hidden.
+  noteSize() {
+    const { plotView, view } = this.viewer, { canvas } = plotView.canvas_view.primary
+    if (canvas.width && plotView.is_displayed) {
+      this.size = { width: canvas.width, height: canvas.height, ratio: plotView.canvas_view.pixel_ratio, frame: { ...view.frame } }
+    }
+  }
+
+  update() {
     this.isDue = false
     this.viewer.view.nowNs = this.feed.nowNs
     this.viewer.view.appended()
@@ -249,7 +356,7 @@ class LiveView {
 
   seen(isSeen) {
     this.isSeen = isSeen
-    if (isSeen && this.isDue) this.appended()
+    if (isSeen && this.isDue) this.update()
   }
 
   showState() {
