@@ -6,15 +6,18 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
 import weakref
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from gpustreamlab import Session
+from gpustreamlab import Session, capture, interrupts
+from gpustreamlab.capture import Capture
 from gpustreamlab.errors import (
     CaptureUnavailableError,
     CaptureWarning,
@@ -27,6 +30,7 @@ from gpustreamlab.typing import CaptureTier
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.interrupts import Interrupts
+from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 
 KERNELS, RANGES = CaptureTier.KERNELS, CaptureTier.RANGES
 
@@ -380,6 +384,31 @@ def test_interrupts_while_capturing_lose_no_record_and_leave_a_clear_state(lab, 
     assert interrupt_count > 20
     assert len(kernel_names(trace)) == pushed
     assert lab.tier in (RANGES, KERNELS)
+
+
+BEYOND = {Capture.__enter__.__code__, Capture.__exit__.__code__}
+"""In these an interrupt before the first statement that can catch it is beyond Python."""
+
+
+def test_an_interrupt_before_any_line_of_the_end_of_a_block_ends_the_capture(lab):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    places, at = [], 0
+    try:
+        while not places or places[-1] is not None:
+            at += 1
+            watched = None
+            with suppress(KeyboardInterrupt), lab.capture("kernels"):  # ends by its own `__exit__`, within the watched lines
+                watched = LineInterrupts([capture, interrupts], at, send_interrupt)
+                watched.__enter__()
+            sys.settrace(None)
+            places.append(watched.place)
+            if watched.place is not None and not (watched.place[0] in BEYOND and watched.place[1] <= 1):
+                assert lab.tier is RANGES, watched.place
+            lab.capture("ranges")
+    finally:
+        sys.settrace(None)
+        signal.signal(signal.SIGINT, before)
+    assert len(places) > 20
 
 
 def test_a_capture_that_has_ended_is_not_entered_again():
