@@ -11,6 +11,7 @@ from gpustreamlab.draw._inline import inline_html
 from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._png import PNG_SCALE, timeline_png
 from gpustreamlab.draw._scene import Scene, plan_scene
+from gpustreamlab.draw._sm_grid import NO_PARTITION_FILL, grid_of
 from gpustreamlab.draw._sm_map import sm_map_svg, sm_map_text
 from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
@@ -20,6 +21,7 @@ from gpustreamlab.draw._work import detail_entries
 
 __all__ = [
     "MAX_FILE_BARS",
+    "NO_PARTITION_FILL",
     "PNG_SCALE",
     "ComparisonText",
     "Header",
@@ -35,6 +37,7 @@ __all__ = [
     "comparison_text",
     "detail_entries",
     "draw_figure",
+    "grid_of",
     "inline_html",
     "name_styles",
     "pack_columns",

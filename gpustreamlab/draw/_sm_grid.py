@@ -1,4 +1,4 @@
-"""The grid of cells that stands for a card."""
+"""The grid of cells that stands for a card, on its map and in the partitioner: the same in both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpustreamlab.model import Device
 NO_PARTITION_FILL = "#c3c9d0"
 """Colour of SMs in no partition, as on the map of the card; the style sheet has another for dark themes."""
 
-_MOST_COLUMNS = 40
+_MOST_COLUMNS = 24  # So that a cell of the map has room for its id.
 _FEWEST_ROWS = 4
 
 
@@ -23,8 +23,15 @@ class Grid:
     """Columns; the last one may be shorter."""
 
 
-def grid_of(device: Device) -> Grid:
+def grid_of(device: Device, count: int = 0) -> Grid:
     """Return the grid that shows all SMs of a device.
+
+    Parameters
+    ----------
+    device
+        The card.
+    count
+        How many cells there are, where they are not as many as the device has SMs.
 
     Examples
     --------
@@ -33,6 +40,7 @@ def grid_of(device: Device) -> Grid:
     """
     step = 1 if device.sm_resource is None else device.sm_resource.group_sms
     row_count = -(-_FEWEST_ROWS // step) * step
-    while -(-device.sm_count // row_count) > _MOST_COLUMNS:
+    count = count or device.sm_count
+    while -(-count // row_count) > _MOST_COLUMNS:
         row_count += step
-    return Grid(row_count=row_count, column_count=-(-device.sm_count // row_count))
+    return Grid(row_count=row_count, column_count=-(-count // row_count))

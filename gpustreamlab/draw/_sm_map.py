@@ -10,10 +10,11 @@ from html import escape
 from gpustreamlab.analysis import display_name, layout_warnings, proof_text, sms_text
 from gpustreamlab.draw._colours import DARK_TEXT, WHOLE_CARD_STYLE, PartitionStyle, partition_style
 from gpustreamlab.draw._hatches import hatch_fill, hatch_patterns
+from gpustreamlab.draw._sm_grid import Grid, grid_of
 from gpustreamlab.model import Device, Layout, Partition
 
 ROW_SMS = 16
-"""SMs in a row of the grid, up to 256 of them; more in larger cards."""
+"""SMs in a row of the text, up to 256 of them; more in larger cards."""
 
 _WIDTH_PX = 624
 _SIDE_PX = 12
@@ -78,8 +79,8 @@ def sm_map_svg(*, device: Device, layout: Layout | None, title: str = "") -> str
     """
     plan = plan_sm_map(device, layout)
     head, top_px = _head(device, layout, plan, title)
-    grid, top_px = _grid(plan, top_px)
-    loose, top_px = _loose(plan, layout, top_px)
+    grid, top_px = _grid(device, plan, top_px)
+    loose, top_px = _loose(device, plan, top_px)
     height_px = round(top_px + 8)
     name = escape(display_name(title or device.name))
     return (
@@ -96,7 +97,8 @@ def sm_map_text(*, device: Device, layout: Layout | None, title: str = "") -> st
 
     Examples
     --------
-    >>> from gpustreamlab.model import Device, Layout, Partition
+    >>> from gpustreamlab.draw._sm_grid import Grid, grid_of
+    from gpustreamlab.model import Device, Layout, Partition
     >>> small = Partition(name="small", requested_sms=3, granted_sms=4, sm_ids=(0, 1, 4, 5))
     >>> print(sm_map_text(device=Device(name="demo", sm_count=8), layout=Layout(partitions=(small,), remainder_sms=4)))
     SMs of demo (8 SMs)
@@ -160,38 +162,44 @@ def _head(device: Device, layout: Layout | None, plan: SMMapPlan, title: str) ->
     return parts, place - 8.0
 
 
-def _grid(plan: SMMapPlan, top_px: float) -> tuple[list[str], float]:
-    columns = _columns(len(plan.located))
-    width = (_WIDTH_PX - 2 * _SIDE_PX) / columns
-    height = width * 0.84
+def _grid(device: Device, plan: SMMapPlan, top_px: float) -> tuple[list[str], float]:
+    """Draw the SMs column by column, as the partitioner does."""
+    if not plan.located:
+        return [], top_px
+    grid = grid_of(device, len(plan.located))
+    width, height = _cell_px(grid)
     parts = []
     for sm_id, places in enumerate(plan.located):
-        x, y = _SIDE_PX + sm_id % columns * width, top_px + sm_id // columns * height
+        x, y = _SIDE_PX + sm_id // grid.row_count * width, top_px + sm_id % grid.row_count * height
         parts.append(_sm_cell(x, y, width - 3, height - 3, places, plan))
         if width >= 24:
             parts.append(f'<text x="{x + 4:.1f}" y="{y + 11:.1f}" font-size="9" fill="{DARK_TEXT}">{sm_id}</text>')
-    rows = -(-len(plan.located) // columns)
-    return parts, top_px + rows * height + (4 if rows else 0)
+    return parts, top_px + grid.row_count * height + 4
 
 
-def _loose(plan: SMMapPlan, layout: Layout | None, top_px: float) -> tuple[list[str], float]:
+def _cell_px(grid: Grid) -> tuple[float, float]:
+    """Return the width and the height of a cell with its gap."""
+    width = (_WIDTH_PX - 2 * _SIDE_PX) / max(ROW_SMS, grid.column_count)
+    return width, width * 0.84
+
+
+def _loose(device: Device, plan: SMMapPlan, top_px: float) -> tuple[list[str], float]:
     """Draw a cell for each SM that is not located: hatched, dashed, without an id."""
     cells = [place for place, count in plan.loose for _ in range(count)]
     if not cells:
         return [], top_px
-    columns = _columns(len(cells))
-    width = (_WIDTH_PX - 2 * _SIDE_PX) / columns
-    height = width * 0.84
+    grid = grid_of(device, len(cells))
+    width, height = _cell_px(grid)
     parts = [f'<text x="{_SIDE_PX}" y="{top_px + 12:.1f}" font-size="12" fill="{_SOFT}">not located yet (count only)</text>']
     top_px += 20
     for number, place in enumerate(cells):
-        x, y = _SIDE_PX + number % columns * width, top_px + number // columns * height
+        x, y = _SIDE_PX + number // grid.row_count * width, top_px + number % grid.row_count * height
         style = WHOLE_CARD_STYLE if place is None else partition_style(place)
         box = f'x="{x:.1f}" y="{y:.1f}" width="{width - 3:.1f}" height="{height - 3:.1f}" rx="3"'
         parts.append(f'<rect {box} fill="{style.fill}" fill-opacity=".45" stroke="{_SOFT}" stroke-dasharray="3 2"/>')
         parts.append(f'<rect {box} fill="{hatch_fill("/")}"/>')
         parts.append(_letters(x + (width - 3) / 2, y + (height - 3) / 2 + 5, style.letter, width))
-    return parts, top_px + -(-len(cells) // columns) * height + 4
+    return parts, top_px + grid.row_count * height + 4
 
 
 def _sm_cell(x: float, y: float, width: float, height: float, places: tuple[int, ...], plan: SMMapPlan) -> str:

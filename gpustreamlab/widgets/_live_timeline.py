@@ -43,7 +43,8 @@ class LiveTimeline(Timeline):
 
     In JupyterLab and Notebook 7 it is a widget. Where no page shows widgets (nbclient), it is a picture, of which the last one
     is drawn anew after each cell until the spans are cleared. When the session closes, each becomes the picture of a closed
-    session, which stays in the saved notebook; a notebook that is saved before keeps what the page showed then. Nothing here waits for the device or keeps the session alive.
+    session, which stays in the saved notebook; a notebook that is saved before keeps what the page showed then. Nothing here
+    waits for the device or keeps the session alive.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from gpustreamlab.widgets._grid import NO_PARTITION_FILL
+from gpustreamlab.draw import NO_PARTITION_FILL
 
 _MARK = "SIMULATED "
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustreamlab.draw import partition_style
+from gpustreamlab.draw import grid_of, partition_style
 from gpustreamlab.model import Device, Layout, Partition
 from gpustreamlab.typing import Rounding
 from gpustreamlab.widgets._draft import DraftRow, Plan, Problem
-from gpustreamlab.widgets._grid import grid_of
 from gpustreamlab.widgets._state import PartitionerState
 
 _MOST_NAMES = 3

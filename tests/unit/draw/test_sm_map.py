@@ -11,6 +11,8 @@ import pytest
 from gpustreamlab.draw import sm_map_svg, sm_map_text
 from gpustreamlab.draw._sm_map import plan_sm_map
 from gpustreamlab.model import Device, Layout, Partition
+from gpustreamlab.widgets._state import start
+from gpustreamlab.widgets._view import Surroundings, view_of
 from tests.helpers.traces import DECODE, EVIL_NAME, PREFILL
 
 CARD = Device(name="NVIDIA H200", sm_count=132, simulated=True)
@@ -35,6 +37,23 @@ def test_every_sm_has_a_cell_with_its_id_and_its_partitions_letter():
     letters = [text for text in texts(svg) if text in ("A", "B")]
     # One of each is in the legend.
     assert (letters.count("A"), letters.count("B")) == (97, 37)
+
+
+@pytest.mark.parametrize("sm_count", [24, 132, 192, 600])
+def test_sms_stand_where_the_partitioner_has_them(sm_count):
+    # GIVEN the card as the partitioner draws it: cells column by column
+    device = replace(CARD, sm_count=sm_count)
+    view = view_of(start(device, None), Surroundings())["device"]
+    # WHEN the map draws it with all ids known
+    whole = Partition(name="all", requested_sms=sm_count, granted_sms=sm_count, sm_ids=tuple(range(sm_count)))
+    svg = ET.fromstring(sm_map_svg(device=device, layout=Layout(partitions=(whole,))))
+    cells = [rect for rect in svg.iter(f"{SVG}rect") if rect.get("rx") == "3"][-sm_count:]
+    # THEN each SM has the same column and row
+    columns, rows = ([float(cell.get(axis)) for cell in cells] for axis in "xy")
+    lefts, tops = sorted(set(columns)), sorted(set(rows))
+    assert (len(lefts), len(tops)) == (view["column_count"], view["row_count"])
+    places = [(lefts.index(x), tops.index(y)) for x, y in zip(columns, rows, strict=True)]
+    assert places == [divmod(sm_id, view["row_count"]) for sm_id in range(sm_count)]
 
 
 def test_legend_has_requested_and_granted_sms():

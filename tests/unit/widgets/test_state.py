@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import PartitionOptions, plan_partitions
+from gpustreamlab.draw import grid_of
 from gpustreamlab.model import Device, SMResource, Verification, VerifiedLane, VerifiedPartition, WorkqueueOptions
 from gpustreamlab.typing import Rounding
 from gpustreamlab.widgets import _state as actions
 from gpustreamlab.widgets._draft import DraftRow, python_line
-from gpustreamlab.widgets._grid import grid_of
 from gpustreamlab.widgets._state import act, start, take_layout
 from gpustreamlab.widgets._stops import grantable_sms
 from gpustreamlab.widgets._view import Surroundings, view_of
