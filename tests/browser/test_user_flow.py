@@ -340,6 +340,9 @@ def the_saved_notebook_holds_the_picture(lab, server):
 
     assert not [output for output in outputs if "application/vnd.jupyter.widget-view+json" in output.get("data", {})]
     assert page.count("gsl-picture") >= 3
+    # The first picture is of the pipeline, which overlaps.
+    first = next(output["data"] for output in outputs if "image/svg+xml" in output.get("data", {}))
+    assert "timeline of 40 spans in 3 streams" in "".join(first["text/plain"])
 
 
 def _wheel(lab, key):
