@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.helpers.jupyter import PANEL, running_jupyter
@@ -33,6 +36,7 @@ def work(steps, pause_s=0.0):
 """
 SHOW = "lab.timeline()"
 SPANS_A_STEP = 6
+LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "02-partitions.ipynb"
 SCROLLED = ".jp-WindowedPanel-outer"
 """What of a notebook scrolls."""
 
@@ -306,6 +310,29 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     lab.page.wait_for_selector(".jp-OutputArea iframe[title=Timeline]")
     lab.command("docmanager:save")
     assert "kept_picture" not in (server.folder / name).read_text()
+
+
+LATENCY = """
+import pandas as pd
+KIND = "simulated"
+latency = pd.DataFrame({"p50, us": {"alone": 50.0, "plain": 900.0}, "p99, us": {"alone": 60.0, "plain": 990.0}})
+"""
+
+
+def test_the_chart_of_the_lesson_on_partitions_is_drawn_again_in_a_saved_notebook(open_lab, server, request):
+    cells = ["".join(cell["source"]) for cell in json.loads(LESSON.read_text())["cells"]]
+    lab = open_lab(LATENCY, next(cell for cell in cells if "latency.loc" in cell and "hbar" in cell), is_shown=False)
+    lab.page.wait_for_selector(".jp-OutputArea-output:not(.jp-RenderedText)")
+    lab.page.evaluate(f"async () => {{ await {PANEL}.context.save() }}")
+    lab.page.evaluate(f"async () => {{ await {PANEL}.sessionContext.shutdown() }}")
+    lab.errors.clear()
+    # WHEN it is opened again
+    lab.load(server.address(f"{request.node.name[:40]}.ipynb"))
+    # THEN the chart is painted, and nothing complains
+    lab.page.frame_locator("iframe[title=Chart]").locator(".bk-Figure").wait_for(timeout=10_000)
+    lab.page.wait_for_timeout(500)
+    lab.keep("chart-opened-again")
+    assert lab.errors == []
 
 
 def test_a_cell_that_recorded_ranges_is_marked(open_lab):
