@@ -60,12 +60,22 @@ class Capture(ProcessBound):
         request.holder = weakref.ref(self)
 
     def __enter__(self) -> Self:
-        if not self.is_active:
-            raise SessionError("This capture has ended, so it would capture nothing. Make another with lab.capture('kernels').")
+        try:
+            if not self.is_active:
+                raise SessionError(
+                    "This capture has ended, so it would capture nothing. Make another with lab.capture('kernels')."
+                )
+        except KeyboardInterrupt:  # the block does not begin, so nothing will leave it
+            self.stop()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except KeyboardInterrupt:  # it came before `take_back` could hold it back, or was held back to its end
+            self.stop()
+            raise
 
     def __repr__(self) -> str:
         return f"<Capture: {self._control.text if self.is_active else 'stopped'}>"

@@ -1,4 +1,4 @@
-"""One Chromium for all tests. A missing browser fails the tests; it never skips them."""
+"""One Chromium and one JupyterLab for all tests of a worker. A missing browser fails the tests; it never skips them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 
 import pytest
 from playwright.sync_api import sync_playwright
+
+from tests.helpers.jupyter import running_jupyter
+from tests.helpers.windows import Heard, Windows
 
 QUIET = [
     "--no-sandbox",
@@ -26,16 +29,21 @@ def chromium():
         browser.close()
 
 
-class Opened:
-    """A page, and everything that it said, asked for or popped up while it was open."""
+@pytest.fixture(scope="session")
+def windows(chromium):
+    """Return the windows that the tests lend each other."""
+    return Windows(chromium)
 
-    def __init__(self, page):
-        self.page = page
-        self.errors, self.requests, self.dialogs = [], [], []
-        page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
-        page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """Return a running JupyterLab; each test writes a notebook of its own."""
+    with running_jupyter(tmp_path_factory.mktemp("jupyter")) as jupyter:
+        yield jupyter
+
+
+class Opened(Heard):
+    """A saved page of a timeline."""
 
     def load(self, path):
         self.page.goto(path.as_uri())
@@ -55,21 +63,15 @@ class Opened:
 
 
 @pytest.fixture
-def open_page(chromium):
+def open_page(windows):
     """Return a function that opens a saved page in a browser window of its own."""
-    contexts = []
+    with windows.lending() as lend:
 
-    def open_it(path, *, width=1200, height=800, scheme="light", javascript=True):
-        context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, java_script_enabled=javascript
-        )
-        contexts.append(context)
-        opened = Opened(context.new_page())
-        if not javascript:
-            opened.page.goto(path.as_uri())
-            return opened
-        return opened.load(path)
+        def open_it(path, *, width=1200, height=800, scheme="light", javascript=True):
+            opened = lend(Opened, width=width, height=height, color_scheme=scheme, java_script_enabled=javascript)
+            if not javascript:
+                opened.page.goto(path.as_uri())
+                return opened
+            return opened.load(path)
 
-    yield open_it
-    for context in contexts:
-        context.close()
+        yield open_it

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.jupyter import PANEL, running_jupyter
+from tests.helpers.jupyter import PANEL
 from tests.helpers.live_notebook import LiveNotebook
 
 pytestmark = pytest.mark.browser
@@ -47,12 +47,6 @@ class Lab(LiveNotebook):
     def open(self, url):
         super().open(url)
         self.wait_for_views(1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_jupyter(tmp_path_factory.mktemp("jupyter")) as jupyter:
-        yield jupyter
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.widgets import Partitioner
-from tests.helpers.jupyter import NotebookPage, running_jupyter
+from tests.helpers.jupyter import NotebookPage
 
 pytestmark = pytest.mark.browser
 
@@ -54,12 +54,6 @@ class Lab(NotebookPage):
             "?.ariaValueNow === String(sms)",
             [view, number, sms],
         )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_jupyter(tmp_path_factory.mktemp("jupyter")) as jupyter:
-        yield jupyter
 
 
 @pytest.fixture(scope="module")

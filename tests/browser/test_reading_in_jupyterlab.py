@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.jupyter import NotebookPage, running_jupyter
+from tests.helpers.jupyter import NotebookPage
 
 pytestmark = pytest.mark.browser
 
@@ -25,15 +25,14 @@ CELLS = "document.querySelectorAll('.jp-Notebook .jp-Cell').length"
 
 
 @pytest.fixture
-def lab(tmp_path, chromium):
-    with running_jupyter(tmp_path) as jupyter:
-        context = chromium.new_context(viewport={"width": 1200, "height": 1300})
-        notebook = NotebookPage(context.new_page())
-        notebook.open(jupyter.write_notebook("reading", [CELL, "1 + 1"]))
-        notebook.wait("() => document.querySelector('.gsl-live')?.gslView?.isStarted")
-        notebook.wait(f"() => {VIEWER}.view.store.length === 40")
-        yield notebook
-        context.close()
+def lab(server, chromium, request):
+    context = chromium.new_context(viewport={"width": 1200, "height": 1300})
+    notebook = NotebookPage(context.new_page())
+    notebook.open(server.write_notebook(request.node.name, [CELL, "1 + 1"]))
+    notebook.wait("() => document.querySelector('.gsl-live')?.gslView?.isStarted")
+    notebook.wait(f"() => {VIEWER}.view.store.length === 40")
+    yield notebook
+    context.close()
     assert notebook.errors == []
 
 

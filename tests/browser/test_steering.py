@@ -14,8 +14,8 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def read(chromium, tmp_path):
-    with open_readers(chromium, tmp_path) as function:
+def read(windows, tmp_path):
+    with open_readers(windows, tmp_path) as function:
         yield function
 
 

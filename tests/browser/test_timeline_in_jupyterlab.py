@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.jupyter import NotebookPage, running_jupyter
+from tests.helpers.jupyter import NotebookPage
 
 pytestmark = pytest.mark.browser
 
@@ -37,13 +37,12 @@ THEME_IS = (
 
 
 @pytest.fixture
-def lab(tmp_path, chromium):
-    with running_jupyter(tmp_path) as jupyter:
-        context = chromium.new_context(viewport={"width": 1200, "height": 1100})
-        notebook = NotebookPage(context.new_page())
-        notebook.open(jupyter.write_notebook("timeline", [CELL]))
-        yield notebook
-        context.close()
+def lab(server, chromium):
+    context = chromium.new_context(viewport={"width": 1200, "height": 1100})
+    notebook = NotebookPage(context.new_page())
+    notebook.open(server.write_notebook("timeline", [CELL]))
+    yield notebook
+    context.close()
     assert notebook.errors == []
 
 

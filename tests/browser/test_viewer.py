@@ -27,6 +27,7 @@ from tests.helpers.traces import (
     random_trace,
     repartition_trace,
 )
+from tests.helpers.windows import Heard
 
 pytestmark = pytest.mark.browser
 
@@ -74,13 +75,8 @@ window.frames = (count = 3) => new Promise(done => {
 """
 
 
-class Shown:
-    """A page with one viewer, and all that it said while it was open."""
-
-    def __init__(self, page):
-        self.page, self.errors = page, []
-        page.on("console", lambda said: self.errors.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+class Shown(Heard):
+    """A page with one viewer."""
 
     def load(self, path):
         self.page.goto(path.as_uri())
@@ -113,25 +109,21 @@ class Shown:
 
 
 @pytest.fixture
-def show(chromium, tmp_path):
+def show(windows, tmp_path):
     """Return a function that shows a trace in a window of its own; console errors fail the test at its end."""
-    contexts, shown = [], []
+    shown = []
 
-    def show_it(trace, *, width=1200, height=800, scheme="light", scale=1.0):
-        path = tmp_path / f"page{len(contexts)}.html"
-        path.write_text(timeline_page(trace), encoding="utf-8")
-        context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale, reduced_motion="reduce"
-        )
-        contexts.append(context)
-        shown.append(Shown(context.new_page()).load(path))
-        return shown[-1]
+    with windows.lending() as lend:
 
-    yield show_it
-    errors = [error for one in shown for error in one.errors]
-    for context in contexts:
-        context.close()
-    assert errors == []
+        def show_it(trace, *, width=1200, height=800, scheme="light", scale=1.0):
+            path = tmp_path / f"page{len(shown)}.html"
+            path.write_text(timeline_page(trace), encoding="utf-8")
+            options = {"color_scheme": scheme, "device_scale_factor": scale, "reduced_motion": "reduce"}
+            shown.append(lend(Shown, width=width, height=height, **options))
+            return shown[-1].load(path)
+
+        yield show_it
+    assert [error for one in shown for error in one.errors] == []
 
 
 TRACES = {

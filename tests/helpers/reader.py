@@ -5,16 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from gpustreamlab.draw._html import timeline_page
+from tests.helpers.windows import Heard
 
 
-class Reader:
+class Reader(Heard):
     """A page with one viewer, and the eyes and hands of who reads it."""
-
-    def __init__(self, page):
-        self.page, self.errors, self.dialogs = page, [], []
-        page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
 
     def load(self, path):
         self.page.goto(path.as_uri())
@@ -116,19 +111,17 @@ class Reader:
 
 
 @contextmanager
-def open_readers(chromium, folder):
+def open_readers(windows, folder):
     """Lend a function that opens a trace's page and returns its reader; console errors fail in the end."""
     opened = []
 
-    def read(trace, *, width=1200, height=900, **context):
-        path = folder / f"page{len(opened)}.html"
-        path.write_text(timeline_page(trace), encoding="utf-8")
-        browser = chromium.new_context(viewport={"width": width, "height": height}, **context)
-        opened.append((browser, Reader(browser.new_page())))
-        return opened[-1][1].load(path)
+    with windows.lending() as lend:
 
-    yield read
-    said = [reader.errors for _, reader in opened]
-    for browser, _ in opened:
-        browser.close()
-    assert said == [[] for _ in opened]
+        def read(trace, *, width=1200, height=900, **context):
+            path = folder / f"page{len(opened)}.html"
+            path.write_text(timeline_page(trace), encoding="utf-8")
+            opened.append(lend(Reader, width=width, height=height, **context))
+            return opened[-1].load(path)
+
+        yield read
+    assert [reader.errors for reader in opened] == [[] for _ in opened]
