@@ -216,8 +216,6 @@ class Trace:
             object.__setattr__(self, "layout", self.layouts[-1].layout)
 
     def _validate_tables(self) -> None:
-        require_text("names", self.names)
-        require_text("threads", self.threads)
         require_text("extra", tuple(self.extra))
         names = [lane.name for lane in self.lanes]
         if len(set(names)) != len(names):
@@ -230,10 +228,7 @@ class Trace:
             raise TraceError("An extra column has a NUL character in its name, where Arrow ends a name. Leave it out.")
 
     def _validate_layouts(self) -> None:
-        """Refuse what would be told of as two partitions, or taken for the whole card, whose name is None."""
-        layouts = [layout for layout in (self.layout, *(change.layout for change in self.layouts)) if layout is not None]
-        for partition in (*self.partitions, *(partition for layout in layouts for partition in layout)):
-            require_text("partitions", (partition.name,))
+        """Refuse what would be shown as two partitions."""
         if self.layouts and _sizes(self.layout) != _sizes(self.layouts[-1].layout):
             raise TraceError(
                 f"Trace.layout is {self.layout}; the last of Trace.layouts is {self.layouts[-1].layout}. "

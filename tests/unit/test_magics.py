@@ -278,7 +278,7 @@ def test_the_timeline_is_drawn_in_ascii_where_the_terminal_has_no_more(shell, la
     printed = terminal.buffer.getvalue().decode("ascii")
 
     assert printed.count("A gr??er") == 2
-    assert printed.count("copy        |") == 2
+    assert printed.count("copy             |") == 2
 
 
 def test_show_draws_the_ranges_of_that_cell_below_it(shell, lab):

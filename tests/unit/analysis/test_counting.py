@@ -190,4 +190,4 @@ def test_threads_of_the_host_never_count(kind):
     assert result.wall_ns == together.wall_ns == used.wall_ns == 100
     assert result.sum_ns == together.sum_ns == used.busy_ns.sum() == 100
     assert result.range_only_ns == together.range_only_ns == 100
-    assert "Busy 100% of the time" in summary_text(trace)
+    assert "Queued or running: a 100 ns (100%)" in summary_text(trace)

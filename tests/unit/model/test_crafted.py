@@ -52,7 +52,7 @@ def full():
         details=(WorkDetail(full_name="gemm<float>", grid=(1, 2, 3)),),
         partitions=layout.partitions,
         layout=layout,
-        layouts=(LayoutChange(time_ns=0, layout=None),),
+        layouts=(LayoutChange(time_ns=0, layout=None), LayoutChange(time_ns=5, layout=layout)),
         markers=(Marker(time_ns=5, text="here", kind="mark"),),
         metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4), capture_windows=((0, 9),)),
     )

@@ -304,17 +304,9 @@ def test_a_layout_that_is_not_the_last_one_is_refused():
     assert with_layouts(layouts=(change,), layout=measured, partitions=(part("p"), part("q"))).layout is measured
 
 
-@pytest.mark.parametrize("place", ["partitions", "layout", "layouts"])
-def test_a_partition_that_has_the_name_of_the_whole_card_is_refused(place):
-    nameless = part(None)
-    layout = Layout(partitions=(nameless,))
-    tables = {
-        "partitions": {"partitions": (nameless, part())},
-        "layout": {"partitions": (part(), part("b")), "layout": layout},
-        "layouts": {"partitions": (part(), part("b")), "layouts": (LayoutChange(time_ns=0, layout=layout),)},
-    }
-    with pytest.raises(TraceError, match="'partitions' holds None"):
-        with_layouts(**tables[place])
+def test_a_partition_that_has_the_name_of_the_whole_card_is_refused():
+    with pytest.raises(TraceError, match="Partition.name is None"):
+        part(None)
 
 
 def test_a_foreign_layout_is_shown_without_signs_that_steer_a_terminal():
