@@ -8,7 +8,16 @@ import pytest
 from gpustreamlab.analysis import overlap
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.reader import open_readers
-from tests.helpers.traces import EVIL_NAME, MS, make_trace, nested_trace, partition_trace, pipeline_trace, random_trace
+from tests.helpers.traces import (
+    EVIL_NAME,
+    MS,
+    make_trace,
+    nested_trace,
+    partition_trace,
+    pipeline_trace,
+    random_trace,
+    unnumbered,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -490,7 +499,7 @@ def test_a_caption_of_the_legend_stands_beside_its_first_entry_at_every_width(re
 
 @pytest.mark.parametrize("width", [1200, 700])
 def test_legend_of_many_names_has_two_lines_and_opens_the_rest(read, width):
-    reader = read(random_trace(4_000, 4, name_count=60), width=width)
+    reader = read(unnumbered(random_trace(4_000, 4, name_count=60)), width=width)
     shown = reader.page.locator(".gsl-legend .gsl-chip:visible").count()
     assert 3 <= shown <= 14
     more = reader.page.locator(".gsl-more")
