@@ -163,7 +163,7 @@ def compare(a: Trace | SupportsTrace | str | PathLike[str], b: Trace | SupportsT
     ...         metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4, simulated=True)),
     ...     )
     >>> compare(run(400), run(300))
-    <Comparison: wall time 400 ns → 300 ns (×0.75)>
+    <Comparison: wall time 400 ns → 300 ns (1.33× faster)>
     """
     return Comparison(_trace_of(a, "a"), _trace_of(b, "b"))
 

@@ -97,8 +97,7 @@ def sm_map_text(*, device: Device, layout: Layout | None, title: str = "") -> st
 
     Examples
     --------
-    >>> from gpustreamlab.draw._sm_grid import Grid, grid_of
-    from gpustreamlab.model import Device, Layout, Partition
+    >>> from gpustreamlab.model import Device, Layout, Partition
     >>> small = Partition(name="small", requested_sms=3, granted_sms=4, sm_ids=(0, 1, 4, 5))
     >>> print(sm_map_text(device=Device(name="demo", sm_count=8), layout=Layout(partitions=(small,), remainder_sms=4)))
     SMs of demo (8 SMs)

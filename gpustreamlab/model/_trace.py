@@ -216,6 +216,8 @@ class Trace:
             object.__setattr__(self, "layout", self.layouts[-1].layout)
 
     def _validate_tables(self) -> None:
+        require_text("names", self.names)
+        require_text("threads", self.threads)
         require_text("extra", tuple(self.extra))
         names = [lane.name for lane in self.lanes]
         if len(set(names)) != len(names):
