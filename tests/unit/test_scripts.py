@@ -28,11 +28,24 @@ def run_script(name, *arguments, **environment):
 
 def test_chromium_that_is_there_is_not_installed_again(tmp_path):
     write_program(tmp_path / "apt-get", "echo called")
+    write_program(tmp_path / "ldconfig", "echo libatomic.so.1")
     chromium = write_program(tmp_path / "chromium", "")
 
     done = run_script("install-chromium", PATH=f"{tmp_path}:{os.environ['PATH']}", CHROMIUM=str(chromium))
 
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_library_of_playwright_is_installed_where_it_is_missing(tmp_path):
+    write_program(tmp_path / "sudo", 'exec "$@"')
+    write_program(tmp_path / "apt-get", 'echo "$@"')
+    write_program(tmp_path / "ldconfig", "true")
+    chromium = write_program(tmp_path / "chromium", "")
+
+    done = run_script("install-chromium", PATH=f"{tmp_path}:{os.environ['PATH']}", CHROMIUM=str(chromium))
+
+    assert done.returncode == 0
+    assert done.stdout.endswith("chromium libatomic1\n")
 
 
 def test_missing_chromium_is_installed(tmp_path):
@@ -44,9 +57,9 @@ def test_missing_chromium_is_installed(tmp_path):
     # WHEN the script runs
     done = run_script("install-chromium", PATH=f"{tmp_path}:{os.environ['PATH']}", CHROMIUM=str(chromium))
 
-    # THEN it asked for the one package
+    # THEN it asked for the browser, and what Playwright needs
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["update --quiet", "install --quiet --yes --no-install-recommends chromium"]
+    assert done.stdout.splitlines() == ["update --quiet", "install --quiet --yes --no-install-recommends chromium libatomic1"]
 
 
 def test_chromium_that_stays_missing_is_a_failure(tmp_path):
