@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends._activity import CallClass
-from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, RecordKind
+from gpustreamlab.backends.cuda._cupti_constants import WORK_KINDS, CallbackDomain, RecordKind
 from gpustreamlab.backends.cuda._cupti_layouts import Layouts, find_layouts
 from gpustreamlab.backends.cuda._import import cupti_line, exact_cupti_line
 from gpustreamlab.backends.cuda._libcuda import load_libcuda
@@ -64,14 +64,6 @@ _CALL_RETURNS = 1
 """CUPTI_API_EXIT: the first field of what a callback is told of a call."""
 CALL_DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
 """Records of calls, and the functions whose calls they are of."""
-_IN_GRAPHS = (
-    RecordKind.CONCURRENT_KERNEL,
-    RecordKind.KERNEL,
-    RecordKind.MEMCPY,
-    RecordKind.MEMCPY2,
-    RecordKind.MEMSET,
-)
-"""Records that say of which graph the work is."""
 _callbacks: list[Any] = []
 """What CUPTI was given to call."""
 
@@ -166,7 +158,7 @@ class Cupti:
             for kind, domain in CALL_DOMAINS.items()
             if kind in columns
         )
-        work = (columns[kind]["graphId"].any() for kind in _IN_GRAPHS if kind in columns)
+        work = (columns[kind]["graphId"].any() for kind in WORK_KINDS if kind in columns)
         self.has_seen_graphs = any(calls) or any(work)
 
     def detach(self) -> bool:

@@ -10,6 +10,7 @@ from enum import IntEnum, IntFlag
 
 __all__ = [
     "MEMORY_WORDS",
+    "WORK_KINDS",
     "CallbackDomain",
     "CopyKind",
     "ExternalKind",
@@ -54,6 +55,16 @@ class RecordKind(IntEnum):
     GRAPH_HOST_NODE = 56
     HOST_LAUNCH = 58
     GREEN_CONTEXT = 59
+
+
+WORK_KINDS = (
+    RecordKind.CONCURRENT_KERNEL,
+    RecordKind.KERNEL,
+    RecordKind.MEMCPY,
+    RecordKind.MEMCPY2,
+    RecordKind.MEMSET,
+)
+"""Records of work on the device: kernels, copies and fills. Each says of which graph it is."""
 
 
 class CopyKind(IntEnum):

@@ -15,15 +15,13 @@ import numpy as np
 
 from gpustreamlab.backends._activity import CallBatch, CallClass
 from gpustreamlab.backends.cuda._cupti import CALL_DOMAINS
-from gpustreamlab.backends.cuda._cupti_constants import RecordKind
+from gpustreamlab.backends.cuda._cupti_constants import WORK_KINDS, RecordKind
 from gpustreamlab.backends.cuda._cupti_records import PLACE, Columns, Records
 from gpustreamlab.backends.cuda._cupti_wall import WallClock
-from gpustreamlab.backends.cuda._cupti_work import COPIES, KERNELS, Texts
+from gpustreamlab.backends.cuda._cupti_work import Texts
 from gpustreamlab.backends.cuda._own_calls import SLACK_NS, OwnCalls
 from gpustreamlab.typing import Int64Array
 
-WORK_KINDS = (*KERNELS, *COPIES, RecordKind.MEMSET)
-"""Records of what is launched."""
 CALL_NAME = "launch"
 """How a call is named of which nothing but its work is known."""
 

@@ -339,7 +339,6 @@ class CuptiSource:
             raise
         self.is_attached, self._stopped_host_ns = True, NEVER_NS
         self._clock.forget_sent()
-        self._wall.look()
         self._loss.begin()
         self._is_on, self._is_drained, self._is_left_on = True, False, False
         self._watch.start(self._streams.key_of)

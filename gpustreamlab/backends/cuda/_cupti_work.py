@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends._activity import WorkBatch
-from gpustreamlab.backends.cuda._cupti_constants import RecordKind, copy_name
+from gpustreamlab.backends.cuda._cupti_constants import WORK_KINDS, RecordKind, copy_name
 from gpustreamlab.backends.cuda._cupti_records import Columns, Records
 from gpustreamlab.backends.cuda._cupti_strings import demangle, short_name
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
@@ -73,7 +73,7 @@ def kernel_rows(records: Records) -> Columns | None:
 def without_untimed(records: Records) -> Records:
     """Leave out the work that CUPTI could not time, as that which ran while another client had set its clock."""
     columns = dict(records.columns)
-    for kind in columns.keys() & {*KERNELS, *COPIES, RecordKind.MEMSET}:
+    for kind in columns.keys() & {*WORK_KINDS}:
         columns[kind] = _select(columns[kind], columns[kind]["start"] > 0)
     return replace(records, columns=columns)
 

@@ -24,18 +24,6 @@ LACKING = split_names(  # CuPy's names that we knowingly do not have
 )
 
 
-@pytest.fixture
-def xp(backend):
-    return backend.xp
-
-
-@pytest.fixture
-def works(backend):
-    seen = []
-    backend.set_observer(seen.append)
-    return seen
-
-
 def assert_same(result, expected):
     if isinstance(expected, (tuple, list)):
         assert len(result) == len(expected)

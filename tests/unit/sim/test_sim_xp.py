@@ -22,18 +22,6 @@ Z = (A + 1j * B).astype("c8")
 INTS = RNG.integers(0, 9, size=(5, 4))
 
 
-@pytest.fixture
-def xp(backend):
-    return backend.xp
-
-
-@pytest.fixture
-def works(backend):
-    seen = []
-    backend.set_observer(seen.append)
-    return seen
-
-
 def to_host(result):
     if isinstance(result, (tuple, list)):
         return [to_host(item) for item in result]
