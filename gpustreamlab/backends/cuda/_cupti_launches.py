@@ -123,9 +123,10 @@ class LaunchReader:
         launched = np.empty_like(before)
         launched[order] = np.where(times > 0, times, before)
         parts = np.split(launched, np.cumsum([len(table[PLACE]) for table in tables])[:-1])
-        # Where a thread has told nothing but work without times, all that is known of a launch is that it was before the work.
+        # Work starts after its launch, which is all that is known of a thread that has told nothing else; and the first range of a
+        # thread takes a millisecond to open, so that what it did before may lie well before that.
         return [
-            np.minimum(part, table["start"]) if first == _NEVER and "start" in table else part
+            np.minimum(part, np.where(table["start"] > 0, table["start"], _NEVER).astype(np.int64)) if "start" in table else part
             for part, table in zip(parts, tables, strict=True)
         ]
 

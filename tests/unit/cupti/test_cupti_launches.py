@@ -110,6 +110,12 @@ def test_a_buffer_without_times_leaves_those_of_its_thread_as_they_were():
     assert launched == [[5_000_000], [5_000_000], [3_000_000 + SLACK_NS]]
 
 
+def test_what_a_thread_did_before_its_first_range_is_not_of_that_range():
+    fill = (FILL, {"start": 1_000_000, "end": 1_000_010})
+    told = needed().note(parse_buffer(build_buffer([fill, (MARKER, {"timestamp": 2_500_000})]), find_layouts(130001)), 7)
+    assert told.columns[FILL]["launched"].tolist() == [1_000_000]
+
+
 def test_a_copy_behind_an_own_kernel_is_not_own():
     clock = [10_000]
     stretches = OwnCalls(lambda: clock[0])
