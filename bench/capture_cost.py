@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     import cupy
 
     kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
-    with Session("cuda", ring_size=3 * MANY) as lab:
+    with Session("cuda", ring_size=3 * MANY, capture="ranges") as lab:
         lab.stream("work")
         launch = _launcher(lab, kernel)
         for _ in range(2):

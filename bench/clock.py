@@ -24,7 +24,7 @@ LEAD_IN = 10  # the first events after a long kernel come 1 to 3 us later than t
 def main(argv: list[str] | None = None) -> None:
     ages_s, argv = take_ages(argv)
     rows = []
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         lab.stream("a")
         for _ in range(3):
             _spans(lab, [])

@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def open_lab() -> Session:
     """Open a session with two lanes in partition A and one in the rest, and capture its kernels."""
-    lab = Session("cuda", title="confinement")
+    lab = Session("cuda", title="confinement", capture="ranges")
     lab.partition(A=min(MOST_SMS, lab.device.sm_count // 2), B="rest")
     for name in ("A1", "A2", "B"):
         lab.stream(name, partition=name[0])

@@ -40,7 +40,7 @@ extern "C" __global__ void timed(long long duration_ns, unsigned long long* out)
 def main(argv: list[str] | None = None) -> None:
     ages_s, argv = take_ages(argv)
     rows = []
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         lab.partition({LANES[0]: 32, LANES[1]: "rest"})
         for name in LANES:
             lab.stream(name, partition=name)

@@ -21,7 +21,7 @@ GATE_NS = 12_000_000
 
 
 def main(argv: list[str] | None = None) -> None:
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         works = _works(lab)
         periods: dict[str, list[float]] = {name: [] for name in works}
         for round_number in range(ROUNDS + 1):

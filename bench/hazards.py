@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     """Print one row for each kind of work."""
     best: dict[tuple[str, HazardMode], float] = {}
     with ExitStack() as sessions:
-        labs = {mode: sessions.enter_context(Session("sim", hazards=mode)) for mode in HazardMode}
+        labs = {mode: sessions.enter_context(Session("sim", hazards=mode, capture="ranges")) for mode in HazardMode}
         works = {mode: _works(lab) for mode, lab in labs.items()}
         for _ in range(BATCHES):
             for name in works[HazardMode.OFF]:

@@ -27,7 +27,7 @@ QUEUE = 12
 
 def main(argv: list[str] | None = None) -> None:
     rows = []
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         plain = lab.stream("plain")
         urgent = lab.stream("urgent", priority=lab.backend.priority_range[1])
         busy = lab.stream("busy")

@@ -72,7 +72,7 @@ LiveTimeline.refresh, TimelinePage.send_update = watched_refresh, watched_send
 def facts():
     return {"rss_mb": psutil.Process().memory_info().rss / 1e6, "costs": costs, "sent": sent}
 
-plain, lab = gsl.Session("sim"), gsl.Session("sim")
+plain, lab = gsl.Session("sim", capture="ranges"), gsl.Session("sim", capture="ranges")
 with lab.on(lab.stream("s0"), "first"):
     pass
 """

@@ -28,7 +28,7 @@ DURATION_NS = 700
 
 
 def main(argv: list[str] | None = None) -> None:
-    with Session() as lab:
+    with Session(capture="ranges") as lab:
         lab.stream("a"), lab.stream("b")
         cases: dict[str, dict[str, bool]] = {
             "loop alone": {},

@@ -777,7 +777,7 @@ def measure_observed(bench: Bench, *, is_events_only: bool) -> str:
         raise RuntimeError("gpustreamlab was imported before the states without it were measured.")
     import gpustreamlab
 
-    lab = gpustreamlab.Session("cuda")
+    lab = gpustreamlab.Session("cuda", capture="ranges")
     try:
         with lab.capture("ranges") if is_events_only else contextlib.nullcontext():
             for name in (f"s{place}" for place in range(STREAMS)):

@@ -269,7 +269,7 @@ def measure_observed(process: Process) -> None:
         raise RuntimeError("gpustreamlab was imported before the state without it was measured.")
     import gpustreamlab
 
-    lab = gpustreamlab.Session("cuda")
+    lab = gpustreamlab.Session("cuda", capture="ranges")
     try:
         for name in LANES:
             lab.stream(name)
@@ -462,7 +462,7 @@ def run_ending(name: str) -> None:
     """Use a lane, and end in one order; what goes wrong ends this process with another return code."""
     import gpustreamlab
 
-    lab = gpustreamlab.Session("cuda")
+    lab = gpustreamlab.Session("cuda", capture="ranges")
     lab.stream("a")
     held = use_everything(lab)
     ENDINGS[name](lab, held)

@@ -20,7 +20,7 @@ ROUNDS = 25
 
 
 def main(argv: list[str] | None = None) -> None:
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         works = _works(lab)
         times: dict[str, list[float]] = {name: [] for name in works}
         for round_number in range(ROUNDS + 2):

@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _cached() -> list[dict[str, Any]]:
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         sizes = [{"a": 8 * groups, "b": "rest"} for groups in (2, 4)]
         lab.partition(sizes[0])
         streams = [lab.stream(name, partition=name) for name in "ab"]
@@ -51,7 +51,7 @@ def _cached() -> list[dict[str, Any]]:
 def _new() -> list[dict[str, Any]]:
     from cuda.core import ContextOptions, Device, SMResourceOptions, StreamOptions
 
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         lab.stream("a")
         device = Device(0)
         sms = device.resources.sm
@@ -81,7 +81,7 @@ def _new() -> list[dict[str, Any]]:
 def _memory() -> list[dict[str, Any]]:
     from cuda.core import ContextOptions, Device, SMResourceOptions
 
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         lab.stream("a")
         sizes = [{"a": 8 * groups, "b": "rest"} for groups in range(1, LAYOUTS + 1)]
 

@@ -29,7 +29,7 @@ OURS = "lane.scratch"
 
 def main(argv: list[str] | None = None) -> None:
     rows = []
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         lanes = [lab.stream(f"lane{number}") for number in range(THREADS)]
         for size_name, size_bytes in SIZES.items():
             rows += _rows(f"{size_name}, 1 thread", _time_rounds(lab, lanes[:1], size_bytes))

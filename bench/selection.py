@@ -26,7 +26,7 @@ STAGES: tuple[tuple[int, tuple[str, ...]], ...] = ((0, ()), (1, ("torch",)), (3,
 
 def main(argv: list[str] | None = None) -> None:
     rows = []
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         stream = lab.stream("a")
         for count, modules in STAGES:
             _import_all(modules)

@@ -74,7 +74,7 @@ def _measure_user(folder: Path) -> dict[str, Any]:
     times: dict[bool, list[float]] = {False: [], True: []}
     for number in range(ROUNDS):
         for is_spooled in (False, True):
-            with Session("sim", spool=folder / f"user-{number}.gsl" if is_spooled else None) as lab:
+            with Session("sim", spool=folder / f"user-{number}.gsl" if is_spooled else None, capture="ranges") as lab:
                 lab.stream("copy")
                 began = time.perf_counter()
                 for _ in range(RANGES):

@@ -28,7 +28,7 @@ from gpustreamlab.process_bound import ProcessBound
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import CaptureTier
 
-__all__ = ["Capture", "CaptureControl"]
+__all__ = ["Capture", "CaptureControl", "read_tier"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,12 @@ QUIET_NS = 1_000_000_000
 """After a stop for which nobody waited, the rest is taken when the streams that are known have had no work for so long."""
 DRAIN_HZ = 5.0
 """How often a thread on the side takes what was captured."""
+PASSED_ON = "A later session captures kernels now, and one at a time can: this one goes on when that has closed."
+"""Why a session that captured kernels from its start captures them no more."""
+
+_begun: list[weakref.ref[CaptureControl]] = []
+"""Captures that began with their sessions, the newest last. Where one alone can capture, it is the newest: whoever runs
+``lab = Session()`` once more means the new one, and the old one is still there then."""
 
 
 class Capture(ProcessBound):
@@ -50,7 +56,7 @@ class Capture(ProcessBound):
     ...     with lab.capture("kernels") as capture:
     ...         print(capture)
     ...     print(capture)
-    <Capture: kernels (simulated device)>
+    <Capture: kernels and host calls (simulated device)>
     <Capture: stopped>
     """
 
@@ -120,9 +126,15 @@ class CaptureControl:
         # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
         self._lock = threading.RLock()
         self._requests: list[_Request] = []
+        self._first: _Request | None = None
         self._source: ActivitySource | None = None
         self._updater: Updater | None = None
         self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it captures nothing any more."""
+        return self._is_closed
 
     @property
     def tier(self) -> CaptureTier:
@@ -137,13 +149,41 @@ class CaptureControl:
     @property
     def text(self) -> str:
         """What is in force, in words."""
-        source = self._source
-        told = f" ({source.description})" if source is not None and self._recorder.is_capturing else ""
+        told = ""
+        if self._source is not None and self._recorder.is_capturing:
+            told = f"{' and host calls' if self._recorder.keeps_calls else ''} ({self._source.description})"
         return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
 
-    def capture(self, tier: CaptureTier | str = AUTO, *, host: bool = True) -> Capture:
-        """Capture kernels or ranges from now on; see `Session.capture`."""
-        wanted = _read_tier(tier)
+    def begin(self, tier: CaptureTier | str) -> None:
+        """Capture from the session's start, without calls of the host. Of what only one can have, the newest session has it."""
+        self.capture(tier, host=False, stacklevel=4)
+        self._first = self._requests[-1]
+        if not self._first.wants_kernels:
+            return
+        if not self._recorder.is_capturing and any([other.pass_on() for other in _others(self)]):
+            self.take_up()
+        _begun.append(weakref.ref(self))
+
+    def pass_on(self) -> bool:
+        """Leave kernels to a later session, where they were captured only because this one began so; tell whether they were."""
+        with delayed_interrupts(), self._lock:
+            if self._requests != [self._first] or not self._recorder.is_capturing:
+                return False
+            self._stop_updater()
+            self._recorder.end_capture()
+            self._recorder.note_capture(PASSED_ON)
+            return True
+
+    def take_up(self) -> bool:
+        """Capture kernels, where they were asked for and can be had now; tell whether they are captured."""
+        with delayed_interrupts(), self._lock:
+            if self._requests and self._requests[-1].wants_kernels and not self._is_closed:
+                self._try(self._requests[-1])
+            return self._recorder.is_capturing
+
+    def capture(self, tier: CaptureTier | str = AUTO, *, host: bool = True, stacklevel: int = 3) -> Capture:
+        """Capture kernels or ranges from now on; see `Session.capture`. A warning points so many callers up."""
+        wanted = read_tier(tier)
         if not isinstance(host, bool):
             raise OptionError(f"host is {host!r}; it is True or False. Use lab.capture('kernels', host=False).")
         request = _Request(wanted is not CaptureTier.RANGES, host)
@@ -155,7 +195,7 @@ class CaptureControl:
             raise
         if refusal and wanted is not None:
             _log.warning("%s", refusal)
-            warnings.warn(refusal, CaptureWarning, stacklevel=3)
+            warnings.warn(refusal, CaptureWarning, stacklevel=stacklevel)
         return capture
 
     def _ask(self, request: _Request, *, is_choosy: bool) -> str:
@@ -194,12 +234,15 @@ class CaptureControl:
     def close(self) -> None:
         """Stop, take what is left, and close the source. Idempotent."""
         with delayed_interrupts(), self._lock:
+            was_capturing = self._recorder.is_capturing
             self._is_closed = True
             self._stop_updater()
             self._recorder.end_capture()
             source, self._source = self._source, None
             if source is not None:
                 source.close()
+        if was_capturing:
+            any(other.take_up() for other in _others(self))
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child it is the parent's."""
@@ -288,8 +331,20 @@ class _Request:
         """Returns None once nobody can take it back any more."""
 
 
-def _read_tier(tier: CaptureTier | str) -> CaptureTier | None:
-    """Return what is asked for; None for whatever can be had."""
+def _others(control: CaptureControl) -> list[CaptureControl]:
+    """Return the other captures that began with their sessions, the newest first."""
+    _begun[:] = [known for known in _begun if (one := known()) is not None and not one.is_closed]
+    return [one for known in reversed(_begun) if (one := known()) is not None and one is not control]
+
+
+def read_tier(tier: CaptureTier | str) -> CaptureTier | None:
+    """Return what is asked for; None for whatever can be had.
+
+    Raises
+    ------
+    OptionError
+        If there is no such tier.
+    """
     if tier == AUTO:
         return None
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import keyword
 import shlex
-import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from gpustreamlab.backends import BACKEND_NAMES
-from gpustreamlab.capture import Capture
+from gpustreamlab.capture import AUTO, Capture
 from gpustreamlab.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
@@ -31,6 +30,7 @@ __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extensio
 
 DEFAULT_VARIABLE = "lab"
 """The variable that `%gpulab start` puts the session into."""
+_TIERS = (*(tier.value for tier in CaptureTier), AUTO)
 
 
 class MagicParser(argparse.ArgumentParser):
@@ -93,6 +93,12 @@ def gpulab_parser() -> MagicParser:
     )
     parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
     parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")
+    parser.add_argument(
+        "--capture",
+        choices=_TIERS,
+        default=AUTO,
+        help="ranges: named ranges only, at less cost; kernels: every kernel too; auto, the default: kernels where that works",
+    )
     parser.add_argument("--as", dest="variable", help="variable of the session (default: lab)")
     return parser
 
@@ -109,7 +115,7 @@ def gpustream_parser() -> MagicParser:
     parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
     parser.add_argument("--label", help="name of the range (default: the cell's number)")
     parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
-    parser.add_argument("--kernels", action="store_true", help="--sync, and capture every kernel while the cell runs")
+    parser.add_argument("--kernels", action="store_true", help="--sync, and capture kernels with the host's calls while it runs")
     parser.add_argument("--show", action="store_true", help="--sync, then show what ran in this cell below it")
     return parser
 
@@ -118,13 +124,13 @@ def gpucapture_parser() -> MagicParser:
     """Return the parser of `%gpucapture`."""
     parser = MagicParser(
         prog="%gpucapture",
-        description="Choose how much is captured: named ranges always, every kernel where asked for. Alone it tells.",
+        description="Choose how much is captured: named ranges, every kernel, the calls of the host. Alone it tells.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "tier",
         nargs="?",
-        choices=(*(tier.value for tier in CaptureTier), "auto"),
+        choices=_TIERS,
         help="auto: kernels where that works, else ranges",
     )
     parser.add_argument("--no-host", action="store_true", help="leave out the calls of the host that enqueued the kernels")
@@ -165,7 +171,6 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self._session: Session | None = None
-        self._without_calls: weakref.WeakSet[Session] = weakref.WeakSet()
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -232,14 +237,10 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.tier is None:
             if arguments.no_host:
                 raise UsageError("%gpucapture: --no-host needs a tier, for example kernels (see %gpucapture -h)")
-            is_less = session.tier is CaptureTier.KERNELS and session in self._without_calls
-            less = ", without the calls of the host (--no-host)" if is_less else ""
-            print(f"Captured: {session.tier.value}{less}")  # noqa: T201 - a magic's answer
+            print(f"Captured: {session._captures.text}")  # noqa: SLF001, T201 - a magic's answer
             return None
         with _usage_errors():
-            capture = session.capture(arguments.tier, host=not arguments.no_host)
-        (self._without_calls.add if arguments.no_host else self._without_calls.discard)(session)
-        return capture
+            return session.capture(arguments.tier, host=not arguments.no_host)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -294,7 +295,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if not variable.isidentifier() or keyword.iskeyword(variable):
             raise UsageError(f"%gpulab: --as takes a variable's name, not {variable!r}")
         with _usage_errors():
-            session = Session(arguments.backend, device=arguments.device)
+            session = Session(arguments.backend, device=arguments.device, capture=arguments.capture)
         replaced = self.shell.user_ns.get(variable)
         if _is_open_session(replaced):
             replaced.close()  # nothing but Out would reach it any more

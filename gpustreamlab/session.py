@@ -30,7 +30,7 @@ from gpustreamlab.analysis import (
     utilisation,
 )
 from gpustreamlab.backends import Backend, choose_backend
-from gpustreamlab.capture import Capture, CaptureControl
+from gpustreamlab.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
 from gpustreamlab.guards import Guard, check_guard_name
@@ -99,6 +99,10 @@ class Session(ProcessBound):
     hazards
         What to do about data that crosses lanes without an order: ``"report"`` (see `check_hazards`), ``"wait"`` (put the
         missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then.
+    capture
+        What is captured from the start: ``"auto"``, which is every kernel, copy and fill where that works (on a GPU it costs a
+        launch about a fifth; docs/explanations/how-timing-works.md); ``"kernels"``, which says why where it does not; or
+        ``"ranges"``. The calls of the host are left to `capture`.
 
     Raises
     ------
@@ -109,7 +113,9 @@ class Session(ProcessBound):
     DeviceNotFoundError
         If there is no device of that number.
     OptionError
-        If a size is below 1.
+        If a size is below 1, or an option unknown.
+    CaptureUnavailableError, MissingExtraError
+        If ``capture="kernels"`` was asked for and cannot be had here; see `capture`.
     TraceFileError
         If the spool cannot be written, or holds something already.
 
@@ -123,8 +129,8 @@ class Session(ProcessBound):
     ...     with lab.on("compute", "gemm"):
     ...         b = a @ a
     ...     lab.synchronize()
-    ...     len(lab.trace), b.get().tolist()
-    (2, [[7.0, 10.0], [15.0, 22.0]])
+    ...     [lab.trace.names[code] for code in lab.trace.name], b.get().tolist()
+    (['upload', 'memcpy HtoD', 'gemm', 'matmul'], [[7.0, 10.0], [15.0, 22.0]])
     """
 
     _is_in_close = False
@@ -143,10 +149,12 @@ class Session(ProcessBound):
         spool_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         scratch_limit_bytes: int | None = None,
         hazards: HazardMode | str | None = None,
+        capture: CaptureTier | str = "auto",
     ) -> None:
         if isinstance(device, bool) or not isinstance(device, int):
             raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
         check_hazard_mode(hazards, simulated=False)
+        read_tier(capture)
         self.title = title
         with ExitStack() as undoing:
             spool_file = open_spool_file(spool, spool_limit_bytes)
@@ -177,13 +185,15 @@ class Session(ProcessBound):
                 self._backend, self._recorder, self._partitions, self._locks, self._keeper, self._scratch_pool
             )
             self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
+            self._captures = CaptureControl(self._backend, self._recorder)
+            undoing.callback(self._captures.close)
+            self._captures.begin(capture)
             undoing.pop_all()
         self._lanes = LaneFinder(self._backend, self._table, self._partitions, self._life)
         self._choose = self._lanes.choose  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
-        self._captures = CaptureControl(self._backend, self._recorder)
         self._views = LiveViews(self._recorder)
         self._closing: Closing | None = None
         self._life.begin()
@@ -612,7 +622,7 @@ class Session(ProcessBound):
         ...     lab.synchronize()
         ...     [lab.trace.names[code] for code in lab.trace.name]
         <Stream 'decode', priority 0, handle 0x3>
-        ['step']
+        ['step', 'ones', 'multiply']
         """
         return Selection(self._selections, self._choose(stream), None)
 

@@ -176,6 +176,8 @@ def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
     if meta.pending_spans:
         return ""
     if not count:
+        if meta.tier is not CaptureTier.RANGES:
+            return f"{nothing}: no kernel, copy or fill has ended"
         return f"{nothing}: select a stream with lab.on(...), or record all work with lab.capture('kernels')"
     work = "1 kernel, copy or fill was" if count == 1 else f"{count:,} kernels, copies or fills were"
     return f"{work} launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"

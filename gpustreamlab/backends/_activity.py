@@ -13,6 +13,9 @@ from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import FloatArray, Int64Array
 
+PROBE_NAME = "gpustreamlab_probe"
+"""The kernel by which `Session.verify` finds where streams run. It is this package's own, so no trace has it."""
+
 
 class CallClass(IntEnum):
     """What a call of the host was for."""

@@ -556,6 +556,11 @@ class Recorder:
         return self._kernels.is_on
 
     @property
+    def keeps_calls(self) -> bool:
+        """Whether calls of the host get rows, while kernels are captured."""
+        return self._kernels.keeps_calls
+
+    @property
     def capture_note(self) -> str:
         """Why kernels are missing although they were asked for; empty where none are."""
         return self._kernels.note

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.backends import Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
+from gpustreamlab.backends import PROBE_NAME, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.recorder._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS
 from gpustreamlab.recorder._column_log import ColumnLog
@@ -98,7 +98,7 @@ class WorkReader:
         is_complete
             Let no work wait for its call.
         """
-        codes = np.array([self._names.code(cut_text(name)) for name in activities.names], np.int64)
+        codes = self._name_codes(activities, with_calls=with_calls)
         blocks = [
             self._read_annotations(activities.annotations, codes, find_ranges),
             *self._read_calls(activities.calls, codes, find_ranges, with_calls=with_calls),
@@ -118,6 +118,15 @@ class WorkReader:
     def forget_calls(self) -> None:
         """Forget which calls were made: no work of theirs is to come."""
         self._launches.clear()
+
+    def _name_codes(self, activities: Activities, *, with_calls: bool) -> Int64Array:
+        """Return the code of each name that rows will have, and -1 for others: what is in no row has no colour either."""
+        calls = (activities.calls,) if with_calls else ()
+        shown = np.concatenate([batch.name for batch in (activities.work, activities.annotations, *calls)])
+        codes = np.full(len(activities.names), -1, np.int64)
+        for name in np.unique(shown[_points_into(shown, len(codes))]).tolist():
+            codes[name] = self._names.code(cut_text(activities.names[name]))
+        return codes
 
     def _read_calls(self, batch: CallBatch, names: Int64Array, find_ranges: FindRanges, *, with_calls: bool) -> list[Columns]:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
@@ -160,6 +169,8 @@ class WorkReader:
 
     def _read_work(self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool) -> Columns:
         batch = activities.work
+        if PROBE_NAME in activities.names:
+            batch = _without(batch, activities.names.index(PROBE_NAME))
         is_good = (
             _is_ordered(batch.start_ns, batch.end_ns)
             & (batch.start_ns > 0)
@@ -242,6 +253,11 @@ class WorkReader:
         filled = {name: np.full(count, value, np.int64) for name, value in _DEFAULTS.items() if name not in row}
         columns = dict(row) | filled | {"number": number}
         return {name: columns[name] for name in SPAN_COLUMNS}
+
+
+def _without(batch: WorkBatch, name: int) -> WorkBatch:
+    kept = batch.name != name
+    return replace(batch, **{column: values[kept] for column, values in _columns_of(batch).items()})
 
 
 def _columns_of(batch: WorkBatch | CallBatch | AnnotationBatch) -> Columns:

@@ -5,7 +5,7 @@ pytest::
 
     @pytest.mark.parametrize("check", CONTRACT_CHECKS, ids=lambda check: check.__name__)
     def test_contract(check):
-        check(lambda **options: gpustreamlab.Session(MyBackend(), **options))
+        check(lambda **options: gpustreamlab.Session(MyBackend(), capture="ranges", **options))
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def lent_streams_stay_their_owners(open_session: OpenSession) -> None:
     """A stream of one session can be a lane of another with the same backend object, and outlives it."""
     with open_session() as owner:
         stream = owner.stream("mine")
-        other = Session(owner.backend)
+        other = Session(owner.backend, capture="ranges")
         lane = other.stream("lent", external=stream)
         assert lane.handle == stream.handle
         assert other.stream("lent", external=stream) is lane

@@ -19,7 +19,7 @@ from tests.helpers.threads import run_in_thread
 
 @pytest.fixture
 def lab():
-    with Session("sim") as session:
+    with Session("sim", capture="ranges") as session:
         session.stream("a")
         session.stream("b")
         yield session

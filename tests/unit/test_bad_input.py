@@ -454,7 +454,7 @@ def test_bad_input_is_told_and_loses_nothing(name, tmp_path, no_driver):
     bad = CASES[name]
     if bad.error is BackendUnavailableError and not no_driver:
         pytest.skip("this machine has a driver")
-    with Session("sim") as lab:
+    with Session("sim", capture="ranges") as lab:
         lab.stream("copy", priority=-1)
         lab.stream("compute")
         with lab.on("copy", "kept"):
@@ -509,7 +509,7 @@ def test_a_file_that_was_there_stays_when_saving_fails(tmp_path, monkeypatch):
     "label", ["", " ", "🚀", "</script><img src=x onerror=alert(1)>", "a\0b\nc", "\ud800", "名前", "x" * 5_000]
 )
 def test_a_label_may_be_any_text(label, tmp_path):
-    with Session("sim", title=label[:100]) as lab:
+    with Session("sim", title=label[:100], capture="ranges") as lab:
         with lab.on(lab.stream("a"), label), lab.range(label):
             spin(lab, 1_000)
         lab.synchronize()

@@ -42,7 +42,7 @@ def source():
 
 @pytest.fixture
 def lab(source):
-    with Session(FakeSourceBackend(source)) as session:
+    with Session(FakeSourceBackend(source), capture="ranges") as session:
         session.stream("a")
         yield session
 
@@ -83,7 +83,7 @@ def test_a_block_goes_back_to_what_was_before(lab, source):
                 assert lab.tier is KERNELS
             assert lab.tier is RANGES
         assert lab.tier is KERNELS
-        assert repr(outer) == "<Capture: kernels (fake source)>"
+        assert repr(outer) == "<Capture: kernels and host calls (fake source)>"
     assert lab.tier is RANGES
 
 
@@ -139,8 +139,8 @@ def test_calls_of_the_host_can_be_left_out(lab, source):
 def test_the_representations_say_what_is_captured(lab):
     assert ", ranges, " in repr(lab)
     with lab.capture("kernels"):
-        assert ", kernels (fake source), " in repr(lab)
-        assert "kernels (fake source)" in lab._repr_html_()
+        assert ", kernels and host calls (fake source), " in repr(lab)
+        assert "kernels and host calls (fake source)" in lab._repr_html_()
 
 
 def test_a_thread_on_the_side_takes_what_comes(lab, source):
@@ -160,7 +160,7 @@ def test_a_thread_on_the_side_takes_what_comes(lab, source):
 
 @pytest.mark.parametrize("error", [MissingExtraError("pip install"), CaptureUnavailableError("no counters here")])
 def test_kernels_that_a_machine_cannot_capture_are_an_error_and_auto_is_not(error):
-    with Session(FakeSourceBackend(error)) as lab:
+    with Session(FakeSourceBackend(error), capture="ranges") as lab:
         with pytest.raises(type(error), match=str(error)):
             lab.capture("kernels")
         assert (lab.tier, lab.trace.metadata.capture_note) == (RANGES, "")

@@ -19,4 +19,4 @@ CHECKS = {
     [pytest.param(preset, check, id=f"{preset}-{check.__name__}") for preset, checks in CHECKS.items() for check in checks],
 )
 def test_contract(preset, check):
-    check(lambda **options: Session(SimBackend(preset), **options))
+    check(lambda **options: Session(SimBackend(preset), capture="ranges", **options))

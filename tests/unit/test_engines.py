@@ -62,7 +62,7 @@ class FakeContext:
 
 @pytest.fixture
 def lab():
-    with Session("sim") as session:
+    with Session("sim", capture="ranges") as session:
         session.stream("a")
         session.stream("b")
         yield session

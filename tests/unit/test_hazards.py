@@ -48,7 +48,7 @@ def test_with_waits_put_in_no_program_has_a_hazard(name):
 
 
 def test_waits_that_are_put_in_are_in_the_trace():
-    with Session("sim", hazards="wait") as lab:
+    with Session("sim", hazards="wait", capture="ranges") as lab:
         lab.stream("copy"), lab.stream("compute")
         weights = upload(lab)
         with lab.on("compute", "gemm"):

@@ -44,7 +44,7 @@ class Thing:
 
 @pytest.fixture
 def lab():
-    with Session("sim") as session:
+    with Session("sim", capture="ranges") as session:
         session.stream("a")
         session.stream("b")
         yield session

@@ -26,7 +26,7 @@ from tests.helpers.kernel_traces import make_kernel_trace
 
 @pytest.fixture
 def lab():
-    with Session("sim", title="test") as session:
+    with Session("sim", title="test", capture="ranges") as session:
         session.stream("copy")
         session.stream("compute")
         yield session
@@ -721,7 +721,7 @@ class TestMemory:
         assert len(ends.resolve(np.empty((0, 2), np.int64))) == 5
 
     def test_memory_is_flat(self):
-        with Session("sim", ring_size=4_000) as lab:
+        with Session("sim", ring_size=4_000, capture="ranges") as lab:
             lab.stream("copy")
             feed = LiveFeed(lab._recorder, capacity=2_000)
 

@@ -30,7 +30,7 @@ def shell():
 
 @pytest.fixture
 def lab(shell):
-    run(shell, "%gpulab start --backend sim")
+    run(shell, "%gpulab start --backend sim --capture ranges")
     return shell.user_ns["lab"]
 
 
@@ -672,7 +672,7 @@ def test_what_is_captured_is_chosen_and_told(shell, lab):
     assert "Captured: ranges" in run(shell, "%gpucapture")[1]
     result, _ = run(shell, "%gpucapture kernels --no-host")
     assert repr(result.result) == "<Capture: kernels (simulated device)>"
-    assert "Captured: kernels, without the calls of the host (--no-host)\n" in run(shell, "%gpucapture")[1]
+    assert "Captured: kernels (simulated device)\n" in run(shell, "%gpucapture")[1]
     run(shell, "%%gpustream copy\na = lab.xp.ones(8)")
     assert kernels(lab) == ["ones"]
     assert not any(lane.name.startswith("host") for lane in lab.trace.lanes)
@@ -680,7 +680,7 @@ def test_what_is_captured_is_chosen_and_told(shell, lab):
     run(shell, "%gpucapture ranges")
     assert "Captured: ranges\n" in run(shell, "%gpucapture")[1]
     run(shell, "%gpucapture kernels")
-    assert "Captured: kernels\n" in run(shell, "%gpucapture")[1]
+    assert "Captured: kernels and host calls (simulated device)\n" in run(shell, "%gpucapture")[1]
 
 
 @pytest.mark.parametrize(("line", "told"), [

@@ -45,7 +45,7 @@ MS = 1_000_000
 
 @pytest.fixture
 def lab():
-    with Session(SimBackend("h200")) as session:
+    with Session(SimBackend("h200"), capture="ranges") as session:
         yield session
 
 
@@ -310,7 +310,7 @@ def test_the_context_limit_is_a_count(limit):
 )
 class TestWithoutGreenContexts:
     def test_one_warning_and_plain_streams(self, preset, words):
-        with Session(SimBackend(preset)) as lab:
+        with Session(SimBackend(preset), capture="ranges") as lab:
             with pytest.warns(PartitionWarning, match=rf"{words}[\s\S]*plain streams") as told:
                 layout = lab.partition(a=8, b="rest")
             assert len(told) == 1
@@ -773,7 +773,7 @@ def test_other_requests_for_the_same_sms_pile_nothing_up(lab):
 
 
 def test_beyond_the_limit_the_contexts_that_were_used_last_stay(caplog):
-    with Session(SimBackend(), context_limit=4) as lab:
+    with Session(SimBackend(), context_limit=4, capture="ranges") as lab:
         lab.partition(LAYOUTS[0])
         lab.stream("x", partition="a")
         lab.stream("y", partition="b")
@@ -795,7 +795,7 @@ def test_beyond_the_limit_the_contexts_that_were_used_last_stay(caplog):
 
 
 def test_a_place_that_was_destroyed_has_given_its_ranges(caplog):
-    with Session(SimBackend(), context_limit=1) as lab:
+    with Session(SimBackend(), context_limit=1, capture="ranges") as lab:
         lab.partition(a=8)
         lab.stream("x", partition="a")
         enqueue(lab, "x", label="first")
@@ -1117,7 +1117,7 @@ def test_closing_ends_work_and_leaves_nothing_on_the_device():
     contexts = []
     create = backend.create_context
     backend.create_context = lambda spec: contexts.append(create(spec)) or contexts[-1]
-    lab = Session(backend)
+    lab = Session(backend, capture="ranges")
     lab.partition(a=64, b="rest")
     for name, partition in (("x", "a"), ("y", "b"), ("z", None)):
         lab.stream(name, partition=partition)

@@ -76,7 +76,7 @@ def backend():
 
 @pytest.fixture
 def lab(backend):
-    with Session(backend) as session:
+    with Session(backend, capture="ranges") as session:
         yield session
 
 

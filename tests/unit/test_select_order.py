@@ -27,7 +27,7 @@ def backend():
 
 @pytest.fixture
 def lab(backend):
-    with Session(backend) as session:
+    with Session(backend, capture="ranges") as session:
         for name in LANES:
             session.stream(name)
         yield session

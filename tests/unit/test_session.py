@@ -32,7 +32,7 @@ from tests.helpers.threads import run_in_thread
 
 @pytest.fixture
 def lab():
-    with Session("sim") as session:
+    with Session("sim", capture="ranges") as session:
         session.stream("a")
         session.stream("b")
         yield session
@@ -58,7 +58,7 @@ def parents(lab):
 
 
 def test_repr_names_device_kind_streams_spans_and_drops():
-    with Session("sim", ring_size=1) as lab:
+    with Session("sim", ring_size=1, capture="ranges") as lab:
         for number in range(3):
             with lab.on(lab.stream("copy"), f"n{number}"):
                 spin(lab, 1_000)
@@ -230,7 +230,7 @@ def test_a_session_never_closed_warns_and_names_itself():
 
 
 def test_the_trace_of_a_closed_session_can_be_read_drawn_and_saved(tmp_path):
-    with Session("sim", title="late") as lab, lab.on(lab.stream("a"), "x"):
+    with Session("sim", title="late", capture="ranges") as lab, lab.on(lab.stream("a"), "x"):
         spin(lab, 1_000)
     assert names(lab) == ["x"]
     assert lab.trace.metadata.title == "late"
@@ -312,7 +312,7 @@ def test_what_was_recorded_stays_in_the_recorder_where_a_part_fails_to_close(lab
 
 
 def test_closing_inside_a_selection_keeps_the_open_ranges():
-    with Session("sim") as lab:
+    with Session("sim", capture="ranges") as lab:
         lab.stream("a")
         with lab.on("a", "outer"), lab.range("inner"):
             spin(lab, 5_000)
@@ -389,7 +389,7 @@ def test_the_same_program_gives_the_same_trace_bit_for_bit():
 
 
 def run_program():
-    with Session("sim", title="program") as lab:
+    with Session("sim", title="program", capture="ranges") as lab:
         copy, compute = lab.stream("copy"), lab.stream("compute", priority=-2)
         host = lab.pinned_empty((64, 64), "float32")
         host[...] = 1.5
@@ -447,7 +447,7 @@ def test_handed_over_ranges_leave_nothing_behind(lab):
 
 
 def test_handed_over_ranges_beyond_the_pending_limit_are_dropped_and_counted():
-    with Session("sim", pending_limit=5) as lab:
+    with Session("sim", pending_limit=5, capture="ranges") as lab:
         with lab.on(lab.stream("a"), "long"):
             spin(lab, 100_000_000)
         for number in range(8):
@@ -573,7 +573,7 @@ def test_a_session_per_thread():
     found = {}
 
     def work(number):
-        with Session("sim") as lab:
+        with Session("sim", capture="ranges") as lab:
             for turn in range(5):
                 with lab.on(lab.stream(f"s{number}"), f"{number}.{turn}"):
                     spin(lab, 1_000)
@@ -751,7 +751,7 @@ def test_a_range_left_in_another_thread_leaves_both_threads_as_they_are(lab, cap
 
 @pytest.mark.parametrize("hazards", ["off", "report"])
 def test_a_range_that_an_interrupt_left_open_is_dropped_also_where_accesses_are_watched(hazards):
-    with Session("sim", hazards=hazards) as lab:
+    with Session("sim", hazards=hazards, capture="ranges") as lab:
         with lab.on(lab.stream("a"), "outer"):
             lab.range("lost").__enter__()
             lab.xp.ones(8)

@@ -52,7 +52,7 @@ def work(lab, count=1, first=0):
 
 def varied_run(path):
     """Spool a run that has some of everything; return its trace."""
-    with gsl.Session("sim", spool=path, title="a run") as lab:
+    with gsl.Session("sim", spool=path, title="a run", capture="ranges") as lab:
         lab.partition(left=32, right="rest")
         lab.stream("copy", partition="left")
         work(lab, 3)
@@ -128,7 +128,7 @@ def test_streams_of_others_are_read_back_exactly(path):
 
 
 def test_a_session_that_runs_is_read_up_to_the_last_refresh(path):
-    with gsl.Session("sim", spool=path) as lab:
+    with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 2)
         assert lab.spool.refresh()
         work(lab, 1, first=2)
@@ -148,7 +148,7 @@ def test_a_spool_holds_something_from_the_beginning(path):
 
 
 def test_a_spool_keeps_more_than_memory_does(path):
-    with gsl.Session("sim", spool=path, ring_size=8) as lab:
+    with gsl.Session("sim", spool=path, ring_size=8, capture="ranges") as lab:
         for number in range(5):
             work(lab, 3, first=3 * number)
             lab.spool.refresh()
@@ -160,7 +160,7 @@ def test_a_spool_keeps_more_than_memory_does(path):
 
 
 def test_spans_that_were_overwritten_before_they_were_written_are_counted(path):
-    with gsl.Session("sim", spool=path, ring_size=8) as lab:
+    with gsl.Session("sim", spool=path, ring_size=8, capture="ranges") as lab:
         work(lab, 10)
         lab.spool.refresh()
 
@@ -171,7 +171,7 @@ def test_spans_that_were_overwritten_before_they_were_written_are_counted(path):
 
 
 def test_what_was_cleared_is_forgotten(path):
-    with gsl.Session("sim", spool=path) as lab:
+    with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 3)
         lab.mark("warm-up")
         lab.spool.refresh()
@@ -186,7 +186,7 @@ def test_what_was_cleared_is_forgotten(path):
 
 
 def test_spans_cleared_before_they_were_written_are_not_missed(path):
-    with gsl.Session("sim", spool=path) as lab:
+    with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 3)
         lab.clear()
         work(lab, 1)
@@ -267,7 +267,7 @@ def test_ranges_that_had_not_ended_are_told(path):
 
 
 def test_a_file_that_ends_at_any_byte_gives_what_is_whole(tmp_path, path):
-    with gsl.Session("sim", spool=path) as lab:
+    with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 1)
         lab.spool.refresh()
         work(lab, 2, first=1)
@@ -555,7 +555,7 @@ def disk(monkeypatch):
 
 
 def test_a_full_disk_costs_one_warning_and_nothing_that_was_written(path, disk):
-    with gsl.Session("sim", spool=path) as lab:
+    with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 2)
         lab.spool.refresh()
         disk.is_full = "after half"
@@ -581,7 +581,7 @@ def test_a_full_disk_costs_one_warning_and_nothing_that_was_written(path, disk):
 def test_a_disk_that_is_full_from_the_beginning_and_freed_later_costs_nothing(path, disk):
     disk.is_full = True
     with pytest.warns(SpoolWarning, match="No space left on device"):
-        lab = gsl.Session("sim", spool=path)
+        lab = gsl.Session("sim", spool=path, capture="ranges")
     with lab:
         assert (lab.spool.state, lab.spool.size_bytes) == (SpoolState.FAILING, 0)
         work(lab, 2)
@@ -610,7 +610,7 @@ def test_a_disk_that_is_freed_when_the_limit_is_exceeded_gives_a_file_that_says_
 
 
 def test_a_disk_that_stays_full_does_not_disturb_the_close(path, disk):
-    with gsl.Session("sim", spool=path) as lab:
+    with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 2)
         lab.spool.refresh()
         work(lab, 1, first=2)
@@ -624,7 +624,7 @@ def test_a_disk_that_stays_full_does_not_disturb_the_close(path, disk):
 
 
 def test_warnings_that_are_errors_do_not_end_it(path, disk, caplog):
-    with gsl.Session("sim", spool=path) as lab:
+    with gsl.Session("sim", spool=path, capture="ranges") as lab:
         disk.is_full = True
         work(lab)
         lab.spool.refresh()
@@ -671,7 +671,7 @@ def test_a_failure_of_our_own_does_not_reach_the_user(path, monkeypatch):
 
 
 def test_a_removed_file_costs_one_warning(path):
-    with gsl.Session("sim", spool=path) as lab:
+    with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 2)
         path.unlink()
 
@@ -689,7 +689,7 @@ def test_a_removed_file_costs_one_warning(path):
 def test_a_folder_that_is_removed_likewise(tmp_path):
     folder = tmp_path / "runs"
     folder.mkdir()
-    with gsl.Session("sim", spool=folder / "run.gsl") as lab:
+    with gsl.Session("sim", spool=folder / "run.gsl", capture="ranges") as lab:
         shutil.rmtree(folder)
         work(lab)
         with pytest.warns(SpoolWarning, match="the file was removed"):
@@ -699,7 +699,7 @@ def test_a_folder_that_is_removed_likewise(tmp_path):
 
 
 def test_the_limit_is_kept_and_shown(path):
-    with gsl.Session("sim", spool=path, spool_limit_bytes=1 << 16) as lab:
+    with gsl.Session("sim", spool=path, spool_limit_bytes=1 << 16, capture="ranges") as lab:
         with pytest.warns(SpoolWarning, match="reached spool_limit_bytes=65,536"):
             for number in range(200):
                 work(lab, 5, first=5 * number)
@@ -876,7 +876,7 @@ def run_python(program):
 START = """
 import gpustreamlab as gsl
 from gpustreamlab.workloads import spin
-lab = gsl.Session("sim", spool={path!r})
+lab = gsl.Session("sim", spool={path!r}, capture="ranges")
 lab.stream("copy")
 def work(count):
     for _ in range(count):

@@ -46,7 +46,7 @@ def backend():
 
 @pytest.fixture
 def lab(backend):
-    with Session(backend) as session:
+    with Session(backend, capture="ranges") as session:
         yield session
 
 
@@ -385,7 +385,7 @@ class GatedSim(CheckedSim):
 @pytest.fixture
 def gated(monkeypatch):
     backend = GatedSim()
-    with Session(backend) as lab:
+    with Session(backend, capture="ranges") as lab:
         for name in ("a", "b"):
             lab.stream(name)
         backend.slow = lab.stream("a").backend_stream
@@ -808,7 +808,7 @@ def test_a_fork_inside_a_selection(lab, backend):
                     call()
                 except GPUStreamLabError as error:
                     told_in_child.append(type(error).__name__)
-            with Session("sim") as own:
+            with Session("sim", capture="ranges") as own:
                 own.stream("a")
                 with own.on("a", "inner child"):
                     spin(own, 1_000)

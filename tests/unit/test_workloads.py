@@ -12,7 +12,7 @@ from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product,
 
 @pytest.fixture
 def lab():
-    with Session("sim") as session:
+    with Session("sim", capture="ranges") as session:
         for name in "ab":
             session.stream(name)
         yield session

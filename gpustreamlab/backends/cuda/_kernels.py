@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from gpustreamlab.backends._activity import PROBE_NAME
 from gpustreamlab.backends.cuda._import import import_cupy
 
 _SOURCE = r"""
@@ -26,7 +27,7 @@ extern "C" __global__ void spin(long long duration_ns, unsigned long long* began
 }
 
 // Each block is busy for duration_ns and marks the SM that it is on.
-extern "C" __global__ void probe(unsigned int* seen, long long duration_ns) {
+extern "C" __global__ void gpustreamlab_probe(unsigned int* seen, long long duration_ns) {
     unsigned int sm;
     asm volatile("mov.u32 %0, %smid;" : "=r"(sm));
     const unsigned long long began = global_timer();
@@ -66,8 +67,8 @@ def filling_spin_kernel(device_ordinal: int) -> tuple[Any, int]:
 
 @cache
 def probe_kernel(device_ordinal: int) -> tuple[Any, int]:
-    """Return ``probe(uint32* seen, int64 duration_ns)`` whose blocks each need a whole SM, and the bytes that make it so."""
-    return _filling_kernel("probe", device_ordinal)
+    """Return ``gpustreamlab_probe(uint32* seen, int64 duration_ns)`` whose blocks each need a whole SM, and the bytes that make it so."""
+    return _filling_kernel(PROBE_NAME, device_ordinal)
 
 
 def _filling_kernel(name: str, device_ordinal: int) -> tuple[Any, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from gpustreamlab.backends._activity import PROBE_NAME
 from gpustreamlab.backends.sim._commands import KernelRun, KernelSpec, StreamQueue
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.typing import Int64Array
@@ -29,7 +30,7 @@ def probe_sms(driver: SimDriver, streams: Sequence[StreamQueue]) -> list[Int64Ar
 def _run(driver: SimDriver, streams: Iterable[StreamQueue]) -> dict[int, set[int]]:
     """Run the kernels and return the SM ids by stream."""
     preset, scheduler = driver.preset, driver.scheduler
-    spec = KernelSpec(name="probe", blocks=preset.sm_count, block_slots=preset.slots_per_sm, block_ns=_BLOCK_NS)
+    spec = KernelSpec(name=PROBE_NAME, blocks=preset.sm_count, block_slots=preset.slots_per_sm, block_ns=_BLOCK_NS)
     seen: dict[int, set[int]] = {stream.number: set() for stream in streams}
 
     def note(run: KernelRun, parts: list[tuple[int, int]]) -> None:

@@ -48,7 +48,7 @@ def test_work_and_calls_and_whole_traces_are_not():
 
 def test_ranges_of_a_session_in_and_around_its_captures():
     # GIVEN a range in a capture, one that a capture begins in, and one without
-    with Session("sim") as lab:
+    with Session("sim", capture="ranges") as lab:
         lab.stream("a")
         with lab.on("a", "without"):
             spin(lab, 1_000)

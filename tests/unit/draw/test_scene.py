@@ -129,7 +129,7 @@ def test_without_partitions_nothing_of_them_is_drawn():
 
 def test_bars_tell_of_sms_alike_before_and_after_their_lanes_move():
     sms = {"left": 16, "right": 116, "whole": 132}
-    with Session("sim") as lab:
+    with Session("sim", capture="ranges") as lab:
         for name in sms:
             with lab.on(lab.stream(name), "before"):
                 spin(lab, 1_000)

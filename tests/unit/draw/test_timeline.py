@@ -105,7 +105,7 @@ def test_load_trace_reads_what_save_wrote(tmp_path):
 
 def test_work_with_no_stream_selected_is_hinted_at_where_there_is_nothing_else():
     # GIVEN work outside of every stream, and a lane on which nothing ran
-    with Session("sim") as lab:
+    with Session("sim", capture="ranges") as lab:
         lab.stream("compute")
         z = lab.xp.ones((64, 64))
         z @ z

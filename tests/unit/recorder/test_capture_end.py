@@ -53,7 +53,7 @@ def source():
 
 @pytest.fixture
 def lab(source):
-    with Session(FakeSourceBackend(source)) as session:
+    with Session(FakeSourceBackend(source), capture="ranges") as session:
         session.stream("a")
         yield session
 
@@ -77,7 +77,7 @@ def launch(lab, source, name, correlation=5):
 
 
 def test_work_that_ends_after_the_capture_is_in_the_trace_after_synchronize():
-    with Session("sim") as lab:
+    with Session("sim", capture="ranges") as lab:
         stream = lab.stream("a")
         with lab.capture("kernels"), lab.on("a", "step"):
             lab.backend.launch_spin(stream.backend_stream, LONG_NS, blocks=8, fill_sms=True)

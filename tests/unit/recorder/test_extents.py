@@ -106,7 +106,7 @@ class TimingSource(SimActivitySource):
 def lab(monkeypatch):
     backend = SimBackend()
     monkeypatch.setattr(backend, "activity_source", lambda: TimingSource(backend.driver))
-    with Session(backend) as session:
+    with Session(backend, capture="ranges") as session:
         session.stream("a")
         session.stream("b")
         yield session

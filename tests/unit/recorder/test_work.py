@@ -362,7 +362,7 @@ def test_the_trace_says_what_was_captured_and_when(lab, source):
 
 
 def test_a_trace_without_kernels_has_no_such_columns():
-    with Session("sim") as session:
+    with Session("sim", capture="ranges") as session:
         session.stream("a")
         with session.on("a"):
             pass

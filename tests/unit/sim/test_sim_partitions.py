@@ -310,7 +310,7 @@ class TestProbe:
         stream = stream_on(backend, 0)
         fill_card(backend, stream)
         assert backend.probe_sms([stream])[0].tolist() == sorted(EIGHTH)
-        assert [work.name for work in works] == ["spin", "probe"]
+        assert [work.name for work in works] == ["spin", "gpustreamlab_probe"]
         assert works[1].start_ns >= works[0].end_ns - MS
 
     def test_a_fault_in_confinement_shows(self, backend):

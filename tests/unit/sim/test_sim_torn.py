@@ -38,7 +38,7 @@ def test_a_device_that_was_cut_off_says_so_and_closes(monkeypatch):
 
 
 def test_a_finaliser_in_the_middle_of_a_step_cannot_wait_and_harms_nothing(monkeypatch):
-    with Session("sim") as lab:
+    with Session("sim", capture="ranges") as lab:
         for name in "ab":
             with lab.on(lab.stream(name), "step"):
                 spin(lab, 1_000_000)

@@ -89,7 +89,7 @@ def shell(monkeypatch):
 
 @pytest.fixture
 def lab(shell):
-    with Session("sim", title="test") as session:
+    with Session("sim", title="test", capture="ranges") as session:
         session.stream("copy")
         session.stream("compute")
         yield session
