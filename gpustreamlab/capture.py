@@ -21,6 +21,7 @@ from gpustreamlab.errors import (
     OptionError,
     SessionClosedError,
     SessionError,
+    StickyDeviceError,
     nearest_hint,
 )
 from gpustreamlab.interrupts import delayed_interrupts
@@ -160,7 +161,7 @@ class CaptureControl:
         self._first = self._requests[-1]
         if not self._first.wants_kernels:
             return
-        if not self._recorder.is_capturing and any([other.pass_on() for other in _others(self)]):
+        if not self._recorder.is_capturing and any(other.pass_on() for other in _others(self)):
             self.take_up()
         _begun.append(weakref.ref(self))
 
@@ -227,8 +228,11 @@ class CaptureControl:
         """Wait for the streams, where work was captured that may still run, then `close`."""
         if self._recorder.is_awaiting_work:
             for stream in streams:
-                with suppress(DeviceError):  # closing the stream tells of a device that has failed
+                try:
                     stream.drain()
+                except DeviceError as error:  # closing the stream tells of it; what had not ended is known now
+                    if isinstance(error, StickyDeviceError):
+                        self._recorder.blame.tell(error)
         self.close()
 
     def close(self) -> None:

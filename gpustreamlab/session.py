@@ -151,10 +151,7 @@ class Session(ProcessBound):
         hazards: HazardMode | str | None = None,
         capture: CaptureTier | str = "auto",
     ) -> None:
-        if isinstance(device, bool) or not isinstance(device, int):
-            raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
-        check_hazard_mode(hazards, simulated=False)
-        read_tier(capture)
+        _check_options(device, hazards, capture)
         self.title = title
         with ExitStack() as undoing:
             spool_file = open_spool_file(spool, spool_limit_bytes)
@@ -990,6 +987,14 @@ class Session(ProcessBound):
             spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",
             state=self._life.state,
         )
+
+
+def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str) -> None:
+    """Raise `OptionError` before anything is made."""
+    if isinstance(device, bool) or not isinstance(device, int):
+        raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
+    check_hazard_mode(hazards, simulated=False)
+    read_tier(capture)
 
 
 def open_sessions() -> list[Session]:

@@ -2,7 +2,7 @@
 
 from gpustreamlab.backends._accesses import AccessSink, ArrayLender, WatchedArrays
 from gpustreamlab.backends._activity import (
-    PROBE_NAME,
+    OWN_PREFIX,
     Activities,
     ActivitySource,
     AnnotationBatch,
@@ -29,7 +29,7 @@ from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend
 
 __all__ = [
     "BACKEND_NAMES",
-    "PROBE_NAME",
+    "OWN_PREFIX",
     "AccessSink",
     "Activities",
     "ActivitySource",

@@ -13,8 +13,10 @@ from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import FloatArray, Int64Array
 
-PROBE_NAME = "gpustreamlab_probe"
-"""The kernel by which `Session.verify` finds where streams run. It is this package's own, so no trace has it."""
+OWN_PREFIX = "gpustreamlab_"
+"""How kernels of this package are named, those of its clocks and its probe of SMs: no trace has them, of whatever session."""
+PROBE_NAME = f"{OWN_PREFIX}probe"
+"""The kernel by which `Session.verify` finds where streams run."""
 
 
 class CallClass(IntEnum):

@@ -299,20 +299,25 @@ class Range:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         writer = self._writer
+        recorder = writer.recorder
+        # Before NVTX is told: what CUPTI tells of behind that marker was launched later.
+        closed_ns = recorder.host_time_ns()
         open_ranges = writer.open_ranges
         if open_ranges[-1][3] is not self and not self._uncover(error):
             return
         events, queued_host_ns, number, _ = entry = open_ranges[-1]
         try:
             # No call stands before this one, so an interrupt comes after NVTX has been told.
-            recorder = writer.recorder
             recorder.pop_range()
-            if events is NO_EVENTS and not recorder.is_timed_by_work:
-                events = recorder.new_end()
+            if events is NO_EVENTS:
+                if not recorder.is_timed_by_work:
+                    events = recorder.new_end()
+                elif error is not None:
+                    recorder.look_for_loss(writer.record)
             if events[1] is not None or writer.lane.is_closed:
                 writer.record(events[1])
             finished = writer.finished
-            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2], recorder.host_time_ns()))
+            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2], closed_ns))
             del open_ranges[-1]
             if len(finished) >= writer.collect_at:
                 writer.recorder.collect_in_passing(writer)

@@ -86,10 +86,12 @@ class Recorder:
         self._edges = RangeEdges(ring_size)
         self._failed_count = 0
         self._is_ended = False
+        self._idle_host_ns = -1
+        """When the device was last asked to wait for all work, and did."""
         self._samplers: list[Sampler] = []
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
-        self.blame = Blame(self.unfinished)
+        self.blame = Blame(self._find_lost)
         """Names the ranges where the device's context is lost."""
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
@@ -226,6 +228,14 @@ class Recorder:
         """Return an end for a range that was opened without events, and that the recording of kernels did not outlast."""
         return None, self._backend.acquire_event()
 
+    def look_for_loss(self, record: Callable[[Any], object]) -> None:
+        """Record an event for nothing: it fails where the device is lost, of which a range without events says nothing."""
+        event = self._backend.acquire_event()
+        try:
+            record(event)
+        finally:
+            self._backend.release_events([event])
+
     def new_pair(self) -> tuple[Any, Any]:
         """Return the two events of a range."""
         return self._backend.acquire_event(), self._backend.acquire_event()
@@ -312,7 +322,9 @@ class Recorder:
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range, and all work that was captured, can be read."""
         stop_count = self._kernels.stop_count
+        asked_ns = self.host_time_ns()
         self._backend.synchronize()
+        self._idle_host_ns = asked_ns
         self.collect()
         self._kernels.finish(stop_count)
         self.collect()
@@ -337,7 +349,15 @@ class Recorder:
 
     def unfinished(self) -> Unfinished:
         """Return the ranges that are open, or closed while their work has not ended."""
-        return find_unfinished(tuple(self._waiting.lanes), self._names.texts, self._backend.is_event_done)
+        lanes = tuple(self._waiting.lanes)
+        return find_unfinished(lanes, self._names.texts, self._backend.is_event_done, idle_host_ns=self._idle_host_ns)
+
+    def _find_lost(self) -> Unfinished:
+        """Return what `unfinished` does, when the device is lost: by what was told of until then."""
+        self._kernels.take(is_last=True)
+        with suppress(DeviceError):
+            self.collect()
+        return self.unfinished()
 
     @property
     def partitions(self) -> tuple[Partition, ...]:

@@ -109,7 +109,9 @@ class Blame:
         return kept
 
 
-def find_unfinished(lanes: Sequence[RecordedLane], names: Sequence[str], is_event_done: Callable[[Any], bool]) -> Unfinished:
+def find_unfinished(
+    lanes: Sequence[RecordedLane], names: Sequence[str], is_event_done: Callable[[Any], bool], *, idle_host_ns: int = -1
+) -> Unfinished:
     """Find the ranges whose work has not ended.
 
     Parameters
@@ -120,6 +122,8 @@ def find_unfinished(lanes: Sequence[RecordedLane], names: Sequence[str], is_even
         Names of ranges by their code.
     is_event_done
         Tells whether the device has come to an event. Where it raises, that counts as not.
+    idle_host_ns
+        What was closed before this time has ended: the device was waited for.
     """
     first: list[NamedRange] = []
     count = 0
@@ -127,16 +131,20 @@ def find_unfinished(lanes: Sequence[RecordedLane], names: Sequence[str], is_even
         queues = [tuple(writer.finished) for writer in tuple(lane.writers)]
         queues += [(row,) for row, _ in tuple(lane.handed_over)]
         for queue in queues:
-            waiting = _not_ended(queue, is_event_done)
+            waiting = _not_ended(queue, is_event_done, idle_host_ns)
             count += len(waiting)
             first += [NamedRange(row[3], names[row[1]], lane.name) for row in waiting[:1]]
     opened = {one for lane in lanes for one in _open_on(lane)}
     return Unfinished(tuple(sorted(first)), count, tuple(sorted(opened)))
 
 
-def _not_ended(queue: Sequence[FinishedRange], is_event_done: Callable[[Any], bool]) -> Sequence[FinishedRange]:
+def _not_ended(
+    queue: Sequence[FinishedRange], is_event_done: Callable[[Any], bool], idle_host_ns: int
+) -> Sequence[FinishedRange]:
     """Return a stream's closed ranges from the first one on that has not ended: a stream ends them in order."""
     for place, row in enumerate(queue):
+        if row[5] <= idle_host_ns:
+            continue
         try:
             if row[0] is NO_EVENTS or not is_event_done(row[0][1]):
                 return queue[place:]

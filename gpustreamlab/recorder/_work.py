@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.backends import PROBE_NAME, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
+from gpustreamlab.backends import OWN_PREFIX, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.recorder._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS
 from gpustreamlab.recorder._column_log import ColumnLog
@@ -98,6 +98,7 @@ class WorkReader:
         is_complete
             Let no work wait for its call.
         """
+        activities = _without_own(activities)
         codes = self._name_codes(activities, with_calls=with_calls)
         blocks = [
             self._read_annotations(activities.annotations, codes, find_ranges),
@@ -169,8 +170,6 @@ class WorkReader:
 
     def _read_work(self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool) -> Columns:
         batch = activities.work
-        if PROBE_NAME in activities.names:
-            batch = _without(batch, activities.names.index(PROBE_NAME))
         is_good = (
             _is_ordered(batch.start_ns, batch.end_ns)
             & (batch.start_ns > 0)
@@ -255,9 +254,13 @@ class WorkReader:
         return {name: columns[name] for name in SPAN_COLUMNS}
 
 
-def _without(batch: WorkBatch, name: int) -> WorkBatch:
-    kept = batch.name != name
-    return replace(batch, **{column: values[kept] for column, values in _columns_of(batch).items()})
+def _without_own(activities: Activities) -> Activities:
+    """Leave out the kernels of this package."""
+    own = [code for code, name in enumerate(activities.names) if name.startswith(OWN_PREFIX)]
+    if not own:
+        return activities
+    kept = ~np.isin(activities.work.name, own)
+    return replace(activities, work=WorkBatch(**{name: column[kept] for name, column in _columns_of(activities.work).items()}))
 
 
 def _columns_of(batch: WorkBatch | CallBatch | AnnotationBatch) -> Columns:

@@ -550,7 +550,7 @@ def test_a_foreign_stream_gets_a_free_name():
 
 def test_sessions_of_one_backend_object_lend_each_other_streams():
     backend = SimBackend()
-    with Session(backend) as owner, Session(backend) as guest:
+    with Session(backend) as owner, Session(backend, capture="ranges") as guest:
         stream = owner.stream("mine", priority=-1)
         with guest.on(stream, "theirs"):
             spin(guest, 1_000)

@@ -35,7 +35,7 @@ from gpustreamlab.backends.cuda._fence import Fence
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._idle import idle_on
 from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy
-from gpustreamlab.backends.cuda._kernels import filling_spin_kernel, spin_kernel
+from gpustreamlab.backends.cuda._kernels import clock_kernel, filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
 from gpustreamlab.backends.cuda._nvtx import NvtxInjection, open_domain
 from gpustreamlab.backends.cuda._probe import why_unavailable
@@ -556,6 +556,6 @@ class CudaBackend:
         token = self._selection.select(self._clock_lane)
         try:
             arguments = (np.int64(duration_ns), np.uint64(began_ended.ctypes.data))
-            spin_kernel(self._ordinal)((1,), (1,), arguments, shared_mem=shared_bytes)
+            clock_kernel(self._ordinal)((1,), (1,), arguments, shared_mem=shared_bytes)
         finally:
             self._selection.restore(token)

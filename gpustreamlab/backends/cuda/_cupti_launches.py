@@ -123,12 +123,17 @@ class LaunchReader:
         launched = np.empty_like(before)
         launched[order] = np.where(times > 0, times, before)
         parts = np.split(launched, np.cumsum([len(table[PLACE]) for table in tables])[:-1])
-        # Work starts after its launch, which is all that is known of a thread that has told nothing else; and the first range of a
-        # thread takes a millisecond to open, so that what it did before may lie well before that.
-        return [
-            np.minimum(part, np.where(table["start"] > 0, table["start"], _NEVER).astype(np.int64)) if "start" in table else part
-            for part, table in zip(parts, tables, strict=True)
-        ]
+        # Work starts after its launch, which is all that is known of a thread that has told nothing else; and the first range
+        # of a thread takes a millisecond to open, so that what it did before may lie well before that.
+        return [np.minimum(part, _latest_launch(table)) for part, table in zip(parts, tables, strict=True)]
+
+
+def _latest_launch(table: Columns) -> Int64Array:
+    """Return when work started, or a time that never comes."""
+    if "start" not in table:
+        return np.full(len(table[PLACE]), _NEVER)
+    start: Int64Array = table["start"].astype(np.int64)
+    return np.where(start > 0, start, _NEVER)
 
 
 def _known_times(kind: RecordKind, table: Columns) -> Int64Array:

@@ -16,7 +16,7 @@ __device__ __forceinline__ unsigned long long global_timer() {
 }
 
 // Each block is busy for duration_ns of the card's own clock; block 0 stores when it began and ended.
-extern "C" __global__ void spin(long long duration_ns, unsigned long long* began_ended) {
+__device__ __forceinline__ void be_busy(long long duration_ns, unsigned long long* began_ended) {
     const unsigned long long began = global_timer();
     unsigned long long now = began;
     while (static_cast<long long>(now - began) < duration_ns) now = global_timer();
@@ -24,6 +24,13 @@ extern "C" __global__ void spin(long long duration_ns, unsigned long long* began
         began_ended[0] = began;
         began_ended[1] = now;
     }
+}
+
+extern "C" __global__ void spin(long long duration_ns, unsigned long long* began_ended) { be_busy(duration_ns, began_ended); }
+
+// The same for a session's clock.
+extern "C" __global__ void gpustreamlab_clock(long long duration_ns, unsigned long long* began_ended) {
+    be_busy(duration_ns, began_ended);
 }
 
 // Each block is busy for duration_ns and marks the SM that it is on.
@@ -54,6 +61,12 @@ def spin_kernel(device_ordinal: int) -> Any:
 
 
 @cache
+def clock_kernel(device_ordinal: int) -> Any:
+    """Return ``gpustreamlab_clock(int64 duration_ns, uint64* began_ended)`` for a device: a `spin_kernel` in no trace."""
+    return _module(device_ordinal).get_function("gpustreamlab_clock")
+
+
+@cache
 def spin_until_kernel(device_ordinal: int) -> Any:
     """Return ``spin_until(int64 offset_ns, uint64* origin, uint64* began_ended)`` for a device."""
     return _module(device_ordinal).get_function("spin_until")
@@ -67,7 +80,7 @@ def filling_spin_kernel(device_ordinal: int) -> tuple[Any, int]:
 
 @cache
 def probe_kernel(device_ordinal: int) -> tuple[Any, int]:
-    """Return ``gpustreamlab_probe(uint32* seen, int64 duration_ns)`` whose blocks each need a whole SM, and the bytes that make it so."""
+    """Return ``gpustreamlab_probe(uint32* seen, int64 duration_ns)``, a whole SM a block, and the bytes that make it so."""
     return _filling_kernel(PROBE_NAME, device_ordinal)
 
 
