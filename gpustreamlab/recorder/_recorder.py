@@ -561,6 +561,8 @@ class Recorder:
 
     def end_capture(self) -> None:
         """Stop, take what is left, and forget the source: it can then be closed."""
+        if self.blame.is_lost:
+            self._drop_untold(-1)  # else they would count as without work
         self.is_timed_by_work = False
         self._kernels.end()
         self.collect()

@@ -43,10 +43,14 @@ class Unfinished(NamedTuple):
     """How many closed ranges had not ended."""
     opened: tuple[NamedRange, ...]
     """Ranges that were open, in the order in which they were opened."""
+    untold: tuple[NamedRange, ...]
+    """Closed ranges of whose work not all was told, in the order in which they were opened: some of them may have ended."""
 
     def __str__(self) -> str:
         parts = []
-        if self.waiting:
+        if self.untold:
+            parts.append(f"not known to have ended: {_listed(self.untold)}")
+        elif self.waiting:
             first, *others = self.waiting
             more = f", then {_listed(others)}" if others else ""
             count = f" ({self.waiting_count:,} were closed and had not ended)" if self.waiting_count > len(self.waiting) else ""
@@ -81,6 +85,11 @@ class Blame:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, StickyDeviceError):
             self.tell(error)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the device is known to be lost."""
+        return bool(self._text)
 
     def tell(self, error: StickyDeviceError) -> None:
         """Name the ranges in an error; the first time, those of now."""
@@ -127,15 +136,19 @@ def find_unfinished(
     """
     first: list[NamedRange] = []
     count = 0
+    untold: list[NamedRange] = []
     for lane in lanes:
         queues = [tuple(writer.finished) for writer in tuple(lane.writers)]
         queues += [(row,) for row, _ in tuple(lane.handed_over)]
         for queue in queues:
             waiting = _not_ended(queue, is_event_done, idle_host_ns)
             count += len(waiting)
-            first += [NamedRange(row[3], names[row[1]], lane.name) for row in waiting[:1]]
+            named = [NamedRange(row[3], names[row[1]], lane.name) for row in waiting]
+            first += named[:1]
+            if waiting and waiting[0][0] is NO_EVENTS:
+                untold += named
     opened = {one for lane in lanes for one in _open_on(lane)}
-    return Unfinished(tuple(sorted(first)), count, tuple(sorted(opened)))
+    return Unfinished(tuple(sorted(first)), count, tuple(sorted(opened)), tuple(sorted(untold)))
 
 
 def _not_ended(

@@ -18,5 +18,5 @@ def pytest_collection_modifyitems(items):
 def lab():
     from gpustreamlab import Session
 
-    with Session("cuda", title="tests/gpu") as session:
+    with Session("cuda", title="tests/gpu", capture="ranges") as session:
         yield session

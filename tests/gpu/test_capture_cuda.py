@@ -156,7 +156,7 @@ def test_ranges_of_other_libraries_cover_their_kernels():
         import threading
         import gpustreamlab as gsl
         from gpustreamlab.workloads import spin
-        with gsl.Session("cuda") as lab:
+        with gsl.Session("cuda", capture="ranges") as lab:
             import nvtx, torch
             torch.ones(1, device="cuda")
             lab.stream("a")
@@ -294,7 +294,7 @@ def test_captures_before_and_after_a_torch_profile_keep_every_kernel():
         from gpustreamlab.typing import SpanKind
         from gpustreamlab.workloads import spin
         ones = torch.ones(1000, device="cuda")
-        with gsl.Session("cuda") as lab:
+        with gsl.Session("cuda", capture="ranges") as lab:
             lab.stream("a")
             for _ in range(3):
                 for is_profiled in (True, False):
@@ -323,7 +323,7 @@ def test_torch_profiler_in_the_middle_is_left_alone():
         from gpustreamlab.errors import CaptureWarning
         from gpustreamlab.workloads import spin
         ones = torch.ones(1000, device="cuda")
-        with gsl.Session("cuda") as lab, warnings.catch_warnings(record=True) as told:
+        with gsl.Session("cuda", capture="ranges") as lab, warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             lab.stream("a")
             lab.capture("kernels")
@@ -359,7 +359,7 @@ def test_torch_profiler_in_the_middle_is_left_alone():
 
 
 def test_only_one_session_captures(lab):
-    with Session("cuda") as other:
+    with Session("cuda", capture="ranges") as other:
         lab.capture("kernels")
         with pytest.warns(CaptureWarning, match="Another session"):
             capture = other.capture("kernels")
@@ -421,7 +421,7 @@ def test_a_process_may_end_or_fork_with_capture_on():
         import os
         import gpustreamlab as gsl
         from gpustreamlab.workloads import spin
-        lab = gsl.Session("cuda")
+        lab = gsl.Session("cuda", capture="ranges")
         lab.stream("a")
         lab.capture("kernels")
         with lab.on("a", "step"):
@@ -514,7 +514,7 @@ def test_a_graph_of_torch_can_be_captured_meanwhile():
         import gpustreamlab as gsl
         ones = torch.ones(1000, device="cuda")
         path = os.path.join(tempfile.mkdtemp(), "run.gsl")
-        with gsl.Session("cuda", spool=path) as lab:
+        with gsl.Session("cuda", spool=path, capture="ranges") as lab:
             lab.stream("a")
             with lab.capture("kernels"):
                 for _ in range(20):
@@ -558,3 +558,39 @@ def test_threads_that_record_events_with_the_gil_held_do_not_hang(lab):
         assert not any(thread.is_alive() for thread in threads)
         lab.synchronize()
     assert named(lab.trace, SpanKind.KERNEL).count("nothing") == 4 * 150 * 50
+
+
+def test_kernels_are_captured_by_default_and_the_newest_session_has_them():
+    first = Session("cuda")
+    second = Session("cuda")
+    try:
+        assert (first.tier, second.tier) == (CaptureTier.RANGES, CaptureTier.KERNELS)
+        with second.on(second.stream("a"), "work"):
+            cupy.ones(1_000)
+        second.synchronize()
+        kinds = second.trace.to_pandas()["kind"].astype(str).tolist()
+        assert kinds == ["range", "kernel"], kinds
+        assert second.trace.parent.tolist()[1] == 0
+        assert len(first.trace) == 0, first.trace.to_pandas()  # nor what the second did for its clock
+        second.close()
+        assert first.tier is CaptureTier.KERNELS
+        first.stream("b")
+        with first.on("b", "later"):
+            cupy.ones(1_000)
+        first.synchronize()
+        assert [lane.name for lane in first.trace.lanes] == ["b"]
+        assert len(first.trace) == 2
+    finally:
+        second.close()
+        first.close()
+
+
+def test_the_probe_of_sms_is_in_no_trace():
+    with Session("cuda") as lab:
+        lab.stream("a")
+        with lab.on("a", "work"):
+            cupy.ones(1_000)
+        lab.verify()
+        lab.synchronize()
+        assert next(lab.trace.names[code] for code in lab.trace.name) == "work"
+        assert len(lab.trace) == 2, lab.trace.names

@@ -134,7 +134,7 @@ def test_the_stated_correction_is_what_was_measured(lab):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_sessions_have_clocks_of_their_own(count):
-    sessions = [Session("cuda") for _ in range(count)]
+    sessions = [Session("cuda", capture="ranges") for _ in range(count)]
     for session in sessions:
         with session.on(session.stream("a")):
             pass

@@ -11,4 +11,4 @@ with Session("cuda") as lab:
 
 @pytest.mark.parametrize("check", [*CONTRACT_CHECKS, *CAPTURE_CHECKS, *PARTITIONS], ids=lambda check: check.__name__)
 def test_contract(check):
-    check(lambda **options: Session("cuda", **options))
+    check(lambda **options: Session("cuda", capture="ranges", **options))

@@ -106,7 +106,7 @@ def _lenders():
 def test_streams_of_other_libraries_are_lanes_and_outlive_the_session(library):
     lender = _lenders()[library]
     handle = lender.__cuda_stream__()[1]
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         with lab.on(lender, "work"):
             assert lab.current.handle == handle
             assert cupy.cuda.get_current_stream().ptr == handle
@@ -189,7 +189,7 @@ def test_a_later_session_uses_the_events_of_those_before_it(monkeypatch):
 
 
 def test_a_stalled_stream_drops_ranges_and_counts_them():
-    with Session("cuda", pending_limit=100) as lab:
+    with Session("cuda", pending_limit=100, capture="ranges") as lab:
         lab.stream("a")
         with lab.on("a", "long"):
             spin(lab, 200_000_000)
@@ -226,7 +226,7 @@ def test_running_out_of_memory_in_a_range_leaves_the_session_usable(lab):
 
 _STICKY = """
 import cupy, numpy as np, gpustreamlab as gsl
-lab = gsl.Session("cuda")
+lab = gsl.Session("cuda", capture="ranges")
 with lab.on(lab.stream("a"), "fine"):
     cupy.ones(10)
 lab.synchronize()
@@ -256,7 +256,7 @@ def test_an_illegal_address_keeps_the_trace():
 _LEFT_OPEN = """
 import gpustreamlab as gsl
 from gpustreamlab.workloads import spin
-lab = gsl.Session("cuda")
+lab = gsl.Session("cuda", capture="ranges")
 with lab.on(lab.stream("a"), "in flight"):
     spin(lab, 300_000_000)
 selection = lab.on("a")
@@ -272,7 +272,7 @@ def test_interpreter_shutdown_with_work_in_flight_is_silent():
 def test_simulated_times_of_card_filling_kernels_match(lab):
     from gpustreamlab.workloads import spin_card
 
-    with Session("sim") as sim:
+    with Session("sim", capture="ranges") as sim:
         ends = []
         for session in (lab, sim):
             for number in range(4):
@@ -292,7 +292,7 @@ def test_simulated_times_of_card_filling_kernels_match(lab):
 _WITH_A_TOOL = """
 import gpustreamlab as gsl
 from gpustreamlab.backends.cuda._nvtx import open_domain
-lab = gsl.Session("cuda")
+lab = gsl.Session("cuda", capture="ranges")
 print(type(open_domain()).__name__, type(lab.backend.annotation("x")).__name__)
 for _ in range(3):
     with lab.on(lab.stream("a"), "outer"), lab.range("inner"):

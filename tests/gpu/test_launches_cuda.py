@@ -73,7 +73,7 @@ def test_each_launch_has_the_thread_of_its_call_and_lies_in_it_or_before_it():
             return join(found, recorded)
 
         join, _cupti_source.join_calls = _cupti_source.join_calls, keep
-        with gsl.Session("cuda") as lab:
+        with gsl.Session("cuda", capture="ranges") as lab:
             graph = run(lab)
             with lab.capture("kernels"):
                 source = lab._captures._source
@@ -112,7 +112,7 @@ def test_ranges_threads_and_lanes_of_work_are_the_same_with_and_without_calls():
         import json
         rows = {}
         for host in (True, False):
-            with gsl.Session("cuda") as lab:  # one of its own, so that threads of one name are not told apart
+            with gsl.Session("cuda", capture="ranges") as lab:  # one of its own, so that threads of one name are not told apart
                 graph = run(lab)
                 with lab.capture("kernels", host=host):
                     in_threads(lab, graph, 60)
@@ -145,7 +145,7 @@ def test_a_long_kernel_holds_no_later_work_of_its_thread_out_of_its_range():
         from gpustreamlab.workloads import spin
         told = {}
         for host in (True, False):
-            with gsl.Session("cuda") as lab:
+            with gsl.Session("cuda", capture="ranges") as lab:
                 lab.stream("long"), lab.stream("short")
                 with lab.on("short", "warm"):
                     spin(lab, 1_000)

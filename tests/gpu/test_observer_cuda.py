@@ -242,7 +242,7 @@ import threading, time, warnings; warnings.simplefilter("ignore")
 import cupy, numpy as np
 import gpustreamlab as gsl
 from gpustreamlab.workloads import spin
-lab = gsl.Session("cuda")
+lab = gsl.Session("cuda", capture="ranges")
 lab.stream("a"); lab.stream("slow")
 def is_attached(): return lab._backend._source.is_attached
 def rows(kind):
@@ -334,7 +334,7 @@ def profiled():
         for _ in range(100): x.add_(1)
         torch.cuda.synchronize()
     return sum("elementwise" in event.name for event in run.events())
-with gsl.Session("cuda") as lab:
+with gsl.Session("cuda", capture="ranges") as lab:
     lab.stream("a")
     def recorded():
         lab.clear()
@@ -350,7 +350,7 @@ GRAPHS = """
 import warnings; warnings.simplefilter("ignore")
 import torch, gpustreamlab as gsl
 x = torch.zeros(64, device="cuda")
-with gsl.Session("cuda") as lab:
+with gsl.Session("cuda", capture="ranges") as lab:
     lab.stream("a")
     def adds():
         with lab.capture("kernels"), lab.on("a", "adds"):
@@ -378,7 +378,7 @@ ENDINGS = """
 import sys, threading
 import torch, cupy, cupyx, numpy as np, gpustreamlab as gsl
 how = sys.argv[1]
-lab = gsl.Session("cuda")
+lab = gsl.Session("cuda", capture="ranges")
 lab.stream("a")
 if how == "partition": lab.partition(p=64, q="rest"); lab.stream("a", partition="p")
 pinned = torch.ones(1 << 20, dtype=torch.uint8).pin_memory(); device = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
@@ -434,9 +434,9 @@ def test_memory_of_libraries_may_outlive_the_session(how):
 
 
 def test_the_next_session_gets_the_streams_of_the_last():
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         lab.partition(p=16, q="rest")
         handles = {lab.stream("a").handle, lab.stream("b", partition="p").handle}
-    with Session("cuda") as lab:
+    with Session("cuda", capture="ranges") as lab:
         lab.partition(p=16, q="rest")
         assert {lab.stream("a").handle, lab.stream("b", partition="p").handle} == handles

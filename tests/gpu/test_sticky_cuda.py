@@ -12,7 +12,7 @@ from gpustreamlab.errors import CloseError, StickyDeviceError
 
 bad = cupy.RawKernel('extern "C" __global__ void bad(long long* p) { p[threadIdx.x] = 1; }', "bad")
 bad.compile()
-lab = gsl.Session("cuda", spool=SPOOL)
+lab = gsl.Session("cuda", spool=SPOOL, capture=CAPTURE)
 lab.stream("compute")
 lab.stream("copy")
 for name in ("fine", "fine too"):
@@ -89,11 +89,10 @@ assert lab.is_closed and len(lab.trace) == 2, lab.trace
 }
 
 
-def run(program, tmp_path):
+def run(program, tmp_path, capture="ranges"):
     spool = str(tmp_path / "run.gsl")
-    done = subprocess.run(
-        [sys.executable, "-c", f"SPOOL = {spool!r}\n{program}"], capture_output=True, text=True, check=False, timeout=120
-    )
+    source = f"SPOOL, CAPTURE = {spool!r}, {capture!r}\n{program}"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, timeout=120)
     return done, spool
 
 
@@ -120,3 +119,35 @@ def test_a_program_that_dies_of_it_leaves_its_spool(tmp_path):
     assert done.returncode == 1
     assert NAMED in done.stderr
     assert len(load_trace(spool)) == 2
+
+
+BY_KERNELS = """
+import time
+time.sleep(1)  # until the clock of kernels is known
+lab.synchronize()
+break_it()
+message = failing(lab.synchronize)
+assert "Not known to have ended: 'bad write' on stream 'compute'." in message, message
+assert "'bad write'" in failing(lab.stream("copy").synchronize)
+names = [lab.trace.names[code] for code in lab.trace.name]
+assert "fine" in names and "fine too" in names and "bad write" not in names, names
+lab.close()
+for trace in (lab.trace, gsl.load_trace(SPOOL)):
+    names = [trace.names[code] for code in trace.name]
+    assert "fine too" in names and "bad write" not in names, names
+    assert trace.metadata.dropped_spans >= 1, trace.metadata
+"""
+
+
+def test_where_kernels_are_captured_the_range_is_named_too(tmp_path):
+    done, _ = run(START + BY_KERNELS, tmp_path, capture="auto")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_error_of_cupy_has_the_note_where_kernels_are_captured(tmp_path):
+    program = START + PROGRAMS["CuPy's own error"].replace(NAMED, "Not known to have ended: ")
+
+    done, _ = run(program, tmp_path, capture="auto")
+
+    assert done.returncode == 0, done.stdout + done.stderr

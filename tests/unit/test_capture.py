@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session, capture, interrupts
+from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.capture import Capture
 from gpustreamlab.errors import (
     CaptureUnavailableError,
@@ -27,6 +28,7 @@ from gpustreamlab.errors import (
     SessionError,
 )
 from gpustreamlab.typing import CaptureTier
+from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.interrupts import Interrupts
@@ -420,3 +422,79 @@ def test_a_capture_that_has_ended_is_not_entered_again():
             pass
     with pytest.raises(SessionError, match="has ended"), capture:
         pass
+
+
+# From the start
+
+
+def test_kernels_are_captured_from_the_start_and_host_calls_when_asked_for():
+    with Session("sim") as lab:
+        with lab.on(lab.stream("a"), "first"):
+            spin(lab, 1_000)
+        with lab.capture("kernels"), lab.on("a", "second"):
+            spin(lab, 1_000)
+        with lab.capture("ranges"), lab.on("a", "third"):
+            spin(lab, 1_000)
+        assert (lab.tier, lab._captures.text) == (KERNELS, "kernels (simulated device)")
+        lab.synchronize()
+        frame = lab.trace.to_pandas()
+        told = [(kind, name) for kind, name in zip(frame["kind"], frame["name"], strict=True) if kind != "host"]
+        assert told == [("range", "first"), ("kernel", "spin"), ("range", "second"), ("kernel", "spin"), ("range", "third")]
+        assert frame["name"][frame["kind"] == "host"].tolist() == ["cudaLaunchKernel"]
+
+
+def test_names_of_calls_that_are_left_out_are_in_no_trace():
+    with Session("sim") as lab:
+        with lab.on(lab.stream("a"), "step"):
+            spin(lab, 1_000)
+        lab.synchronize()
+        assert lab.trace.names == ("step", "spin")
+
+
+def test_the_probe_of_sms_is_in_no_trace():
+    with Session("sim") as lab:
+        lab.partition(a=64, b="rest")
+        lab.stream("a", partition="a")
+        lab.verify()
+        lab.synchronize()
+        assert (len(lab.trace), lab.trace.names) == (0, ())
+
+
+def test_the_newest_session_captures_and_passes_back_what_it_took():
+    backend = SimBackend()
+    labs = [Session(backend) for _ in range(3)]
+    assert [lab.tier for lab in labs] == [RANGES, RANGES, KERNELS]
+    assert "A later session captures kernels now" in repr(labs[0])
+    labs[1].close()  # it had nothing to pass back
+    assert [lab.tier for lab in labs] == [RANGES, RANGES, KERNELS]
+    labs[2].close()
+    assert [lab.tier for lab in labs] == [KERNELS, RANGES, RANGES]
+    with labs[0].on(labs[0].stream("a"), "later"):
+        spin(labs[0], 1_000)
+    labs[0].synchronize()
+    assert len(labs[0].trace) == 2
+    labs[0].close()
+    backend.close()
+
+
+def test_a_session_that_was_told_to_capture_keeps_it():
+    backend = SimBackend()
+    with Session(backend) as asked, Session(backend, capture="ranges") as never:
+        told = asked.capture("kernels")
+        with Session(backend) as later:
+            assert [lab.tier for lab in (asked, never, later)] == [KERNELS, RANGES, RANGES]
+            assert "Another source" in repr(later)
+            asked.close()
+            assert not told.is_active
+            assert [lab.tier for lab in (never, later)] == [RANGES, KERNELS]
+    backend.close()
+
+
+def test_a_session_that_cannot_capture_what_it_was_asked_for_is_not_made(source):
+    refusing = FakeSourceBackend(CaptureUnavailableError("no counters here"))
+    with pytest.raises(CaptureUnavailableError, match="no counters here"):
+        Session(refusing, capture="kernels")
+    with Session(refusing) as lab:
+        assert "no counters here" in repr(lab)
+    with pytest.raises(OptionError, match="Did you mean 'kernels'"):
+        Session("sim", capture="kernel")
