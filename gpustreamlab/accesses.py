@@ -52,12 +52,11 @@ class WatchedStream(Protocol):
         ...
 
 
-class StreamsByName(Protocol):
+class StreamsByHandle(Protocol):
     """The streams of a session."""
 
-    @property
-    def open_streams(self) -> Mapping[str, Any]:
-        """Those that are not closed."""
+    def with_handle(self, handle: int) -> Any | None:
+        """Return the open stream that has a handle now, or None."""
         ...
 
 
@@ -84,7 +83,7 @@ class AccessWatch:
         recorder: Recorder,
         mode: HazardMode,
         *,
-        table: StreamsByName,
+        table: StreamsByHandle,
         defer: Callable[[Any, object], object],
     ) -> None:
         self.mode = mode
@@ -314,7 +313,7 @@ class AccessWatch:
         handle = self._handles.get(lane)
         if handle is None or self._numbers.get(handle) != lane:
             return None
-        return next((stream for stream in self._table.open_streams.values() if stream.lane.stream == handle), None)
+        return self._table.with_handle(handle)
 
     def _backend_stream_of(self, lane: int, stream: Any | None) -> Any | None:
         if self._handles.get(lane) == _NULL_STREAM and self._watched is not None:
@@ -391,7 +390,7 @@ class AccessWatch:
             )
 
 
-def watch_accesses(backend: Backend, recorder: Recorder, mode: object, table: StreamsByName, keeper: Keeper) -> AccessWatch:
+def watch_accesses(backend: Backend, recorder: Recorder, mode: object, table: StreamsByHandle, keeper: Keeper) -> AccessWatch:
     """Return the watch of a session, and let its keeper ask it who wrote an array."""
     chosen = check_hazard_mode(mode, simulated=backend.device.simulated)
     watch = AccessWatch(backend, recorder, chosen, table=table, defer=keeper.defer)

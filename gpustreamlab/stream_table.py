@@ -57,12 +57,22 @@ class StreamTable:
         keeper.find = self.find
         self.by_name: dict[str, Stream] = {}
         """Every stream that there was, by its name; the last `KEPT_CLOSED` closed ones stay until the name is used again."""
+        self._by_handle: dict[int, Stream] = {}  # some may have closed or moved since
+        self._forgets_at = KEPT_CLOSED
         partitions.find_streams = lambda: (*self.by_name.values(),)
 
     @property
     def open_streams(self) -> dict[str, Stream]:
         """The streams that are not closed, in the order of their making."""
         return {name: stream for name, stream in [*self.by_name.items()] if not stream.is_closed}
+
+    def with_handle(self, handle: int) -> Stream | None:
+        """Return the open stream that has a handle now, or None."""
+        known = self._by_handle.get(handle)
+        if known is None or known.is_closed or known.lane.stream != handle:
+            self._by_handle = by_handle = {stream.lane.stream: stream for stream in self.open_streams.values()}
+            known = by_handle.get(handle)
+        return known
 
     def get(
         self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None
@@ -164,10 +174,14 @@ class StreamTable:
         return (name for number in count(1) if (name := f"{source}-{number}") not in self.by_name)
 
     def _forget_closed(self) -> None:
+        if len(self.by_name) < self._forgets_at:
+            return  # so that a stream among thousands is made as fast as the first
         gone = [stream for stream in self.by_name.values() if stream.is_gone]
         for stream in gone[:-KEPT_CLOSED]:
             self._scratch_pool.forget(stream.recorded.index)
             del self.by_name[stream.name]
+        self._by_handle.clear()
+        self._forgets_at = len(self.by_name) + (len(self.by_name) - KEPT_CLOSED) // 8
 
     def _add(self, name: str, home: Home) -> Stream:
         self._forget_closed()
@@ -181,4 +195,5 @@ class StreamTable:
             self._scratch_pool,
             self._partitions.left,
         )
+        self._by_handle[stream.lane.stream] = stream
         return stream

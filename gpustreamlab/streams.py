@@ -418,7 +418,7 @@ class Stream(ProcessBound):
                 if place.stream is home.backend_stream:
                     place.close()  # before anything else, see there
             home.backend_stream.synchronize()
-            self._recorder.collect()
+            self._recorder.collect(home.recorded)
         except Exception:
             self._let_go(home)
             raise

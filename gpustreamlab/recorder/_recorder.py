@@ -155,8 +155,7 @@ class Recorder:
 
     def places_of(self, recorded: RecordedLane) -> tuple[RecordedLane, ...]:
         """Return the places where the stream works or worked, and where something can still be open."""
-        known = (known for known in tuple(self._waiting.lanes) if known.index == recorded.index)
-        return tuple(dict.fromkeys((recorded, *known)))
+        return tuple(dict.fromkeys((recorded, *self._waiting.places_of(recorded.index))))
 
     def show_lane(self, recorded: RecordedLane) -> None:
         """Let the trace show a stream as it is in this place, and its kernels be known."""
@@ -314,10 +313,10 @@ class Recorder:
         with self._lock:
             self._edges.end(lane, number)
 
-    def collect(self) -> None:
-        """Move ranges whose device work has ended into the buffer. Never waits for the device."""
+    def collect(self, only: RecordedLane | None = None) -> None:
+        """Move ranges whose device work has ended into the buffer, of all lanes or of one. Never waits for the device."""
         with self._lock:
-            self._waiting.collect()
+            self._waiting.collect(None if only is None else [only])
 
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range, and all work that was captured, can be read."""
@@ -647,8 +646,10 @@ class Recorder:
         with self._lock:
             lane.writers.append(writer)
             writer.record = lane.refuse if lane.is_closed else writer.record
-        for known in [known for known in state.writers if known.is_spent]:
-            del state.writers[known]
+        count = len(state.writers)
+        if count & (count - 1) == 0:  # not each time: to look at all of thousands takes long
+            for known in [known for known in state.writers if known.is_spent]:
+                del state.writers[known]
         state.writers[lane] = writer
         return writer
 

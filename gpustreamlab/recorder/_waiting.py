@@ -40,18 +40,26 @@ class WaitingRanges:
         self._pending_limit = pending_limit
         self._is_collecting = False
         self._extents = WorkExtents()
-        self.lanes: list[RecordedLane] = []
-        """Where ranges can be open or wait."""
+        self._places: dict[int, tuple[RecordedLane, ...]] = {}  # by the index of their lane
+        self._sweeps_at = 0
         self.idle_pairs: list[tuple[Any, Any]] = []
         """Pairs of events for the next ranges."""
         self.overflowed_count = 0
         """Ranges that were dropped because too many waited."""
 
     @property
+    def lanes(self) -> list[RecordedLane]:
+        """Where ranges can be open or wait."""
+        return [lane for places in [*self._places.values()] for lane in places]
+
+    def places_of(self, index: int) -> tuple[RecordedLane, ...]:
+        """Return those of them that are of one lane."""
+        return self._places.get(index, ())
+
+    @property
     def count(self) -> int:
         """How many waited when they were last collected."""
-        lanes = tuple(self.lanes)
-        return sum(len(lane.handed_over) + sum(len(writer.finished) for writer in tuple(lane.writers)) for lane in lanes)
+        return sum(len(lane.handed_over) + sum(len(writer.finished) for writer in tuple(lane.writers)) for lane in self.lanes)
 
     @property
     def first_collection_at(self) -> int:
@@ -60,18 +68,22 @@ class WaitingRanges:
 
     def add_lane(self, recorded: RecordedLane) -> None:
         """Take in a lane; those from which nothing more can come go."""
-        self.lanes[:] = [
-            known
-            for known in self.lanes
-            if known.has_waiting or not (known.is_spent if known.index == recorded.index else known.is_closed and known.is_idle)
-        ]
-        self.lanes.append(recorded)
+        if len(self._places) >= self._sweeps_at:  # not each time: to look at all of thousands takes long
+            for index, places in [*self._places.items()]:
+                kept = tuple(known for known in places if known.has_waiting or not (known.is_closed and known.is_idle))
+                if kept:
+                    self._places[index] = kept
+                else:
+                    del self._places[index]
+            self._sweeps_at = len(self._places) + len(self._places) // 8
+        known = self.places_of(recorded.index)
+        self._places[recorded.index] = (*(place for place in known if place.has_waiting or not place.is_spent), recorded)
 
     def hand_over(self, lane: RecordedLane, row: FinishedRange, thread: int) -> None:
         """Take a closed range that any thread could end; where too many wait for the device, drop it and count it."""
         lane.handed_over.append((row, thread))
-        if lane.is_retired and lane not in self.lanes:
-            self.lanes.append(lane)  # it counted as spent while the range was open
+        if lane.is_retired and lane not in self.places_of(lane.index):
+            self._places[lane.index] = (*self.places_of(lane.index), lane)  # it counted as spent while the range was open
         if len(lane.handed_over) % COLLECT_EVERY == 0 or len(lane.handed_over) > self._pending_limit:
             self.collect()
         if len(lane.handed_over) > self._pending_limit:
@@ -87,13 +99,13 @@ class WaitingRanges:
             self.overflowed_count += 1
         writer.collect_at = min(len(waiting) + COLLECT_EVERY, self._pending_limit + 1)
 
-    def collect(self) -> None:
-        """Move ranges whose device work has ended into the buffer. Never waits for the device."""
+    def collect(self, lanes: Iterable[RecordedLane] | None = None) -> None:
+        """Move ranges whose device work has ended into the buffer, of all lanes or of some. Never waits for the device."""
         if self._is_collecting:
             return  # called from inside itself: who collects already goes on when this returns
         self._is_collecting = True
         try:
-            for lane in self.lanes:
+            for lane in self.lanes if lanes is None else lanes:
                 self._collect_lane(lane)
         finally:
             self._is_collecting = False

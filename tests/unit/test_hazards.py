@@ -429,9 +429,20 @@ def test_a_lane_that_another_thread_closes_meanwhile_is_passed_by(monkeypatch):
             return seen
 
         monkeypatch.setattr(type(lab._table), "open_streams", property(lambda table: close_on_the_way()))
+        lab._table._by_handle.clear()
         with lab.on(mine):
             lab.xp.ones(8)
         assert other.is_closed
+
+
+def test_work_on_one_of_many_lanes_does_not_look_at_the_others(monkeypatch):
+    with Session("sim") as lab:
+        lanes = [lab.stream(f"lane{number}") for number in range(20)]
+        with monkeypatch.context() as patch:
+            patch.delattr(type(lab._table), "open_streams")
+            for lane in lanes:
+                with lab.on(lane):
+                    lab.xp.ones(8)
 
 
 def test_threads_with_waits_put_in_do_not_lock_each_other_out():
