@@ -31,6 +31,7 @@ from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import (
     EventNotRecordedError,
     InvalidHandleError,
+    NotSimulatedError,
     OptionError,
     SessionClosedError,
     SessionError,
@@ -45,6 +46,8 @@ _logger = logging.getLogger(__name__)
 _NULL = 0
 _FIRST_HANDLE = 3  # 0, 1 and 2 are CUDA's NULL, legacy and per-thread handles
 _LAZY_COMMANDS = 4_096  # commands that may wait to be simulated
+_LAST_NS = 1 << 62
+"""When all work that was taken in would have to be over if it ran in turn; a trace holds times up to twice that."""
 _LAUNCH_NAMES = {SpanKind.KERNEL: "cudaLaunchKernel", SpanKind.FILL: "cudaMemsetAsync"}
 
 
@@ -86,6 +89,7 @@ class SimDriver:
         self._next_handle = _FIRST_HANDLE
         self._null_count = 0
         self._lazy_left = _LAZY_COMMANDS
+        self._booked_until_ns = 0
         self._thread = threading.local()
         _drivers.add(self)
 
@@ -161,6 +165,7 @@ class SimDriver:
         with self.lock:
             began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.launch_ns)
+            self._book(spec.name, self.scheduler.alone_ns(stream, spec))
             number, log = 0, self.log
             if log is not None:
                 number = log.note_call(_LAUNCH_NAMES[spec.kind], CallClass.LAUNCH, began_ns, now_ns, number=log.expect(spec))
@@ -173,6 +178,7 @@ class SimDriver:
         with self.lock:
             began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.copy_ns)
+            self._book(spec.name, spec.duration_ns)
             log = self.log
             number = 0 if log is None else log.expect(spec)
             self.unselected_work += log is None and stream is self.null_stream
@@ -384,6 +390,17 @@ class SimDriver:
         elif stream is self.null_stream:
             self._null_count += 1
         return clock.now_ns
+
+    def _book(self, work: str, duration_ns: int) -> None:
+        """Refuse work whose end no trace could hold."""
+        now_ns = self.clock.now_ns
+        until_ns = duration_ns + (max(now_ns, self._booked_until_ns) if self.scheduler.busy_count else now_ns)
+        if until_ns >= _LAST_NS:
+            raise NotSimulatedError(
+                f"{work!r:.80} would take {duration_ns:,} ns, and end beyond 2**62 ns (146 years) of simulated time, as far "
+                "as traces reach. Give it less to do, or start another session with gpustreamlab.Session('sim')."
+            )
+        self._booked_until_ns = until_ns
 
     def _keep_null_order(self, stream: StreamQueue) -> None:
         """Apply the legacy default stream's rule: it waits for all blocking streams, and they for it.

@@ -134,14 +134,17 @@ class Scheduler:
 
     def submit_kernel(self, stream: StreamQueue, spec: KernelSpec, now_ns: int, correlation: int = 0) -> None:
         """Put a kernel into a stream, with the number of the call."""
-        block_ns = spec.block_ns
-        if spec.efficiency:
-            block_ns = max(1, round(block_ns / interpolate(spec.efficiency, stream.sm_count)))
-        self.submit(stream, KernelRun(stream, spec, block_ns, correlation), now_ns)
+        self.submit(stream, KernelRun(stream, spec, _block_ns(stream, spec), correlation), now_ns)
 
     def submit_copy(self, stream: StreamQueue, spec: CopySpec, now_ns: int, correlation: int = 0) -> None:
         """Put a copy into a stream, with the number of the call."""
         self.submit(stream, CopyRun(stream, spec, correlation), now_ns)
+
+    def alone_ns(self, stream: StreamQueue, spec: KernelSpec) -> int:
+        """Return about how long a kernel would run alone, and not less."""
+        width = stream.sm_count * self.preset.slots_per_sm // spec.block_slots
+        traffic_ns = spec.size_bytes * 1_000_000_000 // self.preset.memory_bytes_per_s
+        return -(-spec.blocks // max(1, width)) * _block_ns(stream, spec) + traffic_ns
 
     # Time
 
@@ -480,6 +483,12 @@ def interpolate(curve: tuple[tuple[int, float], ...], at: int) -> float:
         return (below[-1] if below else above[0])[1]
     (left, low), (right, high) = below[-1], above[0]
     return low if left == right else low + (high - low) * (at - left) / (right - left)
+
+
+def _block_ns(stream: StreamQueue, spec: KernelSpec) -> int:
+    if not spec.efficiency:
+        return spec.block_ns
+    return max(1, round(spec.block_ns / interpolate(spec.efficiency, stream.sm_count)))
 
 
 def _read_submit_ns(run: KernelRun | CopyRun) -> int:
