@@ -39,7 +39,11 @@ def read_trace(path: str | PathLike[str]) -> Trace:
         raise TraceFileError(f"There is no trace file at {str(target)!r}. Save one with lab.trace.save(path).")
     _require_parquet(target)
     try:
-        return table_to_trace(pq.read_table(target, page_checksum_verification=True))
+        with pq.ParquetFile(target, page_checksum_verification=True) as file:
+            table, row_count = file.read(), file.metadata.num_rows
+        if len(table) != row_count:  # no checksum covers how many rows a group of them has
+            raise TraceError(f"It holds {len(table)} rows and should hold {row_count}. It is damaged; save it again.")
+        return table_to_trace(table)
     except TraceError as error:
         raise TraceFileError(f"{str(target)!r} cannot be read as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
