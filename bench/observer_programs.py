@@ -35,7 +35,8 @@ import numpy as np
 import torch
 
 from bench._common import machine, report
-from bench.observer import PlainStream, told
+from bench._observer_patterns import PlainStream
+from bench.observer import told
 
 NEEDS_GPU = True
 ROOT = Path(__file__).resolve().parent.parent
