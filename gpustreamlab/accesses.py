@@ -40,18 +40,6 @@ _OWN_REFERENCES = 3
 """To a frame's locals: the frame's, a variable's, and the argument's of the function that counts."""
 
 
-class WatchedStream(Protocol):
-    """A stream of a session, as this module uses it."""
-
-    name: str
-    backend_stream: Any
-
-    @property
-    def handle(self) -> int:
-        """Address of the ``cudaStream_t``, or the stream's number on the simulated device."""
-        ...
-
-
 class StreamsByHandle(Protocol):
     """The streams of a session."""
 
@@ -118,11 +106,6 @@ class AccessWatch:
     def xp(self) -> Any:
         """The array module: one that tells of accesses, where they are watched."""
         return self._backend.xp if self._watched is None else self._watched.xp
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether accesses are told of."""
-        return self._watched is not None
 
     def writers(self, array: object) -> tuple[Any, ...] | None:
         """Return the streams that wrote an array last, as far as the session has them; None if that is not known.

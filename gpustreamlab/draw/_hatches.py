@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 HATCH_PATHS = {
     "/": "M-2 10L10 -2M-2 2L2 -2M6 10L10 6",
     "\\": "M-2 -2L10 10M6 -2L10 2M-2 6L2 10",
@@ -30,14 +28,3 @@ def hatch_patterns() -> str:
         f'<path d="{path}" stroke="#101418" stroke-opacity=".4" fill="none"/></pattern>'
         for sign, path in HATCH_PATHS.items()
     )
-
-
-def hatch_image(sign: str) -> str:
-    """Return a hatch as a CSS background image, or an empty text where the sign is none."""
-    if sign not in HATCH_PATHS:
-        return ""
-    svg = (
-        '<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8">'
-        f'<path d="{HATCH_PATHS[sign]}" stroke="#101418" stroke-opacity=".25" fill="none"/></svg>'
-    )
-    return f'url("data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}")'

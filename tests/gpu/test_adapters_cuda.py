@@ -1,8 +1,5 @@
 """Libraries on a lane of a partition: kernels land on its handle, results are right, and they get back what they had."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 
 import cupy
@@ -15,6 +12,7 @@ from bench._numba_cuda import import_numba_cuda
 from gpustreamlab import Session
 from gpustreamlab.typing import AdapterState, SpanKind
 from gpustreamlab.workloads import spin
+from tests.helpers.programs import run_alone
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's and Numba's own, as they are imported
 KINDS = list(SpanKind)
@@ -229,10 +227,7 @@ def test_numba_is_as_it_was_after_the_last_session():
             assert driver.host_to_device is not before[0], lab.adapters
     assert (driver.host_to_device, driver.device_to_host, cuda.dispatcher._Kernel.launch) == before
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_alone(code)
 
 
 def test_the_stream_as_each_library_has_it(lab, numba_cuda):

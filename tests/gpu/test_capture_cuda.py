@@ -1,8 +1,5 @@
 """The kernel tier on a real GPU: every kernel on the session's clock, in the right lane and partition, and never in the way."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -15,6 +12,7 @@ from gpustreamlab.backends.cuda._kernels import spin_kernel
 from gpustreamlab.errors import CaptureUnavailableError, CaptureWarning
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from gpustreamlab.workloads import spin_card
+from tests.helpers.programs import run_alone
 
 KINDS = list(SpanKind)
 WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
@@ -31,15 +29,6 @@ def named(trace, *kinds):
 
 def lane_of(trace, row):
     return trace.lanes[trace.lane[row]]
-
-
-def run_alone(code):
-    """Run a program in a process of its own and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def spin(lab, duration_ns, grid=1, block=32, timers=None):

@@ -1,10 +1,10 @@
 """Launches that are found without records of calls are those that the records of calls tell of."""
 
 import json
-import subprocess
-import sys
 import textwrap
 from collections import Counter
+
+from tests.helpers.programs import run_alone
 
 PROGRAM = """
 import threading
@@ -52,16 +52,13 @@ def in_threads(lab, graph, turns):
 """
 
 
-def run_alone(code):
-    """Run a program in a process of its own and return what it printed last."""
-    whole = textwrap.dedent(PROGRAM) + textwrap.dedent(code)
-    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def run_program(code):
+    """Run it in a process of its own and return what it printed last."""
+    return json.loads(run_alone(textwrap.dedent(PROGRAM) + textwrap.dedent(code)).splitlines()[-1])
 
 
 def test_each_launch_has_the_thread_of_its_call_and_lies_in_it_or_before_it():
-    told = run_alone(
+    told = run_program(
         """
         import json
         from gpustreamlab.backends.cuda import _cupti_launches, _cupti_source
@@ -107,7 +104,7 @@ def test_each_launch_has_the_thread_of_its_call_and_lies_in_it_or_before_it():
 
 
 def test_ranges_threads_and_lanes_of_work_are_the_same_with_and_without_calls():
-    told = run_alone(
+    told = run_program(
         """
         import json
         rows = {}
@@ -139,7 +136,7 @@ def test_ranges_threads_and_lanes_of_work_are_the_same_with_and_without_calls():
 
 
 def test_a_long_kernel_holds_no_later_work_of_its_thread_out_of_its_range():
-    told = run_alone(
+    told = run_program(
         """
         import json, time
         from gpustreamlab.workloads import spin

@@ -232,7 +232,7 @@ _NAMES: tuple[tuple[Rule, str], ...] = (
         _VIEW,
         "reshape ravel transpose moveaxis rollaxis swapaxes squeeze expand_dims broadcast_to broadcast_arrays atleast_1d "
         "atleast_2d atleast_3d split array_split hsplit vsplit dsplit flip fliplr flipud rot90 diagonal real imag view "
-        "ascontiguousarray asfortranarray require matrix_transpose linalg.matrix_transpose",
+        "ascontiguousarray asfortranarray require matrix_transpose",
     ),
     (
         _MOVE,
