@@ -48,6 +48,42 @@ class Lab(LiveNotebook):
         super().open(url)
         self.wait_for_views(1)
 
+    def show(self):
+        """Run the second cell, which shows the session."""
+        self.page.evaluate(f"() => {{ {PANEL}.content.activeCellIndex = 1 }}")
+        self.command("notebook:run-cell")
+        self.wait_for_views(1)
+
+
+@pytest.fixture(scope="module")
+def opened(server, chromium):
+    """Return the notebook that tests share where they leave page and kernel alive: both take seconds to start."""
+    context = chromium.new_context(viewport={"width": 1200, "height": 1000})
+    lab = Lab(context.new_page())
+    lab.open(server.write_notebook("shared", [START, SHOW]))
+    yield lab
+    context.close()
+
+
+@pytest.fixture
+def unshown(opened):
+    """Return the shared notebook with a new session that no view shows yet."""
+    opened.close_view_beside()
+    opened.kernel("lab.close()")
+    opened.command("notebook:clear-all-cell-outputs")
+    opened.wait_for_views(0)
+    opened.errors.clear()
+    opened.run_above(1)
+    yield opened
+    assert opened.errors == []
+
+
+@pytest.fixture
+def lab(unshown):
+    """Return the shared notebook with a new session and its live view."""
+    unshown.show()
+    return unshown
+
 
 @pytest.fixture
 def open_lab(server, chromium, request):
@@ -68,7 +104,8 @@ def open_lab(server, chromium, request):
 
 
 @pytest.fixture
-def lab(open_lab):
+def own_lab(open_lab):
+    """Return a notebook that a test may end, restart or save."""
     made = open_lab(START, SHOW)
     yield made
     assert made.errors == []
@@ -118,11 +155,11 @@ def test_everything_recorded_is_shown_in_the_end(lab):
     lab.keep("live-all")
 
 
-def test_spans_from_before_the_view_are_there(open_lab):
-    lab = open_lab(START, "work(20)", SHOW)
+def test_spans_from_before_the_view_are_there(unshown):
+    unshown.kernel("work(20)")
+    unshown.show()
 
-    assert lab.spans() == 20 * SPANS_A_STEP
-    assert lab.errors == []
+    assert unshown.spans() == 20 * SPANS_A_STEP
 
 
 LATE = """
@@ -209,7 +246,8 @@ def test_a_second_view_shares_the_spans_and_follows_too(open_lab):
     assert lab.errors == []
 
 
-def test_a_kernel_restart_leaves_a_readable_picture(lab):
+def test_a_kernel_restart_leaves_a_readable_picture(own_lab):
+    lab = own_lab
     lab.kernel("work(30)")
     lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
     lab.page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }")
@@ -242,7 +280,8 @@ def test_the_theme_is_followed(lab):
     lab.change_theme("JupyterLab Light")
 
 
-def test_a_killed_kernel_is_told_and_the_picture_stays(lab):
+def test_a_killed_kernel_is_told_and_the_picture_stays(own_lab):
+    lab = own_lab
     lab.kernel("work(30)")
     lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
     lab.start_in_kernel("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -252,7 +291,8 @@ def test_a_killed_kernel_is_told_and_the_picture_stays(lab):
     lab.errors.clear()
 
 
-def test_closing_the_session_leaves_a_picture_that_stays_in_the_file(lab, server, request):
+def test_closing_the_session_leaves_a_picture_that_stays_in_the_file(own_lab, server, request):
+    lab = own_lab
     lab.kernel("work(10)")
     lab.wait_until(f"live.feed.store.spanCount === {10 * SPANS_A_STEP}")
     lab.kernel("lab.close()")

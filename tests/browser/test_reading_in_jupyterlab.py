@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.jupyter import NotebookPage
+from tests.helpers.jupyter import PANEL, NotebookPage
 
 pytestmark = pytest.mark.browser
 
@@ -24,16 +24,37 @@ VIEWER = "document.querySelector('.gsl-live').gslView.viewer"
 CELLS = "document.querySelectorAll('.jp-Notebook .jp-Cell').length"
 
 
-@pytest.fixture
-def lab(server, chromium, request):
+RESET = f"""() => {{
+  const book = {PANEL}.content.model.sharedModel
+  while (book.cells.length > 2) book.deleteCell(book.cells.length - 1)
+  book.cells[1].setSource("1 + 1")
+}}"""
+
+
+@pytest.fixture(scope="module")
+def opened(server, chromium):
+    """Return the notebook that the tests share: page and kernel take seconds to start."""
     context = chromium.new_context(viewport={"width": 1200, "height": 1300})
     notebook = NotebookPage(context.new_page())
-    notebook.open(server.write_notebook(request.node.name, [CELL, "1 + 1"]))
-    notebook.wait("() => document.querySelector('.gsl-live')?.gslView?.isStarted")
-    notebook.wait(f"() => {VIEWER}.view.store.length === 40")
+    notebook.load(server.write_notebook("reading", [CELL, "1 + 1"]))
     yield notebook
     context.close()
-    assert notebook.errors == []
+
+
+@pytest.fixture
+def lab(opened):
+    """Return the notebook with its two cells as they were at first, and a new session in a new view."""
+    opened.page.mouse.move(5, 5)
+    opened.page.evaluate(RESET)
+    opened.kernel("if 'lab' in globals(): lab.close()")
+    opened.command("notebook:clear-all-cell-outputs")
+    opened.wait("() => !document.querySelector('.gsl-live')")
+    opened.errors.clear()
+    opened.command("notebook:run-all-cells")
+    opened.wait("() => document.querySelector('.gsl-live')?.gslView?.isStarted")
+    opened.wait(f"() => {VIEWER}.view.store.length === 40")
+    yield opened
+    assert opened.errors == []
 
 
 def test_keys_steer_the_timeline_and_leave_the_notebook_alone(lab):
@@ -92,6 +113,7 @@ def test_controls_follow_the_theme(lab):
     soft = lab.page.evaluate("getComputedStyle(document.querySelector('.gsl-facts dt')).color")
     assert soft == "rgb(169, 179, 189)"
     lab.wait(f"() => {VIEWER}.theme.isDark && {VIEWER}.minimap.painted === {VIEWER}.minimap.situation")
+    lab.change_theme("JupyterLab Light")
 
 
 def _click_span(lab):

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from gpustreamlab.analysis import format_ns
-from gpustreamlab.draw._html import page_data, timeline_page
+from gpustreamlab.draw._html import page_data
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import FORMAT
 from gpustreamlab.model import Marker
 from tests.helpers.kernel_traces import make_kernel_trace
+from tests.helpers.pages import page_of
 from tests.helpers.traces import (
     MS,
     empty_trace,
@@ -117,7 +118,7 @@ def show(windows, tmp_path):
 
         def show_it(trace, *, width=1200, height=800, scheme="light", scale=1.0):
             path = tmp_path / f"page{len(shown)}.html"
-            path.write_text(timeline_page(trace), encoding="utf-8")
+            path.write_text(page_of(trace), encoding="utf-8")
             options = {"color_scheme": scheme, "device_scale_factor": scale, "reduced_motion": "reduce"}
             shown.append(lend(Shown, width=width, height=height, **options))
             return shown[-1].load(path)

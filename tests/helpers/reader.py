@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from gpustreamlab.draw._html import timeline_page
+from tests.helpers.pages import page_of
 from tests.helpers.windows import Heard
 
 
@@ -119,7 +119,7 @@ def open_readers(windows, folder):
 
         def read(trace, *, width=1200, height=900, **context):
             path = folder / f"page{len(opened)}.html"
-            path.write_text(timeline_page(trace), encoding="utf-8")
+            path.write_text(page_of(trace), encoding="utf-8")
             opened.append(lend(Reader, width=width, height=height, **context))
             return opened[-1].load(path)
 
