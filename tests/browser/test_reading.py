@@ -29,6 +29,23 @@ def read(windows, tmp_path):
         yield function
 
 
+@pytest.fixture(scope="module")
+def nested_page(windows, tmp_path_factory):
+    """Return a reader of one page, for tests that only search it."""
+    with open_readers(windows, tmp_path_factory.mktemp("searched")) as function:
+        yield function(nested_trace())
+
+
+@pytest.fixture
+def searched(nested_page):
+    """Return the reader of a page in which nothing is searched."""
+    nested_page.search("")
+    assert nested_page.js("w.matches") is None
+    assert nested_page.text("found") in (None, "")
+    yield nested_page
+    assert nested_page.errors == []
+
+
 # ---- tips
 
 
@@ -274,8 +291,8 @@ def test_search_counts_dims_and_goes_on_in_time(read):
         pytest.param("(", set(), id="bracket"),
     ],
 )
-def test_search_fields_find_exactly(read, text, names):
-    reader = read(nested_trace())
+def test_search_fields_find_exactly(searched, text, names):
+    reader = searched
     reader.search(text)
     found = reader.js(
         """w.tables.rows.flatMap((_, row) => [...Array(s.row(row).length).keys()].filter(i => s.matchCount(row, i, i))
@@ -299,8 +316,8 @@ def test_search_fields_find_exactly(read, text, names):
         pytest.param("  ", "", id="spaces"),
     ],
 )
-def test_search_that_means_nothing_dims_nothing_and_says_why(read, text, says):
-    reader = read(nested_trace())
+def test_search_that_means_nothing_dims_nothing_and_says_why(searched, text, says):
+    reader = searched
     reader.search(text)
     assert (reader.text("found") or "") == says
     assert reader.js("w.matches") is None
