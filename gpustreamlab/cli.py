@@ -140,8 +140,7 @@ def _check_distribution(name: str) -> Check:
 def _check_session() -> Check:
     """Say what ``Session()`` would use, without starting one."""
     name = "Session()"
-    problem = why_unavailable()
-    if problem is None:
+    if why_unavailable() is None:
         return Check(name=name, status=CheckStatus.OK, detail="uses the GPU (backend 'cuda')")
     try:
         importlib.import_module("gpustreamlab.backends.sim")
@@ -153,7 +152,7 @@ def _check_session() -> Check:
             detail=detail,
             fix=install_line("notebook").replace("install ", "install --force-reinstall ", 1),
         )
-    detail = f"uses the simulated device (backend 'sim'), because: {problem[1]}"
+    detail = "uses the simulated device (backend 'sim'), as no GPU can be used: see above"
     return Check(name=name, status=CheckStatus.OK, detail=detail)
 
 

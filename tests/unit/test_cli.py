@@ -47,7 +47,7 @@ def test_doctor_says_which_backend_a_session_uses(capsys, monkeypatch, no_gpu):
     cli.main(["doctor"])
     real = capsys.readouterr().out
 
-    assert "(backend 'sim'), because:" in simulated
+    assert "(backend 'sim'), as no GPU can be used" in " ".join(simulated.split())
     assert "(backend 'cuda')" in real
 
 
@@ -144,7 +144,7 @@ def test_the_command_runs_on_this_machine_without_the_cuda_packages():
     for name in ("CuPy", "cuda.core", "nvtx"):
         assert rows[name]["status"] == "lacking"
         assert rows[name]["fix"].startswith("pip install -e '")
-    assert {"CUPTI", "NVTX ranges of others"} <= set(rows)
+    assert "CUPTI" in rows
     assert all(row["fix"] for row in rows.values() if row["status"] == "lacking")
 
 

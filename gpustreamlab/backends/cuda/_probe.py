@@ -88,19 +88,20 @@ def why_unavailable() -> tuple[Unavailable, str] | None:
 def cuda_checks() -> list[Check]:
     """Check the driver, the GPUs, the CUDA packages, green contexts, CUPTI, and whether NVTX ranges will be seen.
 
-    Imports the CUDA packages, which takes a second.
+    Without a GPU and its driver that is said once, and what only the GPU can tell is left out. Imports the CUDA packages,
+    which takes a second.
     """
     driver = read_driver()
+    only_there = (_check_green_contexts(driver), *_check_newer_features(driver)) if driver.reason is None else ()
     return [
         _check_driver(driver),
-        *_check_gpus(driver),
+        *_check_gpus(),
         _with_lane(_check_cupy(driver), library_of("cupy")),
         _with_lane(_check_cuda_core(driver), library_of("cuda.core")),
         _check_nvtx(driver),
-        _check_green_contexts(driver),
-        *_check_newer_features(driver),
+        *only_there,
         _check_cupti(driver),
-        _check_annotations(driver),
+        *((_check_annotations(driver),) if driver.reason is None else ()),
         *_check_libraries(driver),
     ]
 
@@ -112,15 +113,11 @@ def _check_driver(driver: Driver) -> Check:
     return Check(name="CUDA driver", status=status, detail=_driver_problem(driver), fix=_driver_fix(driver))
 
 
-def _check_gpus(driver: Driver) -> Iterator[Check]:
-    gpus = read_gpus()
-    for gpu in gpus:
+def _check_gpus() -> Iterator[Check]:
+    for gpu in read_gpus():
         capability = ".".join(str(part) for part in gpu.compute_capability)
         detail = f"{gpu.name}, {gpu.sm_count} SMs, {gpu.memory_bytes / 2**30:.1f} GiB, compute capability {capability}"
         yield Check(name=f"GPU {gpu.ordinal}", status=CheckStatus.OK, detail=detail)
-    if not gpus:
-        fix = _driver_fix(driver)
-        yield Check(name="GPU", status=CheckStatus.UNAVAILABLE, detail="none that this process may use", fix=fix)
 
 
 def _check_cupy(driver: Driver) -> Check:
@@ -180,10 +177,6 @@ def _failed_use(name: str, driver: Driver, detail: str) -> Check:
 
 def _check_green_contexts(driver: Driver) -> Check:
     name = "green contexts"
-    if driver.reason is not None:
-        return Check(
-            name=name, status=CheckStatus.UNAVAILABLE, detail="they need a GPU and its driver", fix=_driver_fix(driver)
-        )
     if driver.version is None or driver.version < OLDEST_GREEN:
         detail = f"the driver supports CUDA {driver.version_text or 'of an unknown version'}; they need 12.5"
         fix = f"Update the NVIDIA driver: {_DRIVER_PAGE}"
@@ -205,18 +198,18 @@ def _check_green_contexts(driver: Driver) -> Check:
 def _check_newer_features(driver: Driver) -> Iterator[Check]:
     """Check by version what partitions can do beyond groups of equal size, and say what happens without it."""
     bindings = bindings_version()
-    for item in version_capabilities(driver.version if driver.reason is None else None, bindings):
+    for item in version_capabilities(driver.version, bindings):
         if item.feature is Feature.GREEN_CONTEXTS:
             continue  # looked at on the device itself
         if item.available:
             yield Check(name=item.feature, status=CheckStatus.OK, detail=f"available ({item.needs})")
             continue
         detail = f"{item.detail}; needs {item.needs}. Without it: {item.fallback}"
-        if driver.version is not None and driver.reason is None and item.lacks_package:
+        if item.lacks_package:
             fix = install_line_for(driver.version).replace("install ", "install --upgrade ", 1)
             yield Check(name=item.feature, status=CheckStatus.LACKING, detail=detail, fix=fix)
         else:
-            fix = _driver_fix(driver) if driver.reason is not None else f"Update the NVIDIA driver: {_DRIVER_PAGE}"
+            fix = f"Update the NVIDIA driver: {_DRIVER_PAGE}"
             yield Check(name=item.feature, status=CheckStatus.UNAVAILABLE, detail=detail, fix=fix)
 
 
@@ -245,9 +238,6 @@ def _check_cupti(driver: Driver) -> Check:
 def _check_annotations(driver: Driver) -> Check:
     """Check whether ranges that libraries name by NVTX will be seen while kernels are captured."""
     name = "NVTX ranges of others"
-    if driver.reason is not None:
-        detail = "they need a GPU and its driver"
-        return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=_driver_fix(driver))
     try:
         cupti = load_cupti()
     except BackendError:
