@@ -1,13 +1,25 @@
-"""Sentences of printed reports, in lines that a notebook has room for: it breaks longer ones within words."""
+"""Sentences of printed reports, in lines that a terminal or a notebook has room for: they break longer ones within words."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import textwrap
+from collections.abc import Iterable
 
-__all__ = ["TEXT_WIDTH", "suffix_fault", "wrap_sentence"]
+__all__ = ["suffix_fault", "text_width", "wrap_lines", "wrap_sentence"]
 
-TEXT_WIDTH = 110
-"""How many columns a line takes."""
+MIN_WIDTH, MAX_WIDTH = 60, 110
+"""Fewest columns of a line in a narrow terminal, and most in a wide one: longer lines are hard to read."""
+
+
+_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=[nµm]?s\b)")
+"""The space in "2.09 ms", at which no line ends."""
+
+
+def text_width() -> int:
+    """Return how many columns a printed line may take: as many as the terminal has, or 80 where there is none."""
+    return min(max(shutil.get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
 
 
 def wrap_sentence(text: str, *, first_indent: str = "", indent: str = "  ") -> list[str]:
@@ -24,18 +36,23 @@ def wrap_sentence(text: str, *, first_indent: str = "", indent: str = "  ") -> l
 
     Examples
     --------
-    >>> wrap_sentence("Short."), [len(line) for line in wrap_sentence("word " * 40)]
-    (['Short.'], [109, 91])
+    >>> wrap_sentence("Short."), max(map(len, wrap_sentence("word " * 40))) <= text_width()
+    (['Short.'], True)
     """
     lines = textwrap.wrap(
-        text,
-        TEXT_WIDTH,
+        _BEFORE_UNIT.sub("\xa0", text),
+        text_width(),
         initial_indent=first_indent,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return lines or [first_indent.rstrip()]
+    return [line.replace("\xa0", " ") for line in lines] or [first_indent.rstrip()]
+
+
+def wrap_lines(lines: Iterable[str]) -> str:
+    """Write lines below each other, each as `wrap_sentence` does."""
+    return "\n".join(part for line in lines for part in wrap_sentence(line, indent="    "))
 
 
 def suffix_fault(suffix: str) -> str:

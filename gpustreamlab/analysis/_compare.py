@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import RANGE_CODE, busy_edges, counted_kinds, counted_rows, is_work
+from gpustreamlab.analysis._busy import RANGE_CODE, busy_edges, busy_word, counted_kinds, counted_rows, is_work
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._name_groups import group_labels
 from gpustreamlab.analysis._require import require_trace
@@ -117,6 +117,11 @@ class TraceComparison:
     """Where the numbers of both come from."""
 
     @property
+    def busy_word(self) -> str:
+        """What a stream is while it counts, in both traces: "queued or running" where one of them has ranges only."""
+        return max(map(busy_word, self.metadata), key=len)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What makes the two traces unlike, or incomplete, one sentence an entry; empty where nothing does."""
         meta_a, meta_b = self.metadata
@@ -124,7 +129,7 @@ class TraceComparison:
         notes = []
         if of_a != of_b:
             notes.append(
-                f"Unlike: busy time is that of {of_a} in a and of {of_b} in b. Ranges contain queueing. "
+                f"Unlike: times are those of {of_a} in a and of {of_b} in b. Ranges contain queueing. "
                 "Capture both alike: lab.capture('kernels') around the whole of each run, or neither."
             )
         if (meta_a.simulated, meta_a.device.name) != (meta_b.simulated, meta_b.device.name):

@@ -95,12 +95,12 @@ def change_of_ns(difference_ns: float) -> str:
 
 
 def _totals(result: TraceComparison) -> TextTable:
-    a, b = result.a, result.b
+    a, b, word = result.a, result.b, result.busy_word
     times = (
         ("wall time", a.wall_ns, b.wall_ns),
-        ("sum of busy times", a.sum_ns, b.sum_ns),
-        ("any stream busy", a.active_ns, b.active_ns),
-        ("2 or more busy", a.together_ns, b.together_ns),
+        ("sum over streams", a.sum_ns, b.sum_ns),
+        (f"any stream {word}", a.active_ns, b.active_ns),
+        (f"2 or more {word}", a.together_ns, b.together_ns),
     )
     rows = [
         (what, format_ns(in_a), format_ns(in_b), change_of_ns(in_b - in_a), ratio_text(in_b / in_a if in_a else math.nan))
@@ -109,7 +109,7 @@ def _totals(result: TraceComparison) -> TextTable:
     has_ranges = any(SpanKind.RANGE in kinds for kinds in result.counted)
     mean = f"mean concurrency{', up to' if has_ranges else ''}"
     rows.append((mean, _number(a.mean_concurrency), _number(b.mean_concurrency), "", ""))
-    rows.append(("2 or more busy, share", format_share(a.together_share), format_share(b.together_share), "", ""))
+    rows.append((f"2 or more {word}, share", format_share(a.together_share), format_share(b.together_share), "", ""))
     return TextTable(title="Totals", head=("", "a", "b", "b − a", "b / a"), rows=tuple(rows))
 
 
@@ -141,7 +141,7 @@ def _items(title: str, what: str, items: ComparedItems, *, limit: int, name_limi
     more = len(items) - count
     return TextTable(
         title=title,
-        head=(what, "spans", "busy a", "busy b", "b − a", "b / a", "median"),
+        head=(what, "spans", "time a", "time b", "b − a", "b / a", "median"),
         rows=tuple(rows),
         more=f"and {more:,} more: see to_pandas()" if more else "",
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 from gpustreamlab.analysis._hazards import NO_LANE
 from gpustreamlab.analysis._report import Report, ReportTable
 from gpustreamlab.model import display_name
-from gpustreamlab.sentences import TEXT_WIDTH
+from gpustreamlab.sentences import wrap_sentence
 from gpustreamlab.typing import HazardKind, HazardMode
 
 if TYPE_CHECKING:
@@ -42,7 +41,9 @@ def hazard_report(result: Hazards) -> Report:
     rows = [["", "missing", "where", "array", "first", "then, unordered", "times"], *map(_row, listed)]
     rows += [[note, *[""] * 6]] if note else []
     lines = [line for hazard in listed for line in _lines(hazard)] + [note] * bool(note)
-    table = ReportTable(caption="What crossed lanes without an order", rows=rows, has_row_heads=True, lines=lines, wraps=True)
+    table = ReportTable(
+        caption="What crossed lanes without an order", rows=rows, has_row_heads=True, names=(), lines=lines, wraps=True
+    )
     return Report(title="Hazards:", line=hazard_line(result), tables=(table,) if listed else (), notes=tuple(_notes(result)))
 
 
@@ -87,15 +88,12 @@ def _row(hazard: Hazard) -> list[str]:
 
 
 def _lines(hazard: Hazard) -> list[str]:
-    """Return a hazard as text: its kind, the line to type, as a comment where that belongs, and what it is about."""
-    kind = f"{_kind(hazard):<16}  "
+    """Return a hazard as text: its kind and where to mend it, the line to type there, and what it is about."""
     order = "" if hazard.scratch_bytes is not None else ", unordered,"
     words = f"{_array(hazard)}, {_count(hazard.hazard_count, 'time', 'times')}: first {_side(hazard.first)}; "
     words += f"then{order} {_side(hazard.second)}"
-    lines = [f"{kind}{hazard.fix}  # {hazard.where}"]
-    if len(lines[0]) > TEXT_WIDTH:
-        lines = [f"{kind}# {hazard.where}", f"{_INDENT}{hazard.fix}"]
-    return [*lines, *textwrap.wrap(words, TEXT_WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)]
+    head = wrap_sentence(f"{_kind(hazard)}: {hazard.where}")
+    return [*head, f"{_INDENT}{hazard.fix}", *wrap_sentence(words, first_indent=_INDENT, indent=_INDENT)]
 
 
 def _kind(hazard: Hazard) -> str:

@@ -39,15 +39,12 @@ def wait_line(result: HostWaits) -> str:
 def wait_report(result: HostWaits) -> Report:
     """Say all of it: which call of which thread waited how long, and for what."""
     groups = result.groups
-    rows = [["call", "thread", "calls", "total", "of the time", "longest", "waited for"]]
+    rows = [["call", "thread", "calls", "total", "share", "longest", "waited for"]]
     rows += [_row(result, group) for group in groups[:LISTED_GROUPS]]
     more = len(groups) - LISTED_GROUPS
     rows += [[f"… {more:,} more: see .to_pandas()", *[""] * 6]] if more > 0 else []
-    tables = (
-        (ReportTable(caption="Calls that blocked the host, and what the longest of them waited for", rows=rows),)
-        if groups
-        else ()
-    )
+    caption = "Calls that blocked the host, and what the longest of them waited for"
+    tables = (ReportTable(caption=caption, rows=rows, names=(0, 1, 6)),) if groups else ()
     notes = ["What a call waited for is the last work that ended while it ran, on any stream: most probably."] if groups else []
     if result.metadata.simulated:
         notes.append(f"Simulated: {result.metadata.device.label}. No hardware stands behind these times.")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpustreamlab.analysis._report import Report, ReportTable
+from gpustreamlab.analysis._busy import busy_word
+from gpustreamlab.analysis._report import Report, ReportTable, text_lines
 from gpustreamlab.analysis._shared import bound_note, concurrency_text
 from gpustreamlab.analysis._summary import empty_hint
 from gpustreamlab.analysis._units import format_ms, format_ns, format_share
@@ -29,9 +30,9 @@ _NAME_WIDTH = 24
 def overlap_line(result: Overlap) -> str:
     """Say the main figures in one line."""
     if not result.sum_ns:
-        return f"{_lanes(result)}, no busy time"
+        return f"{_lanes(result)}, no time recorded"
     return (
-        f"{_lanes(result)}, wall {format_ns(result.wall_ns)}, sum of busy times {format_ns(result.sum_ns)}, "
+        f"{_lanes(result)}, wall {format_ns(result.wall_ns)}, sum over streams {format_ns(result.sum_ns)}, "
         f"mean concurrency {_concurrency(result)}"
     )
 
@@ -48,15 +49,15 @@ def overlap_notes(result: Overlap) -> list[str]:
     """Say what the figures mean and what they leave out, one sentence an entry."""
     meta = result.metadata
     notes = [
-        "Mean concurrency: sum of busy times / time with any stream busy. It is no speed-up: work that slows other "
-        "work raises it too; gsl.compare measures speed-ups.",
+        f"Mean concurrency: sum over streams / time with any stream {busy_word(meta)}. It is no speed-up: work that slows "
+        "other work raises it too; gsl.compare measures speed-ups.",
         bound_note(result.shared),
     ]
     if SpanKind.RANGE in result.counted:
         notes.append("Ranges contain the queueing inside them: their overlap is an upper bound of what ran at the same time.")
         if 0 < result.range_only_ns < result.sum_ns:
             share = format_share(result.range_only_ns / result.sum_ns)
-            notes.append(f"{share} of the busy time is by ranges only, the rest by kernels, copies and fills.")
+            notes.append(f"{share} of that time is by ranges only, the rest by kernels, copies and fills.")
     else:
         notes.append(
             "Busy means kernels, copies and fills, and wall is from the first to the last of them: ranges do not count."
@@ -86,7 +87,7 @@ def _names(result: Overlap) -> list[str]:
 
 def _matrix(result: Overlap) -> ReportTable:
     names, shares = _names(result), result.common_share
-    rows = [["in common, ms", "busy", *names]]
+    rows = [["in common, ms", busy_word(result.metadata), *names]]
     for index, name in enumerate(names):
         cells = [
             "" if index == other else f"{format_ms(result.common_ns[index, other])} ({format_share(shares[index, other])})"
@@ -96,8 +97,9 @@ def _matrix(result: Overlap) -> ReportTable:
     shade = np.zeros((len(names), len(names) + 2))
     shade[:, 2:] = np.nan_to_num(shares)
     shade[:, 2:][np.diag_indices(len(names))] = 0
-    caption = "Time in common in ms, and as a share of the shorter busy time of the two"
-    return ReportTable(caption=caption, rows=rows, has_row_heads=True, shade=shade)
+    caption = "Time in common in ms, and as a share of the shorter time of the two"
+    lines = text_lines(_pairs(result))
+    return ReportTable(caption=caption, rows=rows, has_row_heads=True, shade=shade, lines=lines)
 
 
 def _pairs(result: Overlap) -> ReportTable:
@@ -107,15 +109,17 @@ def _pairs(result: Overlap) -> ReportTable:
     rows = [["stream", "other", "in common, ms", "share of shorter"]]
     for row, column in zip(first[order].tolist(), second[order].tolist(), strict=True):
         rows.append([names[row], names[column], format_ms(result.common_ns[row, column]), format_share(shares[row, column])])
-    rows.append([f"… {len(first) - len(order):,} more pairs: see .to_pandas()", "", "", ""])
-    return ReportTable(caption="Pairs with most time in common", rows=rows)
+    more = len(first) - len(order)
+    rows += [[f"… {more:,} more pairs: see .to_pandas()", "", "", ""]] if more else []
+    return ReportTable(caption="Pairs with most time in common", rows=rows, names=(0, 1))
 
 
 def _histogram(result: Overlap) -> ReportTable:
-    rows, bars = [["streams busy", "ms", "of wall"]], []
+    word = busy_word(result.metadata)
+    rows, bars = [[f"streams {word}", "ms", "of wall"]], []
     for count, time_ns in enumerate(result.concurrency_ns.tolist()):
         if time_ns or count < 2:
             share = time_ns / result.wall_ns if result.wall_ns else math.nan
             rows.append([str(count), format_ms(time_ns), format_share(share)])
             bars.append(share)
-    return ReportTable(caption="How many streams were busy at once", rows=rows, bars=bars)
+    return ReportTable(caption=f"How many streams were {word} at once", rows=rows, bars=bars)

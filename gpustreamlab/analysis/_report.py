@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpustreamlab.model import show_text
-from gpustreamlab.sentences import wrap_sentence
+from gpustreamlab.model import display_name, show_text
+from gpustreamlab.sentences import text_width, wrap_sentence
 from gpustreamlab.typing import FloatArray
 
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
@@ -25,6 +25,8 @@ _WRAPPED_EM = 7
 """Least width of a cell that wraps, where a word in it is that long."""
 _BREAK = r"(?<=\w[(])(?![)])|(?<=[)])(?=[.])"
 """Where a call in a cell may go on in the next line."""
+_NAME_LEAST = 10
+"""How many characters of a name text has at least."""
 _BAR_EM = 14
 """Width of the longest bar."""
 
@@ -43,8 +45,10 @@ class ReportTable:
     """How dark each cell behind the head is, from 0 to 1; shape (n_rows - 1, n_columns), float64."""
     bars: list[float] | None = None
     """Length of a bar behind each row but the head, as a share of the longest possible."""
+    names: tuple[int, ...] = (0,)
+    """Columns of names, which text cuts where the rows are too wide."""
     lines: list[str] | None = None
-    """What text has in its place, where rows in columns would be too wide."""
+    """What text has in its place, where the rows are too wide all the same."""
     wraps: bool = False
     """Whether cells are sentences, which go on in further lines where a page is narrow."""
 
@@ -101,7 +105,7 @@ def report_text(report: Report) -> str:
     """Write a report as plain text: title, tables, notes."""
     parts = wrap_sentence(f"{report.title} {report.line}")
     for table in report.tables:
-        parts += ["", *(aligned(table.rows) if table.lines is None else table.lines)]
+        parts += ["", *text_lines(table)]
     notes = [line for note in report.notes for line in wrap_sentence(note)]
     return "\n".join([*parts, *(["", *notes] if notes else [])])
 
@@ -118,18 +122,25 @@ def report_html(report: Report, name: str) -> str:
     )
 
 
-def aligned(rows: list[list[str]]) -> list[str]:
+def text_lines(table: ReportTable) -> list[str]:
     """Write rows in columns. A row with one filled cell is a note of its own and widens nothing."""
-    full = [row for row in rows if any(row[1:])]
-    widths = [max(len(row[column]) for row in full) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            f"{cell:>{width}}" if column else f"{cell:<{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    columns = [list(map(len, column)) for column in zip(*(row for row in table.rows if any(row[1:])), strict=True)]
+    # Figures are never cut; the head above them is, as it may be a name.
+    least = [max([_NAME_LEAST, *([] if place in table.names else column[1:])]) for place, column in enumerate(columns)]
+    widths, room = list(map(max, columns)), text_width() - 2 * (len(columns) - 1)
+    while sum(widths) > room and (long := [place for place, width in enumerate(widths) if width > least[place]]):
+        widths[max(long, key=widths.__getitem__)] -= 1
+    if sum(widths) > room and table.lines is not None:
+        return table.lines
+    return [_text_row(row, widths) for row in table.rows]
+
+
+def _text_row(row: list[str], widths: list[int]) -> str:
+    if not any(row[1:]):
+        return row[0]
+    first, *others = (cell and display_name(cell, width) for cell, width in zip(row, widths, strict=True))
+    cells = [f"{first:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))]
+    return "  ".join(cells).rstrip()
 
 
 def _html_table(table: ReportTable) -> str:

@@ -57,7 +57,7 @@ def stray_report(result: Strays) -> Report:
     rows += [_row(group) for group in groups[:LISTED_GROUPS]]
     more = len(groups) - LISTED_GROUPS
     rows += [[f"… {more:,} more: see .to_pandas()", *[""] * 5]] if more > 0 else []
-    tables = (ReportTable(caption="Work that left the selected stream", rows=rows),) if groups else ()
+    tables = (ReportTable(caption="Work that left the selected stream", rows=rows, names=(0, 1, 2, 3)),) if groups else ()
     notes = [*result.advice]
     if result.metadata.simulated:
         notes.append(f"Simulated: {result.metadata.device.label}. No hardware stands behind these times.")

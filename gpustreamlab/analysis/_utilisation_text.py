@@ -26,7 +26,7 @@ def utilisation_line(result: Utilisation) -> str:
     count = sum(name is not None for name in result.names)
     where = f"{count} partition{'' if count == 1 else 's'} on {display_name(result.metadata.device.label)}"
     if not result.wall_ns:
-        return f"{where}, no busy time"
+        return f"{where}, no time recorded"
     return (
         f"{where}, {format_share(result.card_share)} of the SM-time of {result.sm_count:,} SMs over {format_ns(result.wall_ns)}"
     )
@@ -35,7 +35,7 @@ def utilisation_line(result: Utilisation) -> str:
 def utilisation_notes(result: Utilisation) -> list[str]:
     """Say what the figures mean and what they leave out, one sentence an entry."""
     meta = result.metadata
-    notes = ["A partition is busy as a whole while anything runs in it: kernels may leave some of its SMs idle."]
+    notes = ["A partition counts as a whole while anything runs in it: kernels may leave some of its SMs idle."]
     if SpanKind.RANGE in result.counted:
         notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
     elif SpanKind.COPY not in result.counted:
@@ -49,13 +49,13 @@ def utilisation_notes(result: Utilisation) -> list[str]:
 
 def utilisation_report(result: Utilisation) -> Report:
     """Say all of it: one row a partition, the total, what the figures mean."""
-    tables = (ReportTable(caption="SMs and busy time of each partition", rows=_rows(result)),) if result.wall_ns else ()
+    tables = (ReportTable(caption="SMs and time of each partition", rows=_rows(result)),) if result.wall_ns else ()
     notes = tuple(utilisation_notes(result))
     return Report(title="Utilisation of", line=utilisation_line(result), tables=tables, notes=notes)
 
 
 def _rows(result: Utilisation) -> list[list[str]]:
-    rows = [["partition", "asked for", "granted SMs", "busy, ms", "of, ms", "share", "SM x ms"]]
+    rows = [["partition", "asked for", "granted SMs", "time, ms", "of, ms", "share", "SM x ms"]]
     shares, sm_ns = result.share, result.sm_ns
     for place, name in enumerate(result.names[:LISTED_PARTITIONS]):
         rows.append(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpustreamlab.analysis import TextTable, TraceComparison, comparison_line, comparison_tables
+from gpustreamlab.sentences import MIN_WIDTH, text_width
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
 
 LISTED_ITEMS = 20
 """How many names, and how many lanes, a terminal lists."""
-
-MIN_WIDTH = 60
-"""Fewest columns that the tables take."""
 
 
 class ComparisonText:
@@ -58,12 +56,11 @@ def comparison_text(result: TraceComparison, titles: tuple[str, str], width: int
         How many columns it may take, from `MIN_WIDTH`; None takes the terminal's width, or 80 where there is none.
     """
     import io
-    import shutil
 
     from rich.console import Console
 
-    columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
-    console = Console(file=io.StringIO(), width=max(columns, MIN_WIDTH), color_system=None, force_jupyter=False)
+    columns = text_width() if width is None else max(width, MIN_WIDTH)
+    console = Console(file=io.StringIO(), width=columns, color_system=None, force_jupyter=False)
     with console.capture() as capture:
         console.print(ComparisonText(result, titles))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
@@ -78,7 +75,7 @@ def _rich_table(table: TextTable) -> Table:
         title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1)
     )
     for place, head in enumerate(table.head):
-        drawn.add_column(head, justify="right" if place else "left", no_wrap=not place, overflow="ellipsis")
+        drawn.add_column(head, justify="right" if place else "left", no_wrap=bool(place), overflow="ellipsis")
     for row in table.rows:
         # As Text: a name may hold what looks like markup.
         drawn.add_row(*(Text(cell) for cell in row))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.model._shown import show_text
+from gpustreamlab.sentences import wrap_lines
 from gpustreamlab.typing import Feature
 
 
@@ -59,7 +60,7 @@ class Capabilities:
     _repr_pretty_ = show_text
 
     def __str__(self) -> str:
-        return "\n".join(str(item) for item in self.items)
+        return wrap_lines(map(str, self.items))
 
     def _repr_html_(self) -> str:
         left = "style='text-align:left'"

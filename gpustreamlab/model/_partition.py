@@ -11,6 +11,7 @@ from gpustreamlab.errors import OptionError, PartitionNotFoundError, TraceError,
 from gpustreamlab.model._fields import Count, Positive, Whole, check_fields
 from gpustreamlab.model._names import display_name
 from gpustreamlab.model._shown import show_text
+from gpustreamlab.sentences import wrap_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,7 @@ class Layout:
             f"{display_name(part.name)} {part.granted_sms} SMs (asked for {part.requested_sms})" for part in self.partitions
         ]
         left = f"; {self.remainder_sms} SMs in no partition" if self.remainder_sms else ""
-        return f"Layout: {', '.join(parts)}{left}"
+        return wrap_lines([f"Layout: {', '.join(parts)}{left}"])
 
     def _repr_html_(self) -> str:
         left, right = "style='text-align:left'", "style='text-align:right'"

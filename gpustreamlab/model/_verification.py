@@ -6,6 +6,7 @@ import html
 from dataclasses import dataclass
 
 from gpustreamlab.model._shown import show_text
+from gpustreamlab.sentences import wrap_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class Verification:
     _repr_pretty_ = show_text
 
     def __str__(self) -> str:
-        return "\n".join([self._headline(), *self._facts()])
+        return wrap_lines([self._headline(), *self._facts()])
 
     def _repr_html_(self) -> str:
         left, right = "style='text-align:left'", "style='text-align:right'"
