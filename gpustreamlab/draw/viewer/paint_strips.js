@@ -97,7 +97,7 @@ function paintBusy(ctx, painter, box) {
     ctx.fill(stepShape(new Float64Array(box.columns), lanes, box, most || 1))
   })
   const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`]
-  paintScale(ctx, painter, box, most ? words : [busy], most ? [`streams ${busy}`, busy] : [])
+  paintScale(ctx, painter, box, most ? words : [], [`streams ${busy}`, busy])
 }
 
 // The top of the scale: the most lanes that were busy at once. Where there are too many changes to know it, it is the highest
