@@ -325,6 +325,12 @@ def test_totals_of_everything_are_those_of_the_overlap(read):
     assert len(_tables(reader)["Overlap"]) == 10
 
 
+def test_totals_have_names_that_differ_by_a_number_as_one(read):
+    reader = read(make_trace([("a", f"h2d {k}", 10 * k, 10 * k + 10) for k in range(30)] + [("b", "gemm 1", 0, 150)]))
+    reader.press("t")
+    assert _tables(reader)["Names"] == [["h2d *", "300 ns", "100%", "30"], ["gemm 1", "150 ns", "50%", "1"]]
+
+
 def test_box_tool_of_bokeh_selects_too(read):
     reader = read(partition_trace())
     reader.page.locator(".bk-tool-icon-box-select").first.click()

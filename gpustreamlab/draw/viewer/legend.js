@@ -135,19 +135,22 @@ const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all:
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
 function nameEntries(view, { times, order }) {
-  const all = order.filter(code => !callLabel(view, code)), groups = new Map()
-  for (const code of all) {
-    const name = nameGroup(nameOf(view, code)), found = groups.get(name)
-    if (!found) groups.set(name, { name, codes: [code], busy: times.names.get(code).busy })
-    else { found.codes.push(code); found.busy += times.names.get(code).busy }
-  }
-  // A live view keeps the places that there are.
-  const sorted = view.isLive ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy)
-  return sorted.map(({ name, codes, busy }) => {
+  const all = order.filter(code => !callLabel(view, code)), groups = groupNames(view, all.map(code => ({ name: code, ...times.names.get(code) })), view.isLive)
+  return groups.map(({ text, codes, busy }) => {
     const [fill, hatch] = view.tables.name_styles[codes[0]] ?? []
-    const text = codes.length > 1 ? name : nameOf(view, codes[0])
     return { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), fill, hatch }
   })
+}
+
+/** Names that differ by a number as one, with what they have together, the longest first; a live view keeps the places that there are. */
+function groupNames(view, names, keepsPlaces = false) {
+  const groups = new Map()
+  for (const { name: code, busy, count } of names) {
+    const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key)
+    if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count }).codes.push(code)
+    else groups.set(key, { text: own, codes: [code], busy, count })
+  }
+  return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy)
 }
 
 /** The name with a star for each number that stands by itself: names that differ by such a number are one; as analysis.name_group. */

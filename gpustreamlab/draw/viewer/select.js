@@ -166,8 +166,8 @@ function totalTables(view, selection, found) {
   const lane = code => laneText(tables.lanes[code])
   const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) =>
     [[lane(code)], formatNs(busy), formatShare(busy / window), formatCount(count)])
-  const names = found.names.filter(({ count }) => count).map(({ name, busy, count }) =>
-    [[nameOf(view, name), tables.name_styles[name]], formatNs(busy), formatShare(busy / window), formatCount(count)])
+  const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) =>
+    [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window), formatCount(count)])
   const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) =>
     [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)])
   return [
