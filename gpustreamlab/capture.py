@@ -186,7 +186,7 @@ class CaptureControl:
         """Capture kernels or ranges from now on; see `Session.capture`. A warning points so many callers up."""
         wanted = read_tier(tier)
         if not isinstance(host, bool):
-            raise OptionError(f"host is {host!r}; it is True or False. Use lab.capture('kernels', host=False).")
+            raise OptionError(f"host is {host!r}; it must be True or False. Use lab.capture('kernels', host=False).")
         request = _Request(wanted is not CaptureTier.RANGES, host)
         capture = Capture(self, request)
         try:

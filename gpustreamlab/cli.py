@@ -61,8 +61,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor",
-        help="print what this machine can do, and what to type for what it lacks",
-        description="Print what this machine can do, and what to type for what it lacks. The exit status is 0, or 1 if no "
+        help="print what this machine supports, and the command that adds what is missing",
+        description="Print what this machine supports, and the command that adds what is missing. The exit status is 0, or 1 if no "
         "session can start at all.",
     )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")

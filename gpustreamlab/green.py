@@ -60,7 +60,7 @@ def plan_layout(
     check_workqueue(workqueue)
     lacking = _lacking_features(backend.capabilities, shares, workqueue)
     if lacking:
-        message = " ".join(f"{item.feature} cannot be had: {item.detail} (needs {item.needs})." for item in lacking)
+        message = " ".join(f"{item.feature} is not available: {item.detail} (needs {item.needs})." for item in lacking)
         if strict:
             raise PartitionUnavailableError(f"{message} Leave out strict=True to go on without.")
         instead = "; ".join(item.fallback for item in lacking)
@@ -172,7 +172,7 @@ class ContextCache:
     def __init__(self, backend: Backend, limit: int = DEFAULT_CONTEXT_LIMIT) -> None:
         if type(limit) is not int or limit < 1:
             raise OptionError(
-                f"context_limit is {limit!r}; it is how many green contexts are kept, at least 1. "
+                f"context_limit is {limit!r}; it must be a number of green contexts, at least 1. "
                 f"Use gpustreamlab.Session(context_limit={DEFAULT_CONTEXT_LIMIT})."
             )
         self.limit = limit

@@ -145,7 +145,7 @@ def gpupartition_parser() -> MagicParser:
         "--round",
         choices=[rule.value for rule in Rounding],
         default=Rounding.UP.value,
-        help="where a count cannot be had (default: up)",
+        help="where the device cannot grant that count (default: up)",
     )
     parser.add_argument("--strict", action="store_true", help="an error instead of a warning where the device lacks something")
     parser.add_argument("--off", action="store_true", help="go back to the whole card")

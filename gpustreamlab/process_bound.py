@@ -21,13 +21,13 @@ class ProcessBound:
     ...     copy.copy(lab.stream("a"))
     Traceback (most recent call last):
     ...
-    TypeError: This Stream belongs to the process that made it, and is neither pickled nor copied like this. ...
+    TypeError: This Stream belongs to the process that made it, and cannot be pickled or copied. ...
     """
 
     __slots__ = ()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"This {type(self).__name__} belongs to the process that made it, and is neither pickled nor copied like this. "
+            f"This {type(self).__name__} belongs to the process that made it, and cannot be pickled or copied. "
             "Send names, numbers and host copies of arrays, array.get(), and make a session there."
         )

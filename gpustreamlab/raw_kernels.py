@@ -101,7 +101,7 @@ class RawKernel:
         grid, block = _dimensions("grid", grid), _dimensions("block", block)
         shared_bytes = _whole(shared_mem)
         if shared_bytes < 0:
-            raise OptionError(f"shared_mem is {shared_mem!r}; it is a number of bytes. Use for example shared_mem=4096.")
+            raise OptionError(f"shared_mem is {shared_mem!r}; it must be a number of bytes. Use for example shared_mem=4096.")
         if not isinstance(args, tuple | list):
             raise OptionError(
                 f"Raw kernel {self.name!r} was given a {type(args).__name__} as its arguments. Pass a tuple: (x, n)."
@@ -123,7 +123,7 @@ class RawKernel:
 def _require_text(what: str, text: object) -> None:
     if not isinstance(text, str) or not text:
         raise OptionError(
-            f"A raw kernel's {what} is a text, not {text!r}. "
+            f"A raw kernel's {what} is a str, not {text!r}. "
             "Use lab.raw_kernel('extern \"C\" __global__ void scale(float* x) { ... }', 'scale')."
         )
 
@@ -132,7 +132,7 @@ def _dimensions(what: str, value: object) -> tuple[int, ...]:
     sizes = tuple(_whole(size) for size in (value if isinstance(value, tuple | list) else (value,)))
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
         raise OptionError(
-            f"{what} is {value!r}; it is one to three whole numbers of at least 1. Use for example {what}=(128,)."
+            f"{what} is {value!r}; it must be one to three whole numbers of at least 1. Use for example {what}=(128,)."
         )
     return sizes
 

@@ -72,7 +72,7 @@ class LiveViews:
 def check_timeline_options(trace: object, live: object, refresh_hz: object, capacity: object) -> None:
     """Raise `OptionError` for what a timeline cannot be made of."""
     if not isinstance(live, bool):
-        raise OptionError(f"live is {live!r}; it is True or False. Use lab.timeline(live=False) for a picture of now.")
+        raise OptionError(f"live is {live!r}; it must be True or False. Use lab.timeline(live=False) for a picture of now.")
     check_refresh_hz(refresh_hz)
     check_span_limit("capacity", capacity)
     if trace is not None and not isinstance(trace, Trace):

@@ -134,7 +134,7 @@ def _require_session(call: str, lab: object) -> None:
 
 def _require_within(name: str, value: object, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise OptionError(f"{name} is {value!r:.40}; it is a whole number from 1 to {most:,}.")
+        raise OptionError(f"{name} is {value!r:.40}; it must be a whole number from 1 to {most:,}.")
 
 
 def _require_device_array(call: str, device: object) -> None:

@@ -124,10 +124,10 @@ def _place(side: HazardSide) -> str:
 def _notes(result: Hazards) -> list[str]:
     notes = []
     if len(result):
-        notes.append("Each row is one missing order; #n is its first array's memory, and no other's ever.")
+        notes.append("Each row is one missing order; #n stands for the memory of its first array.")
     if any(_is_nameless(hazard) for hazard in result.hazards):
         notes.append(
-            "use-after-free, of an array without a name here: better than the wait is lane.hold(array), behind its last use."
+            "use-after-free of an array without a name here: lane.hold(array) after its last use is better than the wait."
         )
     if any(not hazard.is_certain for hazard in result.hazards):
         notes.append('"may be": which elements were meant is not known, so the two need not share any.')

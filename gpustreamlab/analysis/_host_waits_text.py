@@ -45,7 +45,7 @@ def wait_report(result: HostWaits) -> Report:
     rows += [[f"… {more:,} more: see .to_pandas()", *[""] * 6]] if more > 0 else []
     caption = "Calls that blocked the host, and what the longest of them waited for"
     tables = (ReportTable(caption=caption, rows=rows, names=(0, 1, 6)),) if groups else ()
-    notes = ["What a call waited for is the last work that ended while it ran, on any stream: most probably."] if groups else []
+    notes = ["What a call waited for is most probably the last work that ended while it ran, on any stream."] if groups else []
     if result.metadata.simulated:
         notes.append(f"Simulated: {result.metadata.device.label}. No hardware stands behind these times.")
     return Report(title="Host:", line=wait_line(result), tables=tables, notes=tuple(notes))

@@ -46,7 +46,8 @@ def stray_line(result: Strays) -> str:
         return where if result.work_count else _nothing_captured(result)
     ran = f"{work_text(result.kind)} ran on {'another stream' if len(_streams(result)) == 1 else 'other streams'}"
     left = int(result.left_partition.sum())
-    beyond = f", {left:,} of them outside the partition" if left else ""
+    outside = "" if left == len(result) else f"{left:,} of them "
+    beyond = f", {outside}outside the partition" if left else ""
     return f"{ran} than the selected one{beyond}: {_group_text(result.groups[0], len(result))}"
 
 
@@ -90,7 +91,7 @@ def _advice(lane: Lane, selected: str) -> str:
         handle = f"torch.cuda.ExternalStream(lab.stream({wanted!r}).handle)"
         return f"{name} is not the selected stream: wrap the call in torch.cuda.stream({handle})."
     if "default" in lane.name:
-        return f"{name} is where work goes that is told no stream: pass lab.stream({wanted!r}) to the library that launched it."
+        return f"{name} takes the work that names no stream: pass lab.stream({wanted!r}) to the library that launched it."
     return f"{name} belongs to others: pass lab.stream({wanted!r}) to the library that launched on it."
 
 

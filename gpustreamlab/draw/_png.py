@@ -67,7 +67,7 @@ def check_scale(scale: object) -> None:
     least, most = SCALE_LIMITS
     if isinstance(scale, (int, float)) and not isinstance(scale, bool) and least <= scale <= most:
         return
-    raise OptionError(f"scale is {scale!r}; it is a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
+    raise OptionError(f"scale is {scale!r}; it must be a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
 
 
 def _renderer() -> Callable[[str, float], bytes]:

@@ -147,7 +147,7 @@ def check_span_limit(name: str, value: object) -> int:
     """
     if type(value) is not int or not 1 <= value <= MAX_SPANS:
         raise OptionError(
-            f"{name} is {value!r}; it is a number of spans, from 1 to {MAX_SPANS:,}. "
+            f"{name} is {value!r}; it must be a number of spans, from 1 to {MAX_SPANS:,}. "
             f"Use for example lab.timeline({name}=100_000)."
         )
     return value

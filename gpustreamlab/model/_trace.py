@@ -247,7 +247,7 @@ class Trace:
         require_codes("partition", self.partition + 1, len(self.partitions) + 1)
         if "detail" in self.extra:
             if self.extra["detail"].dtype.kind != "i":
-                raise TraceError(f"Extra column 'detail' holds {self.extra['detail'].dtype}; it is an index, as int32.")
+                raise TraceError(f"Extra column 'detail' holds {self.extra['detail'].dtype}; it must be an index, as int32.")
             require_codes("detail", self.extra["detail"] + 1, len(self.details) + 1)
         backwards = np.flatnonzero(self.end_ns < self.start_ns)
         if backwards.size:

@@ -80,7 +80,7 @@ class SpanBuffer:
     def __init__(self, ring_size: int) -> None:
         if type(ring_size) is not int or not 1 <= ring_size <= MAX_RING_SIZE:
             raise OptionError(
-                f"ring_size is {ring_size!r}; it is the number of spans kept, from 1 to {MAX_RING_SIZE:,}. "
+                f"ring_size is {ring_size!r}; it must be a number of spans, from 1 to {MAX_RING_SIZE:,}. "
                 "Use gpustreamlab.Session(ring_size=1_000_000)."
             )
         self.ring_size = ring_size

@@ -246,7 +246,7 @@ def check_pending_limit(pending_limit: object) -> None:
     """Raise `OptionError` for what is no number of ranges."""
     if type(pending_limit) is not int or pending_limit < 1:
         raise OptionError(
-            f"pending_limit is {pending_limit!r}; it is a number of ranges, at least 1. "
+            f"pending_limit is {pending_limit!r}; it must be a number of ranges, at least 1. "
             "Use gpustreamlab.Session(pending_limit=65_536)."
         )
 

@@ -160,7 +160,7 @@ def _find_limit(limit_bytes: object, backend: Backend) -> int:
         return int(backend.device.memory_bytes * LIMIT_SHARE) or MAX_BYTES
     if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or limit_bytes < 1:
         raise OptionError(
-            f"scratch_limit_bytes is {limit_bytes!r}; it is a number of bytes, at least 1. "
+            f"scratch_limit_bytes is {limit_bytes!r}; it must be a number of bytes, at least 1. "
             "Use gpustreamlab.Session(scratch_limit_bytes=8 << 30)."
         )
     return limit_bytes

@@ -90,7 +90,7 @@ def open_spool_file(path: str | PathLike[str] | bool | None, limit_bytes: int) -
 def _check_limit(value: object) -> int:
     if type(value) is not int or value < LEAST_LIMIT_BYTES:
         raise OptionError(
-            f"spool_limit_bytes is {value!r}; it is a number of bytes, at least {LEAST_LIMIT_BYTES:,}. "
+            f"spool_limit_bytes is {value!r}; it must be a number of bytes, at least {LEAST_LIMIT_BYTES:,}. "
             "Use for example gpustreamlab.Session(spool='run.gsl', spool_limit_bytes=4 << 30)."
         )
     return value
@@ -101,7 +101,7 @@ def _chosen_path(path: object) -> Path:
         return _free_path(Path(time.strftime("gpustreamlab-%Y%m%d-%H%M%S.gsl")).absolute())
     if not isinstance(path, (str, PathLike)) or not str(path):
         raise OptionError(
-            f"spool is {path!r}; it is a file name, or True for one that is chosen. Use gpustreamlab.Session(spool='run.gsl')."
+            f"spool is {path!r}; it must be a file name, or True for one that is chosen. Use gpustreamlab.Session(spool='run.gsl')."
         )
     try:
         return Path(path).expanduser().absolute()

@@ -597,7 +597,7 @@ def test_an_array_that_never_had_a_name_is_told_by_who_made_it_with_a_line_that_
         # THEN
         assert (row.fix, row.where) == ("lab.stream('copy').wait(lab.stream('compute'))", "before 'next' (zeros)")
         assert "the array of float64 (1024) #1 that 'upload' made" in str(result)
-        assert "better than the wait is lane.hold(array)" in " ".join(str(result).split())
+        assert "lane.hold(array) after its last use is better than the wait" in " ".join(str(result).split())
         exec(row.fix, {"lab": lab})
     del kept
 

@@ -112,7 +112,7 @@ def test_arguments_out_of_range_are_told(lab, arguments, options, message):
 
 @pytest.mark.parametrize("arguments", [(None, "scale"), (CODE, ""), (b"code", "scale"), (CODE, 3)])
 def test_code_and_name_are_texts(lab, arguments):
-    with pytest.raises(OptionError, match=r"raw kernel's (code|name) is a text.*lab\.raw_kernel"):
+    with pytest.raises(OptionError, match=r"raw kernel's (code|name) is a str.*lab\.raw_kernel"):
         lab.raw_kernel(*arguments)
 
 

@@ -212,12 +212,12 @@ class CuptiSource:
                 return
             if _owner and _owner[0] is not self and _owner[0].is_collecting:
                 raise CaptureUnavailableError(
-                    "Another session of this process captures kernels; CUPTI tells only one. Close that session, or let it go "
+                    "Another session of this process captures kernels; CUPTI serves only one. Close that session, or let it go "
                     'back with: other.capture("ranges")'
                 )
             client = active_client(self._cupti)
             if client:
-                raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are timed as ever.")
+                raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are still timed.")
             self._begin(with_calls=with_calls)
             _owner[:] = [self]
 

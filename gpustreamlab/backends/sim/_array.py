@@ -157,7 +157,7 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
     def __array__(self, dtype: object = None, copy: object = None) -> NDArray[Any]:
         """Refuse: as with CuPy, the copy to the host has to be visible in the code."""
         raise TypeError(
-            "An array of the simulated device is not turned into a NumPy array by itself, because that copies to the host "
+            "An array of the simulated device does not turn into a NumPy array implicitly, because that copies to the host "
             "and waits. Use array.get() or xp.asnumpy(array)."
         )
 

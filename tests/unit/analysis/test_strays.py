@@ -64,7 +64,7 @@ def test_a_kernel_that_left_the_stream_but_not_the_partition_says_so():
     ("lane", "part", "words"),
     [
         ("torch stream 13", -1, "torch.cuda.stream(torch.cuda.ExternalStream(lab.stream('decode').handle))"),
-        ("default stream", -1, "told no stream: pass lab.stream('decode')"),
+        ("default stream", -1, "names no stream: pass lab.stream('decode')"),
         ("stream 21", 0, "belongs to others: pass lab.stream('decode')"),
         ("prefill", 1, "open the range on it, with lab.on('prefill', ...)"),
     ],
@@ -81,8 +81,8 @@ def test_sentences_go_on_in_the_next_line_and_no_word_is_broken(monkeypatch):
     lines = str(strays(strayed("default stream"))).splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert lines[0].startswith("Strays: 1 kernel")
-    assert lines[1] == "  the partition: elementwise ran on default stream instead of decode (200 ns)"
-    assert lines[-3].startswith("default stream is where work goes")
+    assert lines[1] == "  partition: elementwise ran on default stream instead of decode (200 ns)"
+    assert lines[-3].startswith("default stream takes the work")
 
 
 def test_the_story_has_two_sorts():

@@ -55,7 +55,7 @@ def test_texts_are_in_the_picture():
 
 @pytest.mark.parametrize("scale", [0, -1, 0.05, 9, float("nan"), float("inf"), "2", True, None, 10**400])
 def test_scale_that_is_no_number_in_its_range_is_an_option_error(scale):
-    with pytest.raises(OptionError, match=r"scale is .*; it is a number from 0\.1 to 8"):
+    with pytest.raises(OptionError, match=r"scale is .*; it must be a number from 0\.1 to 8"):
         timeline_png(pipeline_trace(), scale=scale)
 
 

@@ -483,7 +483,7 @@ class TestOutputs:
 
     @pytest.mark.parametrize("live", ["yes", 1, None])
     def test_live_is_yes_or_no(self, lab, live):
-        with pytest.raises(OptionError, match=r"live is .*; it is True or False. Use lab.timeline\(live=False\)"):
+        with pytest.raises(OptionError, match=r"live is .*; it must be True or False. Use lab.timeline\(live=False\)"):
             lab.timeline(live=live)
 
     def test_a_timeline_is_drawn_of_a_trace_alone(self, lab, tmp_path):
