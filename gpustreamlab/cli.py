@@ -62,8 +62,8 @@ def make_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor",
         help="print what this machine supports, and the command that adds what is missing",
-        description="Print what this machine supports, and the command that adds what is missing. The exit status is 0, or 1 if no "
-        "session can start at all.",
+        description="Print what this machine supports, and the command that adds what is missing. The exit status is 0, or 1 "
+        "if no session can start at all.",
     )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     return parser

@@ -176,8 +176,8 @@ def _trace_of(source: object, which: str) -> Trace:
     if isinstance(source, SupportsTrace):
         return source.trace
     raise OptionError(
-        f"compare({which}=...) got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object with a "
-        "trace. Use for example compare('before.parquet', lab.trace)."
+        f"compare({which}=...) got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object "
+        "with a trace. Use for example compare('before.parquet', lab.trace)."
     )
 
 

@@ -229,7 +229,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
     def gpucapture(self, line: str) -> Capture | None:
-        """Choose how much is captured, or tell."""
+        """Choose how much is captured, or say what is captured."""
         arguments = gpucapture_parser().parse(line)
         if arguments is None:
             return None

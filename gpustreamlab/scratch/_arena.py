@@ -455,8 +455,8 @@ class ScratchArena:
             self._add_block(scratch)
         except DeviceMemoryError as error:
             raise DeviceMemoryError(
-                f"Lane {self.lane.name!r} asked for {scratch.nbytes:,} bytes of scratch, and the device does not have enough, even "
-                f"after every lane and CuPy's pool gave back what nobody used. {self._pool.memory_text()} Take less, free "
+                f"Lane {self.lane.name!r} asked for {scratch.nbytes:,} bytes of scratch, and the device does not have enough, "
+                f"even after every lane and CuPy's pool gave back what nobody used. {self._pool.memory_text()} Take less, free "
                 "arrays, or close lanes that are not needed.",
                 driver_code=error.driver_code or first.driver_code,
             ) from error

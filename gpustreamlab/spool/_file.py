@@ -101,7 +101,7 @@ def _chosen_path(path: object) -> Path:
         return _free_path(Path(time.strftime("gpustreamlab-%Y%m%d-%H%M%S.gsl")).absolute())
     if not isinstance(path, (str, PathLike)) or not str(path):
         raise OptionError(
-            f"spool is {path!r}; it must be a file name, or True for one that is chosen. Use gpustreamlab.Session(spool='run.gsl')."
+            f"spool is {path!r}; it must be a file name, or True to have one chosen. Use gpustreamlab.Session(spool='run.gsl')."
         )
     try:
         return Path(path).expanduser().absolute()

@@ -264,7 +264,7 @@ def test_shift_drag_sums_up_a_window_and_moves_nothing(read):
     assert [head.split("\t")[-2:] for head in heads] == [
         ["of window", "Spans"],
         ["of window", "Spans"],
-        ["Both queued or running", "of the shorter"],
+        ["Both", "of the shorter"],
     ]
     about = reader.page.locator(".gsl-selection table").nth(1).locator("th", has_text="of window").get_attribute("title")
     assert "names of nested ranges overlap" in about

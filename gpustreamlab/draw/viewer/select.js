@@ -5,10 +5,10 @@ const TABLE_ROWS = 200 // More are counted, not shown: nobody reads them, and th
 const TOTALS_EVERY_MS = 1000
 // Heads of the columns, with what is meant: a share without its whole says nothing.
 const OF_WINDOW = ["of window", "Share of the window's length"]
-const streamHeads = word => [["Stream"], [capitalised(word), "Time in which anything ran on the stream: what overlaps counts once"], OF_WINDOW, ["Spans", "Spans that count: kernels, copies and fills, and ranges where no kernels were captured"]]
+const streamHeads = word => [["Stream"], ["Time", `Time in which the stream was ${word}: what overlaps counts once`], OF_WINDOW, ["Spans", "Spans that count: kernels, copies and fills, and ranges where no kernels were captured"]]
 const SUM_ABOUT = "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%"
 const NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["Spans"]]
-const pairHeads = word => [["Streams"], [`Both ${word}`, `Time in which both were ${word}`], ["of the shorter", "Share of the time of the stream that has less of it"]]
+const pairHeads = word => [["Streams"], ["Both", `Time in which both were ${word}`], ["of the shorter", "Share of the time of the stream that has less of it"]]
 
 /** Select with Shift and drag, or with Bokeh's box tool; totals stand in a panel. */
 function addSelect(viewer) {
@@ -175,10 +175,6 @@ function totalTables(view, selection, found) {
     totalTable("Names", NAME_HEADS, names, "Time of the name's spans within the window, added up, and how that compares with the window"),
     totalTable("Overlap", pairHeads(word), pairs, pairsAbout(selection, tables)),
   ]
-}
-
-function capitalised(word) {
-  return word[0].toUpperCase() + word.slice(1)
 }
 
 /** What the pairs are of: those who select one stream ask what ran beside it. */
