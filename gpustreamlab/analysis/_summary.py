@@ -77,7 +77,7 @@ def partition_lines(trace: Trace) -> list[str]:
     more = len(lines) - LISTED_LANES
     lines = [*lines[:LISTED_LANES], f"and {more:,} more partitions"] if more > 0 else lines
     total = f"SM-time: {format_share(result.card_share)} of the card's {result.sm_count:,} SMs"
-    return [*lines, f"{total}, at most: a busy partition may leave SMs idle"] if result.wall_ns else lines
+    return [*lines, f"{total}, at most: a partition in use may leave SMs idle"] if result.wall_ns else lines
 
 
 def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[SpanKind]) -> str:

@@ -26,7 +26,7 @@ BARS_CONTAIN_WAITING = "bars contain waiting"
 """What the first line of a picture of ranges says."""
 
 _SMS_FACTS = {
-    CaptureTier.RANGES: "SMs in use: at most; a busy partition counts as a whole, and a copy as if it needed SMs",
+    CaptureTier.RANGES: "SMs in use: at most; a partition counts as a whole, and a copy as if it needed SMs",
     CaptureTier.KERNELS: "SMs in use: at most; a partition counts as a whole while one of its kernels runs",
 }
 

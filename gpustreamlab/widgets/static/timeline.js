@@ -444,7 +444,7 @@ class Head {
 // Simulated time goes on with the calls of the cells, not by itself.
 function runningFacts({ pending, tables }) {
   if (!pending) return []
-  const hint = tables.simulated ? " (simulated time goes on with calls: lab.synchronize() lets them end)" : ""
+  const hint = tables.simulated ? " (simulated time advances with calls: lab.synchronize() waits for the end)" : ""
   return [`${pending.toLocaleString("en-US")} still running${hint}`]
 }
 
