@@ -234,7 +234,7 @@ class Session(ProcessBound):
     @title.setter
     def title(self, text: str) -> None:
         if not isinstance(text, str):
-            raise OptionError(f"title is {text!r}; it is a text. Use gpustreamlab.Session(title='my run').")
+            raise OptionError(f"title is {text!r}; it must be a str. Use gpustreamlab.Session(title='my run').")
         self._title = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved
 
     @property
@@ -761,7 +761,7 @@ class Session(ProcessBound):
         ['upload']
         """
         if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):
-            raise OptionError(f"checkpoint is {checkpoint!r:.40}; it is a number that lab.checkpoint() returned.")
+            raise OptionError(f"checkpoint is {checkpoint!r:.40}; it must be a number that lab.checkpoint() returned.")
         self._life.require_open("cut its trace")
         trace = self._recorder.trace(title=self.title, since=checkpoint)
         self._life.require_open("cut its trace")  # the recorder lets go of everything where another thread closes the session
@@ -992,7 +992,7 @@ class Session(ProcessBound):
 def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str) -> None:
     """Raise `OptionError` before anything is made."""
     if isinstance(device, bool) or not isinstance(device, int):
-        raise OptionError(f"device is {device!r}; it is the CUDA device's number. Use gpustreamlab.Session(device=0).")
+        raise OptionError(f"device is {device!r}; it must be the CUDA device's number. Use gpustreamlab.Session(device=0).")
     check_hazard_mode(hazards, simulated=False)
     read_tier(capture)
 
