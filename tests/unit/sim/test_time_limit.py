@@ -9,7 +9,7 @@ from gpustreamlab.errors import NotSimulatedError
 @pytest.mark.parametrize("kernels_ns", [[1 << 70], [1 << 63], [1 << 62], [1 << 61, 1 << 61]], ids=str)
 def test_a_kernel_beyond_the_time_of_traces_is_refused_where_it_is_launched(kernels_ns):
     *fitting, too_long = kernels_ns
-    with Session("sim") as lab:
+    with Session("sim", capture="ranges") as lab:
         stream = lab.stream("a").backend_stream
         with lab.on("a", "work"):
             for duration_ns in fitting:
