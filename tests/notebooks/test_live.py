@@ -12,7 +12,7 @@ START = """
 %load_ext gpustreamlab
 import gpustreamlab as gsl
 from gpustreamlab.workloads import spin
-lab = gsl.Session("sim")
+lab = gsl.Session("sim", capture="ranges")
 lab.stream("copy")
 lab.timeline()
 """

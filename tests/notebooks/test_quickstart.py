@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpustreamlab import load_trace
+from gpustreamlab.model import SPAN_KINDS
 from tests.helpers.notebooks import assert_clean, run_without_gpu
 
 pytestmark = pytest.mark.notebook
@@ -64,7 +65,7 @@ def test_the_timelines_are_shown_as_page_picture_and_text(demo):
 
     assert len(shown) >= 3
     assert all({"text/html", "image/svg+xml", "text/plain"} <= data.keys() for data in shown)
-    assert shown[0]["text/plain"].startswith("three streams: timeline of 40 spans in 3 streams")
+    assert shown[0]["text/plain"].startswith("three streams: timeline of 192 spans in 3 streams")
 
 
 def test_the_timeline_is_one_file_that_needs_no_other(demo):
@@ -80,10 +81,14 @@ def test_the_timeline_is_one_file_that_needs_no_other(demo):
 
 
 def test_the_trace_has_the_pipelines_lanes_and_ranges(trace):
-    found = {lane.name: {trace.names[code] for code in trace.name[trace.lane == row]} for row, lane in enumerate(trace.lanes)}
+    is_range = trace.kind == SPAN_KINDS.index("range")
+    found = {
+        lane.name: {trace.names[code] for code in trace.name[is_range & (trace.lane == row)]}
+        for row, lane in enumerate(trace.lanes)
+    }
 
-    assert found == RANGES
-    assert len(trace) == BATCH_COUNT * sum(map(len, RANGES.values()))
+    assert {name: ranges for name, ranges in found.items() if ranges} == RANGES
+    assert is_range.sum() == BATCH_COUNT * sum(map(len, RANGES.values()))
     assert trace.metadata.simulated
     assert (trace.metadata.dropped_spans, trace.metadata.pending_spans) == (0, 0)
 
