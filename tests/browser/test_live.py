@@ -17,7 +17,7 @@ START = """
 import time
 import gpustreamlab as gsl
 from gpustreamlab.workloads import spin
-lab = gsl.Session("sim", title="<img src=x onerror=alert(1)>")
+lab = gsl.Session("sim", capture="ranges", title="<img src=x onerror=alert(1)>")
 lab.partition(prefill=96, decode="rest")
 for name in ("prefill", "decode"):
     lab.stream(name, partition=name)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.browser
 CELL = """
 import gpustreamlab as gsl
 from gpustreamlab.workloads import spin
-lab = gsl.Session("sim")
+lab = gsl.Session("sim", capture="ranges")
 lab.partition(prefill=96, decode="rest")
 for name in ("prefill", "decode"):
     for _ in range(20):
