@@ -341,8 +341,8 @@ def _others(control: CaptureControl) -> list[CaptureControl]:
     return [one for known in reversed(_begun) if (one := known()) is not None and one is not control]
 
 
-def read_tier(tier: CaptureTier | str) -> CaptureTier | None:
-    """Return what is asked for; None for whatever can be had.
+def read_tier(tier: CaptureTier | str, *, usage: str = "lab.capture('kernels')") -> CaptureTier | None:
+    """Return what is asked for; None for whatever can be had. An error shows this usage.
 
     Raises
     ------
@@ -355,7 +355,7 @@ def read_tier(tier: CaptureTier | str) -> CaptureTier | None:
         return CaptureTier(tier)
     except ValueError as error:
         raise OptionError(
-            f"There is no capture tier {tier!r}. {nearest_hint(str(tier), [*CaptureTier, AUTO])} Use lab.capture('kernels')."
+            f"There is no capture tier {tier!r}. {nearest_hint(str(tier), [*CaptureTier, AUTO])} Use {usage}."
         ) from error
 
 

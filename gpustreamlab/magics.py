@@ -36,6 +36,9 @@ _TIERS = (*(tier.value for tier in CaptureTier), AUTO)
 class MagicParser(argparse.ArgumentParser):
     """An argument parser that answers misuse with one line and the nearest valid choice."""
 
+    advice = "Put quotes around text with spaces."
+    """What to do about a word too many."""
+
     def parse(self, line: str) -> argparse.Namespace | None:
         """Return the arguments, or None if help was asked for and shown.
 
@@ -53,7 +56,7 @@ class MagicParser(argparse.ArgumentParser):
             return None
         arguments, left = self.parse_known_intermixed_args(words)  # options may stand between names
         if left:
-            advice = self.hint(left[0]) if left[0].startswith("-") else "Put quotes around text with spaces."
+            advice = self.hint(left[0]) if left[0].startswith("-") else self.advice
             self.error(f"there is no option or argument {left[0]!r}. {advice}")
         return arguments
 
@@ -100,6 +103,7 @@ def gpulab_parser() -> MagicParser:
         help="ranges: named ranges only, at less cost; kernels: every kernel too; auto, the default: kernels where that works",
     )
     parser.add_argument("--as", dest="variable", help="variable of the session (default: lab)")
+    parser.advice = "The session's variable is named by --as: %gpulab use --as lab2"
     return parser
 
 
@@ -189,6 +193,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if action == "show":
             return session
         session.close()
+        print(f"Closed: {session!r}")  # noqa: T201 - which one it was: others may be open
         self._session = None
         return None
 

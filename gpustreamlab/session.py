@@ -68,6 +68,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _OPEN = SessionState.OPEN
 _open_sessions = known_sessions
+_told_fallbacks: set[str] = set()
+"""Why there is no GPU is said once a process; `Session.fallback_reason` keeps it."""
 
 
 class Session(ProcessBound):
@@ -162,7 +164,8 @@ class Session(ProcessBound):
             self._owns_backend = choice.is_owned
             if self._owns_backend:
                 undoing.callback(self._backend.close)
-            if choice.fallback_reason:
+            if choice.fallback_reason and choice.fallback_reason not in _told_fallbacks:
+                _told_fallbacks.add(choice.fallback_reason)
                 _log.warning("This session runs on the simulated device. %s", choice.fallback_reason)
             self.fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
@@ -983,7 +986,7 @@ class Session(ProcessBound):
             layout=self.layout,
             counts=self._count_spans(),
             streams=list(self._table.by_name) if self.is_closed else list(self.streams),
-            capture=self._captures.text,
+            capture=self._captures.text if self._last_trace is None else self._last_trace.metadata.tier.value,
             spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",
             state=self._life.state,
         )
@@ -994,7 +997,7 @@ def _check_options(device: int, hazards: HazardMode | str | None, capture: Captu
     if isinstance(device, bool) or not isinstance(device, int):
         raise OptionError(f"device is {device!r}; it must be the CUDA device's number. Use gpustreamlab.Session(device=0).")
     check_hazard_mode(hazards, simulated=False)
-    read_tier(capture)
+    read_tier(capture, usage="gpustreamlab.Session(capture='ranges')")
 
 
 def open_sessions() -> list[Session]:

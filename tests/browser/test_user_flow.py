@@ -148,7 +148,7 @@ def spans_appear_while_cells_run(lab):
 
     assert recorded == 192
     assert lab.seen_while_busy()[-1] > 0
-    assert lab.ask("live.feed.tables.lanes.map(lane => lane.name)") [:3] == ["upload", "compute", "download"]
+    assert lab.ask("live.feed.tables.lanes.map(lane => lane.name)")[:3] == ["upload", "compute", "download"]
 
 
 def wheel_and_keys_zoom_and_pan(lab):

@@ -143,7 +143,7 @@ def test_the_kept_trace_has_kernels_and_the_page_says_that_it_is_simulated(lesso
 
     assert trace.metadata.tier is CaptureTier.KERNELS
     assert "SIMULATED" in page
-    assert lesson[1].count("(simulated on H200)") >= 6
+    assert lesson[1].count("(simulated H200)") >= 6
     assert "(measured" not in lesson[1]
 
 
