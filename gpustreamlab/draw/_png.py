@@ -83,7 +83,8 @@ def _renderer() -> Callable[[str, float], bytes]:
     fonts: dict[str, Any] = {"font_files": _font_files(), "sans_serif_family": FONT_FAMILY} if _font_files() else {}
 
     def render(svg: str, scale: float) -> bytes:
-        return bytes(svg_to_bytes(svg_string=svg, zoom=scale, **fonts))
+        # Roboto has no arrow, and a text with one would be drawn in whatever other font there is.
+        return bytes(svg_to_bytes(svg_string=svg.replace("→", " to ") if fonts else svg, zoom=scale, **fonts))
 
     return render
 
