@@ -693,3 +693,10 @@ def test_misuse_of_capture_is_one_line(shell, lab, line, told):
     assert "UsageError" in printed
     assert told in printed
     assert "Traceback" not in printed
+
+
+def test_a_session_is_named_by_as_and_which_one_was_closed_is_told(shell, lab):
+    run(shell, "%gpulab start --backend sim --as second")
+    assert "%gpulab use --as lab2" in run(shell, "%gpulab use lab2")[1]
+    assert "Closed: <Session: " in run(shell, "%gpulab close")[1]
+    assert (shell.user_ns["second"].is_closed, lab.is_closed) == (True, False)

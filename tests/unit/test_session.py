@@ -949,3 +949,27 @@ def test_a_forked_child_ends_what_is_the_parents_without_touching_it(lab, monkey
     assert "division" not in in_a_child(opened.end)
     monkeypatch.undo()
     opened.end()
+
+
+def test_why_there_is_no_gpu_is_said_once_a_process(caplog, monkeypatch):
+    monkeypatch.setattr("gpustreamlab.session._told_fallbacks", set())
+    for _ in range(2):
+        with Session() as lab:
+            assert lab.fallback_reason
+    told = [record.getMessage() for record in caplog.records if "simulated device" in record.getMessage()]
+    assert len(told) == 1
+
+
+def test_a_closed_session_tells_what_it_has_captured():
+    with Session("sim") as lab, lab.on(lab.stream("a")):
+        spin(lab, 1_000)
+    assert ", kernels, 2 spans" in repr(lab)
+
+
+def test_the_kernels_that_were_waited_for_are_counted_at_once():
+    with Session("sim") as lab:
+        with lab.on(lab.stream("a")):
+            for _ in range(30):
+                spin(lab, 1_000)
+        lab.synchronize()
+        assert "31 spans" in repr(lab)
