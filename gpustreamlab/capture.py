@@ -236,17 +236,18 @@ class CaptureControl:
         self.close()
 
     def close(self) -> None:
-        """Stop, take what is left, and close the source. Idempotent."""
-        with delayed_interrupts(), self._lock:
-            was_capturing = self._recorder.is_capturing
-            self._is_closed = True
-            self._stop_updater()
-            self._recorder.end_capture()
-            source, self._source = self._source, None
-            if source is not None:
-                source.close()
-        if was_capturing:
-            any(other.take_up() for other in _others(self))
+        """Stop, take what is left, and close the source; another session then captures, if it waits for that. Idempotent."""
+        with delayed_interrupts():
+            with self._lock:
+                was_capturing = self._recorder.is_capturing
+                self._is_closed = True
+                self._stop_updater()
+                self._recorder.end_capture()
+                source, self._source = self._source, None
+                if source is not None:
+                    source.close()
+            if was_capturing:
+                any(other.take_up() for other in _others(self))
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child it is the parent's."""
@@ -264,6 +265,10 @@ class CaptureControl:
 
     def _apply(self, request: _Request) -> str:
         """Capture what was asked for; return why it is less, or nothing."""
+        with self._recorder.observing():  # to look on costs the simulated program nothing
+            return self._apply_observing(request)
+
+    def _apply_observing(self, request: _Request) -> str:
         if not request.wants_kernels:
             self._recorder.stop_capture()
             if not self._is_lingering:

@@ -43,10 +43,13 @@ class HostThreads:
     def note(self, ident: int, name: str, since_host_ns: int) -> None:
         """Take that a thread of this number and name has begun to use the session."""
         with self._lock:
-            spells = self._known.setdefault(ident, [])
-            if spells and spells[-1][1] == name:
+            spells = self._known.get(ident)
+            if spells is None:
+                self._known[ident] = [(_ALWAYS_NS, name)]  # in one step: an interrupt leaves no empty list
+            elif spells[-1][1] == name:
                 return
-            spells.append((since_host_ns if spells else _ALWAYS_NS, name))
+            else:
+                spells.append((since_host_ns, name))
             self._known_count += 1
             self._forget_oldest()
 

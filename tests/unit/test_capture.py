@@ -498,3 +498,43 @@ def test_a_session_that_cannot_capture_what_it_was_asked_for_is_not_made(source)
         assert "no counters here" in repr(lab)
     with pytest.raises(OptionError, match="Did you mean 'kernels'"):
         Session("sim", capture="kernel")
+
+
+@pytest.mark.parametrize("options", [{}, {"capture": "ranges"}])
+def test_no_capture_and_no_slow_python_moves_the_virtual_clock(options):
+    def run(nap_s, toggles):
+        with Session("sim", **options) as lab:
+            stream = lab.stream("a")
+            for turn in range(12):
+                with lab.on("a", "step"):
+                    spin(lab, 1_000)
+                if turn % 2:
+                    stream.synchronize()
+                if toggles:
+                    with lab.capture("ranges" if turn % 3 else "kernels"):
+                        pass
+                time.sleep(nap_s)
+            lab.synchronize()
+            return int(lab.trace.end_ns.max())
+
+    # A thread on the side reads what has ended, five times a second.
+    assert len({run(0, toggles=False), run(0.05, toggles=False), run(0, toggles=True)}) == 1
+
+
+def test_ctrl_c_in_a_close_keeps_no_kernels_from_the_session_before():
+    backend = SimBackend()
+    first, second = Session(backend), Session(backend)
+    source = second._captures._source
+    close = source.close
+
+    def interrupted():
+        send_interrupt()
+        close()
+
+    source.close = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        second.close()
+    second.close()
+    assert (first.tier, second.is_closed) == (KERNELS, True)
+    first.close()
+    backend.close()

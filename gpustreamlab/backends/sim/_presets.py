@@ -29,8 +29,6 @@ class HostCosts:
     """Selecting a stream. Source: FACTS.md, ``with stream:``."""
     synchronize_ns: int = 2_000
     """Returning from a synchronisation, after the device is done. An assumption."""
-    create_event_ns: int = 600
-    """Creating an event. Source: FACTS.md."""
     create_stream_ns: int = 8_000
     """Creating a stream, of a green context or not. Measured on an H200, driver 13.0."""
     create_context_ns: int = 1_300_000
