@@ -26,6 +26,7 @@ from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._lod import Merged, bin_width_ns, merge_narrow
 from gpustreamlab.analysis._name_groups import group_labels, name_group
 from gpustreamlab.analysis._overlap import Overlap, overlap
+from gpustreamlab.analysis._overlap_pair import OverlapPair
 from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
 from gpustreamlab.analysis._partly import partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
@@ -85,6 +86,7 @@ __all__ = [
     "Moment",
     "OpenSpans",
     "Overlap",
+    "OverlapPair",
     "PartitionOptions",
     "PartitionSize",
     "Piece",

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows, range_only_ns
+from gpustreamlab.analysis._overlap_pair import OverlapPair
 from gpustreamlab.analysis._report import Report, Reported
 from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._shared import NOTHING_SHARED, Shared, shared_time
 from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
+from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Lane, Trace, TraceMetadata
 from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, SpanKind
 
@@ -93,6 +95,32 @@ class Overlap(Reported):
         shares: FloatArray = np.full(shorter_ns.shape, np.nan)
         np.divide(self.common_ns, shorter_ns, out=shares, where=shorter_ns > 0)
         return shares
+
+    def __getitem__(self, streams: tuple[str, str]) -> OverlapPair:
+        """Return the figures of two streams, by their names: ``overlap["copy", "compute"]``.
+
+        Raises
+        ------
+        StreamNotFoundError
+            If there is no such stream.
+        OptionError
+            If these are not two names.
+        """
+        names: list[str] = [lane.name for lane in self.lanes]
+        given: object = streams
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise OptionError(f"overlap[{streams!r:.60}] is no pair of streams. Use overlap['copy', 'compute'].")
+        for name in streams:
+            if name not in names:
+                raise StreamNotFoundError(f"The overlap has no stream {name!r}. {nearest_hint(str(name), names)}")
+        first, second = map(names.index, streams)
+        return OverlapPair(
+            streams=streams,
+            busy_ns=(int(self.busy_ns[first]), int(self.busy_ns[second])),
+            common_ns=int(self.common_ns[first, second]),
+            device=self.metadata.device.label,
+            is_upper_bound=SpanKind.RANGE in self.counted,
+        )
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each ordered pair of lanes, as a `pandas.DataFrame`.
