@@ -206,7 +206,7 @@ class InvalidNameError(GPUStreamLabError, ValueError):
 
 
 class StreamNotFoundError(GPUStreamLabError, KeyError):
-    """No stream of the session has this name."""
+    """No stream of the session, or of the trace, has this name."""
 
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which would hide the line breaks of a message.

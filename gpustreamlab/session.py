@@ -24,10 +24,6 @@ from gpustreamlab.analysis import (
     Strays,
     Utilisation,
     check_layout,
-    host_waits,
-    overlap,
-    strays,
-    utilisation,
 )
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.capture import Capture, CaptureControl, read_tier
@@ -56,10 +52,10 @@ from gpustreamlab.session_views import LiveViews, check_timeline_options, title_
 from gpustreamlab.spool import DEFAULT_LIMIT_BYTES, Spool, open_spool_file
 from gpustreamlab.stream_table import StreamTable
 from gpustreamlab.streams import Event, Stream, check_label
-from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
+    from gpustreamlab.timeline import Timeline
     from gpustreamlab.widgets import Partitioner
 
 __all__ = ["Session"]
@@ -556,11 +552,11 @@ class Session(ProcessBound):
 
     def strays(self) -> Strays:
         """Return the work that ran in another lane than its range says; see `gpustreamlab.analysis.strays`."""
-        return strays(self.trace)
+        return self.trace.strays()
 
     def host_waits(self) -> HostWaits:
         """Return which calls of the host waited for the device, and how long; see `gpustreamlab.analysis.host_waits`."""
-        return host_waits(self.trace)
+        return self.trace.host_waits()
 
     def check_hazards(self) -> Hazards:
         """Return which data crossed lanes without an order: what conflicts, and the wait that is missing.
@@ -583,7 +579,7 @@ class Session(ProcessBound):
 
     def utilisation(self) -> Utilisation:
         """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`."""
-        return utilisation(self.trace)
+        return self.trace.utilization()
 
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
         """Select a stream for this thread, and record a range around what runs in the ``with`` block.
@@ -848,7 +844,7 @@ class Session(ProcessBound):
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped, so far; see `gpustreamlab.analysis.overlap`."""
-        return overlap(self.trace)
+        return self.trace.overlap()
 
     def timeline(
         self,
@@ -883,7 +879,7 @@ class Session(ProcessBound):
         if trace is None and live and self._life.state is _OPEN and running_kernel_shell() is not None:
             with self._life.working("show a live timeline"):
                 return self._views.get(self, refresh_hz, capacity)
-        return Timeline(self.trace if trace is None else trace)
+        return (self.trace if trace is None else trace).timeline()
 
     def close(self) -> None:
         """Wait for the streams' work, keep the trace, and release everything the session made.

@@ -122,6 +122,11 @@ def range_only_ns(trace: Trace, kinds: Sequence[SpanKind], sum_ns: int) -> int:
     return sum_ns - busy_sum_ns(trace, is_work(trace))
 
 
+def uncut_ns(trace: Trace) -> tuple[Int64Array, Int64Array]:
+    """Return the starts and ends of the spans as they were before the trace was cut; shape (n_spans,), int64, in ns."""
+    return trace.extra.get("uncut_start_ns", trace.start_ns), trace.extra.get("uncut_end_ns", trace.end_ns)
+
+
 def stream_count(trace: Trace) -> int:
     """Return how many lanes of a trace are streams: the others are threads of the host."""
     return sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
@@ -156,7 +161,7 @@ def _uncaptured_ranges(trace: Trace) -> BoolArray:
     """Tell which rows are ranges that start where kernels were not captured; shape (n_spans,), bool."""
     uncaptured = _of_kinds(trace, (SpanKind.RANGE,))
     rows = np.flatnonzero(uncaptured)
-    uncaptured[rows] = ~is_in_windows(trace.start_ns[rows], trace.metadata.capture_windows)
+    uncaptured[rows] = ~is_in_windows(uncut_ns(trace)[0][rows], trace.metadata.capture_windows)
     return uncaptured
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_kinds
+from gpustreamlab.analysis._busy import counted_kinds, uncut_ns
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits
 from gpustreamlab.analysis._host_waits_text import wait_line
 from gpustreamlab.analysis._sm_time import interval_sum_ns
@@ -46,11 +46,11 @@ def capture_facts(trace: Trace) -> list[str]:
     windows = trace.metadata.capture_windows
     if not windows:
         return []
-    where = f" in {len(windows):,} windows" if len(windows) > 1 else ""
     if not len(trace):
-        return [f"kernels captured{where}"] if where else []
-    wall_ns = int(trace.end_ns.max()) - int(trace.start_ns.min())
-    share = interval_sum_ns(capture_edges(trace)) / wall_ns if wall_ns else 1.0
+        return [f"kernels captured in {len(windows):,} windows"] if len(windows) > 1 else []
+    wall_ns, edges_ns = int(trace.end_ns.max()) - int(trace.start_ns.min()), capture_edges(trace)
+    where = f" in {len(edges_ns) // 2:,} windows" if len(edges_ns) > 2 else ""
+    share = interval_sum_ns(edges_ns) / wall_ns if wall_ns else 1.0
     if share >= WHOLE_SHARE:
         return []
     elsewhere = ": elsewhere ranges count" if SpanKind.RANGE in counted_kinds(trace) else ""
@@ -60,7 +60,7 @@ def capture_facts(trace: Trace) -> list[str]:
 def queueing_line(trace: Trace) -> str:
     """Say how long kernels waited between their launch and their start; empty where there are none."""
     rows = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
-    waited_ns = trace.start_ns[rows] - trace.queued_ns[rows]
+    waited_ns = uncut_ns(trace)[0][rows] - trace.queued_ns[rows]
     if not waited_ns.any():
         return ""
     median, most = format_ns(float(np.median(waited_ns))), format_ns(int(waited_ns.max()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import RANGE_CODE, union_edges
+from gpustreamlab.analysis._busy import RANGE_CODE, uncut_ns, union_edges
 from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray
@@ -51,7 +51,7 @@ def partly_captured(trace: Trace) -> BoolArray:
     edges_ns = union_edges(windows[:, 0].copy(), windows[:, 1].copy())
     # A window begins, and a range is enqueued, on the host: their distance is known no better than that clock.
     error_ns = trace.metadata.host_error_ns
-    from_ns, until_ns = trace.queued_ns[rows], trace.end_ns[rows]
+    from_ns, until_ns = trace.queued_ns[rows], uncut_ns(trace)[1][rows]
     begun = np.searchsorted(edges_ns, from_ns + error_ns, side="right")
     partly[rows] = np.searchsorted(edges_ns, until_ns - error_ns, side="left") > begun
     return partly

@@ -58,7 +58,7 @@ def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
         return NOTHING_SHARED
     rows = counted_rows(trace, kinds)
     is_kernel = rows & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
-    blocks = trace.extra.get("grid_blocks")
+    blocks = trace.extra.get("grid_blocks") if trace.metadata.device.sm_count else None
     are_grids_known = bool(is_kernel.any()) and blocks is not None and bool((blocks[is_kernel] > 0).all())
     needed = [*_copy_times(trace, rows), *(_sm_times(trace, is_kernel, blocks) if blocks is not None else ())]
     busy_ns, reason = max(needed, default=(0, ""))

@@ -125,12 +125,15 @@ def counts_text(trace: Trace, span_count: int) -> str:
 
 
 def device_text(meta: TraceMetadata) -> str:
-    """Name the device, and say whether it is real."""
-    return f"{display_name(meta.device.name)} ({'SIMULATED' if meta.simulated else 'measured on hardware'})"
+    """Name the device, and say whether it is real, as far as that is known."""
+    source = "SIMULATED" if meta.simulated else "from columns" if meta.is_from_columns else "measured on hardware"
+    return f"{display_name(meta.device.name)} ({source})"
 
 
 def source_facts(meta: TraceMetadata) -> list[str]:
     """Say how the times were taken and how far they can be trusted."""
+    if meta.is_from_columns:
+        return ["Spans as given in columns: how they were measured, and with which errors, is not known"]
     if meta.tier is CaptureTier.RANGES:
         tier = "Tier: ranges (event pairs; ranges contain queueing)"
     else:
@@ -145,7 +148,7 @@ def source_facts(meta: TraceMetadata) -> list[str]:
 
 def missing_facts(meta: TraceMetadata) -> list[str]:
     """Say what the trace does not hold; empty where nothing is missing."""
-    facts = []
+    facts = [f"A part, cut out of a trace of {_count(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
     if meta.capture_note:
         lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
         facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")
@@ -173,6 +176,8 @@ def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
     "1 kernel, copy or fill was launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"
     """
     count = meta.unselected_work
+    if meta.part_of_spans or meta.is_from_columns:
+        return nothing.removesuffix(" yet")
     if meta.pending_spans:
         return ""
     if not count:

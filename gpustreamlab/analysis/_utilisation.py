@@ -112,7 +112,8 @@ def utilisation(trace: Trace) -> Utilisation:
     Raises
     ------
     TraceError
-        If the trace is so long that SM-time does not fit into 64 bits, which only wrong times make.
+        If the trace is so long that SM-time does not fit into 64 bits, which only wrong times make, or if it is not known how
+        many SMs the card has.
     OptionError
         If it is no trace.
 
@@ -134,6 +135,8 @@ def utilisation(trace: Trace) -> Utilisation:
     require_trace(trace, "utilisation")
     first_ns, last_ns = counted_extent(trace)
     sm_count = trace.metadata.device.sm_count
+    if not sm_count:
+        raise TraceError("How many SMs the card has is not known. Use Trace.from_columns(..., sm_count=132), for example.")
     if (last_ns - first_ns) * sm_count >= 1 << 63:
         raise TraceError(
             f"The trace lasts {(last_ns - first_ns) / 1e9:.3g} s on {sm_count:,} SMs: its SM-time does not fit into 64 bits. "

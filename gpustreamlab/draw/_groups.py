@@ -168,7 +168,7 @@ def row_px(sm_count: int, of_sms: int, row_count: int) -> float:
     Parameters
     ----------
     sm_count, of_sms
-        SMs of the lane and of the card.
+        SMs of the lane and of the card; 0 where unknown.
     row_count
         How many rows the lane has: one of many rows is not stretched as far.
 
@@ -177,7 +177,7 @@ def row_px(sm_count: int, of_sms: int, row_count: int) -> float:
     >>> row_px(132, 132, 1), row_px(66, 132, 1), row_px(8, 132, 1), row_px(132, 132, 20)
     (52.0, 26.0, 16.0, 22.0)
     """
-    wanted_px = CARD_ROW_PX * min(1.0, sm_count / of_sms)
+    wanted_px = CARD_ROW_PX * (min(1.0, sm_count / of_sms) if of_sms else 1.0)
     return float(max(LEAST_ROW_PX, min(wanted_px, max(ROW_PX, MOST_LANE_PX / row_count))))
 
 

@@ -38,7 +38,7 @@ class Header:
     title: str
     """The trace's title, or a plain word."""
     badge: str
-    """Whether the times are simulated or real."""
+    """Whether the times are simulated or real, or whether that is not known."""
     tier: str
     """What was captured, by what, and how exactly."""
     busy_word: str
@@ -86,7 +86,7 @@ def plan_header(
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
         title=display_name(meta.title) if meta.title else "Timeline",
-        badge="SIMULATED" if meta.simulated else "REAL HARDWARE",
+        badge="SIMULATED" if meta.simulated else "FROM COLUMNS" if meta.is_from_columns else "REAL HARDWARE",
         tier=tier_text(meta),
         busy_word=busy_word(meta),
         facts=f"{display_name(meta.device.name)} · {counts}{length}",
@@ -117,6 +117,8 @@ def tier_text(meta: TraceMetadata) -> str:
     >>> tier_text(TraceMetadata(backend="cuda", device=device, **kernels))
     'kernels + ranges by CUPTI 13.0, ±200 ns'
     """
+    if meta.is_from_columns:
+        return "as given: how they were measured is not known"
     if meta.tier is CaptureTier.RANGES:
         return f"ranges only: {BARS_CONTAIN_WAITING}"
     error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns or not meta.simulated else ""
@@ -126,7 +128,7 @@ def tier_text(meta: TraceMetadata) -> str:
 
 def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
     """Write the header, and what the picture leaves out, as HTML; every text is escaped."""
-    badge_kind = "sim" if header.badge == "SIMULATED" else "real"
+    badge_kind = {"SIMULATED": "sim", "REAL HARDWARE": "real"}.get(header.badge, "tier")
     missing = "".join(f'<p class="gsl-missing">&#9888; {escape(fact)}</p>' for fact in (*header.missing, *notes))
     finding = f'<p class="gsl-finding">{escape(header.finding)}</p>' if header.finding else ""
     return (

@@ -457,7 +457,8 @@ def _is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float)
     slack_ns = CAPTURE_SLACK * width_ns
     if not windows or not width_ns:
         return False
-    return len(windows) > 1 or windows[0][0] > slack_ns or windows[0][1] < width_ns - slack_ns
+    within = [window for window in windows if window[0] < width_ns and window[1] > 0]
+    return len(within) != 1 or within[0][0] > slack_ns or within[0][1] < width_ns - slack_ns
 
 
 def _row_notes(rows: RowTable) -> list[str]:

@@ -98,13 +98,16 @@ def picture_uri(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
+_BADGE_FILLS = {"SIMULATED": "#e69f00", "REAL HARDWARE": "#56b4e9"}
+
+
 def _head(header: Header, notes: Sequence[str], legend: Legend) -> tuple[list[str], float]:
     badge_px = text_width_px(header.badge, 11) + 14
     lines = [
         f'<text x="12" y="24" font-size="16" font-weight="600">{escape(cut_end(header.title, 80))}</text>',
         svg_text(WIDTH_PX - 20 - badge_px, 23, header.tier, "end", SOFT, 11),
         f'<rect x="{WIDTH_PX - 12 - badge_px:.0f}" y="10" width="{badge_px:.0f}" height="18" rx="9" '
-        f'fill="{"#e69f00" if header.badge == "SIMULATED" else "#56b4e9"}"/>',
+        f'fill="{_BADGE_FILLS.get(header.badge, "#c9ced6")}"/>',
         f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle">{header.badge}</text>',
     ]
     place = 42

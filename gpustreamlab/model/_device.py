@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpustreamlab.model._fields import Count, Positive, check_fields
+from gpustreamlab.model._fields import Count, check_fields
 from gpustreamlab.model._partition import SMResource
 
 
@@ -16,8 +16,8 @@ class Device:
     """The name that the driver gives, or the preset's for a simulated device."""
     ordinal: Count = 0
     """The CUDA device number."""
-    sm_count: Positive
-    """How many streaming multiprocessors (SMs) the card has."""
+    sm_count: Count
+    """How many streaming multiprocessors (SMs) the card has; 0 where unknown."""
     compute_capability: tuple[Count, Count] = (0, 0)
     """Major and minor number; (0, 0) where there is none."""
     memory_bytes: Count = 0

@@ -8,6 +8,9 @@ from gpustreamlab.model._device import Device
 from gpustreamlab.model._fields import Count, Whole, check_fields
 from gpustreamlab.typing import CaptureTier
 
+COLUMNS_BACKEND = "columns"
+"""Name of the backend of traces that were made of plain columns: how those were measured is not known."""
+
 SCHEMA_VERSION = 3
 """Version of the columns and metadata that this package writes; it reads this one and every older one."""
 
@@ -17,7 +20,7 @@ class TraceMetadata:
     """Where the numbers of a trace come from, and how far they can be trusted."""
 
     backend: str
-    """Name of the backend, ``"cuda"`` or ``"sim"``."""
+    """Name of the backend, ``"cuda"`` or ``"sim"``; ``"columns"`` for a trace that `Trace.from_columns` made."""
     device: Device
     """The device that did the work."""
     clock: str = ""
@@ -53,6 +56,9 @@ class TraceMetadata:
     simulated device counts them; 0 where that is not known, as on a GPU, and in a part of a session."""
     recovery_note: str = ""
     """What may be missing because the run was cut short and the trace was read from its spool; empty otherwise."""
+    part_of_spans: Count = 0
+    """How many spans the trace had of which this is a part, cut out of it; 0 where it is whole. What was dropped, how far times
+    can be trusted, and when kernels were captured is told of all of it."""
     epoch_unix_ns: Whole = 0
     """Wall-clock time of the trace's zero, in ns since 1970 (UTC)."""
     title: str = ""
@@ -67,3 +73,8 @@ class TraceMetadata:
     def simulated(self) -> bool:
         """True if no hardware stands behind the numbers."""
         return self.device.simulated
+
+    @property
+    def is_from_columns(self) -> bool:
+        """True if the spans were given as plain columns: then nobody here knows how they were measured."""
+        return self.backend == COLUMNS_BACKEND

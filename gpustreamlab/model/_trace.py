@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model._columns import freeze_column, require_codes, require_equal_lengths, require_text
@@ -26,6 +26,10 @@ from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+    from gpustreamlab.analysis import HostWaits, Overlap, Strays, Utilisation
+    from gpustreamlab.comparison import Comparison, SupportsTrace
+    from gpustreamlab.timeline import Timeline
 
 SPAN_KINDS = tuple(SpanKind)
 """Span kinds by their code in `Trace.kind`."""
@@ -50,7 +54,8 @@ COLUMN_DTYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
 class Trace:
     """Spans as columns of equal length, with the tables they point into. Nothing in it can be changed.
 
-    Times are int64 nanoseconds on the device's clock, counted from the trace's epoch.
+    Times are int64 nanoseconds on the device's clock, counted from the trace's epoch. A part of a trace is a trace
+    as well: `between`, `where`, ``trace[rows]``.
 
     Examples
     --------
@@ -124,7 +129,38 @@ class Trace:
         missing += (
             f", {meta.unselected_work:,} launched with no stream selected" if meta.unselected_work and not len(self) else ""
         )
+        missing += f", cut out of {meta.part_of_spans:,}" if meta.part_of_spans else ""
         return f"<Trace: {len(self):,} spans in {len(self.lanes)} lanes on {meta.device.label}{missing}>"
+
+    def __getitem__(self, rows: object) -> Trace:
+        """Return some rows as a trace.
+
+        Parameters
+        ----------
+        rows
+            A slice, a mask (shape (n_spans,), bool), or row numbers, which may be negative; they come in the order given.
+
+        Returns
+        -------
+        Trace
+            Parents and edges point to the new rows. A span whose parent is left out has the nearest ancestor that is there, or
+            -1; edges of which an end is left out are, too. Ranges count as busy time if all kernels, copies and fills are left
+            out, as where none were captured.
+
+        Raises
+        ------
+        OptionError
+            If a row does not exist or is named twice, or the mask is of another length.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 5, 9], end_ns=[9, 7, 10], stream=["a", "a", "b"], parent=[-1, 0, -1])
+        >>> trace[trace.duration_ns < 5].parent.tolist(), trace[:2].parent.tolist(), len(trace[[2, 0]])
+        ([-1, -1], [-1, 0], 2)
+        """
+        from gpustreamlab.model._cut import cut_rows
+
+        return cut_rows(self, rows)
 
     def __reduce__(self) -> tuple[object, ...]:
         # A mapping proxy cannot be pickled; a pickled or copied trace is built, and checked, anew.
@@ -135,6 +171,157 @@ class Trace:
     def duration_ns(self) -> Int64Array:
         """How long each span took on the device; shape (n_spans,), int64, in ns."""
         return self.end_ns - self.start_ns
+
+    def between(self, t0_ns: int, t1_ns: int) -> Trace:
+        """Return what is in a stretch of time as a trace; times stay those of this trace.
+
+        Parameters
+        ----------
+        t0_ns, t1_ns
+            From when to when, in ns on the trace's clock; the end does not belong to it.
+
+        Returns
+        -------
+        Trace
+            Spans that reach into it, clipped to it, so that busy times and overlap are exactly those of this time. Where one
+            was clipped, the extra columns ``uncut_start_ns`` and ``uncut_end_ns`` (int64) hold what all were; `queued_ns` is as
+            it was. Of markers, counters and layouts what is in it stays, and what is in force when it begins. Parents and edges
+            are those of ``trace[rows]``. What the metadata tells (dropped spans, capture windows) is of the whole trace.
+
+        Raises
+        ------
+        OptionError
+            If a time is no whole number, or the end is before the beginning.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
+        >>> part = trace.between(80, 120)
+        >>> part.start_ns.tolist(), part.end_ns.tolist(), part.overlap()["copy", "compute"].common_ns
+        ([80, 80], [100, 120], 20)
+        """
+        from gpustreamlab.model._cut import cut_time
+
+        return cut_time(self, t0_ns, t1_ns)
+
+    def where(
+        self,
+        *,
+        stream: str | Iterable[str] | None = None,
+        kind: str | Iterable[str] | None = None,
+        name: str | Iterable[str] | None = None,
+    ) -> Trace:
+        """Return the spans of some streams, kinds and names as a trace.
+
+        Parameters
+        ----------
+        stream
+            Names of lanes: streams, or threads of the host. The others leave the trace. None for all.
+        kind
+            Kinds of spans, as `SpanKind` or its text, ``"kernel"``. None for all.
+        name
+            Names of spans, exactly as they are. None for all.
+
+        Returns
+        -------
+        Trace
+            Spans that are of one of each. Parents, edges and what counts as busy time are those of ``trace[rows]``.
+
+        Raises
+        ------
+        StreamNotFoundError
+            If the trace has no such lane.
+        OptionError
+            If there is no such kind, or no such name in the trace.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"], name=["step", "gemm"])
+        >>> len(trace.where(stream="a")), len(trace.where(stream=["a", "b"], name="gemm")), len(trace.where(kind="kernel"))
+        (1, 1, 0)
+        """
+        from gpustreamlab.model._cut import cut_where
+
+        return cut_where(self, stream, kind, name)
+
+    def overlap(self) -> Overlap:
+        """Return how much the streams' work overlapped; see `gpustreamlab.analysis.overlap`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
+        >>> trace.overlap()["copy", "compute"]
+        <OverlapPair: copy and compute on unknown device: at most 50 ns in common, 50% of copy, 25% of compute>
+        """
+        from gpustreamlab.analysis import overlap
+
+        return overlap(self)
+
+    def utilization(self) -> Utilisation:
+        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0, 50], end_ns=[30, 100], stream=["a", "b"], sm_count=4).utilization().card_share
+        0.8
+        """
+        from gpustreamlab.analysis import utilisation
+
+        return utilisation(self)
+
+    def strays(self) -> Strays:
+        """Return the work that ran in another lane than its range says; see `gpustreamlab.analysis.strays`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(
+        ...     start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"], kind=["range", "kernel"], parent=[-1, 0]
+        ... )
+        >>> trace.strays().row.tolist()
+        [1]
+        """
+        from gpustreamlab.analysis import strays
+
+        return strays(self)
+
+    def host_waits(self) -> HostWaits:
+        """Return which calls of the host waited for the device, and how long; see `gpustreamlab.analysis.host_waits`.
+
+        Examples
+        --------
+        >>> names, kinds = ["gemm", "cudaStreamSynchronize"], ["kernel", "host"]
+        >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "main"], name=names, kind=kinds)
+        >>> trace.host_waits().waited_ns.tolist()
+        [0, 5]
+        """
+        from gpustreamlab.analysis import host_waits
+
+        return host_waits(self)
+
+    def timeline(self) -> Timeline:
+        """Return a picture of the trace, which shows itself and can be saved.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"], device="demo").timeline()
+        <Timeline of 1 span in 1 stream on demo (from columns)>
+        """
+        from gpustreamlab.timeline import Timeline
+
+        return Timeline(self)
+
+    def compare(self, other: Trace | SupportsTrace | str | PathLike[str]) -> Comparison:
+        """Compare this trace with another one: differences are ``other - self``; see `gpustreamlab.compare`.
+
+        Examples
+        --------
+        >>> before, after = (Trace.from_columns(start_ns=[0], end_ns=[end], stream=["a"]) for end in (400, 300))
+        >>> before.compare(after)
+        <Comparison: wall time 400 ns → 300 ns (1.33× faster)>
+        """
+        from gpustreamlab.comparison import compare
+
+        return compare(self, other)
 
     def to_arrow(self) -> pa.Table:
         """Return the spans as a `pyarrow.Table`, one row a span.
@@ -200,6 +387,80 @@ class Trace:
         from gpustreamlab.model._schema import table_to_trace
 
         return table_to_trace(table)
+
+    @staticmethod
+    def from_columns(
+        *,
+        start_ns: ArrayLike,
+        end_ns: ArrayLike,
+        stream: Iterable[str],
+        name: Iterable[str] | None = None,
+        kind: str | Iterable[str] = SpanKind.RANGE,
+        queued_ns: ArrayLike | None = None,
+        thread: Iterable[str | None] | None = None,
+        parent: ArrayLike | None = None,
+        partition: Iterable[str | None] | None = None,
+        partition_sms: Mapping[str, int] | None = None,
+        device: str = "unknown device",
+        sm_count: int = 0,
+        title: str = "",
+    ) -> Trace:
+        """Return a trace of plain columns, of another tool or made by hand: lists, arrays, columns of a data frame.
+
+        Parameters
+        ----------
+        start_ns, end_ns
+            When spans ran; shape (n_spans,), whole numbers in ns, counted from anywhere, so they may be negative.
+        stream
+            Name of each span's stream. One that holds nothing but calls and annotations is a thread of the host.
+        name
+            Name of each span; None for ``"span"``.
+        kind
+            Kind of each span, or of all, as `SpanKind` or its text. A range, which it is if left out, may contain waiting.
+        queued_ns
+            When the host enqueued each; shape (n_spans,), in ns; None for `start_ns`.
+        thread, partition
+            Name of the host thread, and of the SM partition, of each span; None where unknown, and for the whole card.
+        parent
+            Row of the range around each, or -1; shape (n_spans,); None for none.
+        partition_sms
+            How many SMs each partition has.
+        device, sm_count, title
+            Name of the device; how many SMs it has, 0 where unknown; a name for the trace.
+
+        Returns
+        -------
+        Trace
+            Its backend is ``"columns"``: it claims neither to be simulated nor to be measured, and no bound of errors is known.
+
+        Raises
+        ------
+        TraceError
+            If columns differ in length, a time is NaN or no whole number, a span ends before its start, a name is no text, or
+            SMs of a partition are missing.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"], kind=["copy", "kernel"])
+        <Trace: 2 spans in 2 lanes on unknown device>
+        """
+        from gpustreamlab.model._from_columns import trace_from_columns
+
+        return trace_from_columns(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            stream=stream,
+            name=name,
+            kind=kind,
+            queued_ns=queued_ns,
+            thread=thread,
+            parent=parent,
+            partition=partition,
+            partition_sms=partition_sms,
+            device=device,
+            sm_count=sm_count,
+            title=title,
+        )
 
     def _freeze(self) -> None:
         if not len(self.partition):

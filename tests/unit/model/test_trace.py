@@ -233,7 +233,7 @@ def test_an_invalid_trace_cannot_be_made(changes, message):
 
 
 INVALID_PARTS = {
-    "device without SMs": (lambda: Device(name="x", sm_count=0), r"sm_count is 0.*>= 1"),
+    "device of negative SMs": (lambda: Device(name="x", sm_count=-1), r"sm_count is -1.*>= 0"),
     "negative ordinal": (lambda: Device(name="x", sm_count=1, ordinal=-1), r"ordinal is -1.*>= 0"),
     "negative request": (lambda: Partition(name="p", requested_sms=-1, granted_sms=0), r"requested_sms is -1.*>= 0"),
     "negative grant": (lambda: Partition(name="p", requested_sms=0, granted_sms=-8), r"granted_sms is -8.*>= 0"),

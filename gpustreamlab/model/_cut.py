@@ -1,0 +1,166 @@
+"""Parts of a trace, each again a trace: a stretch of time, some streams or names, some rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.errors import GPUStreamLabError, OptionError, StreamNotFoundError, nearest_hint
+from gpustreamlab.model._counters import Counters
+from gpustreamlab.model._edges import Edges
+from gpustreamlab.model._metadata import TraceMetadata
+from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
+from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
+
+_WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
+_RANGE = SPAN_KINDS.index(SpanKind.RANGE)
+_INT64 = np.iinfo(np.int64)
+
+
+def cut_time(trace: Trace, t0_ns: int, t1_ns: int) -> Trace:
+    """Return what is in a stretch of time; see `Trace.between`."""
+    first_ns, last_ns = _time_ns("t0_ns", t0_ns), _time_ns("t1_ns", t1_ns)
+    if last_ns < first_ns:
+        raise OptionError(f"t1_ns is {last_ns}, before t0_ns, {first_ns}. Use trace.between({last_ns}, {first_ns}).")
+    start_ns, end_ns = trace.start_ns, trace.end_ns
+    is_in = (start_ns < last_ns) & ((end_ns > first_ns) | (start_ns >= first_ns)) & (first_ns < last_ns)
+    rows = np.flatnonzero(is_in)
+    fields = _fields(trace, rows)
+    fields |= {name: np.clip(fields[name], first_ns, last_ns) for name in ("start_ns", "end_ns")}
+    extra = fields["extra"]
+    extra |= {name: np.clip(extra[name], first_ns, last_ns) for name in ("work_start_ns", "work_end_ns") if name in extra}
+    if (fields["start_ns"] != start_ns[rows]).any() or (fields["end_ns"] != end_ns[rows]).any():
+        fields["extra"] = {"uncut_start_ns": start_ns[rows], "uncut_end_ns": end_ns[rows]} | extra
+    begun = [change for change in trace.layouts if change.time_ns < last_ns]
+    # The one that is in force at the beginning stays, with its own time.
+    layouts = begun[max(sum(change.time_ns <= first_ns for change in begun) - 1, 0) :]
+    return replace(
+        trace,
+        **fields,
+        counters=_counters_between(trace.counters, first_ns, last_ns),
+        layouts=tuple(layouts),
+        layout=layouts[-1].layout if layouts else None if trace.layouts else trace.layout,
+        markers=tuple(marker for marker in trace.markers if first_ns <= marker.time_ns < last_ns),
+    )
+
+
+def cut_where(
+    trace: Trace,
+    stream: object,
+    kind: object,
+    name: object,
+) -> Trace:
+    """Return the spans of some streams, kinds and names; see `Trace.where`."""
+    is_lane = _chosen("stream", stream, [lane.name for lane in trace.lanes], StreamNotFoundError)
+    is_kind, is_name = _chosen("kind", kind, SPAN_KINDS), _chosen("name", name, trace.names)
+    of_lanes = is_lane[trace.lane]
+    rows = np.flatnonzero(of_lanes & is_kind[trace.kind] & is_name[trace.name])
+    fields, code = _fields(trace, rows, of_lanes), np.cumsum(is_lane) - 1
+    counters = _samples(trace.counters, np.flatnonzero(is_lane[trace.counters.lane]))
+    return replace(
+        trace,
+        **fields | {"lane": code[fields["lane"]]},
+        lanes=tuple(lane for lane, stays in zip(trace.lanes, is_lane.tolist(), strict=True) if stays),
+        counters=replace(counters, lane=code[counters.lane]),
+    )
+
+
+def cut_rows(trace: Trace, key: object) -> Trace:
+    """Return some rows; see `Trace.__getitem__`."""
+    every_row = np.arange(len(trace))
+    if isinstance(key, slice):
+        return _with_rows(trace, every_row[key])
+    given = np.asarray(key)
+    if given.ndim != 1 or (given.dtype.kind not in "biu" and given.size):
+        raise OptionError(
+            f"trace[{key!r:.60}] is no choice of rows. Use trace[10:20], trace[trace.duration_ns > 1_000], trace[[3, 5]], or "
+            "trace.where(stream='copy')."
+        )
+    if given.dtype.kind == "b":
+        if len(given) != len(trace):
+            raise OptionError(f"A mask of {len(given):,} rows cannot choose from {len(trace):,} spans. Make it of this trace.")
+        return _with_rows(trace, every_row[given])
+    if given.size and not -len(trace) <= int(given.min()) <= int(given.max()) < len(trace):
+        raise OptionError(f"trace[...] has rows {given.min()} to {given.max()}; the trace has {len(trace):,} spans.")
+    rows = every_row[given.astype(np.int64)]
+    if len(np.unique(rows)) < len(rows):
+        raise OptionError("trace[...] names a row twice; a trace holds each span once. Use numpy.unique(rows).")
+    return _with_rows(trace, rows)
+
+
+def _with_rows(trace: Trace, rows: Int64Array) -> Trace:
+    return replace(trace, **_fields(trace, rows, np.ones(len(trace), bool)))
+
+
+def _fields(trace: Trace, rows: Int64Array, among: BoolArray | None = None) -> dict[str, Any]:
+    """Return all fields that are other ones with some rows only, which were chosen, by what they are, among these."""
+    place = np.full(len(trace) + 1, -1)  # the last is that of row -1
+    place[rows] = np.arange(len(rows))
+    parent = place[_nearest_kept(trace.parent, place[:-1] >= 0)[rows]]
+    source, target = place[trace.edges.source], place[trace.edges.target]
+    both = (source >= 0) & (target >= 0)
+    columns = {name: getattr(trace, name)[rows] for name in COLUMN_DTYPES}
+    used = np.unique(columns["partition"][columns["partition"] >= 0])
+    code = np.full(len(trace.partitions) + 1, -1)
+    code[used] = np.arange(len(used))
+    return columns | {
+        "parent": np.where(parent == np.arange(len(rows)), -1, parent),
+        "partition": code[columns["partition"]],
+        "partitions": tuple(trace.partitions[place] for place in used.tolist()),
+        "extra": {name: values[rows] for name, values in trace.extra.items()},
+        "edges": Edges(source=source[both], target=target[both], kind=trace.edges.kind[both]),
+        "metadata": _metadata(trace, rows, among),
+    }
+
+
+def _nearest_kept(parent: Int64Array, is_kept: BoolArray) -> Int64Array:
+    """Return for each row its nearest ancestor that is kept, or -1, or a row that is not kept where parents go in a circle."""
+    nearest = np.append(np.where(is_kept, np.arange(len(parent)), parent), -1)  # the last is that of row -1
+    for _ in range(len(parent).bit_length()):
+        nearest = nearest[nearest]
+    return nearest[parent]
+
+
+def _metadata(trace: Trace, rows: Int64Array, among: BoolArray | None) -> TraceMetadata:
+    """Say that it is a part. Where ranges were chosen and their work was left out, they count as they do without capture."""
+    meta = replace(trace.metadata, part_of_spans=trace.metadata.part_of_spans or len(trace), unselected_work=0)
+    kind = trace.kind[rows]
+    if among is None or np.isin(kind, _WORK).any() or not (kind == _RANGE).any() or not np.isin(trace.kind[among], _WORK).any():
+        return meta
+    return replace(meta, tier=CaptureTier.RANGES, capture_windows=(), capture_source="", capture_note="", kernel_error_ns=0)
+
+
+def _counters_between(counters: Counters, first_ns: int, last_ns: int) -> Counters:
+    """Return the samples of a stretch of time; those that are in force at its beginning stand at its beginning."""
+    order = np.argsort(counters.time_ns, kind="stable")
+    past = order[counters.time_ns[order] <= first_ns]
+    keys = np.stack((counters.lane[past], counters.name[past]))[:, ::-1]
+    in_force = past[len(past) - 1 - np.unique(keys, axis=1, return_index=True)[1]] if len(past) else past
+    is_in = (first_ns < counters.time_ns[order]) & (counters.time_ns[order] < last_ns)
+    kept = _samples(counters, np.concatenate((np.sort(in_force), order[is_in])))
+    return replace(kept, time_ns=np.maximum(kept.time_ns, first_ns))
+
+
+def _samples(counters: Counters, rows: Int64Array) -> Counters:
+    return replace(counters, **{name: getattr(counters, name)[rows] for name in ("time_ns", "lane", "name", "value")})
+
+
+def _chosen(what: str, wanted: object, known: Sequence[str], error: type[GPUStreamLabError] = OptionError) -> BoolArray:
+    """Tell which entries of a table are wanted; shape (n_entries,), bool."""
+    if wanted is None:
+        return np.ones(len(known), bool)
+    values = set(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, str) else {wanted}
+    unknown = [value for value in values if value not in known]
+    if unknown:
+        raise error(f"The trace has no {what} {unknown[0]!r}. {nearest_hint(str(unknown[0]), known)}")
+    return np.array([value in values for value in known], bool)
+
+
+def _time_ns(name: str, value: Any) -> int:
+    whole = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not whole or value != value // 1:  # NaN and infinity are not equal to that either
+        raise OptionError(f"{name} is {value!r}; it must be a whole number of nanoseconds. Use trace.between(0, 1_000_000).")
+    return min(max(int(value), _INT64.min), _INT64.max)
