@@ -160,9 +160,7 @@ class Session(ProcessBound):
             self._owns_backend = choice.is_owned
             if self._owns_backend:
                 undoing.callback(self._backend.close)
-            if choice.fallback_reason and choice.fallback_reason not in _told_fallbacks:
-                _told_fallbacks.add(choice.fallback_reason)
-                _log.warning("This session runs on the simulated device. %s", choice.fallback_reason)
+            _tell_once(choice.fallback_reason)
             self.fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
@@ -986,6 +984,13 @@ class Session(ProcessBound):
             spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",
             state=self._life.state,
         )
+
+
+def _tell_once(fallback_reason: str) -> None:
+    """Say once a process why the simulated device stands in for a GPU, if it does."""
+    if fallback_reason and fallback_reason not in _told_fallbacks:
+        _told_fallbacks.add(fallback_reason)
+        _log.warning("This session runs on the simulated device. %s", fallback_reason)
 
 
 def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str) -> None:

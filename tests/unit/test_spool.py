@@ -178,7 +178,7 @@ def test_what_was_cleared_is_forgotten(path):
         lab.clear()
         work(lab, 2, first=3)
         lab.spool.refresh()
-        assert lab.spool.span_count == 8
+        assert lab.spool.span_count == 4
     loaded = gsl.load_trace(path)
 
     assert_same_trace(loaded, lab.trace)
