@@ -35,6 +35,14 @@ def windows(chromium):
     return Windows(chromium)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    if report.failed and "windows" in item.funcargs:
+        item.funcargs["windows"].doubt()
+    return report
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     """Return a running JupyterLab; each test writes a notebook of its own."""

@@ -192,7 +192,7 @@ def test_details_are_copied_as_text(read):
 
 
 def test_copying_without_a_clipboard_offers_selected_text(read):
-    reader = read(nested_trace())
+    reader = read(nested_trace(), own=True)
     reader.page.evaluate(
         "() => { Object.defineProperty(navigator, 'clipboard', { value: undefined }); document.execCommand = () => false }"
     )

@@ -14,7 +14,7 @@ from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import FORMAT
 from gpustreamlab.model import Marker
 from tests.helpers.kernel_traces import make_kernel_trace
-from tests.helpers.pages import page_of
+from tests.helpers.pages import draw
 from tests.helpers.traces import (
     MS,
     empty_trace,
@@ -79,9 +79,8 @@ window.frames = (count = 3) => new Promise(done => {
 class Shown(Heard):
     """A page with one viewer."""
 
-    def load(self, path):
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
+    def draw(self, trace, path):
+        draw(self.page, trace, path)
         self.page.evaluate(HELPERS)
         self.settle()
         return self
@@ -116,12 +115,10 @@ def show(windows, tmp_path):
 
     with windows.lending() as lend:
 
-        def show_it(trace, *, width=1200, height=800, scheme="light", scale=1.0):
-            path = tmp_path / f"page{len(shown)}.html"
-            path.write_text(page_of(trace), encoding="utf-8")
+        def show_it(trace, *, width=1200, height=800, scheme="light", scale=1.0, own=False):
             options = {"color_scheme": scheme, "device_scale_factor": scale, "reduced_motion": "reduce"}
-            shown.append(lend(Shown, width=width, height=height, **options))
-            return shown[-1].load(path)
+            shown.append(lend(Shown, width=width, height=height, own=own, **options))
+            return shown[-1].draw(trace, tmp_path / f"page{len(shown)}.html")
 
         yield show_it
     assert [error for one in shown for error in one.errors] == []
@@ -426,7 +423,7 @@ def test_the_theme_is_followed(show):
 
 def test_several_viewers_share_a_page_and_leave_nothing(show, tmp_path):
     trace = repartition_trace()
-    shown = show(trace)
+    shown = show(trace, own=True)
     data, _ = page_data(plan_picture(trace))
     shown.page.evaluate("data => { window.data = data }", json.loads(json.dumps(data)))
     counted = [".gsl-viewer", "canvas", ".gsl-tip", "style"]
@@ -471,7 +468,7 @@ def alive(session, page, names):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_destroyed_viewers_and_their_spans_are_freed(show, scheme):
-    shown = show(pipeline_trace(), scheme=scheme)
+    shown = show(pipeline_trace(), scheme=scheme, own=True)
     session = shown.page.context.new_cdp_session(shown.page)
     classes = ["Viewer", "View", "SpanStore", "Row"]
     before = alive(session, shown.page, classes)
@@ -519,7 +516,7 @@ def test_tables_of_another_version_are_refused_with_a_way_out(show):
 
 def test_a_viewer_waits_until_it_is_in_the_page(show):
     trace = pipeline_trace()
-    shown = show(trace)
+    shown = show(trace, own=True)
     data, _ = page_data(plan_picture(trace))
     shown.page.evaluate("data => { window.data = data }", json.loads(json.dumps(data)))
     shown.value("""(() => {

@@ -5,10 +5,34 @@ from __future__ import annotations
 import pickle
 from collections import OrderedDict
 
-from gpustreamlab.draw._html import timeline_page
+from gpustreamlab.draw._html import bokeh_text, pack_text, timeline_page, viewer_packed
 
 MOST_PAGES = 40
 """How many pages are kept; the least used goes first."""
+
+# BokehJS costs most of a page's time, and runs faster once it is warm. So a document that has drawn a page draws the next one,
+# too: `document.open` takes all listeners and nodes away, but no scripts; all else that a test left is undone here.
+MAKE_REDRAWABLE = """() => {
+  const describe = key => Object.getOwnPropertyDescriptor(window, key)
+  const known = new Map(Reflect.ownKeys(window).map(key => [key, describe(key)]))
+  known.delete("gslViewer")
+  const isAsBefore = key => ["value", "get", "set"].every(part => known.get(key)[part] === describe(key)[part])
+  const clear = () => {
+    window.gslViewer?.destroy()
+    for (let id = setTimeout(() => 0); id > 0; id--) clearTimeout(id)
+    for (let id = requestAnimationFrame(() => 0); id > 0; id--) cancelAnimationFrame(id)
+    for (const key of Reflect.ownKeys(window)) {
+      if (key === "gslRedraw" || key === "gslClear") continue
+      if (!known.has(key)) delete window[key]
+      else if (!isAsBefore(key)) Object.defineProperty(window, key, known.get(key))
+    }
+    document.open()
+    document.close()
+  }
+  Object.freeze(window.gpustreamlab)
+  window.gslClear = () => { clear(); return true }
+  window.gslRedraw = text => { document.open(); document.write(text); document.close() }
+}"""
 
 _pages: OrderedDict[bytes, str] = OrderedDict()
 
@@ -21,3 +45,24 @@ def page_of(trace):
     if len(_pages) > MOST_PAGES:
         _pages.popitem(last=False)
     return page
+
+
+def draw(page, trace, path):
+    """Draw a trace in a page of the browser: in its document, where that has drawn one before, or from a file at the path."""
+    text = page_of(trace)
+    is_warm = page.evaluate("'gslRedraw' in window")
+    if is_warm:
+        text = text.replace(bokeh_text(), pack_text("")).replace(viewer_packed(), pack_text("window.gpustreamlab"))
+        page.evaluate("text => gslRedraw(text)", text)
+    else:
+        path.write_text(text, encoding="utf-8")
+        page.goto(path.as_uri())
+    page.wait_for_selector("html[data-drawn=yes]", state="attached")
+    if not is_warm:
+        page.evaluate(MAKE_REDRAWABLE)
+
+
+def clear(page):
+    """Take away what a test left in a page, which stays warm if `draw` drew in it."""
+    if not page.evaluate("'gslClear' in window && gslClear()"):
+        page.goto("about:blank")

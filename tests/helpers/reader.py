@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from tests.helpers.pages import page_of
+from tests.helpers.pages import draw
 from tests.helpers.windows import Heard
 
 
 class Reader(Heard):
     """A page with one viewer, and the eyes and hands of who reads it."""
 
-    def load(self, path):
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
+    def draw(self, trace, path):
+        draw(self.page, trace, path)
         self.settle()
         return self
 
@@ -118,10 +117,8 @@ def open_readers(windows, folder):
     with windows.lending() as lend:
 
         def read(trace, *, width=1200, height=900, **context):
-            path = folder / f"page{len(opened)}.html"
-            path.write_text(page_of(trace), encoding="utf-8")
             opened.append(lend(Reader, width=width, height=height, **context))
-            return opened[-1].load(path)
+            return opened[-1].draw(trace, folder / f"page{len(opened)}.html")
 
         yield read
     assert [reader.errors for reader in opened] == [[] for _ in opened]

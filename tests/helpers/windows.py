@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import contextmanager
 
+from tests.helpers.pages import clear
+
 OUTSIDE = (-10, -10)
 """Where the pointer is when a test gets its window."""
 
@@ -35,14 +37,19 @@ class Windows:
 
     def __init__(self, browser):
         self._browser, self._free = browser, defaultdict(list)
+        self._is_doubted = False
 
     @contextmanager
     def lending(self):
-        """Lend a function that opens a window as a `Heard`, and take all of them back in the end."""
-        lent = []
+        """Lend a function that opens a window as a `Heard`, and take all of them back in the end.
 
-        def lend(kind, *, width, height, color_scheme="light", **options):
-            key = (color_scheme, repr(sorted(options.items())))
+        What a test changes beyond the window's own properties (prototypes, `navigator`) needs `own=True`: no other gets it.
+        """
+        lent = []
+        self._is_doubted = False
+
+        def lend(kind, *, width, height, color_scheme="light", own=False, **options):
+            key = None if own else (color_scheme, repr(sorted(options.items())))
             page = self._free[key].pop() if self._free[key] else self._new_page(color_scheme, options)
             page.set_viewport_size({"width": width, "height": height})
             page.emulate_media(color_scheme=color_scheme)  # the last test may have changed it
@@ -52,10 +59,16 @@ class Windows:
         yield lend
         for key, heard in lent:
             heard.stop()
-            if not heard.page.is_closed():
+            if key is None:
+                heard.page.context.close()
+            elif not heard.page.is_closed():
                 heard.page.mouse.move(*OUTSIDE)
-                heard.page.goto("about:blank")
+                heard.page.goto("about:blank") if self._is_doubted else clear(heard.page)
                 self._free[key].append(heard.page)
+
+    def doubt(self):
+        """Let no test draw in a document of one that failed: nobody knows what it left there."""
+        self._is_doubted = True
 
     def _new_page(self, color_scheme, options):
         return self._browser.new_context(color_scheme=color_scheme, **options).new_page()
