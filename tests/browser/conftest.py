@@ -7,7 +7,7 @@ import os
 import pytest
 from playwright.sync_api import sync_playwright
 
-from tests.helpers.jupyter import running_jupyter
+from tests.helpers.jupyter import LabWindows, running_jupyter
 from tests.helpers.windows import Heard, Windows
 
 QUIET = [
@@ -38,8 +38,9 @@ def windows(chromium):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     report = yield
-    if report.failed and "windows" in item.funcargs:
-        item.funcargs["windows"].doubt()
+    if report.failed:
+        for name in {"windows", "lab_windows"} & set(item.funcargs):
+            item.funcargs[name].doubt()
     return report
 
 
@@ -48,6 +49,12 @@ def server(tmp_path_factory):
     """Return a running JupyterLab; each test writes a notebook of its own."""
     with running_jupyter(tmp_path_factory.mktemp("jupyter")) as jupyter:
         yield jupyter
+
+
+@pytest.fixture(scope="session")
+def lab_windows(chromium, server):
+    """Return the windows of the running JupyterLab that the tests lend each other."""
+    return LabWindows(chromium)
 
 
 class Opened(Heard):

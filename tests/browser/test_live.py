@@ -56,13 +56,12 @@ class Lab(LiveNotebook):
 
 
 @pytest.fixture(scope="module")
-def opened(server, chromium):
+def opened(server, lab_windows):
     """Return the notebook that tests share where they leave page and kernel alive: both take seconds to start."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 1000})
-    lab = Lab(context.new_page())
-    lab.open(server.write_notebook("shared", [START, SHOW]))
-    yield lab
-    context.close()
+    with lab_windows.lending() as lend:
+        lab = Lab(lend())
+        lab.open(server.write_notebook("shared", [START, SHOW]))
+        yield lab
 
 
 @pytest.fixture
@@ -86,21 +85,17 @@ def lab(unshown):
 
 
 @pytest.fixture
-def open_lab(server, chromium, request):
+def open_lab(server, lab_windows, request):
     """Return a function that opens a notebook of cells in a window of its own."""
-    contexts = []
+    with lab_windows.lending() as lend:
 
-    def open_it(*cells, is_shown=True):
-        context = chromium.new_context(viewport={"width": 1200, "height": 1000})
-        contexts.append(context)
-        lab = Lab(context.new_page())
-        url = server.write_notebook(request.node.name[:40].replace("[", "-").replace("]", ""), list(cells))
-        (lab.open if is_shown else super(Lab, lab).open)(url)
-        return lab
+        def open_it(*cells, is_shown=True):
+            lab = Lab(lend())
+            url = server.write_notebook(request.node.name[:40].replace("[", "-").replace("]", ""), list(cells))
+            (lab.open if is_shown else super(Lab, lab).open)(url)
+            return lab
 
-    yield open_it
-    for context in contexts:
-        context.close()
+        yield open_it
 
 
 @pytest.fixture

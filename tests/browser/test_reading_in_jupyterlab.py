@@ -32,13 +32,12 @@ RESET = f"""() => {{
 
 
 @pytest.fixture(scope="module")
-def opened(server, chromium):
+def opened(server, lab_windows):
     """Return the notebook that the tests share: page and kernel take seconds to start."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 1300})
-    notebook = NotebookPage(context.new_page())
-    notebook.load(server.write_notebook("reading", [CELL, "1 + 1"]))
-    yield notebook
-    context.close()
+    with lab_windows.lending() as lend:
+        notebook = NotebookPage(lend(height=1300))
+        notebook.load(server.write_notebook("reading", [CELL, "1 + 1"]))
+        yield notebook
 
 
 @pytest.fixture

@@ -37,12 +37,11 @@ THEME_IS = (
 
 
 @pytest.fixture
-def lab(server, chromium):
-    context = chromium.new_context(viewport={"width": 1200, "height": 1100})
-    notebook = NotebookPage(context.new_page())
-    notebook.open(server.write_notebook("timeline", [CELL]))
-    yield notebook
-    context.close()
+def lab(server, lab_windows):
+    with lab_windows.lending() as lend:
+        notebook = NotebookPage(lend(height=1100))
+        notebook.open(server.write_notebook("timeline", [CELL]))
+        yield notebook
     assert notebook.errors == []
 
 
