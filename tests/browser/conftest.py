@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.helpers.jupyter import LabWindows, running_jupyter
+from tests.helpers.pages import draw
 from tests.helpers.windows import Heard, Windows
 
 QUIET = [
@@ -66,6 +67,11 @@ class Opened(Heard):
         self.settle()
         return self
 
+    def draw(self, path):
+        draw(self.page, path.read_text(encoding="utf-8"), path)
+        self.settle()
+        return self
+
     def settle(self):
         """Let the pending animation frames run."""
         self.page.evaluate(
@@ -79,10 +85,12 @@ class Opened(Heard):
 
 @pytest.fixture
 def open_page(windows):
-    """Return a function that opens a saved page in a browser window of its own."""
+    """Return a function that opens a saved page in a browser window of its own; `warm` where it is no matter how it loads."""
     with windows.lending() as lend:
 
-        def open_it(path, *, width=1200, height=800, scheme="light", javascript=True):
+        def open_it(path, *, width=1200, height=800, scheme="light", javascript=True, warm=False):
+            if warm:
+                return lend(Opened, width=width, height=height, color_scheme=scheme).draw(path)
             opened = lend(Opened, width=width, height=height, color_scheme=scheme, java_script_enabled=javascript)
             if not javascript:
                 opened.page.goto(path.as_uri())

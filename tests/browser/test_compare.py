@@ -24,7 +24,7 @@ RANGES = "[[gslViewer, gslViewerB].map(v => v.view.x0), [gslViewer, gslViewerB].
 
 @pytest.fixture
 def open_compared(open_page, tmp_path):
-    return lambda a, b, **options: open_page(compare(a, b).save(tmp_path / "compared.html"), **options)
+    return lambda a, b, warm=True, **options: open_page(compare(a, b).save(tmp_path / "compared.html"), warm=warm, **options)
 
 
 def ranges(opened):
@@ -43,7 +43,7 @@ def ranges(opened):
     ],
 )
 def test_page_opens_offline_without_a_request_or_an_error(open_compared, traces):
-    opened = open_compared(*traces)
+    opened = open_compared(*traces, warm=False)
     assert opened.errors == []
     assert [url for url in opened.requests if not url.startswith(("data:", "file:"))] == []
     assert opened.page.locator(".gsl-viewer").count() == 2

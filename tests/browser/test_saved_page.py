@@ -69,7 +69,7 @@ def test_page_opens_offline_without_a_request_or_an_error(save, open_page, trace
 
 def test_page_holds_the_columns_of_the_trace_exactly(save, open_page):
     trace = nested_trace()
-    opened = open_page(save(trace))
+    opened = open_page(save(trace), warm=True)
     rows = opened.view(
         "v.tables.rows.map((_, code) => { const r = s.row(code); return ['place', 'start', 'end', 'name', 'kind', 'thread']"
         ".map(name => [...r[name]].slice(0, r.length)) })"
@@ -82,7 +82,7 @@ def test_page_holds_the_columns_of_the_trace_exactly(save, open_page):
 @pytest.mark.parametrize("zoom", [1, 3, 40, 1_000])
 def test_items_add_up_to_the_spans_in_view_at_every_zoom(save, open_page, zoom):
     trace = random_trace(20_000)
-    opened = open_page(save(trace))
+    opened = open_page(save(trace), warm=True)
     middle_ns, width_ns = trace.end_ns.max() / 2, trace.end_ns.max() * 1.02 / zoom
     counted = opened.page.evaluate(
         """async ([x0, x1]) => {
@@ -107,7 +107,7 @@ def test_items_add_up_to_the_spans_in_view_at_every_zoom(save, open_page, zoom):
 
 def test_page_says_what_it_shows_and_how_far_to_trust_it(save, open_page):
     trace = pipeline_trace(dropped_spans=1_234, pending_spans=5)
-    header = open_page(save(trace)).page.inner_text("header")
+    header = open_page(save(trace), warm=True).page.inner_text("header")
     for text in (
         "Image pipeline", "NVIDIA H200", "SIMULATED", "Tier: ranges", "clock error ±500 ns", "1,234 spans dropped",
         "5 spans still running",
@@ -148,13 +148,13 @@ def test_dark_scheme_changes_background_and_text(save, open_page):
 @pytest.mark.parametrize("width", [1200, 700])
 @pytest.mark.parametrize("trace", [nested_trace(), partition_trace(), many_partitions_trace()], ids=["nested", "two", "many"])
 def test_page_fits_its_width(save, open_page, width, trace):
-    opened = open_page(save(trace), width=width)
+    opened = open_page(save(trace), width=width, warm=True)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     assert opened.view("v.frame.right - v.frame.left") > width / 2
 
 
 def test_hundred_lanes_scroll_and_keep_the_time_axis_in_view(save, open_page):
-    opened = open_page(save(random_trace(2_000, 100)), height=900)
+    opened = open_page(save(random_trace(2_000, 100)), height=900, warm=True)
     assert opened.page.evaluate("document.documentElement.scrollHeight") <= 900
     assert opened.view("v.tables.height_px") > 3_000
 
@@ -187,7 +187,7 @@ def test_page_draws_no_sooner_than_it_is_complete_and_leaves_no_packed_data_behi
 
 def test_changes_of_the_layout_and_cells_are_marked(save, open_page):
     markers = (Marker(time_ns=500_000, text="In [3]", kind="cell"),)
-    opened = open_page(save(replace(repartition_trace(), markers=markers)))
+    opened = open_page(save(replace(repartition_trace(), markers=markers)), warm=True)
     assert opened.view("v.tables.marks.map(mark => [mark.kind, mark.text])") == [
         ["cell", "In [3]"],
         ["layout", "prefill 96 SMs, decode 36 SMs"],
@@ -197,7 +197,7 @@ def test_changes_of_the_layout_and_cells_are_marked(save, open_page):
 
 def test_edges_are_in_the_page(save, open_page):
     trace = pipeline_trace(2)
-    opened = open_page(save(trace))
+    opened = open_page(save(trace), warm=True)
     ends = opened.view("[[...s.edges.x0].slice(0, s.edges.length), [...s.edges.x1].slice(0, s.edges.length)]")
     wanted = np.stack((trace.end_ns[trace.edges.source], trace.start_ns[trace.edges.target]), axis=1)
     assert sorted(zip(*ends, strict=True)) == sorted(map(tuple, wanted.tolist()))

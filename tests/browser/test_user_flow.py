@@ -9,7 +9,7 @@ import pytest
 from nbconvert import HTMLExporter
 
 from tests.browser.conftest import Opened
-from tests.helpers.jupyter import running_jupyter
+from tests.helpers.jupyter import LabWindows, running_jupyter
 from tests.helpers.live_notebook import LiveNotebook
 
 pytestmark = pytest.mark.browser
@@ -65,12 +65,16 @@ def server(tmp_path_factory):
         yield jupyter
 
 
+@pytest.fixture(scope="module")
+def lab_windows(chromium, server):
+    return LabWindows(chromium)
+
+
 @pytest.fixture
-def notebook(chromium):
+def notebook(lab_windows):
     """Return a window for a notebook."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 1000})
-    yield LiveNotebook(context.new_page())
-    context.close()
+    with lab_windows.lending() as lend:
+        yield LiveNotebook(lend())
 
 
 @pytest.fixture

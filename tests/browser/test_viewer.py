@@ -14,7 +14,7 @@ from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import FORMAT
 from gpustreamlab.model import Marker
 from tests.helpers.kernel_traces import make_kernel_trace
-from tests.helpers.pages import draw
+from tests.helpers.pages import draw, page_of
 from tests.helpers.traces import (
     MS,
     empty_trace,
@@ -80,7 +80,7 @@ class Shown(Heard):
     """A page with one viewer."""
 
     def draw(self, trace, path):
-        draw(self.page, trace, path)
+        draw(self.page, page_of(trace), path)
         self.page.evaluate(HELPERS)
         self.settle()
         return self

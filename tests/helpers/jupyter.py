@@ -104,7 +104,7 @@ class NotebookPage:
 
 
 class LabWindows:
-    """Windows that tests of one server lend each other: JupyterLab opens a notebook in a third of the time that it starts in."""
+    """Windows that tests of one server lend each other: a notebook opens there for a third of what a new JupyterLab takes."""
 
     def __init__(self, browser):
         self._browser, self._free, self._is_doubted = browser, [], False

@@ -15,10 +15,10 @@ MOST_PAGES = 40
 MAKE_REDRAWABLE = """() => {
   const describe = key => Object.getOwnPropertyDescriptor(window, key)
   const known = new Map(Reflect.ownKeys(window).map(key => [key, describe(key)]))
-  known.delete("gslViewer")
+  for (const name of ["gslViewer", "gslViewerB"]) known.delete(name)
   const isAsBefore = key => ["value", "get", "set"].every(part => known.get(key)[part] === describe(key)[part])
   const clear = () => {
-    window.gslViewer?.destroy()
+    for (const viewer of [window.gslViewer, window.gslViewerB]) viewer?.destroy()
     for (let id = setTimeout(() => 0); id > 0; id--) clearTimeout(id)
     for (let id = requestAnimationFrame(() => 0); id > 0; id--) cancelAnimationFrame(id)
     for (const key of Reflect.ownKeys(window)) {
@@ -47,9 +47,8 @@ def page_of(trace):
     return page
 
 
-def draw(page, trace, path):
-    """Draw a trace in a page of the browser: in its document, where that has drawn one before, or from a file at the path."""
-    text = page_of(trace)
+def draw(page, text, path):
+    """Draw a page in one of the browser: in its document, where that has drawn one before, or from a file at the path."""
     is_warm = page.evaluate("'gslRedraw' in window")
     if is_warm:
         text = text.replace(bokeh_text(), pack_text("")).replace(viewer_packed(), pack_text("window.gpustreamlab"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from tests.helpers.pages import draw
+from tests.helpers.pages import draw, page_of
 from tests.helpers.windows import Heard
 
 
@@ -12,7 +12,7 @@ class Reader(Heard):
     """A page with one viewer, and the eyes and hands of who reads it."""
 
     def draw(self, trace, path):
-        draw(self.page, trace, path)
+        draw(self.page, page_of(trace), path)
         self.settle()
         return self
 
