@@ -2,7 +2,7 @@
 
 from gpustreamlab.model._capability import Capabilities, Capability
 from gpustreamlab.model._counters import Counters
-from gpustreamlab.model._detail import WorkDetail
+from gpustreamlab.model._detail import SM_SHARED_BYTES, WorkDetail
 from gpustreamlab.model._device import Device
 from gpustreamlab.model._edges import EDGE_KINDS, Edges
 from gpustreamlab.model._fields import check_fields
@@ -21,6 +21,7 @@ __all__ = [
     "EDGE_KINDS",
     "MAX_NAME_LENGTH",
     "SCHEMA_VERSION",
+    "SM_SHARED_BYTES",
     "SPAN_KINDS",
     "Capabilities",
     "Capability",

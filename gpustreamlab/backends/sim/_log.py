@@ -19,7 +19,7 @@ from gpustreamlab.backends._activity import (
     WorkBatch,
 )
 from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, Origin, StreamQueue
-from gpustreamlab.model import SPAN_KINDS, WorkDetail
+from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import SpanKind
 
 KEPT_RECORDS = 1_000_000
@@ -36,13 +36,16 @@ class ActivityLog:
     ----------
     take_number
         Returns the next number of a call.
+    slots_per_sm
+        Of the device: how many blocks fit on an SM is told as shared memory.
     record_limit
         Records that it keeps.
     """
 
-    def __init__(self, take_number: Callable[[], int], *, record_limit: int = KEPT_RECORDS) -> None:
+    def __init__(self, take_number: Callable[[], int], *, slots_per_sm: int, record_limit: int = KEPT_RECORDS) -> None:
         self.take_number = take_number
         """Returns the number of the next call."""
+        self._slot_bytes = SM_SHARED_BYTES // slots_per_sm
         self._record_limit = record_limit
         self._pending: dict[int, KernelSpec | CopySpec] = {}
         self.dropped_count = 0
@@ -86,11 +89,11 @@ class ActivityLog:
         if spec is None or not self._has_room():
             return
         name = self._names.setdefault(work.name, len(self._names))
-        key = work.name, work.blocks, spec[4] if type(spec) is CopySpec else work.kind
+        key = work.name, work.blocks, *((spec[4],) if type(spec) is CopySpec else (work.kind, spec.block_slots))
         detail = self._detail_codes.get(key)
         if detail is None:
             detail = self._detail_codes[key] = len(self._details)
-            self._details.append(_describe(spec))
+            self._details.append(_describe(spec, self._slot_bytes))
         size_bytes = 0 if work.kind is SpanKind.KERNEL else work.size_bytes
         where = work.context, work.stream, name, detail, work.correlation, size_bytes
         self._work.extend((_KIND_CODES[work.kind], work.start_ns, work.end_ns, *where))
@@ -129,12 +132,13 @@ class ActivityLog:
         return False
 
 
-def _describe(spec: KernelSpec | CopySpec) -> WorkDetail:
+def _describe(spec: KernelSpec | CopySpec, slot_bytes: int) -> WorkDetail:
     if isinstance(spec, CopySpec):
         return WorkDetail(full_name=COPY_PLACES[spec.engine, spec.is_pinned])
     if spec.kind is SpanKind.FILL:
         return WorkDetail(full_name="device memory")
-    return WorkDetail(full_name=f"simulated::{spec.name}", grid=(spec.blocks, 1, 1))
+    shared_bytes = spec.block_slots * slot_bytes
+    return WorkDetail(full_name=f"simulated::{spec.name}", grid=(spec.blocks, 1, 1), dynamic_shared_bytes=shared_bytes)
 
 
 def _build(

@@ -48,7 +48,7 @@ class SimActivitySource:
     def __init__(self, driver: SimDriver, *, ordinal: int = 0, record_limit: int = KEPT_RECORDS) -> None:
         self._driver = driver
         self._ordinal = ordinal
-        self._log = ActivityLog(driver.take_call_number, record_limit=record_limit)
+        self._log = ActivityLog(driver.take_call_number, slots_per_sm=driver.preset.slots_per_sm, record_limit=record_limit)
         self._is_closed = False
 
     def __repr__(self) -> str:
