@@ -2,6 +2,8 @@
 
 from gpustreamlab.analysis._busy import (
     DEVICE_WORK,
+    Basis,
+    basis_of,
     busy_edges,
     busy_word,
     counted_kinds,
@@ -68,6 +70,7 @@ __all__ = [
     "REST",
     "Access",
     "ArrivedSpans",
+    "Basis",
     "CardSizedGrid",
     "ComparedFigures",
     "ComparedItems",
@@ -107,6 +110,7 @@ __all__ = [
     "WaitGroup",
     "assign_rows",
     "axis_unit",
+    "basis_of",
     "bin_width_ns",
     "busy_edges",
     "busy_word",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata
+from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
 
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
@@ -47,16 +47,44 @@ def counted_kinds(trace: Trace) -> tuple[SpanKind, ...]:
     return (SpanKind.RANGE, *DEVICE_WORK) if _has_many_ranges(trace) else DEVICE_WORK
 
 
-def busy_word(meta: TraceMetadata) -> str:
+class Basis(NamedTuple):
+    """What the figures of a trace are of."""
+
+    counted: tuple[SpanKind, ...]
+    """Kinds of spans that count as busy time, see `counted_kinds`."""
+    tier: CaptureTier
+    """Ranges where nothing but ranges counts, also where kernels were captured at other times; else as the metadata say."""
+
+
+def basis_of(trace: Trace, counted: tuple[SpanKind, ...] | None = None) -> Basis:
+    """Say what the figures of a trace are of.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    counted
+        What `counted_kinds` says of them, where it is known already.
+    """
+    counted = counted_kinds(trace) if counted is None else counted
+    is_ranges_only = SpanKind.RANGE in counted and not is_work(trace).any()
+    return Basis(counted, CaptureTier.RANGES if is_ranges_only else trace.metadata.tier)
+
+
+def busy_word(counted: Collection[SpanKind]) -> str:
     """Say what a stream is while one of its counted spans lasts: ranges contain waiting, so of them "busy" would be too much.
+
+    Parameters
+    ----------
+    counted
+        Which kinds of spans count, see `counted_kinds`.
 
     Examples
     --------
-    >>> from gpustreamlab.model import Device, TraceMetadata
-    >>> busy_word(TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)))
-    'queued or running'
+    >>> busy_word((SpanKind.RANGE, SpanKind.KERNEL)), busy_word((SpanKind.KERNEL,))
+    ('queued or running', 'busy')
     """
-    return "queued or running" if meta.tier is CaptureTier.RANGES else "busy"
+    return "queued or running" if SpanKind.RANGE in counted else "busy"
 
 
 def sm_kinds(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[SpanKind, ...]:

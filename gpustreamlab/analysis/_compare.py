@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import RANGE_CODE, busy_edges, busy_word, counted_kinds, counted_rows, is_work
+from gpustreamlab.analysis._busy import RANGE_CODE, basis_of, busy_edges, busy_word, counted_kinds, counted_rows, is_work
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._name_groups import group_labels
 from gpustreamlab.analysis._require import require_trace
@@ -119,7 +119,7 @@ class TraceComparison:
     @property
     def busy_word(self) -> str:
         """What a stream is while it counts, in both traces: "queued or running" where one of them has ranges only."""
-        return max(map(busy_word, self.metadata), key=len)
+        return max(map(busy_word, self.counted), key=len)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ class _Side:
         is_range = trace.kind == RANGE_CODE
         listed = self._counted.is_listed | (is_range & with_ranges)
         self._listed = self._counted if (listed == self._counted.is_listed).all() else _Spans(trace, listed)
-        self._has_work = trace.metadata.tier is CaptureTier.KERNELS or bool(is_work(trace).any())
+        self._has_work = basis_of(trace, kinds).tier is CaptureTier.KERNELS or bool(is_work(trace).any())
         self.kinds = kinds if self._has_work else (SpanKind.RANGE,)
         rows = self._listed.row
         # Ranges behind all others: one name of both is two.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from gpustreamlab.analysis._require import require_trace
 from gpustreamlab.analysis._shared import NOTHING_SHARED, Shared, concurrency_text, shared_time
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int64Array, SpanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +54,10 @@ class Concurrency:
         """Least time that this work takes at full speed, in ns: the busiest lane's, or that of what several lanes share."""
         return max(self.busiest_ns, self.shared.busy_ns)
 
-    @property
-    def concurrency_text(self) -> str:
-        """`mean_concurrency` and its bound in words."""
+    def mean_text(self, counted: Collection[SpanKind]) -> str:
+        """Write `mean_concurrency` and its bound in words, given which kinds of spans count."""
         reason = self.shared.reason if self.shared.busy_ns > self.busiest_ns else ""
-        return concurrency_text(self.mean_concurrency, self.max_concurrency, reason)
+        return concurrency_text(self.mean_concurrency, self.max_concurrency, reason, counted)
 
     @property
     def together_share(self) -> float:

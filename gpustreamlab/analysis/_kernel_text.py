@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_kinds, uncut_ns
+from gpustreamlab.analysis._busy import Basis, basis_of, uncut_ns
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits
 from gpustreamlab.analysis._host_waits_text import wait_line
 from gpustreamlab.analysis._sm_time import interval_sum_ns
@@ -12,7 +12,7 @@ from gpustreamlab.analysis._strays import strays
 from gpustreamlab.analysis._strays_text import stray_line
 from gpustreamlab.analysis._units import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import SpanKind
+from gpustreamlab.typing import CaptureTier, SpanKind
 
 WHOLE_SHARE = 0.995
 """Share of the time from which on kernels count as captured throughout."""
@@ -27,8 +27,15 @@ def kernel_lines(trace: Trace) -> list[str]:
     return [line for line in lines if line]
 
 
-def capture_facts(trace: Trace) -> list[str]:
+def capture_facts(trace: Trace, basis: Basis | None = None) -> list[str]:
     """Say when kernels were captured, where that was not all the time.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    basis
+        What its figures are of; None to find out.
 
     Examples
     --------
@@ -46,6 +53,9 @@ def capture_facts(trace: Trace) -> list[str]:
     windows = trace.metadata.capture_windows
     if not windows:
         return []
+    basis = basis_of(trace) if basis is None else basis
+    if basis.tier is CaptureTier.RANGES:
+        return ["kernels were captured at other times only"]
     if not len(trace):
         return [f"kernels captured in {len(windows):,} windows"] if len(windows) > 1 else []
     wall_ns, edges_ns = int(trace.end_ns.max()) - int(trace.start_ns.min()), capture_edges(trace)
@@ -53,7 +63,7 @@ def capture_facts(trace: Trace) -> list[str]:
     share = interval_sum_ns(edges_ns) / wall_ns if wall_ns else 1.0
     if share >= WHOLE_SHARE:
         return []
-    elsewhere = ": elsewhere ranges count" if SpanKind.RANGE in counted_kinds(trace) else ""
+    elsewhere = ": elsewhere ranges count" if SpanKind.RANGE in basis.counted else ""
     return [f"kernels captured{where}{',' if where else ''} {format_share(share)} of the time{elsewhere}"]
 
 

@@ -48,17 +48,21 @@ def overlap_report(result: Overlap) -> Report:
 def overlap_notes(result: Overlap) -> list[str]:
     """Say what the figures mean and what they leave out, one sentence an entry."""
     meta = result.metadata
+    word = busy_word(result.counted)
     notes = [
-        f"Mean concurrency: sum over streams / time with any stream {busy_word(meta)}. It is no speed-up: work that slows "
-        "other work raises it too; gsl.compare measures speed-ups.",
-        bound_note(result.shared),
+        f"Mean concurrency: sum over streams / time with any stream {word}. It is no speed-up: work that slows other work "
+        "raises it too; gsl.compare measures speed-ups.",
     ]
     if SpanKind.RANGE in result.counted:
-        notes.append("Ranges contain the queueing inside them: their overlap is an upper bound of what ran at the same time.")
+        notes.append(
+            "Ranges contain the queueing inside them: their overlap is an upper bound of what ran at the same time, and so is "
+            "the mean concurrency. What the ranges contain is not known: they may share SMs and copy engines."
+        )
         if 0 < result.range_only_ns < result.sum_ns:
             share = format_share(result.range_only_ns / result.sum_ns)
             notes.append(f"{share} of that time is by ranges only, the rest by kernels, copies and fills.")
     else:
+        notes.append(bound_note(result.shared))
         notes.append(
             "Busy means kernels, copies and fills, and wall is from the first to the last of them: ranges do not count."
         )
@@ -78,7 +82,7 @@ def _lanes(result: Overlap) -> str:
 
 def _concurrency(result: Overlap) -> str:
     reason = result.shared.reason if result.shared.busy_ns > result.busy_ns.max(initial=0) else ""
-    return concurrency_text(result.mean_concurrency, result.max_concurrency, reason)
+    return concurrency_text(result.mean_concurrency, result.max_concurrency, reason, result.counted)
 
 
 def _names(result: Overlap) -> list[str]:
@@ -87,7 +91,7 @@ def _names(result: Overlap) -> list[str]:
 
 def _matrix(result: Overlap) -> ReportTable:
     names, shares = _names(result), result.common_share
-    rows = [["in common, ms", busy_word(result.metadata), *names]]
+    rows = [["in common, ms", busy_word(result.counted), *names]]
     for index, name in enumerate(names):
         cells = [
             "" if index == other else f"{format_ms(result.common_ns[index, other])} ({format_share(shares[index, other])})"
@@ -115,7 +119,7 @@ def _pairs(result: Overlap) -> ReportTable:
 
 
 def _histogram(result: Overlap) -> ReportTable:
-    word = busy_word(result.metadata)
+    word = busy_word(result.counted)
     rows, bars = [[f"streams {word}", "ms", "of wall"]], []
     for count, time_ns in enumerate(result.concurrency_ns.tolist()):
         if time_ns or count < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,24 +65,31 @@ def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
     return Shared(busy_ns=busy_ns, reason=reason, are_copies_known=True, are_grids_known=are_grids_known)
 
 
-def concurrency_text(mean: float, most: float, reason: str) -> str:
+def concurrency_text(mean: float, most: float, reason: str, counted: Collection[SpanKind]) -> str:
     """Write a mean concurrency with its bound, and what it is bounded by where that is not the busiest stream.
+
+    Where ranges count it is itself a bound, as they contain waiting, and has no other. The bound holds for work at full speed:
+    a mean above it says that work which shares something slowed each other.
 
     Examples
     --------
-    >>> concurrency_text(1.2, 1.5, ""), concurrency_text(2.5, 1.0, SMS_SHARED)
-    ('1.20 of at most 1.50', '2.50 of at most 1.00 at full speed: kernels share the SMs')
+    >>> concurrency_text(1.2, 1.5, "", (SpanKind.KERNEL,)), concurrency_text(1.2, 1.5, "", (SpanKind.RANGE,))
+    ('1.20 of at most 1.50', 'up to 1.20')
+    >>> concurrency_text(0.9, 1.0, SMS_SHARED, (SpanKind.KERNEL,))
+    '0.90 of at most 1.00 at full speed: kernels share the SMs'
+    >>> concurrency_text(1.04, 1.0, SMS_SHARED, (SpanKind.KERNEL,))
+    '1.04; at full speed at most 1.00: kernels share the SMs, so they slowed each other'
     """
+    if SpanKind.RANGE in counted:
+        return f"up to {three_digits(mean)}"
+    # As written: a hair above the bound is the bound.
+    if reason and float(f"{mean:.2f}") > float(f"{most:.2f}"):
+        return f"{three_digits(mean)}; at full speed at most {three_digits(most)}: {reason}, so they slowed each other"
     return f"{three_digits(mean)} of at most {three_digits(most)}{f' at full speed: {reason}' if reason else ''}"
 
 
 def bound_note(shared: Shared) -> str:
-    """Say in one sentence what the bound of the mean concurrency assumes."""
-    if not shared.are_copies_known:
-        return (
-            "At most: the busiest stream hides all others. What the ranges contain is not known, so the bound leaves out that "
-            "they may share SMs and copy engines."
-        )
+    """Say in one sentence what the bound of the mean concurrency assumes, where kernels, copies and fills are known."""
     sms = (
         "kernels with at least one block for each SM of their partition share its SMs"
         if shared.are_grids_known

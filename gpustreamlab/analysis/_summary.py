@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gpustreamlab.analysis._busy import busy_edges, busy_word, counted_kinds, stream_count
+from gpustreamlab.analysis._busy import basis_of, busy_edges, busy_word, stream_count
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._extent import over_wall, used_stream_count, used_streams
 from gpustreamlab.analysis._grids import grid_advice, partition_warnings
@@ -43,18 +43,19 @@ def summary_text(trace: Trace) -> str:
     >>> print(summary_text(trace))
     Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
     Queued or running: copies 100 ns (40%), compute 200 ns (80%)
-    At most 20% of the time 2 or more streams worked at once; mean concurrency 1.20 of at most 1.50. Ranges contain waiting
+    At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges contain waiting
     Tier: ranges (event pairs; ranges contain queueing) · times are modelled, not measured
     """
-    edges_ns = busy_edges(trace)
+    basis = basis_of(trace)
+    edges_ns = busy_edges(trace, basis.counted)
     result = over_wall(trace, concurrency(trace, edges_ns))
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
     if result.sum_ns:
-        finding = finding_text(result, lane_count=used_stream_count(trace), counted=counted_kinds(trace))
-        lines += [_busy_line(trace, edges_ns, result), finding]
+        finding = finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted)
+        lines += [_busy_line(trace, edges_ns, result, basis.counted), finding]
     lines += [*kernel_lines(trace), *partition_lines(trace)]
-    lines.append(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]))
+    lines.append(" · ".join([*source_facts(trace.metadata, basis.tier), *capture_facts(trace, basis)]))
     missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
     last = [" · ".join(missing), grid_advice(trace)]
     return "\n".join([*lines, *(line for line in last if line)])
@@ -64,7 +65,8 @@ def partition_lines(trace: Trace) -> list[str]:
     """Say how long each partition was busy, one line each; empty where there are none."""
     if trace.layout is None and not trace.partitions:
         return []
-    result, word = utilisation(trace), busy_word(trace.metadata)
+    result = utilisation(trace)
+    word = busy_word(result.counted)
     lines = []
     for place, (name, busy_ns, share) in enumerate(
         zip(result.names, result.busy_ns.tolist(), result.share.tolist(), strict=True)
@@ -98,7 +100,7 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
     if lane_count < 2:
         word = "Queued or running" if SpanKind.RANGE in counted else "Busy"
         return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
-    share, mean = format_share(result.together_share), result.concurrency_text
+    share, mean = format_share(result.together_share), result.mean_text(counted)
     if SpanKind.RANGE not in counted:
         return f"{share} of the time 2 or more streams worked at once; mean concurrency {mean}"
     # The least bound that is a plain number.
@@ -130,20 +132,28 @@ def device_text(meta: TraceMetadata) -> str:
     return f"{display_name(meta.device.name)} ({source})"
 
 
-def source_facts(meta: TraceMetadata) -> list[str]:
-    """Say how the times were taken and how far they can be trusted."""
+def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[str]:
+    """Say how the times were taken and how far they can be trusted.
+
+    Parameters
+    ----------
+    meta
+        What the trace says about itself.
+    tier
+        What the figures are of, see `basis_of`; None for the tier of the metadata.
+    """
     if meta.is_from_columns:
         return ["Spans as given in columns: how they were measured, and with which errors, is not known"]
-    if meta.tier is CaptureTier.RANGES:
-        tier = "Tier: ranges (event pairs; ranges contain queueing)"
+    if (tier or meta.tier) is CaptureTier.RANGES:
+        captured = "Tier: ranges (event pairs; ranges contain queueing)"
     else:
         error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns or not meta.simulated else ""
         source = f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
-        tier = f"Tier: kernels (every kernel, copy and fill{source})"
+        captured = f"Tier: kernels (every kernel, copy and fill{source})"
     if meta.simulated and not (meta.clock_error_ns or meta.range_error_ns or meta.range_correction_ns):
-        return [tier, "times are modelled, not measured"]
+        return [captured, "times are modelled, not measured"]
     correction = f"ranges ±{format_ns(meta.range_error_ns)} after a correction of {format_ns(meta.range_correction_ns)}"
-    return [tier, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
+    return [captured, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
 
 
 def missing_facts(meta: TraceMetadata) -> list[str]:
@@ -188,7 +198,7 @@ def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
     return f"{work} launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"
 
 
-def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency) -> str:
+def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency, counted: Collection[SpanKind]) -> str:
     shown = []
     streams = used_streams(trace)
     for place in streams[:LISTED_LANES]:
@@ -197,7 +207,7 @@ def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency
             f"{display_name(trace.lanes[place].name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})"
         )
     more = len(streams) - len(shown)
-    return f"{busy_word(trace.metadata).capitalize()}: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
+    return f"{busy_word(counted).capitalize()}: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
 
 
 def _count(number: int, word: str) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from html import escape
 
 from gpustreamlab.analysis import (
+    Basis,
+    basis_of,
     busy_word,
     capture_facts,
     counts_text,
@@ -20,15 +22,13 @@ from gpustreamlab.analysis import (
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._work import stray_facts
 from gpustreamlab.model import Trace, TraceMetadata
-from gpustreamlab.typing import CaptureTier
+from gpustreamlab.typing import CaptureTier, SpanKind
 
 BARS_CONTAIN_WAITING = "bars contain waiting"
 """What the first line of a picture of ranges says."""
 
-_SMS_FACTS = {
-    CaptureTier.RANGES: "SMs in use: at most; a partition counts as a whole, and a copy as if it needed SMs",
-    CaptureTier.KERNELS: "SMs in use: at most; a partition counts as a whole while one of its kernels runs",
-}
+_SMS_BY_RANGES = "SMs in use: at most; a partition counts as a whole, and a copy as if it needed SMs"
+_SMS_BY_KERNELS = "SMs in use: at most; a partition counts as a whole while one of its kernels runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ def plan_header(
     span_count: int | None = None,
     width_ns: float | None = None,
     pending_count: int | None = None,
+    basis: Basis | None = None,
 ) -> Header:
     """Collect what stands above a picture of a trace.
 
@@ -76,27 +77,31 @@ def plan_header(
         trace's own spans.
     pending_count
         How many spans have not ended; None to take it from the trace.
+    basis
+        What the figures are of; None to take it from the trace's own spans.
     """
     meta = trace.metadata
     if width_ns is None:
         first_ns, last_ns = stream_extent(trace)
         width_ns = float(last_ns - first_ns)
+    basis = basis_of(trace) if basis is None else basis
+    sms_fact = _SMS_BY_RANGES if SpanKind.RANGE in basis.counted else _SMS_BY_KERNELS
     span_count = len(trace) if span_count is None else span_count
     counts = counts_text(trace, span_count)
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
         title=display_name(meta.title) if meta.title else "Timeline",
         badge="SIMULATED" if meta.simulated else "FROM COLUMNS" if meta.is_from_columns else "REAL HARDWARE",
-        tier=tier_text(meta),
-        busy_word=busy_word(meta),
+        tier=tier_text(meta, basis.tier),
+        busy_word=busy_word(basis.counted),
         facts=f"{display_name(meta.device.name)} · {counts}{length}",
         finding=finding,
         source=" · ".join(
             [
-                *source_facts(meta),
-                *capture_facts(trace),
+                *source_facts(meta, basis.tier),
+                *capture_facts(trace, basis),
                 *([f"clock: {display_name(meta.clock, 200)}"] if meta.clock else []),
-                *([_SMS_FACTS[meta.tier]] if plan_bands(trace) else []),
+                *([sms_fact] if plan_bands(trace) else []),
             ]
         ),
         missing=(*missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
@@ -104,22 +109,29 @@ def plan_header(
     )
 
 
-def tier_text(meta: TraceMetadata) -> str:
+def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:
     """Say what was captured, by what, and how exactly, in a few words.
+
+    Parameters
+    ----------
+    meta
+        What the trace says about itself.
+    tier
+        What the figures are of, see `basis_of`.
 
     Examples
     --------
     >>> from gpustreamlab.model import Device
     >>> device = Device(name="demo", sm_count=4)
-    >>> tier_text(TraceMetadata(backend="cuda", device=device))
+    >>> tier_text(TraceMetadata(backend="cuda", device=device), CaptureTier.RANGES)
     'ranges only: bars contain waiting'
     >>> kernels = {"tier": "kernels", "capture_source": "CUPTI 13.0", "kernel_error_ns": 200}
-    >>> tier_text(TraceMetadata(backend="cuda", device=device, **kernels))
+    >>> tier_text(TraceMetadata(backend="cuda", device=device, **kernels), CaptureTier.KERNELS)
     'kernels + ranges by CUPTI 13.0, ±200 ns'
     """
     if meta.is_from_columns:
         return "as given: how they were measured is not known"
-    if meta.tier is CaptureTier.RANGES:
+    if tier is CaptureTier.RANGES:
         return f"ranges only: {BARS_CONTAIN_WAITING}"
     error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns or not meta.simulated else ""
     source = f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from gpustreamlab.analysis import (
     Concurrency,
+    basis_of,
     busy_edges,
+    busy_word,
     concurrency,
     count_steps,
-    counted_kinds,
     finding_text,
     over_wall,
     span_rows,
@@ -45,24 +46,25 @@ def plan_picture(trace: Trace) -> Picture:
     """Lay out a trace, and find what is to be said about it."""
     with ThreadPoolExecutor(1) as pool:
         # Sorting takes most of the time, and numpy sorts without the interpreter's lock.
-        counting = pool.submit(_count, trace)
+        found = pool.submit(basis_of, trace)
+        counting = pool.submit(lambda: _count(trace, found.result().counted))
         rows, codes = span_rows(trace)
-        scene = plan_scene(trace, rows)
+        basis = found.result()
+        scene = plan_scene(trace, rows, strip_word=busy_word(basis.counted))
         columns = columns_of(trace, codes, scene.zero_ns)
-        counted, steps, result = counting.result()
-    finding = finding_text(result, lane_count=used_stream_count(trace), counted=counted)
+        steps, result = counting.result()
+    finding = finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted)
     return Picture(
         trace=trace,
         columns=columns,
         scene=scene,
-        header=plan_header(trace, finding=finding),
-        counted=counted,
+        header=plan_header(trace, finding=finding, basis=basis),
+        counted=basis.counted,
         steps=steps,
     )
 
 
-def _count(trace: Trace) -> tuple[tuple[SpanKind, ...], tuple[Int64Array, Int64Array], Concurrency]:
-    counted = counted_kinds(trace)
+def _count(trace: Trace, counted: tuple[SpanKind, ...]) -> tuple[tuple[Int64Array, Int64Array], Concurrency]:
     edges_ns = busy_edges(trace, counted)
     steps = count_steps(edges_ns)
-    return counted, steps, over_wall(trace, concurrency(trace, edges_ns, steps))
+    return steps, over_wall(trace, concurrency(trace, edges_ns, steps))

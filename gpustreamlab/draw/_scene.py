@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpustreamlab.analysis import RowTable, busy_word, display_name, span_rows
+from gpustreamlab.analysis import RowTable, busy_word, counted_kinds, display_name, span_rows
 from gpustreamlab.draw._colours import KIND_FILLS, KIND_HATCHES, NameStyle, name_styles
 from gpustreamlab.draw._groups import (
     ROW_PX,
@@ -166,7 +166,12 @@ class Scene:
 
 
 def plan_scene(
-    trace: Trace, rows: RowTable | None = None, *, zero_ns: int | None = None, width_ns: float | None = None
+    trace: Trace,
+    rows: RowTable | None = None,
+    *,
+    zero_ns: int | None = None,
+    width_ns: float | None = None,
+    strip_word: str | None = None,
 ) -> Scene:
     """Lay out the lanes of a trace for drawing.
 
@@ -178,7 +183,10 @@ def plan_scene(
         The rows; None for those of the trace's own spans.
     zero_ns, width_ns
         Where the axis has its 0, and how far the spans reach from there; None for the first start and the last end.
+    strip_word
+        What stands beside the strip of busy streams, see `busy_word`; None to find out.
     """
+    strip_word = busy_word(counted_kinds(trace)) if strip_word is None else strip_word
     rows = span_rows(trace)[0] if rows is None else rows
     zero_ns = first_start_ns(trace) if zero_ns is None else zero_ns
     width_ns = float(trace.end_ns.max() - zero_ns) if width_ns is None and len(trace) else width_ns or 0.0
@@ -201,7 +209,7 @@ def plan_scene(
         bands=bands,
         partitions=plan_partitions(trace, bands),
         height_px=rooms.height_px,
-        border_px=_border_px(rooms.lanes, busy_word(trace.metadata), has_groups=bool(groups)),
+        border_px=_border_px(rooms.lanes, strip_word, has_groups=bool(groups)),
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
         kind_fill=tuple(KIND_FILLS.get(kind, "") for kind in SPAN_KINDS),

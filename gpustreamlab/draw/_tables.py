@@ -51,7 +51,7 @@ def plan_tables(
     counted
         Kinds of spans that count as busy time; None for those of the trace.
     """
-    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns)
+    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns, strip_word=header.busy_word)
     return scene_tables(trace, scene, header, counted_kinds(trace) if counted is None else counted)
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpustreamlab.analysis import (
+    Basis,
     Concurrency,
+    basis_of,
     busy_word,
     capture_facts,
     concurrency,
-    counted_kinds,
     display_name,
     empty_hint,
     finding_text,
@@ -127,8 +128,7 @@ def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "ut
     A gemm 200 ns ×1   B copy 100 ns ×1
     ░▒▓█ queued or running share of a column of 6.41 ns
     At most 20% of the time 2 or more streams worked at once;
-    mean concurrency 1.20 of at most 1.50. Ranges contain
-    waiting
+    mean concurrency up to 1.20. Ranges contain waiting
     Tier: ranges (event pairs; ranges contain queueing) · times
     are modelled, not measured
     """
@@ -149,16 +149,17 @@ def _lines(trace: Trace, width: int, encoding: str) -> list[Text]:
 
 def _unicode_lines(trace: Trace, width: int) -> list[Text]:
     lines: list[Text] = []
+    basis = basis_of(trace)
     if len(trace):
-        picture = _Picture(trace, width)
-        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{_waiting(trace)}", width, "bold")
+        picture = _Picture(trace, basis, width)
+        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{_waiting(basis)}", width, "bold")
         lines += picture.lines()
-        lines += _wrapped(_finding(trace, picture.result), width)
+        lines += _wrapped(_finding(trace, basis, picture.result), width)
     else:
         lines += _wrapped(headline(trace), width, "bold")
         hint = empty_hint(trace.metadata)
         lines += _wrapped(hint, width) if hint else []
-    lines += _wrapped(" · ".join([*source_facts(trace.metadata), *capture_facts(trace)]), width, "dim")
+    lines += _wrapped(" · ".join([*source_facts(trace.metadata, basis.tier), *capture_facts(trace, basis)]), width, "dim")
     for fact in [*missing_facts(trace.metadata), *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")
     advice = grid_advice(trace)
@@ -168,11 +169,11 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
 class _Picture:
     """The lanes of one trace at one width."""
 
-    def __init__(self, trace: Trace, width: int) -> None:
+    def __init__(self, trace: Trace, basis: Basis, width: int) -> None:
         self._rows = choose_rows(trace)
         self.result = over_wall(trace, concurrency(trace, self._rows.edges))
         self._labels = [_ordered(display_name(trace.lanes[lane].name, 60)) for lane in self._rows.lanes]
-        self._busy_word = busy_word(trace.metadata)
+        self._busy_word = busy_word(basis.counted)
         self._busy_label = "busy streams" if self._busy_word == "busy" else self._busy_word
         if len(self._busy_label) > width // 4:
             self._busy_label = self._busy_label.replace(" or ", "/")
@@ -326,12 +327,12 @@ def _at_most(count: int) -> str:
     return f"≤{count}" if count < 10_000 else f"≤{math.ceil(count / 1_000)}k"
 
 
-def _waiting(trace: Trace) -> str:
-    return f"; {BARS_CONTAIN_WAITING}" if trace.metadata.tier is CaptureTier.RANGES else ""
+def _waiting(basis: Basis) -> str:
+    return f"; {BARS_CONTAIN_WAITING}" if basis.tier is CaptureTier.RANGES else ""
 
 
-def _finding(trace: Trace, result: Concurrency) -> str:
-    return finding_text(result, lane_count=used_stream_count(trace), counted=counted_kinds(trace)) or "No stream was ever busy."
+def _finding(trace: Trace, basis: Basis, result: Concurrency) -> str:
+    return finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted) or "No stream was ever busy."
 
 
 def _ordered(text: str) -> str:

@@ -91,6 +91,7 @@ class LiveFeed:
                 title=self._title(),
                 now_ns=now_ns,
                 finding=self._finding.text,
+                basis=self._finding.basis,
                 pending_count=self._pending_count,
             )
             if not (new.span_count or changed or is_cleared or self._pending_count != pending):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpustreamlab.analysis import busy_edges, concurrency, counted_kinds, finding_text, over_wall, used_stream_count
+from gpustreamlab.analysis import Basis, basis_of, busy_edges, concurrency, finding_text, over_wall, used_stream_count
 from gpustreamlab.model import Trace
 from gpustreamlab.recorder import Recorder
 
@@ -30,6 +30,8 @@ class FindingWatch:
         self._clears = 0
         self.text = ""
         """What was found last; empty where fewer than two streams were busy."""
+        self.basis: Basis | None = None
+        """What the figures are of; None where that was not found yet."""
 
     def look(self, span_count: int, *, is_last: bool = False) -> None:
         """Find it anew where that is due and there are other spans than the last time.
@@ -44,21 +46,23 @@ class FindingWatch:
         began_s, clears = time.monotonic(), self._clears
         if span_count == self._seen_count or (began_s < self._next_s and not is_last):
             return
-        text = _finding(self._recorder.trace())
+        trace = self._recorder.trace()
+        basis, text = basis_of(trace), _finding(trace)
         ended_s = time.monotonic()
         self._next_s = max(began_s + EVERY_S, ended_s + REST * (ended_s - began_s))
         if clears == self._clears:
-            self._seen_count, self.text = span_count, text
+            self._seen_count, self.text, self.basis = span_count, text, basis
 
     def forget(self) -> None:
         """Take back what was found, as its spans are forgotten."""
         self._clears += 1
-        self._seen_count, self.text = 0, ""
+        self._seen_count, self.text, self.basis = 0, "", None
 
 
 def _finding(trace: Trace) -> str:
-    edges_ns = busy_edges(trace)
+    basis = basis_of(trace)
+    edges_ns = busy_edges(trace, basis.counted)
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
     result = over_wall(trace, concurrency(trace, edges_ns))
-    return finding_text(result, lane_count=used_stream_count(trace), counted=counted_kinds(trace))
+    return finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted)

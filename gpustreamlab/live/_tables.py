@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from gpustreamlab.analysis import DEVICE_WORK, LiveRows, display_name
+from gpustreamlab.analysis import DEVICE_WORK, Basis, LiveRows, display_name
 from gpustreamlab.draw import Header, NameLooks, detail_entries, plan_header, plan_tables
 from gpustreamlab.live._spans import SpanReader
 from gpustreamlab.model import Counters, Trace
@@ -53,11 +53,18 @@ class TablePlanner:
         """The tables as they were sent last, without names."""
 
     def changes(
-        self, reader: SpanReader, *, title: str, now_ns: int, finding: str = "", pending_count: int = 0
+        self,
+        reader: SpanReader,
+        *,
+        title: str,
+        now_ns: int,
+        finding: str = "",
+        basis: Basis | None = None,
+        pending_count: int = 0,
     ) -> dict[str, Any]:
         """Return what has changed since the last time: ``tables``, ``header`` and ``names``."""
         pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
-        version = self._recorder.tables_version(), title, finding, reader.zero_ns, pending_count
+        version = self._recorder.tables_version(), title, finding, basis, reader.zero_ns, pending_count
         now_s = time.monotonic()
         is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
         if (*version, reader.rows.version) == self._version and not is_stale:
@@ -66,7 +73,12 @@ class TablePlanner:
         trace = self._with_memory(self._recorder.tables(title=title), now_s)
         spans_ns = float(reader.end_ns - reader.start_ns)
         header = plan_header(
-            trace, finding=finding, span_count=reader.span_count, width_ns=spans_ns, pending_count=pending_count
+            trace,
+            finding=finding,
+            span_count=reader.span_count,
+            width_ns=spans_ns,
+            pending_count=pending_count,
+            basis=basis,
         )
         changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header)
         changed |= self._new_names() | self._new_details()
@@ -92,7 +104,7 @@ class TablePlanner:
 
     def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
         reader.rows.reserve(len(trace.lanes))
-        source = (*_source_of(trace, reader.rows), reader.zero_ns, reader.clear_count)
+        source = (*_source_of(trace, reader.rows), header.busy_word, reader.zero_ns, reader.clear_count)
         if source == self._source:
             return {}
         self._source = source

@@ -636,6 +636,22 @@ class TestKernels:
         assert feed._finding.text == finding_of(lab.trace)
         assert "wait for SMs" not in feed._finding.text
 
+    def test_ranges_alone_are_called_so_also_where_kernels_could_be_captured(self):
+        # GIVEN a session that captures kernels, but not while these ranges ran
+        with Session("sim") as lab:
+            feed = LiveFeed(lab._recorder)
+            with lab.capture("ranges"):
+                lab.stream("copy"), lab.stream("compute")
+                run_long_and_short(lab)
+            feed.refresh()
+            feed.find(is_last=True)
+            header = feed.snapshot().facts["tables"]["header"] | feed.refresh().facts["header"]
+
+            # THEN the page says what a page of the trace says
+            shown = plan_picture(lab.trace).header
+        assert header["busy_word"] == shown.busy_word == "queued or running"
+        assert header["tier"] == shown.tier == "ranges only: bars contain waiting"
+
     def test_memory_of_lanes_comes_with_the_tables(self, lab, feed, work, monkeypatch):
         monkeypatch.setattr("gpustreamlab.live._tables.MEMORY_EVERY_S", 0.0)
         lab.capture("kernels")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab.analysis import (
     busy_edges,
     compare_traces,
@@ -19,8 +22,11 @@ from gpustreamlab.analysis import (
     utilisation,
 )
 from gpustreamlab.analysis._busy import DEVICE_WORK, is_in_windows
+from gpustreamlab.draw import text_timeline, timeline_svg
+from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.model import Edges
 from gpustreamlab.typing import CaptureTier, SpanKind
+from gpustreamlab.workloads import spin_card
 from tests.helpers.kernel_traces import DECODE, kernel_trace, make_kernel_trace
 from tests.helpers.traces import make_trace, nested_trace, pipeline_trace, without_spans
 
@@ -191,3 +197,54 @@ def test_threads_of_the_host_never_count(kind):
     assert result.sum_ns == together.sum_ns == used.busy_ns.sum() == 100
     assert result.range_only_ns == together.range_only_ns == 100
     assert "Queued or running: a 100 ns (100%)" in summary_text(trace)
+
+
+def ranges_of_a_stretch_without_capture(*, work_after):
+    """Two kernels in two ranges of a session that captures kernels, but not then."""
+    with gsl.Session("sim") as lab:
+        with lab.capture("ranges"):
+            for name in "ab":
+                with lab.on(lab.stream(name), "step"):
+                    spin_card(lab, 1_000_000)
+            lab.synchronize()
+        if work_after:
+            spin_card(lab, 1_000_000, stream=lab.stream("a"))
+            lab.synchronize()
+        return lab.trace
+
+
+def views_of(trace):
+    header = plan_picture(trace).header
+    texts = (text_timeline(trace), summary_text(trace), str(overlap(trace)), timeline_svg(trace), *asdict(header).values())
+    return " ".join(" ".join(map(str, texts)).split()), header
+
+
+def test_a_trace_in_which_only_ranges_count_is_shown_as_one_of_ranges():
+    # GIVEN a session that captured kernels, but not while these two ranges ran
+    trace = ranges_of_a_stretch_without_capture(work_after=False)
+    assert (trace.metadata.tier, set(trace.kind.tolist())) == (CaptureTier.KERNELS, {0})
+
+    # THEN every view says that bars contain waiting, and none says that a stream was busy, or that kernels are in it
+    words, header = views_of(trace)
+    assert header.tier == "ranges only: bars contain waiting"
+    assert header.busy_word == "queued or running"
+    assert "Tier: ranges (event pairs; ranges contain queueing)" in words
+    assert "kernels were captured at other times only" in words
+    for wrong in ("busy", "Busy", "kernels + ranges", "every kernel", "0% of the time"):
+        assert wrong not in words
+
+
+def test_a_trace_in_which_some_ranges_count_says_busy_nowhere():
+    words, header = views_of(ranges_of_a_stretch_without_capture(work_after=True))
+    assert header.tier.startswith("kernels + ranges")
+    assert header.busy_word == "queued or running"
+    assert "of the busy time is by ranges only" in words
+    assert "busy" not in words.replace("of the busy time is by ranges only", "")
+
+
+def test_a_comparison_with_a_trace_of_ranges_alone_says_what_it_is():
+    trace = ranges_of_a_stretch_without_capture(work_after=False)
+    result = compare_traces(trace, windowed((0, 1_000)))
+    assert result.counted[0] == (SpanKind.RANGE,)
+    assert result.busy_word == "queued or running"
+    assert result.names.only_b == ()

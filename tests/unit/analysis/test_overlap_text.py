@@ -14,8 +14,7 @@ from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace,
 def test_repr_is_one_line_with_the_main_figures():
     text = repr(overlap(pipeline_trace()))
     assert text == (
-        "<Overlap: 3 streams on NVIDIA H200 (simulated), wall 7.50 ms, sum over streams 14.9 ms, "
-        "mean concurrency 1.99 of at most 2.53>"
+        "<Overlap: 3 streams on NVIDIA H200 (simulated), wall 7.50 ms, sum over streams 14.9 ms, mean concurrency up to 1.99>"
     )
 
 

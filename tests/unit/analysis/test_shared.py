@@ -6,10 +6,12 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import compare_traces, comparison_line, overlap, summary_text
+from gpustreamlab.draw import text_timeline
+from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.workloads import spin_card
 from tests.helpers.kernel_traces import DECODE, PREFILL, make_kernel_trace
-from tests.helpers.traces import pipeline_trace
+from tests.helpers.traces import make_trace
 
 
 def full(blocks=132, **options):
@@ -47,8 +49,9 @@ def both(first, second):
 def test_bound_knows_copy_engines_and_sms(first, second, most, reason):
     result = overlap(both(first, second))
     assert result.max_concurrency == pytest.approx(most)
-    assert (f"of at most {most:.2f} at full speed: {reason}" in repr(result)) is bool(reason)
-    assert repr(result).endswith(f"of at most {most:.2f}>") is not bool(reason)
+    # THEN the bound is one of work at full speed: more says that the work slowed each other
+    slowed = f"mean concurrency 1.82; at full speed at most {most:.2f}: {reason}, so they slowed each other>"
+    assert repr(result).endswith(slowed if reason else f"mean concurrency 1.82 of at most {most:.2f}>")
 
 
 def test_work_of_a_graph_that_overlaps_in_its_own_lane_counts_once():
@@ -64,8 +67,35 @@ def test_kernels_without_a_known_grid_leave_the_bound_to_the_streams_and_it_says
     assert "left out" not in str(overlap(both(("k", full()), ("k", full()))))
 
 
-def test_bound_of_ranges_says_that_it_leaves_out_what_is_shared():
-    assert "What the ranges contain is not known" in " ".join(str(overlap(pipeline_trace())).split())
+def test_a_mean_within_the_bound_says_what_bounds_it():
+    one_after_the_other = [("a", "k", 0, 100, full()), ("b", "k", 110, 210, full())]
+    text = repr(overlap(make_kernel_trace(one_after_the_other)))
+    assert text.endswith("mean concurrency 1.00 of at most 1.00 at full speed: kernels share the SMs>")
+
+
+def test_a_hair_above_the_bound_is_the_bound():
+    a_hair = [("a", "k", 0, 100_000, full()), ("b", "k", 99_900, 200_000, full())]
+    text = repr(overlap(make_kernel_trace(a_hair)))
+    assert "mean concurrency 1.00 of at most 1.00 at full speed" in text
+
+
+def test_the_mean_of_ranges_is_itself_a_bound_everywhere():
+    # GIVEN two kernels that took turns, in two ranges that contain the waiting of one of them
+    trace = make_trace([("a", "step", 0, 1_000), ("b", "step", 0, 2_000)])
+
+    # THEN nobody says that it is as good as can be
+    texts = (
+        summary_text(trace),
+        str(overlap(trace)),
+        repr(overlap(trace)),
+        text_timeline(trace),
+        plan_picture(trace).header.finding,
+    )
+    for text in texts:
+        words = " ".join(text.split())
+        assert "mean concurrency up to 1.50" in words
+        assert "of at most" not in words
+    assert "What the ranges contain is not known" in " ".join(texts[1].split())
 
 
 def test_thirty_kernels_that_fill_the_card_are_no_gain_and_compare_measures_the_loss():
@@ -77,7 +107,9 @@ def test_thirty_kernels_that_fill_the_card_are_no_gain_and_compare_measures_the_
     # THEN nothing is called a gain, and only measured walls say what is faster
     texts = (summary_text(three), str(overlap(three)), repr(overlap(three)))
     assert all(
-        "mean concurrency 3.00 of at most 1.00 at full speed: kernels share the SMs" in " ".join(t.split()) for t in texts
+        "mean concurrency 3.00; at full speed at most 1.00: kernels share the SMs, so they slowed each other"
+        in " ".join(t.split())
+        for t in texts
     )
     assert not any(word in text for text in texts for word in ("gain", "at best"))
     assert comparison_line(compare_traces(one, three)) == "wall time 6.00 µs → 8.02 µs (1.34× as long)"

@@ -192,7 +192,7 @@ def test_a_picture_of_ranges_says_first_that_bars_contain_waiting_and_calls_noth
 def test_header_and_notes_say_where_the_times_come_from():
     text = " ".join(text_timeline(pipeline_trace(dropped_spans=3), 80).split())
     assert "Image pipeline: timeline of 24 spans in 3 streams on NVIDIA H200 (SIMULATED): 7.50 ms" in text
-    assert "mean concurrency 1.99 of at most 2.53. Ranges contain waiting" in text
+    assert "mean concurrency up to 1.99. Ranges contain waiting" in text
     assert "Tier: ranges (event pairs; ranges contain queueing) · clock error ±500 ns" in text
     assert "⚠ 3 spans dropped" in text
 
