@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 
-from gpustreamlab.analysis import empty_hint, headline, summary_text
+from gpustreamlab.analysis import empty_hint, headline, pending_text, summary_text
 from gpustreamlab.draw import (
     MAX_FILE_BARS,
     PNG_SCALE,
@@ -21,7 +21,7 @@ from gpustreamlab.draw import (
     write_html,
 )
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Trace, write_file_whole
+from gpustreamlab.model import Trace, TraceMetadata, write_file_whole
 from gpustreamlab.notebook import running_kernel_shell
 from gpustreamlab.sentences import suffix_fault
 
@@ -103,8 +103,7 @@ class Timeline:
 
     def __repr__(self) -> str:
         trace = self.trace
-        hint = f"; {empty_hint(trace.metadata)}" if trace.metadata.unselected_work and not len(trace) else ""
-        return f"<{headline(trace)}{hint}>"
+        return f"<{'; '.join([headline(trace), *([] if len(trace) else _why_empty(trace.metadata))])}>"
 
     def __str__(self) -> str:
         # print() writes it to stdout, which may know no blocks: PYTHONIOENCODING=ascii, LANG=C, some terminals.
@@ -143,6 +142,12 @@ def _what_to_type(given: object) -> str:
     if isinstance(getattr(type(given), "trace", None), property):  # a session, or a timeline
         return "lab.timeline() or gpustreamlab.Timeline(lab.trace)"
     return "lab.timeline() for what ran so far, or gpustreamlab.Timeline(gpustreamlab.load_trace('run.parquet'))"
+
+
+def _why_empty(meta: TraceMetadata) -> list[str]:
+    if meta.pending_spans:
+        return [pending_text(meta.pending_spans, meta)]
+    return [empty_hint(meta)] if meta.unselected_work else []
 
 
 def _write_html(trace: Trace, target: Path, _scale: float) -> None:

@@ -54,6 +54,7 @@ from gpustreamlab.analysis._summary import (
     finding_text,
     headline,
     missing_facts,
+    pending_text,
     source_facts,
     summary_text,
 )
@@ -153,6 +154,7 @@ __all__ = [
     "partition_sizes",
     "partition_warnings",
     "partly_captured",
+    "pending_text",
     "plan_partitions",
     "proof_text",
     "region_of",

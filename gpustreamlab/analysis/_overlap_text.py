@@ -10,7 +10,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import busy_word
 from gpustreamlab.analysis._report import Report, ReportTable, text_lines
 from gpustreamlab.analysis._shared import bound_note, concurrency_text
-from gpustreamlab.analysis._summary import empty_hint
+from gpustreamlab.analysis._summary import empty_hint, pending_text
 from gpustreamlab.analysis._units import format_ms, format_ns, format_share
 from gpustreamlab.model import display_name
 from gpustreamlab.typing import SpanKind
@@ -39,15 +39,16 @@ def overlap_line(result: Overlap) -> str:
 
 def overlap_report(result: Overlap) -> Report:
     """Say all of it: pairs of streams, how many were busy at once, what the figures mean."""
+    if not result.sum_ns:
+        hint = empty_hint(result.metadata, nothing="Nothing to compare yet")
+        notes = [*([f"{hint}."] if hint else []), *_missing(result), *_simulated(result)]
+        return Report(title="Overlap of", line=overlap_line(result), notes=tuple(notes))
     tables = (_matrix(result) if len(result.lanes) <= MATRIX_LANES else _pairs(result), _histogram(result))
-    hint = "" if result.sum_ns else empty_hint(result.metadata, nothing="Nothing to compare yet")
-    notes = (*([f"{hint}."] if hint else []), *overlap_notes(result))
-    return Report(title="Overlap of", line=overlap_line(result), tables=tables if result.sum_ns else (), notes=notes)
+    return Report(title="Overlap of", line=overlap_line(result), tables=tables, notes=tuple(overlap_notes(result)))
 
 
 def overlap_notes(result: Overlap) -> list[str]:
     """Say what the figures mean and what they leave out, one sentence an entry."""
-    meta = result.metadata
     word = busy_word(result.counted)
     notes = [
         f"Mean concurrency: sum over streams / time with any stream {word}. It is no speed-up: work that slows other work "
@@ -66,13 +67,20 @@ def overlap_notes(result: Overlap) -> list[str]:
         notes.append(
             "Busy means kernels, copies and fills, and wall is from the first to the last of them: ranges do not count."
         )
-    if meta.simulated:
-        notes.append(f"Simulated: {meta.device.label}. No hardware stands behind these times.")
-    states = ((meta.dropped_spans, "dropped"), (meta.pending_spans, "still running"))
-    missing = [f"{count:,} span{'' if count == 1 else 's'} {state}" for count, state in states if count]
-    if missing:
-        notes.append(f"Not counted: {' and '.join(missing)}.")
-    return notes
+    return [*notes, *_simulated(result), *_missing(result)]
+
+
+def _simulated(result: Overlap) -> list[str]:
+    meta = result.metadata
+    return [f"Simulated: {meta.device.label}. No hardware stands behind these times."] if meta.simulated else []
+
+
+def _missing(result: Overlap) -> list[str]:
+    """Say which spans no figure counts, one sentence an entry."""
+    meta = result.metadata
+    dropped = f"Not counted: {meta.dropped_spans:,} span{'' if meta.dropped_spans == 1 else 's'} dropped."
+    pending = f"{pending_text(meta.pending_spans, meta)}."
+    return [note for count, note in ((meta.dropped_spans, dropped), (meta.pending_spans, pending)) if count]
 
 
 def _lanes(result: Overlap) -> str:

@@ -167,10 +167,27 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
         reasons = "a full buffer, a closed stream, an error or an interrupt"
         facts.append(f"{_count(meta.dropped_spans, 'span')} dropped{records} ({reasons})")
     if meta.pending_spans:
-        facts.append(f"{_count(meta.pending_spans, 'span')} still running when the trace was taken")
+        facts.append(pending_text(meta.pending_spans, meta))
     if meta.recovery_note:
         facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
     return facts
+
+
+def pending_text(count: int, meta: TraceMetadata) -> str:
+    """Say that spans have not ended, and what waits for them; of a run that was cut short nothing does.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device
+    >>> meta = TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4))
+    >>> pending_text(1, meta), pending_text(2, meta)
+    ('1 span has not ended yet: lab.synchronize() waits for it', '2 spans have not ended yet: lab.synchronize() waits for them')
+    """
+    if meta.recovery_note:
+        return f"{_count(count, 'span')} had not ended when the run was cut short"
+    if count == 1:
+        return "1 span has not ended yet: lab.synchronize() waits for it"
+    return f"{count:,} spans have not ended yet: lab.synchronize() waits for them"
 
 
 def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:

@@ -16,6 +16,7 @@ from gpustreamlab.analysis import (
     format_ns,
     missing_facts,
     partition_warnings,
+    pending_text,
     source_facts,
     stream_extent,
 )
@@ -152,8 +153,4 @@ def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
 
 
 def _empty_text(meta: TraceMetadata, pending_count: int) -> str:
-    if not pending_count:
-        return empty_hint(meta)
-    if pending_count == 1:
-        return "1 span has not ended yet: lab.synchronize() waits for it"
-    return f"{pending_count:,} spans have not ended yet: lab.synchronize() waits for them"
+    return pending_text(pending_count, meta) if pending_count else empty_hint(meta)

@@ -110,7 +110,7 @@ def test_page_says_what_it_shows_and_how_far_to_trust_it(save, open_page):
     header = open_page(save(trace), warm=True).page.inner_text("header")
     for text in (
         "Image pipeline", "NVIDIA H200", "SIMULATED", "Tier: ranges", "clock error ±500 ns", "1,234 spans dropped",
-        "5 spans still running",
+        "5 spans have not ended yet: lab.synchronize() waits for them",
     ):  # fmt: skip
         assert text in header
 

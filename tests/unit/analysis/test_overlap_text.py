@@ -7,7 +7,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpustreamlab.analysis import overlap
+import gpustreamlab as gsl
+from gpustreamlab.analysis import overlap, summary_text
+from gpustreamlab.draw._picture import plan_picture
+from gpustreamlab.workloads import spin_card
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace
 
 
@@ -32,7 +35,8 @@ def test_text_says_that_ranges_are_an_upper_bound_and_kernels_are_not():
 
 def test_text_says_what_is_missing_and_that_it_is_simulated():
     text = str(overlap(pipeline_trace(dropped_spans=1234, pending_spans=5)))
-    assert "Not counted: 1,234 spans dropped and 5 spans still running." in text
+    assert "Not counted: 1,234 spans dropped." in text
+    assert "5 spans have not ended yet: lab.synchronize() waits for them." in text
     assert "Simulated: NVIDIA H200" in text
 
 
@@ -64,6 +68,25 @@ def test_text_says_what_wall_is_where_ranges_do_not_count():
 def test_nothing_busy_is_said_in_words(trace):
     assert "no time recorded" in str(overlap(trace))
     assert "no time recorded" in overlap(trace)._repr_html_()
+
+
+def test_a_forgotten_synchronize_is_said_in_the_same_words_everywhere():
+    with gsl.Session("sim") as lab:
+        with lab.on(lab.stream("a"), "step"):
+            spin_card(lab, 1_000_000)
+        report, trace = str(lab.overlap()), lab.trace
+        texts = (report, str(lab.timeline()), repr(lab.timeline()), summary_text(trace), plan_picture(trace).header.empty)
+    for text in texts:
+        assert "1 span has not ended yet: lab.synchronize() waits for it" in " ".join(text.split())
+    # THEN nothing explains figures that are not there
+    assert "Mean concurrency" not in report
+    assert "What the ranges contain" not in report
+
+
+def test_spans_of_a_run_that_was_cut_short_wait_for_nobody():
+    text = summary_text(pipeline_trace(pending_spans=2, recovery_note="The run was cut short"))
+    assert "2 spans had not ended when the run was cut short" in text
+    assert "synchronize" not in text
 
 
 @pytest.mark.parametrize(

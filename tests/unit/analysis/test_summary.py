@@ -14,7 +14,7 @@ def test_summary_has_spans_lanes_wall_concurrency_errors_and_tier():
     text = summary_text(pipeline_trace(dropped_spans=7, pending_spans=2))
     for part in (
         "24 spans in 3 streams", "SIMULATED", "7.50 ms", "upload 5.40 ms (72%)", "mean concurrency up to 1.99. Ranges",
-        "Tier: ranges", "clock error ±500 ns", "correction of 2.60 µs", "7 spans dropped", "2 spans still running",
+        "Tier: ranges", "clock error ±500 ns", "correction of 2.60 µs", "7 spans dropped", "2 spans have not ended yet",
     ):  # fmt: skip
         assert part in text
 

@@ -81,7 +81,7 @@ def test_header_has_title_device_errors_and_what_is_missing():
     page = timeline_page(pipeline_trace(dropped_spans=1_234, pending_spans=5))
     for text in (
         "Image pipeline", "NVIDIA H200", "SIMULATED", "Tier: ranges", "clock error ±500 ns", "correction of 2.60 µs",
-        "1,234 spans dropped", "5 spans still running",
+        "1,234 spans dropped", "5 spans have not ended yet: lab.synchronize() waits for them",
     ):  # fmt: skip
         assert text in page
 
