@@ -13,7 +13,7 @@ from gpustreamlab.analysis._busy import (
     stream_count,
 )
 from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
-from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables
+from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables, wall_line
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._distinct import distinct
 from gpustreamlab.analysis._extent import over_wall, stream_extent, used_stream_count
@@ -174,4 +174,5 @@ __all__ = [
     "unenforced_layout",
     "used_stream_count",
     "utilisation",
+    "wall_line",
 ]

@@ -12,6 +12,7 @@ from gpustreamlab.analysis._busy import RANGE_CODE, basis_of, busy_edges, busy_w
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
 from gpustreamlab.analysis._name_groups import group_labels
 from gpustreamlab.analysis._require import require_trace
+from gpustreamlab.analysis._same_work import Work, count_ranges, count_work, work_difference
 from gpustreamlab.analysis._summary import device_text, missing_facts
 from gpustreamlab.model import Trace, TraceMetadata
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
@@ -115,6 +116,10 @@ class TraceComparison:
     """Kinds of spans that count as busy time, in the first and in the second trace; of a trace without kernels, ranges."""
     metadata: tuple[TraceMetadata, TraceMetadata]
     """Where the numbers of both come from."""
+    work_note: str = ""
+    """What makes the work of both another, in one sentence; empty where it is the same by number and names of kernels, copies
+    and fills and by bytes copied, or, where ranges count in one of both, by number and names of the ranges; also where one has
+    no ranges to compare."""
 
     @property
     def busy_word(self) -> str:
@@ -126,7 +131,7 @@ class TraceComparison:
         """What makes the two traces unlike, or incomplete, one sentence an entry; empty where nothing does."""
         meta_a, meta_b = self.metadata
         of_a, of_b = (_listed(kinds) for kinds in self.counted)
-        notes = []
+        notes = [f"{self.work_note}."] if self.work_note else []
         if of_a != of_b:
             notes.append(
                 f"Unlike: times are those of {of_a} in a and of {of_b} in b. Ranges contain queueing. "
@@ -188,7 +193,7 @@ def compare_traces(a: Trace, b: Trace) -> TraceComparison:
     require_trace(b, "compare_traces")
     kinds = (counted_kinds(a), counted_kinds(b))
     with_ranges = any(SpanKind.RANGE in counted for counted in kinds)
-    sides = tuple(_Side(trace, counted, with_ranges=with_ranges) for trace, counted in zip((a, b), kinds, strict=True))
+    sides = _Side(a, kinds[0], with_ranges=with_ranges), _Side(b, kinds[1], with_ranges=with_ranges)
     streams = [lane for trace in (a, b) for lane in trace.lanes if lane.kind is LaneKind.STREAM]
     lanes = tuple(dict.fromkeys(lane.name for lane in streams))
     # A lane that no session made is known by its kernels only.
@@ -211,6 +216,7 @@ def compare_traces(a: Trace, b: Trace) -> TraceComparison:
         b=sides[1].concurrency,
         counted=(sides[0].kinds, sides[1].kinds),
         metadata=(a.metadata, b.metadata),
+        work_note=_work_note(*sides, with_ranges=with_ranges),
     )
 
 
@@ -275,6 +281,14 @@ class _Side:
         """Call names as their group is called: what has one name adds up."""
         self._names = [labels.get(name, name) for name in self._names]
 
+    def work(self) -> Work:
+        """Return how many kernels, copies and fills it has, by the names of their groups."""
+        return count_work(self._trace, [name for name, _ in self._names[: len(self._trace.names)]])
+
+    def ranges(self) -> Work:
+        """Return how many ranges it has, by the names of their groups."""
+        return count_ranges(self._trace, [name for name, _ in self._names[len(self._trace.names) :]])
+
     def lane_figures(self, items: Sequence[str], needs_work: BoolArray) -> ComparedFigures:
         """Return what the lanes of these names took; those that need work are seen where kernels were captured."""
         own = [lane.name for lane in self._trace.lanes]
@@ -313,6 +327,15 @@ class _Side:
             is_there=is_there[:-1],
             is_captured=is_captured | is_there[:-1],
         )
+
+
+def _work_note(a: _Side, b: _Side, *, with_ranges: bool) -> str:
+    """Say what makes the work of both another, by what is known of both; where one has no ranges, nothing is."""
+    ranges_a, ranges_b = a.ranges(), b.ranges()
+    if not with_ranges or not (ranges_a.counts or ranges_b.counts):
+        return work_difference(a.work(), b.work())
+    is_known = a.kinds == b.kinds or (ranges_a.counts and ranges_b.counts)
+    return work_difference(ranges_a, ranges_b) if is_known else ""
 
 
 def _group_names(sides: Sequence[_Side]) -> None:

@@ -46,25 +46,42 @@ def comparison_tables(result: TraceComparison, *, limit: int, name_limit: int) -
 
 
 def comparison_line(result: TraceComparison) -> str:
-    """Say the main finding in half a line."""
+    """Say the main finding in a line; first, where that is so, that the work of both is not the same."""
+    note = result.work_note
+    return f"{note[0].lower()}{note[1:]}; {wall_line(result)}" if note else wall_line(result)
+
+
+def wall_line(result: TraceComparison) -> str:
+    """Say how long both took, in half a line."""
     wall_a, wall_b = result.a.wall_ns, result.b.wall_ns
     if not wall_a or not wall_b:
         return f"wall time {format_ns(wall_a)} in a, {format_ns(wall_b)} in b"
-    return f"wall time {format_ns(wall_a)} → {format_ns(wall_b)} ({change_text(wall_b / wall_a)})"
+    change = length_text(wall_b / wall_a) if result.work_note else change_text(wall_b / wall_a)
+    return f"wall time {format_ns(wall_a)} → {format_ns(wall_b)} ({change})"
 
 
 def change_text(ratio: float) -> str:
-    """Say how much longer or faster b is than a: of walls that were measured, so that "faster" is meant.
+    """Say how much longer or faster b is than a: of measured walls of the same work, so that "faster" is meant.
 
     Examples
     --------
     >>> change_text(1.337), change_text(0.5), change_text(1.001)
-    ('1.34× as long', '2.00× faster', 'as long')
+    ('1.34× as long', '2.00× faster', 'equally long')
     """
-    longer, faster = ratio_text(ratio).removeprefix("×"), ratio_text(1 / ratio).removeprefix("×")
-    if "1.00" in (longer, faster):
-        return "as long"
-    return f"{longer}× as long" if ratio > 1 else f"{faster}× faster"
+    faster = ratio_text(1 / ratio).removeprefix("×")
+    return length_text(ratio) if ratio > 1 or faster == "1.00" else f"{faster}× faster"
+
+
+def length_text(ratio: float) -> str:
+    """Say how long b is beside a: of other work nothing is faster.
+
+    Examples
+    --------
+    >>> length_text(1.337), length_text(0.5), length_text(0.999)
+    ('1.34× as long', '0.50× as long', 'equally long')
+    """
+    text = ratio_text(ratio).removeprefix("×")
+    return "equally long" if "1.00" in (text, ratio_text(1 / ratio).removeprefix("×")) else f"{text}× as long"
 
 
 def ratio_text(ratio: float) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
-from gpustreamlab.analysis import TextTable, TraceComparison, comparison_line, comparison_tables
+from gpustreamlab.analysis import TextTable, TraceComparison, comparison_tables, wall_line
 from gpustreamlab.draw._colours import name_styles
 from gpustreamlab.draw._header import header_html
 from gpustreamlab.draw._html import bokeh_text, page_data, page_letters, viewer_packed
@@ -32,12 +33,14 @@ def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
     """
     sides = (plan_picture(a), plan_picture(b))
     data_a, data_b = _sides_data(sides)
+    notes, is_other_work = result.notes, bool(result.work_note)
     return fill_template(
         "compare.html",
         title="Comparison of two timelines",
         style=viewer_text("page.css") + viewer_text("compare.css") + viewer_style(),
-        finding=escape(comparison_line(result)),
-        notes="".join(f'<p class="gsl-missing">&#9888; {escape(note)}</p>' for note in result.notes),
+        finding=escape(wall_line(result)),
+        warning=_warnings(notes[:is_other_work]),
+        notes=_warnings(notes[is_other_work:]),
         headera=header_html(sides[0].header, sides[0].scene.notes),
         headerb=header_html(sides[1].header, sides[1].scene.notes),
         tables=f'<div class="gsl-tables">{comparison_tables_html(result)}</div>',
@@ -72,6 +75,10 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
 def _common_looks(sides: tuple[Picture, Picture]) -> dict[str, list[str]]:
     names = tuple(dict.fromkeys(name for side in sides for name in side.trace.names))
     return {name: [style.fill, style.hatch, style.text] for name, style in zip(names, name_styles(names), strict=True)}
+
+
+def _warnings(notes: Sequence[str]) -> str:
+    return "".join(f'<p class="gsl-missing">&#9888; {escape(note)}</p>' for note in notes)
 
 
 def _table(table: TextTable) -> str:

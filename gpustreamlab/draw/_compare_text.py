@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpustreamlab.analysis import TextTable, TraceComparison, comparison_line, comparison_tables
+from gpustreamlab.analysis import TextTable, TraceComparison, comparison_tables, wall_line
 from gpustreamlab.sentences import MIN_WIDTH, text_width
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class ComparisonText:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        yield Text(f"Comparison of two traces, b beside a: {comparison_line(self._result)}", "bold")
+        if self._result.work_note:
+            yield Text(f"⚠ {self._result.work_note}.", "yellow")
+        yield Text(f"Comparison of two traces, b beside a: {wall_line(self._result)}", "bold")
         for which, title in zip("ab", self._titles, strict=True):
             yield Text(f"{which}: {title}")
         name_limit = max(12, min(40, options.max_width - 68))
@@ -41,7 +43,7 @@ class ComparisonText:
             yield _rich_table(table)
             if table.more:
                 yield Text(table.more, "dim")
-        for note in self._result.notes:
+        for note in self._result.notes[bool(self._result.work_note) :]:
             yield Text(f"⚠ {note}", "yellow")
 
 

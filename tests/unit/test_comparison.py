@@ -12,7 +12,7 @@ from gpustreamlab.comparison import Comparison, compare
 from gpustreamlab.draw import comparison_text
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.timeline import Timeline
-from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, pipeline_trace, random_trace
+from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, pipeline_trace, random_trace
 
 
 def test_takes_traces_files_and_whatever_has_a_trace(tmp_path):
@@ -31,7 +31,19 @@ def test_says_what_it_takes():
 
 
 def test_repr_is_one_line_with_the_finding():
-    assert repr(compare(pipeline_trace(), pipeline_trace(4))) == "<Comparison: wall time 7.50 ms → 5.50 ms (1.36× faster)>"
+    quick, slow = (make_trace([("a", "x", 0, end_ns)]) for end_ns in (300, 400))
+    assert repr(compare(slow, quick)) == "<Comparison: wall time 400 ns → 300 ns (1.33× faster)>"
+
+
+def test_less_work_is_not_faster_and_that_is_said_first(tmp_path):
+    result = compare(pipeline_trace(), pipeline_trace(4))
+    warning, walls = "Not the same work: 24 ranges against 16", "wall time 7.50 ms → 5.50 ms (0.73× as long)"
+    assert repr(result) == f"<Comparison: n{warning[1:]}; {walls}>"
+    text = " ".join(str(result).split())
+    assert text.startswith(f"⚠ {warning}. Comparison of two traces, b beside a: {walls}")
+    page = result.save(tmp_path / "x.html").read_text(encoding="utf-8")
+    assert page.index(warning) < page.index(walls)
+    assert (text.count(warning), page.count(warning), "faster" in text) == (1, 1, False)
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -249,7 +249,7 @@ def test_a_saved_trace_is_read_by_the_same_call(tmp_path, path):
 def test_a_spool_is_compared_like_a_saved_trace(path):
     trace = varied_run(path)
 
-    assert "(as long)" in repr(gsl.compare(path, trace))
+    assert "(equally long)" in repr(gsl.compare(path, trace))
 
 
 def test_ranges_that_had_not_ended_are_told(path):

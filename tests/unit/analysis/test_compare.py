@@ -78,9 +78,10 @@ def test_busy_time_of_lanes_is_that_of_overlap():
 
 def test_notes_say_what_makes_the_traces_unlike():
     notes = compare_traces(nested_trace(), evil_trace()).notes
-    assert notes[0].startswith("Unlike: times are those of kernels, copies, fills in a and of ranges in b.")
-    assert "Capture both alike: lab.capture('kernels')" in notes[0]
-    assert notes[1].startswith("Not the same device: a is NVIDIA H200 (SIMULATED), b is ")
+    assert notes[0].startswith("Not the same work: ")
+    assert notes[1].startswith("Unlike: times are those of kernels, copies, fills in a and of ranges in b.")
+    assert "Capture both alike: lab.capture('kernels')" in notes[1]
+    assert notes[2].startswith("Not the same device: a is NVIDIA H200 (SIMULATED), b is ")
     dropped = compare_traces(pipeline_trace(), pipeline_trace(dropped_spans=2)).notes
     assert dropped == ("In b: 2 spans dropped (a full buffer, a closed stream, an error or an interrupt).",)
 
@@ -134,7 +135,7 @@ def test_two_runs_by_kernels_are_compared_by_kernels():
 def test_a_run_with_some_kernels_is_unlike_one_without():
     part = make_kernel_trace([("a", "step", 0, 100, {"kind": "range"}), ("a", "gemm", 150, 200)], windows=((120, 300),))
     result = compare_traces(same_run("ranges"), part)
-    assert "are those of ranges in a and of ranges, kernels, copies, fills in b" in result.notes[0]
+    assert "are those of ranges in a and of ranges, kernels, copies, fills in b" in result.notes[1]
 
 
 def test_swapping_both_swaps_the_signs():
