@@ -368,7 +368,7 @@ class AccessWatch:
                 "watched."
             )
             yield (
-                "What the host reads and writes is not seen: call lane.synchronize() before the host fills page-locked "
+                "What the host reads and writes is not seen: call stream.synchronize() before the host fills page-locked "
                 "memory that a copy reads, or reads what get(blocking=False) writes."
             )
 

@@ -11,8 +11,8 @@ from gpustreamlab.typing import HazardKind, HazardMode
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_LANE = "no lane"
-"""What stands for work with no lane selected: CUDA's NULL stream."""
+NO_LANE = "no stream"
+"""What stands for work with no stream selected: CUDA's NULL stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class HazardSide:
     """One of the two accesses of a hazard."""
 
     lane: str
-    """Name of the lane; ``"no lane"`` where none was selected."""
+    """Name of the lane; ``"no stream"`` where none was selected."""
     range: str
     """Name of the innermost range of its thread; empty outside all ranges."""
     work: str

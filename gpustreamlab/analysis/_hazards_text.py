@@ -42,7 +42,7 @@ def hazard_report(result: Hazards) -> Report:
     rows += [[note, *[""] * 6]] if note else []
     lines = [line for hazard in listed for line in _lines(hazard)] + [note] * bool(note)
     table = ReportTable(
-        caption="What crossed lanes without an order", rows=rows, has_row_heads=True, names=(), lines=lines, wraps=True
+        caption="What crossed streams without an order", rows=rows, has_row_heads=True, names=(), lines=lines, wraps=True
     )
     return Report(title="Hazards:", line=hazard_line(result), tables=(table,) if listed else (), notes=tuple(_notes(result)))
 
@@ -68,12 +68,12 @@ def hazard_where(hazard: Hazard) -> str:
     """Say where that code belongs."""
     if hazard.scratch_bytes is not None:
         if hazard.first.work == LANE_CLOSED:
-            return f"behind {_place(hazard.second)}, not before it"
-        return "where it is taken, without `with` or close(): then it stays as long as its arrays"
+            return f"after {_place(hazard.second)}, not before it"
+        return "where the scratch is taken, without `with` or close(): then it stays as long as its arrays"
     if _can_be_held(hazard):
-        return f"behind {_place(hazard.first)}, before the array goes"
+        return f"after {_place(hazard.first)}, before the array goes"
     if hazard.first.lane == NO_LANE:
-        return f"behind {_place(hazard.first)}, or do that on a lane too"
+        return f"after {_place(hazard.first)}, or select a stream for that too"
     return f"before {_place(hazard.second)}"
 
 
@@ -88,11 +88,11 @@ def _row(hazard: Hazard) -> list[str]:
 
 
 def _lines(hazard: Hazard) -> list[str]:
-    """Return a hazard as text: its kind and where to mend it, the line to type there, and what it is about."""
+    """Return a hazard as text: its kind and where the missing line belongs, the line to type there, and what it is about."""
     order = "" if hazard.scratch_bytes is not None else ", unordered,"
     words = f"{_array(hazard)}, {_count(hazard.hazard_count, 'time', 'times')}: first {_side(hazard.first)}; "
     words += f"then{order} {_side(hazard.second)}"
-    head = wrap_sentence(f"{_kind(hazard)}: {hazard.where}")
+    head = wrap_sentence(f"{_kind(hazard)}: put this line {hazard.where}")
     return [*head, f"{_INDENT}{hazard.fix}", *wrap_sentence(words, first_indent=_INDENT, indent=_INDENT)]
 
 
@@ -115,10 +115,10 @@ def _side(side: HazardSide) -> str:
 
 def _place(side: HazardSide) -> str:
     if not side.order:
-        return side.work
+        return "its stream was closed" if side.work == LANE_CLOSED else side.work
     if side.range:
         return f"{display_name(side.range, _NAME_WIDTH)!r} ({side.work})"
-    return f"{side.work} ({'outside all ranges' if side.lane != NO_LANE else 'no lane selected'})"
+    return f"{side.work} ({'outside all ranges' if side.lane != NO_LANE else 'no stream selected'})"
 
 
 def _notes(result: Hazards) -> list[str]:
@@ -127,7 +127,7 @@ def _notes(result: Hazards) -> list[str]:
         notes.append("Each row is one missing order; #n stands for the memory of its first array.")
     if any(_is_nameless(hazard) for hazard in result.hazards):
         notes.append(
-            "use-after-free of an array without a name here: lane.hold(array) after its last use is better than the wait."
+            "use-after-free of an array without a name here: stream.hold(array) after its last use is better than the wait."
         )
     if any(not hazard.is_certain for hazard in result.hazards):
         notes.append('"may be": which elements were meant is not known, so the two need not share any.')

@@ -12,7 +12,7 @@ from gpustreamlab.model import display_name, show_text
 
 _NAME_WIDTH = 32
 _HINT = 'Nothing was taken yet. Take some: with lab.stream("decode").scratch(1 << 20) as work: ...'
-_HEAD = ["lane", "in use", "reserved", "most in use", "allocations", "reuses", "growths", "trims", "waste", "memory"]
+_HEAD = ["stream", "in use", "reserved", "most in use", "allocations", "reuses", "growths", "trims", "waste", "memory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -48,7 +48,7 @@ class ScratchStatistics:
         return f"<ScratchStatistics of {self.lane!r}: {self.used_bytes:,} B in use of {self.reserved_bytes:,} B>"
 
     def __str__(self) -> str:
-        how = "in the order of the stream" if self.is_stream_ordered else f"waits for the lane's work: {self.reason}"
+        how = "in the order of the stream" if self.is_stream_ordered else f"waits for the stream's work: {self.reason}"
         return (
             f"scratch of {self.lane}: {self.used_bytes:,} B in use of {self.reserved_bytes:,} B, at most "
             f"{self.peak_bytes:,} B; "
@@ -80,9 +80,9 @@ class ScratchTable(Reported):
         for item in self.items:
             if item.lane == lane:
                 return item
-        hint = nearest_hint(str(lane), [item.lane for item in self.items]) if self.items else "No lane was opened yet."
+        hint = nearest_hint(str(lane), [item.lane for item in self.items]) if self.items else "No stream was opened yet."
         raise StreamNotFoundError(
-            f"The scratch table has no lane {lane!r}. {hint} Use lab.stream({str(lane)!r}).scratch_statistics."
+            f"The scratch table has no stream {lane!r}. {hint} Use lab.stream({str(lane)!r}).scratch_statistics."
         )
 
     @property
@@ -92,19 +92,19 @@ class ScratchTable(Reported):
 
     def _line(self) -> str:
         if not self.items:
-            return f"no lane yet; all may hold {self.limit_bytes:,} B"
+            return f"no stream yet; all may hold {self.limit_bytes:,} B"
         hold = "hold" if len(self.items) > 1 else "holds"
-        return f"{_count(len(self.items), 'lane')} {hold} {self.reserved_bytes:,} B of at most {self.limit_bytes:,} B"
+        return f"{_count(len(self.items), 'stream')} {hold} {self.reserved_bytes:,} B of at most {self.limit_bytes:,} B"
 
     def _report(self) -> Report:
         reasons = dict.fromkeys(item.reason for item in self.items if item.reason)
-        table = ReportTable(caption="scratch memory by lane", rows=[_HEAD, *map(_row, self.items)], has_row_heads=True)
+        table = ReportTable(caption="scratch memory by stream", rows=[_HEAD, *map(_row, self.items)], has_row_heads=True)
         return Report(
             title="Scratch",
             line=self._line(),
             tables=(table,) if self.items else (),
             notes=(
-                *(f"Growing and trimming wait for the lane's work: {reason}." for reason in reasons),
+                *(f"Growing and trimming wait for the stream's work: {reason}." for reason in reasons),
                 *(() if any(item.allocation_count for item in self.items) else (_HINT,)),
             ),
         )

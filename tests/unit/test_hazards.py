@@ -545,7 +545,7 @@ def test_text_has_the_line_to_type_first_and_stays_narrow():
         text = str(lab.check_hazards())
     # THEN
     lines = text.splitlines()
-    assert lines[2] == "read-after-write: before 'double' (multiply)"
+    assert lines[2] == "read-after-write: put this line before 'double' (multiply)"
     assert lines[3] == "    lab.stream('compute').wait(lab.stream('copy'))"
     assert lines[4].startswith("    x #1, 1 time: first copy: 'upload' (ones); then, unordered, compute:")
     rows = lines[2 : lines.index("", 2)]
@@ -583,7 +583,7 @@ def test_an_array_keeps_the_last_name_that_was_seen():
         (row,) = lab.check_hazards().hazards
     # THEN
     assert (row.kind, row.array, row.maker) == (HazardKind.USE_AFTER_FREE, "frame", "upload")
-    assert (row.fix, row.where) == ("lab.stream('compute').hold(frame)", "behind 'double' (multiply), before the array goes")
+    assert (row.fix, row.where) == ("lab.stream('compute').hold(frame)", "after 'double' (multiply), before the array goes")
     del kept, again
 
 
@@ -597,7 +597,7 @@ def test_an_array_that_never_had_a_name_is_told_by_who_made_it_with_a_line_that_
         # THEN
         assert (row.fix, row.where) == ("lab.stream('copy').wait(lab.stream('compute'))", "before 'next' (zeros)")
         assert "the array of float64 (1024) #1 that 'upload' made" in str(result)
-        assert "lane.hold(array) after its last use is better than the wait" in " ".join(str(result).split())
+        assert "stream.hold(array) after its last use is better than the wait" in " ".join(str(result).split())
         exec(row.fix, {"lab": lab})
     del kept
 
@@ -635,7 +635,7 @@ def test_what_the_host_itself_does_is_said_to_be_unseen():
     # THEN
     assert not result
     assert any("What the host reads and writes is not seen" in line for line in result.unwatched)
-    assert "lane.synchronize()" in str(result)
+    assert "stream.synchronize()" in str(result)
 
 
 def test_scratch_that_was_given_back_is_told_of_on_its_own_lane():
@@ -677,8 +677,8 @@ def test_scratch_of_a_closed_lane_is_told_of_at_its_first_use_too():
         float(array.sum())
         (row,) = lab.check_hazards().hazards
     # THEN
-    assert (row.first.lane, row.first.work, row.second.lane) == ("copy", "lane closed", "no lane")
-    assert (row.fix, row.where) == ("lab.stream('copy').close()", "behind sum (no lane selected), not before it")
+    assert (row.first.lane, row.first.work, row.second.lane) == ("copy", "lane closed", "no stream")
+    assert (row.fix, row.where) == ("lab.stream('copy').close()", "after sum (no stream selected), not before it")
 
 
 def test_scratch_that_is_kept_or_used_in_time_is_no_hazard():

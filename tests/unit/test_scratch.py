@@ -313,7 +313,7 @@ class TestStatistics:
             table = lab.scratch_statistics
         assert [item.lane for item in table] == ["decode", "prefill"]
         assert (len(table), table["decode"].used_bytes, table.reserved_bytes) == (2, 4096, 4096)
-        assert repr(table) == f"<ScratchTable: 2 lanes hold 4,096 B of at most {table.limit_bytes:,} B>"
+        assert repr(table) == f"<ScratchTable: 2 streams hold 4,096 B of at most {table.limit_bytes:,} B>"
         assert "decode" in str(table)
         assert "<table" in table._repr_html_()
         with pytest.raises(KeyError):
@@ -321,16 +321,16 @@ class TestStatistics:
 
     def test_no_lanes_are_an_empty_table(self, lab):
         text = str(lab.scratch_statistics)
-        assert text.startswith("Scratch no lane yet; all may hold ")
+        assert text.startswith("Scratch no stream yet; all may hold ")
         assert 'with lab.stream("decode").scratch(1 << 20) as work' in " ".join(text.split())
-        with pytest.raises(StreamNotFoundError, match="No lane was opened yet"):
+        with pytest.raises(StreamNotFoundError, match="No stream was opened yet"):
             lab.scratch_statistics["decode"]
 
     def test_one_is_one(self, lab, lane):
         with lane.scratch(1024):
             pass
         assert "1 allocation, 0 reused, 1 growth, 0 trims" in str(lane.scratch_statistics)
-        assert repr(lab.scratch_statistics).startswith("<ScratchTable: 1 lane holds 1,024 B of at most ")
+        assert repr(lab.scratch_statistics).startswith("<ScratchTable: 1 stream holds 1,024 B of at most ")
 
     def test_at_the_prompt_they_are_one_short_line(self, lane):
         lane.scratch(1024).close()
@@ -346,7 +346,7 @@ class TestStatistics:
         assert table[name].reserved_bytes == 1024
 
     def test_a_lane_that_is_not_there_is_told_with_the_nearest(self, lab, lane):
-        with pytest.raises(StreamNotFoundError, match=r"no lane 'decoed'.*Did you mean 'decode'\?.*lab.stream\('decoed'\)"):
+        with pytest.raises(StreamNotFoundError, match=r"no stream 'decoed'.*Did you mean 'decode'\?.*lab.stream\('decoed'\)"):
             lab.scratch_statistics["decoed"]
 
     def test_html_escapes_and_says_why_it_waits(self):
@@ -355,7 +355,7 @@ class TestStatistics:
             found = lab.stream("decode").scratch_statistics
             assert found.reason == lab.capabilities["stream-ordered-memory"].detail == "this device has no memory pools"
             assert not found.is_stream_ordered
-            assert "waits for the lane's work: this device has no memory pools" in str(found)
+            assert "waits for the stream's work: this device has no memory pools" in str(found)
             assert "cudaMalloc" in str(lab.scratch_statistics)
             assert "this device has no memory pools" in lab.scratch_statistics._repr_html_()
 

@@ -284,7 +284,7 @@ class SimBackend:
     def clock_info(self) -> ClockInfo:
         """Describe the virtual clock: exact, and without a wall-clock time."""
         return ClockInfo(
-            description="virtual clock of the simulated device; exact, from 0",
+            description="virtual, kept by the simulated device; exact, starts at 0",
             epoch_unix_ns=0,
             clock_error_ns=0,
             range_error_ns=0,
