@@ -11,14 +11,16 @@ import numpy as np
 from gpustreamlab.analysis._busy import busy_sum_ns, counted_rows, is_work
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._units import three_digits
-from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import BoolArray, SpanKind
+from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, Trace
+from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 # As CUPTI's constants are named, in the names of copies; within the device, no such engine is needed.
 _DIRECTIONS = (
     ("copies to the device share an engine", re.compile(r"\bHto[DA]\b")),
     ("copies to the host share an engine", re.compile(r"\b[DA]toH\b")),
 )
+SM_BLOCKS, SM_THREADS, SM_REGISTERS = 32, 2_048, 65_536
+"""What an SM holds at once, the most of any. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
 SMS_SHARED = "kernels share the SMs"
 """What bounds the streams where the SMs do."""
 
@@ -44,8 +46,9 @@ NOTHING_SHARED = Shared()
 def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
     """Find the shared resource that is needed longest.
 
-    Assumed is one copy engine for each direction, and that a kernel with at least one block for each SM of its partition uses
-    all of these SMs. Kernels of several partitions share the card by the SMs that each has.
+    Assumed is one copy engine for each direction, and that a kernel fills the SMs of its partition if its grid has as many
+    blocks as fit on them at once, by their threads, registers and shared memory. Kernels of several partitions share the card
+    by the SMs that each has.
 
     Parameters
     ----------
@@ -91,7 +94,7 @@ def concurrency_text(mean: float, most: float, reason: str, counted: Collection[
 def bound_note(shared: Shared) -> str:
     """Say in one sentence what the bound of the mean concurrency assumes, where kernels, copies and fills are known."""
     sms = (
-        "kernels with at least one block for each SM of their partition share its SMs"
+        "kernels whose blocks fill the SMs of their partition share them"
         if shared.are_grids_known
         else "and that kernels may share SMs is left out where their grids are not known"
     )
@@ -106,11 +109,22 @@ def _copy_times(trace: Trace, rows: BoolArray) -> Iterator[tuple[int, str]]:
             yield busy_sum_ns(trace, is_copy & is_named[trace.name]), reason
 
 
+def _blocks_that_fit(trace: Trace) -> Int64Array:
+    """Return how many blocks of each kernel fit on an SM at once; where little is known of a launch, more than do."""
+    none = np.zeros(len(trace), np.int64)
+    threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
+    fit = np.full(len(trace), SM_BLOCKS)
+    for needed, there_are in ((threads, SM_THREADS), (registers * threads, SM_REGISTERS), (shared_bytes, SM_SHARED_BYTES)):
+        fit = np.minimum(fit, there_are // np.maximum(needed, 1))
+    blocks: Int64Array = np.maximum(fit, 1)
+    return blocks
+
+
 def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray) -> Iterator[tuple[int, str]]:
     """Yield how long the SMs of each partition are needed, and those of the card, to which a partition adds its part."""
     card_sms = trace.metadata.device.sm_count
     sm_counts = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), card_sms], np.int64)
-    fills = is_kernel & (blocks >= sm_counts[trace.partition])
+    fills = is_kernel & (blocks >= sm_counts[trace.partition] * _blocks_that_fit(trace))
     card_sm_ns = 0
     for partition in np.unique(trace.partition[fills]).tolist():
         time_ns = busy_sum_ns(trace, fills & (trace.partition == partition))

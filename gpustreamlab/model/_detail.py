@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpustreamlab.model._fields import Count, check_fields
 
 SM_SHARED_BYTES = 228 << 10
-"""Shared memory of an SM: the most that any has, of compute capability 9.0. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+"""Shared memory of an SM, the most that any has (9.0 to 12.x). Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

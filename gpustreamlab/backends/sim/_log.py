@@ -89,7 +89,7 @@ class ActivityLog:
         if spec is None or not self._has_room():
             return
         name = self._names.setdefault(work.name, len(self._names))
-        key = work.name, work.blocks, *((spec[4],) if type(spec) is CopySpec else (work.kind, spec.block_slots))
+        key = work.name, work.blocks, *((spec[4],) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots))
         detail = self._detail_codes.get(key)
         if detail is None:
             detail = self._detail_codes[key] = len(self._details)
