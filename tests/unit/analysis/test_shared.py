@@ -8,14 +8,19 @@ import gpustreamlab as gsl
 from gpustreamlab.analysis import compare_traces, comparison_line, overlap, summary_text
 from gpustreamlab.draw import text_timeline
 from gpustreamlab.draw._picture import plan_picture
-from gpustreamlab.model import WorkDetail
+from gpustreamlab.model import SM_SHARED_BYTES, WorkDetail
 from gpustreamlab.workloads import spin_card
 from tests.helpers.kernel_traces import DECODE, PREFILL, make_kernel_trace
 from tests.helpers.traces import make_trace
 
 
 def full(blocks=132, **options):
-    return {"detail": WorkDetail(full_name="k", grid=(blocks, 1, 1)), **options}
+    """Return a kernel of which one block fits on an SM."""
+    return {"detail": WorkDetail(full_name="k", grid=(blocks, 1, 1), dynamic_shared_bytes=SM_SHARED_BYTES), **options}
+
+
+def small(blocks, **launch):
+    return {"detail": WorkDetail(full_name="s", grid=(blocks, 1, 1), **launch)}
 
 
 def copy(name):
@@ -38,6 +43,12 @@ def both(first, second):
         (copy("memcpy DtoD"), copy("memcpy DtoD"), 2.0, ""),
         (("k", full()), ("k", full()), 1.0, "kernels share the SMs"),
         (("k", full(131)), ("k", full(132)), 2.0, ""),
+        # As many as fit on 132 SMs at once: 2,048 threads, 65,536 registers, 228 KiB or 32 blocks on each.
+        (("s", small(132 * 8 - 1, block=(256, 1, 1))), ("s", small(132 * 8, block=(256, 1, 1))), 2.0, ""),
+        (("s", small(132 * 8, block=(256, 1, 1))), ("s", small(132 * 8, block=(256, 1, 1))), 1.0, "kernels share the SMs"),
+        (("s", small(132 * 2, block=(256, 1, 1), registers=128)), ("k", full()), 1.0, "kernels share the SMs"),
+        (("s", small(132 * 7, static_shared_bytes=32 << 10)), ("k", full()), 1.0, "kernels share the SMs"),
+        (("s", small(132 * 32 - 1)), ("k", full()), 2.0, ""),
         (("k", full()), copy("memcpy HtoD"), 2.0, ""),
         # 96 and 36 SMs beside each other are the whole card, which both can use at full speed.
         (("k", full(96, partition=0)), ("k", full(36, partition=1)), 2.0, ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from gpustreamlab import Session
@@ -165,7 +167,6 @@ def test_a_capture_that_stops_while_synchronize_waits_keeps_its_running_work(lab
 @pytest.mark.parametrize("when", ["on_start", "on_stop"])
 def test_a_range_that_is_collected_while_the_source_starts_or_stops_keeps_its_work(lab, source, when):
     def run_step():
-        setattr(source, when, lambda: None)
         with lab.on("a", "step"):
             now_ns = lab.backend.host_time_ns()
             source.push_launch(now_ns, now_ns + 10, now_ns + 20, correlation=5, stream=0, name="kernel")
@@ -173,7 +174,13 @@ def test_a_range_that_is_collected_while_the_source_starts_or_stops_keeps_its_wo
         lab.backend.synchronize()
         lab._recorder.collect()
 
-    setattr(source, when, run_step)
+    def run_step_elsewhere():
+        setattr(source, when, lambda: None)
+        thread = threading.Thread(target=run_step)  # in this thread the clock stands while it is looked at
+        thread.start()
+        thread.join()
+
+    setattr(source, when, run_step_elsewhere)
     with lab.capture("kernels"):
         pass
     assert parents(lab.trace) == {"kernel": "step"}
