@@ -43,7 +43,8 @@ def overlap_report(result: Overlap) -> Report:
         hint = empty_hint(result.metadata, nothing="Nothing to compare yet")
         notes = [*([f"{hint}."] if hint else []), *_missing(result), *_simulated(result)]
         return Report(title="Overlap of", line=overlap_line(result), notes=tuple(notes))
-    tables = (_matrix(result) if len(result.lanes) <= MATRIX_LANES else _pairs(result), _histogram(result))
+    common = (_matrix(result),) if len(result.lanes) <= MATRIX_LANES else (_times(result), _pairs(result))
+    tables = (*common, _histogram(result))
     return Report(title="Overlap of", line=overlap_line(result), tables=tables, notes=tuple(overlap_notes(result)))
 
 
@@ -110,8 +111,17 @@ def _matrix(result: Overlap) -> ReportTable:
     shade[:, 2:] = np.nan_to_num(shares)
     shade[:, 2:][np.diag_indices(len(names))] = 0
     caption = "Time in common in ms, and as a share of the shorter time of the two"
-    lines = text_lines(_pairs(result))
+    lines = [*text_lines(_times(result)), "", *text_lines(_pairs(result))]
     return ReportTable(caption=caption, rows=rows, has_row_heads=True, shade=shade, lines=lines)
+
+
+def _times(result: Overlap) -> ReportTable:
+    order = np.argsort(-result.busy_ns, kind="stable")[:LISTED_PAIRS].tolist()
+    names = _names(result)
+    rows = [["stream", f"{busy_word(result.counted)}, ms"], *([names[row], format_ms(result.busy_ns[row])] for row in order)]
+    more = len(names) - len(order)
+    rows += [[f"… {more:,} more streams: see .busy_ns", ""]] if more else []
+    return ReportTable(caption="Time of each stream, in ms", rows=rows)
 
 
 def _pairs(result: Overlap) -> ReportTable:

@@ -125,3 +125,12 @@ def test_pretty_printer_gets_the_table():
     result = overlap(pipeline_trace())
     result._repr_pretty_(printer, False)
     assert printer.got == str(result)
+
+
+def test_the_time_of_each_stream_stands_above_a_list_of_pairs(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    trace = make_trace([(f"a stream with a long name {k}", "k", 0, 100_000 * (k + 1)) for k in range(6)])
+    printed = str(overlap(trace))
+    assert "share of shorter" in printed
+    for k in range(6):
+        assert re.search(rf"long name {k} +0\.{k + 1}00\n", printed)
