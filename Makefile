@@ -30,7 +30,8 @@ test: lint types layers unit browser notebooks  ## install and run every check t
 # No test is stopped for taking long here.
 test-long: export GPUSTREAMLAB_LONG := 1
 test-long: PYTEST += --timeout=0
-test-long: test  ## the same with every storm, torn byte and soak in full; it has no time limit
+test-long: COVERAGE := --cov --cov-report=term:skip-covered --cov-fail-under=85
+test-long: test  ## the same with every storm, torn byte and soak in full, and branch coverage; it has no time limit
 
 lint: .venv/.dev  ## style, format and spelling
 	$(BIN)/ruff check
@@ -43,8 +44,8 @@ types: .venv/.dev  ## mypy, strict
 layers: .venv/.dev  ## imports only point down
 	$(BIN)/lint-imports
 
-unit: .venv/.dev  ## unit tests, the contract on the simulated device, doctests, with branch coverage
-	$(PYTEST) $(PARALLEL) --cov --cov-report=term:skip-covered --cov-fail-under=85
+unit: .venv/.dev  ## unit tests, the contract on the simulated device, doctests
+	$(PYTEST) $(PARALLEL) $(COVERAGE)
 
 browser: .venv/.dev  ## the exported page in a headless browser
 	scripts/install-chromium
