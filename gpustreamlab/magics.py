@@ -112,6 +112,7 @@ def gpustream_parser() -> MagicParser:
     parser = MagicParser(
         prog="%%gpustream", description="Run the cell with a stream selected, as one named range.", allow_abbrev=False
     )
+    parser.advice = "Names of streams have no spaces; put quotes around a label that has."
     parser.add_argument("stream", help="name of the stream; made on first use")
     parser.add_argument("--priority", type=int, help="CUDA priority for a new stream: lower runs first (default: 0)")
     parser.add_argument("--partition", help="partition in which the stream works; it moves there if it is elsewhere")

@@ -700,3 +700,7 @@ def test_a_session_is_named_by_as_and_which_one_was_closed_is_told(shell, lab):
     assert "%gpulab use --as lab2" in run(shell, "%gpulab use lab2")[1]
     assert "Closed: <Session: " in run(shell, "%gpulab close")[1]
     assert (shell.user_ns["second"].is_closed, lab.is_closed) == (True, False)
+
+
+def test_a_stream_name_with_a_space_is_told_what_to_do(shell, lab):
+    assert "Names of streams have no spaces" in run(shell, "%%gpustream my stream\n1")[1]
