@@ -22,7 +22,7 @@ from gpustreamlab.analysis import (
     ScratchTable,
     Share,
     Strays,
-    Utilisation,
+    Utilization,
     check_layout,
 )
 from gpustreamlab.backends import Backend, choose_backend
@@ -575,8 +575,8 @@ class Session(ProcessBound):
         """
         return self._accesses.check(variables_of(sys._getframe(1)))  # noqa: SLF001 - for the names of its arrays
 
-    def utilisation(self) -> Utilisation:
-        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`."""
+    def utilization(self) -> Utilization:
+        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilization`."""
         return self.trace.utilization()
 
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:

@@ -61,7 +61,7 @@ from gpustreamlab.analysis._summary import (
 from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.analysis._ticks import axis_unit, time_ticks
 from gpustreamlab.analysis._units import format_ms, format_ns, format_share
-from gpustreamlab.analysis._utilisation import Utilisation, utilisation
+from gpustreamlab.analysis._utilization import Utilization, utilization
 from gpustreamlab.model import display_name
 
 __all__ = [
@@ -107,7 +107,7 @@ __all__ = [
     "TextTable",
     "Touch",
     "TraceComparison",
-    "Utilisation",
+    "Utilization",
     "WaitGroup",
     "assign_rows",
     "axis_unit",
@@ -173,6 +173,6 @@ __all__ = [
     "time_ticks",
     "unenforced_layout",
     "used_stream_count",
-    "utilisation",
+    "utilization",
     "wall_line",
 ]

@@ -12,7 +12,7 @@ from gpustreamlab.analysis._kernel_text import capture_facts, kernel_lines
 from gpustreamlab.analysis._partition_text import sms_text
 from gpustreamlab.analysis._sm_time import interval_sum_ns
 from gpustreamlab.analysis._units import format_ns, format_share
-from gpustreamlab.analysis._utilisation import utilisation
+from gpustreamlab.analysis._utilization import utilization
 from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
@@ -65,7 +65,7 @@ def partition_lines(trace: Trace) -> list[str]:
     """Say how long each partition was busy, one line each; empty where there are none."""
     if trace.layout is None and not trace.partitions:
         return []
-    result = utilisation(trace)
+    result = utilization(trace)
     word = busy_word(result.counted)
     lines = []
     for place, (name, busy_ns, share) in enumerate(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from gpustreamlab.analysis import HostWaits, Overlap, Strays, Utilisation
+    from gpustreamlab.analysis import HostWaits, Overlap, Strays, Utilization
     from gpustreamlab.comparison import Comparison, SupportsTrace
     from gpustreamlab.timeline import Timeline
 
@@ -257,17 +257,17 @@ class Trace:
 
         return overlap(self)
 
-    def utilization(self) -> Utilisation:
-        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilisation`.
+    def utilization(self) -> Utilization:
+        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilization`.
 
         Examples
         --------
         >>> Trace.from_columns(start_ns=[0, 50], end_ns=[30, 100], stream=["a", "b"], sm_count=4).utilization().card_share
         0.8
         """
-        from gpustreamlab.analysis import utilisation
+        from gpustreamlab.analysis import utilization
 
-        return utilisation(self)
+        return utilization(self)
 
     def strays(self) -> Strays:
         """Return the work that ran in another lane than its range says; see `gpustreamlab.analysis.strays`.

@@ -286,7 +286,7 @@ def test_four_card_filling_kernels_run_side_by_side(lab):
     run()
     ends, starts = run()
     assert ends.min() - starts.max() > 5_000_000  # all four at once
-    assert lab.utilisation().share.min() > 0
+    assert lab.utilization().share.min() > 0
 
 
 def test_cuda_core_refuses_what_the_capabilities_say_is_missing(lab):

@@ -171,8 +171,8 @@ def test_it_says_that_the_device_is_simulated(lesson):
     assert str(folder / "partitions.html") in printed
 
 
-def test_the_utilisation_is_printed_for_both_sizes(lesson):
-    table = lesson[1].partition("Utilisation of ")[2]
+def test_the_utilization_is_printed_for_both_sizes(lesson):
+    table = lesson[1].partition("Utilization of ")[2]
 
     assert len(re.findall(r"^(?:prefill|decode) ", table, re.MULTILINE)) == 4
 

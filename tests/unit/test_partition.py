@@ -1215,12 +1215,12 @@ def test_clearing_keeps_the_layout_in_use(halves):
     assert trace.layout == halves.layout
 
 
-def test_utilisation_and_timeline_of_a_session_with_partitions(halves):
+def test_utilization_and_timeline_of_a_session_with_partitions(halves):
     enqueue(halves, "x", MS)
     halves.partition(a=32, b=96)
     enqueue(halves, "x", MS)
     halves.synchronize()
-    assert halves.utilisation() is not None
+    assert halves.utilization() is not None
     assert halves.timeline()._repr_mimebundle_()["text/html"]
 
 

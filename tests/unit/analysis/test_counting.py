@@ -19,7 +19,7 @@ from gpustreamlab.analysis import (
     sm_time_steps,
     stream_count,
     summary_text,
-    utilisation,
+    utilization,
 )
 from gpustreamlab.analysis._busy import DEVICE_WORK, is_in_windows
 from gpustreamlab.draw import text_timeline, timeline_svg
@@ -101,11 +101,11 @@ def test_ranges_that_are_next_to_nothing_beside_kernels_do_not_count(length_ns, 
     assert (SpanKind.RANGE in sm_kinds(trace)) is counts
     expected_ns = length_ns if counts else 0
     result, together = overlap(trace), concurrency(trace)
-    assert (result.sum_ns, together.sum_ns, utilisation(trace).busy_ns[-1]) == (
+    assert (result.sum_ns, together.sum_ns, utilization(trace).busy_ns[-1]) == (
         1_000 + expected_ns, 1_000 + expected_ns, 600 + expected_ns,
     )  # fmt: skip
     assert result.range_only_ns == together.range_only_ns == expected_ns
-    assert result.wall_ns == together.wall_ns == utilisation(trace).wall_ns == (10_700 if counts else 700)
+    assert result.wall_ns == together.wall_ns == utilization(trace).wall_ns == (10_700 if counts else 700)
     assert ("upper bound" in str(result)) is counts
     text = summary_text(trace)
     if counts:
@@ -160,7 +160,7 @@ def test_copies_overlap_but_use_no_sms():
     assert sm_kinds(trace) == (SpanKind.KERNEL,)
     (step,) = sm_time_steps(trace)
     assert (step.size.name, step.edges_ns.tolist()) == ("decode", [0, 100])
-    result = utilisation(trace)
+    result = utilization(trace)
     assert (result.busy_ns[0], result.wall_ns, result.card_sm_ns) == (100, 400, 100 * 36)
     assert result.counted == (SpanKind.KERNEL,)
     assert "copies and fills use no SMs" in str(result)
@@ -168,11 +168,11 @@ def test_copies_overlap_but_use_no_sms():
 
 def test_where_only_ranges_were_captured_all_counts_for_the_sms():
     assert sm_kinds(pipeline_trace()) == ALL
-    assert "use no SMs" not in str(utilisation(pipeline_trace()))
+    assert "use no SMs" not in str(utilization(pipeline_trace()))
     trace = windowed((200, 400))
     assert sm_kinds(trace) == (SpanKind.RANGE, SpanKind.KERNEL)
-    assert "upper bound" in str(utilisation(trace))
-    assert "upper bound" not in str(utilisation(windowed((0, 1_000))))
+    assert "upper bound" in str(utilization(trace))
+    assert "upper bound" not in str(utilization(windowed((0, 1_000))))
 
 
 def test_the_story_in_windows_counts_no_range_twice():
@@ -192,7 +192,7 @@ def test_threads_of_the_host_never_count(kind):
     trace = make_kernel_trace(spans, tier="ranges", windows=())
 
     # THEN no figure has it
-    result, together, used = overlap(trace), concurrency(trace), utilisation(trace)
+    result, together, used = overlap(trace), concurrency(trace), utilization(trace)
     assert result.wall_ns == together.wall_ns == used.wall_ns == 100
     assert result.sum_ns == together.sum_ns == used.busy_ns.sum() == 100
     assert result.range_only_ns == together.range_only_ns == 100

@@ -18,7 +18,7 @@ from gpustreamlab.analysis import (
     partly_captured,
     strays,
     summary_text,
-    utilisation,
+    utilization,
 )
 from gpustreamlab.analysis._kernel_text import queueing_line
 from gpustreamlab.errors import OptionError, StreamNotFoundError
@@ -187,7 +187,7 @@ def test_methods_of_a_trace_are_the_functions(tmp_path):
 
     for method, function in (
         ("overlap", overlap),
-        ("utilization", utilisation),
+        ("utilization", utilization),
         ("strays", strays),
         ("host_waits", host_waits),
     ):
@@ -201,7 +201,7 @@ def test_short_forms_of_a_session_are_those_of_its_trace():
         with lab.on(lab.stream("a"), "step"):
             spin(lab, 30_000)
         lab.synchronize()
-        for short, method in (("overlap", "overlap"), ("utilisation", "utilization"), ("strays", "strays")):
+        for short, method in (("overlap", "overlap"), ("utilization", "utilization"), ("strays", "strays")):
             assert str(getattr(lab, short)()) == str(getattr(lab.trace, method)())
         assert str(lab.timeline()) == str(lab.trace.timeline())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpustreamlab.analysis import compare_traces, concurrency, host_waits, overlap, strays, utilisation
+from gpustreamlab.analysis import compare_traces, concurrency, host_waits, overlap, strays, utilization
 from gpustreamlab.errors import OptionError
 from tests.helpers.traces import pipeline_trace
 
@@ -17,7 +17,7 @@ class Session:
         raise AssertionError("nobody asked for it")
 
 
-@pytest.mark.parametrize("function", [overlap, concurrency, utilisation, strays, host_waits])
+@pytest.mark.parametrize("function", [overlap, concurrency, utilization, strays, host_waits])
 def test_a_session_is_told_to_pass_its_trace(function):
     name = function.__name__
     with pytest.raises(OptionError) as told:

@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import utilisation
+from gpustreamlab.analysis import utilization
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import InvalidNameError, OptionError, PartitionNotFoundError, TraceError
 from gpustreamlab.model import (
@@ -289,7 +289,7 @@ def test_layouts_of_a_trace_are_put_in_order_and_the_last_is_that_at_the_end():
     first, last = (Layout(partitions=(part("p", sms),)) for sms in (96, 64))
     changes = (LayoutChange(time_ns=120, layout=last), LayoutChange(time_ns=0, layout=first))
     trace = with_layouts(layouts=changes, partitions=(part("p", 96), part("p", 64)))
-    result = utilisation(trace)
+    result = utilization(trace)
     assert (trace.layouts, trace.layout) == (changes[::-1], last)
     assert list(zip(result.granted_sms.tolist(), result.window_ns.tolist(), strict=True)) == [(96, 120), (64, 130)]
 

@@ -219,7 +219,7 @@ def test_a_window_ends_when_the_source_was_lost_not_when_that_is_found(lab, sour
     ((_, end_ns),) = lab.trace.metadata.capture_windows
 
     assert end_ns == lab.backend.host_to_clock_ns(host_ns) < lab._recorder.now_ns() - LONG_NS
-    assert lab.utilisation().busy_ns.tolist() == [pytest.approx(LONG_NS, rel=0.01)]
+    assert lab.utilization().busy_ns.tolist() == [pytest.approx(LONG_NS, rel=0.01)]
 
 
 def test_a_window_that_is_stopped_after_an_unnoticed_loss_ends_at_the_loss(lab, source):

@@ -1,4 +1,4 @@
-"""A utilisation in words and a table."""
+"""A utilization in words and a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpustreamlab.model import display_name
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
-    from gpustreamlab.analysis._utilisation import Utilisation
+    from gpustreamlab.analysis._utilization import Utilization
 
 LISTED_PARTITIONS = 40
 """How many partitions are listed."""
@@ -21,7 +21,7 @@ WHOLE_CARD = "whole card"
 _NAME_WIDTH = 24
 
 
-def utilisation_line(result: Utilisation) -> str:
+def utilization_line(result: Utilization) -> str:
     """Say the main figures in one line."""
     count = sum(name is not None for name in result.names)
     where = f"{count} partition{'' if count == 1 else 's'} on {display_name(result.metadata.device.label)}"
@@ -32,7 +32,7 @@ def utilisation_line(result: Utilisation) -> str:
     )
 
 
-def utilisation_notes(result: Utilisation) -> list[str]:
+def utilization_notes(result: Utilization) -> list[str]:
     """Say what the figures mean and what they leave out, one sentence an entry."""
     meta = result.metadata
     notes = ["A partition counts as a whole while anything runs in it: kernels may leave some of its SMs idle."]
@@ -47,14 +47,14 @@ def utilisation_notes(result: Utilisation) -> list[str]:
     return notes
 
 
-def utilisation_report(result: Utilisation) -> Report:
+def utilization_report(result: Utilization) -> Report:
     """Say all of it: one row a partition, the total, what the figures mean."""
     tables = (ReportTable(caption="SMs and time of each partition", rows=_rows(result)),) if result.wall_ns else ()
-    notes = tuple(utilisation_notes(result))
-    return Report(title="Utilisation of", line=utilisation_line(result), tables=tables, notes=notes)
+    notes = tuple(utilization_notes(result))
+    return Report(title="Utilization of", line=utilization_line(result), tables=tables, notes=notes)
 
 
-def _rows(result: Utilisation) -> list[list[str]]:
+def _rows(result: Utilization) -> list[list[str]]:
     rows = [["partition", "asked for", "granted SMs", "time, ms", "of, ms", "share", "SM x ms"]]
     shares, sm_ns = result.share, result.sm_ns
     for place, name in enumerate(result.names[:LISTED_PARTITIONS]):

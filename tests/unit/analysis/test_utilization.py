@@ -1,4 +1,4 @@
-"""Utilisation: small traces by hand, then properties against a brute-force count."""
+"""Utilization: small traces by hand, then properties against a brute-force count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.analysis import sm_time_steps, stack_sms, utilisation
+from gpustreamlab.analysis import sm_time_steps, stack_sms, utilization
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model import Device, Lane, Layout, LayoutChange, Partition
 from gpustreamlab.typing import CaptureTier, SpanKind
@@ -33,7 +33,7 @@ CARD = Device(name="card", sm_count=132, simulated=True)
 
 def test_two_partitions_and_the_whole_card_by_hand():
     spans = [("a", "x", 0, 100, {"partition": 0}), ("b", "x", 40, 60, {"partition": 1}), ("c", "x", 50, 120)]
-    result = utilisation(make_trace(spans, partitions=(PREFILL, DECODE)))
+    result = utilization(make_trace(spans, partitions=(PREFILL, DECODE)))
     assert result.names == ("prefill", "decode", None)
     assert result.requested_sms.tolist() == [90, 36, 132]
     assert result.granted_sms.tolist() == [96, 36, 132]
@@ -47,11 +47,11 @@ def test_two_partitions_and_the_whole_card_by_hand():
 
 def test_streams_of_one_partition_count_once_where_they_overlap():
     spans = [("a", "x", 0, 100, {"partition": 0}), ("b", "x", 50, 150, {"partition": 0})]
-    assert utilisation(make_trace(spans, partitions=(PREFILL,))).busy_ns.tolist() == [150]
+    assert utilization(make_trace(spans, partitions=(PREFILL,))).busy_ns.tolist() == [150]
 
 
 def test_a_name_with_two_sizes_has_two_rows_with_their_own_windows():
-    result = utilisation(repartition_trace())
+    result = utilization(repartition_trace())
     assert result.names == ("prefill", "decode", "prefill", "decode", None)
     assert result.granted_sms.tolist() == [96, 36, 64, 68, 132]
     assert result.busy_ns.tolist() == [3_600_000, 1_600_000, 3_600_000, 1_600_000, 1_800_000]
@@ -62,7 +62,7 @@ def test_partition_that_comes_back_has_one_row():
     first, second = Layout(partitions=(PREFILL,)), Layout(partitions=(DECODE,))
     changes = [LayoutChange(time_ns=time_ns, layout=layout) for time_ns, layout in ((0, first), (40, second), (70, first))]
     trace = make_trace([("a", "x", 0, 100, {"partition": 0})], partitions=(PREFILL,), layouts=changes, layout=first)
-    result = utilisation(trace)
+    result = utilization(trace)
     assert result.names == ("prefill", "decode")
     # It ran on for all of the time, which counts as its own; the idle one had it for 30 ns.
     assert result.window_ns.tolist() == [100, 30]
@@ -72,14 +72,14 @@ def test_partition_that_comes_back_has_one_row():
 def test_partition_measured_later_is_the_same_one():
     unseen = replace(PREFILL, sm_ids=None)
     spans = [("a", "x", 0, 10, {"partition": 0}), ("a", "x", 20, 30, {"partition": 1})]
-    assert utilisation(make_trace(spans, partitions=(unseen, PREFILL))).busy_ns.tolist() == [20]
+    assert utilization(make_trace(spans, partitions=(unseen, PREFILL))).busy_ns.tolist() == [20]
 
 
 def test_spans_beyond_their_layout_by_the_clocks_error_never_make_more_than_all():
     change = LayoutChange(time_ns=0, layout=Layout(partitions=(PREFILL,)))
     gone = LayoutChange(time_ns=90, layout=None)
     spans = [("a", "x", 0, 100, {"partition": 0}), ("b", "x", 0, 200)]
-    result = utilisation(make_trace(spans, partitions=(PREFILL,), layouts=(change, gone)))
+    result = utilization(make_trace(spans, partitions=(PREFILL,), layouts=(change, gone)))
     assert result.window_ns.tolist() == [100, 200]
     assert result.share[0] == 1
 
@@ -90,22 +90,22 @@ def test_partitions_that_were_gone_before_the_first_span_are_left_out():
         LayoutChange(time_ns=-10, layout=Layout(partitions=(DECODE,))),
     )
     trace = make_trace([("a", "x", 0, 10, {"partition": 0})], partitions=(DECODE,), layouts=changes, layout=changes[-1].layout)
-    assert utilisation(trace).names == ("decode",)
+    assert utilization(trace).names == ("decode",)
 
 
 def test_layout_that_is_not_enforced_counts_the_whole_card():
-    result = utilisation(partition_trace(is_enforced=False))
+    result = utilization(partition_trace(is_enforced=False))
     assert result.granted_sms.tolist() == [132, 132, 132]
     assert result.card_share <= 1
 
 
 def test_no_partitions_make_one_row_of_the_whole_card():
-    result = utilisation(make_trace([("a", "x", 0, 10), ("b", "x", 5, 30)]))
+    result = utilization(make_trace([("a", "x", 0, 10), ("b", "x", 5, 30)]))
     assert (result.names, result.busy_ns.tolist(), result.card_share) == ((None,), [30], 1.0)
 
 
 def test_empty_trace_has_no_time_and_no_share():
-    result = utilisation(empty_trace())
+    result = utilization(empty_trace())
     assert (result.names, result.wall_ns, result.card_sm_ns, result.busy_ns.tolist()) == ((None,), 0, 0, [0])
     assert math.isnan(result.card_share)
     assert np.isnan(result.share).all()
@@ -114,25 +114,25 @@ def test_empty_trace_has_no_time_and_no_share():
 def test_waits_host_work_and_markers_do_not_count():
     spans = [("a", "x", 0, 10, {"partition": 0})]
     spans += [("a", kind, 10, 50, {"kind": kind, "partition": 0}) for kind in ("wait", "host", "marker")]
-    assert utilisation(make_trace(spans, partitions=(PREFILL,))).busy_ns.tolist() == [10]
+    assert utilization(make_trace(spans, partitions=(PREFILL,))).busy_ns.tolist() == [10]
 
 
 def test_kernels_count_and_ranges_do_not_where_kernels_were_captured():
     spans = [("a", "r", 0, 100, {"partition": 0}), ("a", "k", 20, 50, {"partition": 0, "kind": "kernel"})]
-    result = utilisation(make_trace(spans, partitions=(PREFILL,), tier=CaptureTier.KERNELS))
+    result = utilization(make_trace(spans, partitions=(PREFILL,), tier=CaptureTier.KERNELS))
     assert result.busy_ns.tolist() == [30]
     assert SpanKind.RANGE not in result.counted
     assert "contain the queueing" not in str(result)
 
 
 def test_arrays_are_read_only():
-    result = utilisation(partition_trace())
+    result = utilization(partition_trace())
     for column in (result.requested_sms, result.granted_sms, result.busy_ns, result.window_ns):
         assert not column.flags.writeable
 
 
 def test_to_pandas_has_a_row_for_each_partition():
-    frame = utilisation(partition_trace()).to_pandas()
+    frame = utilization(partition_trace()).to_pandas()
     assert frame.columns.tolist() == [
         "partition", "requested_sms", "granted_sms", "busy_ns", "window_ns", "sm_ns", "share",
     ]  # fmt: skip
@@ -140,15 +140,15 @@ def test_to_pandas_has_a_row_for_each_partition():
 
 
 def test_text_and_html_say_what_the_figures_mean():
-    result = utilisation(partition_trace())
+    result = utilization(partition_trace())
     for form in (str(result), result._repr_html_()):
         for part in ("prefill", "96", "90", "whole card", "counts them once", "contain the queueing", "Simulated", "idle"):
             assert part in form
-    assert repr(result).startswith("<Utilisation: 2 partitions on NVIDIA H200 (simulated), ")
+    assert repr(result).startswith("<Utilization: 2 partitions on NVIDIA H200 (simulated), ")
 
 
 def test_hostile_names_are_text():
-    html = utilisation(many_partitions_trace())._repr_html_()
+    html = utilization(many_partitions_trace())._repr_html_()
     assert "<img" not in html
     assert "&lt;" in html
     assert EVIL_NAME not in html
@@ -156,7 +156,7 @@ def test_hostile_names_are_text():
 
 def test_times_that_cannot_be_right_are_refused():
     with pytest.raises(TraceError, match="SM-time does not fit"):
-        utilisation(make_trace([("a", "x", 0, 1 << 57)]))
+        utilization(make_trace([("a", "x", 0, 1 << 57)]))
 
 
 def test_result_does_not_depend_on_the_order_of_the_spans():
@@ -164,7 +164,7 @@ def test_result_does_not_depend_on_the_order_of_the_spans():
     order = np.random.default_rng(1).permutation(len(trace))
     columns = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition")
     other = replace(trace, **{name: getattr(trace, name)[order] for name in columns})
-    assert utilisation(other).to_pandas().equals(utilisation(trace).to_pandas())
+    assert utilization(other).to_pandas().equals(utilization(trace).to_pandas())
 
 
 @st.composite
@@ -181,7 +181,7 @@ def partitioned(draw):
 
 @given(partitioned())
 def test_busy_time_and_sm_time_are_what_counting_every_nanosecond_gives(trace):
-    result = utilisation(trace)
+    result = utilization(trace)
     first, last = int(trace.start_ns.min()), int(trace.end_ns.max())
     busy = {code: np.zeros(last - first, bool) for code in range(-1, len(trace.partitions))}
     for start, end, code in zip(trace.start_ns.tolist(), trace.end_ns.tolist(), trace.partition.tolist(), strict=True):

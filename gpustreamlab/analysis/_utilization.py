@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Utilisation(Reported):
+class Utilization(Reported):
     """Busy time and SMs of each partition, as it was: a name that had two sizes has two rows.
 
     A partition is busy as a whole while at least one counted span runs in it: its kernels may leave some of its SMs idle.
@@ -86,17 +86,17 @@ class Utilisation(Reported):
         return pd.DataFrame({"partition": names} | {column: getattr(self, column) for column in columns})
 
     def _line(self) -> str:
-        from gpustreamlab.analysis._utilisation_text import utilisation_line
+        from gpustreamlab.analysis._utilization_text import utilization_line
 
-        return utilisation_line(self)
+        return utilization_line(self)
 
     def _report(self) -> Report:
-        from gpustreamlab.analysis._utilisation_text import utilisation_report
+        from gpustreamlab.analysis._utilization_text import utilization_report
 
-        return utilisation_report(self)
+        return utilization_report(self)
 
 
-def utilisation(trace: Trace) -> Utilisation:
+def utilization(trace: Trace) -> Utilization:
     """Compute how long each partition was busy, and how much SM-time that was.
 
     Parameters
@@ -106,7 +106,7 @@ def utilisation(trace: Trace) -> Utilisation:
 
     Returns
     -------
-    Utilisation
+    Utilization
         Exact to the nanosecond of the trace's own times. Partitions that were gone before the first span are left out.
 
     Raises
@@ -119,7 +119,7 @@ def utilisation(trace: Trace) -> Utilisation:
 
     Examples
     --------
-    >>> from gpustreamlab.analysis import utilisation
+    >>> from gpustreamlab.analysis import utilization
     >>> from gpustreamlab.model import Device, Lane, Partition, Trace, TraceMetadata
     >>> trace = Trace(
     ...     start_ns=[0, 50], end_ns=[100, 200], queued_ns=[0, 0], lane=[0, 1], name=[0, 0], kind=[0, 0],
@@ -128,11 +128,11 @@ def utilisation(trace: Trace) -> Utilisation:
     ...     partitions=(Partition(name="small", requested_sms=10, granted_sms=16),),
     ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=64)),
     ... )
-    >>> result = utilisation(trace)
+    >>> result = utilization(trace)
     >>> result.names, result.busy_ns.tolist(), result.sm_ns.tolist(), result.card_sm_ns
     (('small', None), [100, 150], [1600, 9600], 10400)
     """
-    require_trace(trace, "utilisation")
+    require_trace(trace, "utilization")
     first_ns, last_ns = counted_extent(trace)
     sm_count = trace.metadata.device.sm_count
     if not sm_count:
@@ -146,7 +146,7 @@ def utilisation(trace: Trace) -> Utilisation:
     windows = [_window_ns(trace, step, first_ns, last_ns) for step in steps]
     kept = [place for place, step in enumerate(steps) if windows[place] or _is_current(trace, step.size)]
     sizes = [steps[place].size for place in kept]
-    return Utilisation(
+    return Utilization(
         names=tuple(size.name for size in sizes),
         requested_sms=np.array([size.requested_sms for size in sizes]),
         granted_sms=np.array([size.granted_sms for size in sizes]),
