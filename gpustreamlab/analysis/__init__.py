@@ -1,7 +1,6 @@
 """Pure functions of traces: rows, overlap, summaries, units."""
 
 from gpustreamlab.analysis._busy import (
-    DEVICE_WORK,
     Basis,
     basis_of,
     busy_edges,
@@ -65,7 +64,6 @@ from gpustreamlab.analysis._utilization import Utilization, utilization
 from gpustreamlab.model import display_name
 
 __all__ = [
-    "DEVICE_WORK",
     "MAX_LANE_ROWS",
     "NO_LANE",
     "REST",

@@ -9,11 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
-
-DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
-"""Kinds of spans that are work on the device, whatever the tier."""
 
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 

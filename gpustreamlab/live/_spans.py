@@ -10,12 +10,12 @@ import numpy as np
 from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
 from gpustreamlab.draw import SpanColumns
 from gpustreamlab.live._memory import CodeRing, EdgeEnds, Owners, find_edges
-from gpustreamlab.model import SPAN_KINDS
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.recorder import Drained, Recorder, Relatives
 from gpustreamlab.typing import Int64Array, SpanKind
 
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
-IS_WORK = np.array([kind in {SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL} for kind in SPAN_KINDS])
+IS_WORK = np.array([kind in DEVICE_WORK for kind in SPAN_KINDS])
 
 MAX_SPANS = 10_000_000
 """Most spans that a page may hold: the memory of a browser's tab is finite."""

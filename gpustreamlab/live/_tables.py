@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from gpustreamlab.analysis import DEVICE_WORK, Basis, LiveRows, display_name
+from gpustreamlab.analysis import Basis, LiveRows, display_name
 from gpustreamlab.draw import Header, NameLooks, detail_entries, plan_header, plan_tables
 from gpustreamlab.live._spans import SpanReader
-from gpustreamlab.model import Counters, Trace
+from gpustreamlab.model import DEVICE_WORK, Counters, Trace
 from gpustreamlab.recorder import Recorder
 from gpustreamlab.typing import SpanKind
 

@@ -12,12 +12,13 @@ from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
 from gpustreamlab.model._names import MAX_NAME_LENGTH, check_name, display_name
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition, SMResource, WorkqueueOptions
 from gpustreamlab.model._shown import show_text
-from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
+from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.model._verification import Verification, VerifiedLane, VerifiedPartition
 from gpustreamlab.model._whole_file import write_file_whole
 
 __all__ = [
     "COLUMN_DTYPES",
+    "DEVICE_WORK",
     "EDGE_KINDS",
     "MAX_NAME_LENGTH",
     "SCHEMA_VERSION",

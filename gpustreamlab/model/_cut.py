@@ -12,10 +12,10 @@ from gpustreamlab.errors import GPUStreamLabError, OptionError, StreamNotFoundEr
 from gpustreamlab.model._counters import Counters
 from gpustreamlab.model._edges import Edges
 from gpustreamlab.model._metadata import TraceMetadata
-from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
+from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
 
-_WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
+_WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 _INT64 = np.iinfo(np.int64)
 

@@ -13,11 +13,10 @@ from gpustreamlab.model._device import Device
 from gpustreamlab.model._lane import Lane
 from gpustreamlab.model._metadata import COLUMNS_BACKEND, TraceMetadata
 from gpustreamlab.model._partition import Partition
-from gpustreamlab.model._trace import SPAN_KINDS, Trace
+from gpustreamlab.model._trace import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import CaptureTier, LaneKind, SpanKind
 
 _HOST = (SpanKind.HOST, SpanKind.ANNOTATION)
-_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
 
 
 def trace_from_columns(
@@ -70,7 +69,9 @@ def trace_from_columns(
         metadata=TraceMetadata(
             backend=COLUMNS_BACKEND,
             device=Device(name=device, sm_count=sm_count),
-            tier=CaptureTier.KERNELS if {SPAN_KINDS[code] for code in set(kinds.tolist())} & {*_WORK} else CaptureTier.RANGES,
+            tier=CaptureTier.KERNELS
+            if {SPAN_KINDS[code] for code in set(kinds.tolist())} & {*DEVICE_WORK}
+            else CaptureTier.RANGES,
             title=title,
         ),
     )

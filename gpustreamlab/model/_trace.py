@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SPAN_KINDS = tuple(SpanKind)
 """Span kinds by their code in `Trace.kind`."""
+DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
+"""Kinds of spans that are work on the device, whatever the tier."""
 
 COLUMN_DTYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
     {

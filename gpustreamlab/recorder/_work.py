@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import OWN_PREFIX, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
-from gpustreamlab.model import SPAN_KINDS
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.recorder._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS
 from gpustreamlab.recorder._column_log import ColumnLog
 from gpustreamlab.recorder._counters import CounterLog
@@ -31,7 +31,7 @@ FindRanges: TypeAlias = Callable[[Int64Array, Int64Array], Int64Array]
 
 HOST_CODE = SPAN_KINDS.index(SpanKind.HOST)
 ANNOTATION_CODE = SPAN_KINDS.index(SpanKind.ANNOTATION)
-WORK_CODES = tuple(SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL))
+WORK_CODES = tuple(SPAN_KINDS.index(kind) for kind in DEVICE_WORK)
 
 _DEFAULTS = {"partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0, "thread": -1, "parent": -1}
 
