@@ -347,6 +347,59 @@ def test_torch_profiler_in_the_middle_is_left_alone():
     assert "again 1" in out
 
 
+def test_torch_profiler_has_every_kernel_beside_and_after_a_capture():
+    """A buffer of ours that CUPTI still had would be filled with its first 3,120 kernels, and be refused by it."""
+    out = run_alone(
+        """
+        import time
+        import torch
+        import gpustreamlab as gsl
+        from gpustreamlab.typing import SpanKind
+        from torch.profiler import ProfilerActivity, profile, schedule
+        numbers = torch.zeros(32, device="cuda")
+        def launch(count=20_000):
+            for _ in range(count):
+                numbers.add_(1)
+            torch.cuda.synchronize()
+        def profiled():
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                launch()
+            return sum(one.device_type.name == "CUDA" and "elementwise" in one.name for one in profiler.events())
+        def kept(lab):
+            trace = lab.trace
+            return int((trace.kind == list(SpanKind).index(SpanKind.KERNEL)).sum())
+        launch(100)
+        print("alone", profiled())
+        for again in range(2):
+            with gsl.Session("cuda", ring_size=100_000) as lab:
+                launch(1000)
+                print("open", again, profiled(), kept(lab), lab.trace.metadata.dropped_records)
+            with gsl.Session("cuda", ring_size=100_000, capture="ranges") as lab:
+                with lab.capture("kernels"):
+                    launch(1000)
+                print("stopped", again, profiled(), kept(lab), lab.trace.metadata.dropped_records)
+            print("closed", again, profiled())
+        with gsl.Session("cuda", ring_size=100_000) as lab:
+            counts = []
+            def ready(profiler):
+                counts.append(sum(one.device_type.name == "CUDA" and "elementwise" in one.name for one in profiler.events()))
+            steps = schedule(wait=1, warmup=1, active=1, repeat=2)
+            with profile(activities=[ProfilerActivity.CUDA], schedule=steps, on_trace_ready=ready) as profiler:
+                for _ in range(6):
+                    launch(1000)
+                    time.sleep(1)
+                    profiler.step()
+            print("steps", counts)
+        """
+    )
+    assert "alone 20000" in out
+    for again in range(2):
+        assert f"open {again} 20000 1000 0" in out
+        assert f"stopped {again} 20000 1000 0" in out
+        assert f"closed {again} 20000" in out
+    assert "steps [1000, 1000]" in out
+
+
 def test_only_one_session_captures(lab):
     with Session("cuda", capture="ranges") as other:
         lab.capture("kernels")

@@ -20,7 +20,7 @@ from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._cupti import Cupti
 from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
 from gpustreamlab.backends.cuda._cupti_calls import CallReader, DependencyReader, MarkerReader, join_calls, told_until
-from gpustreamlab.backends.cuda._cupti_clients import active_client, is_torch_profiling
+from gpustreamlab.backends.cuda._cupti_clients import active_client, call_before_torch_profiles, is_torch_profiling
 from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, SentAnchor
 from gpustreamlab.backends.cuda._cupti_constants import RecordKind
 from gpustreamlab.backends.cuda._cupti_launches import LaunchReader
@@ -154,6 +154,8 @@ class CuptiSource:
         """Whether everything of the last capture was told."""
         self._is_left_on = False
         """Whether kinds were left on for another client."""
+        self._is_handed_over = False
+        """Whether another client has CUPTI now, and nothing of ours is on or in its hands."""
         self._stopped_host_ns = NEVER_NS
         self.times_ranges = False
         """Whether ranges can be timed by the work inside them."""
@@ -233,7 +235,27 @@ class CuptiSource:
             self._watch.stop()
             if not self._lost_reason:
                 self._send_anchor(is_waited_for=True)
-            self._switch_off()
+            if not self._is_handed_over:
+                self._switch_off()
+
+    def hand_over(self, who: str) -> None:
+        """Let another client have CUPTI, with nothing of ours in it any more; what had ended by then can still be drained."""
+        if self._is_in_child():
+            return
+        with self._lock:
+            if self._lost_reason or self._is_handed_over:
+                return
+            if self._is_on:
+                self._send_anchor(is_waited_for=True)
+                self._lost_reason = _taken_over_by(who)
+            self._is_handed_over = True
+            self._cupti.tell_queue_times(is_on=False)
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
+            self._cupti.disable_calls()
+            records = self._fetch(is_forced=True)
+            self._loss.note_anchors(self._clock.last_seen_host_ns)
+            if not self._is_drained:
+                self._held.append(records)
 
     def keep_up(self) -> bool:
         """Keep the clock true, and tell whether it is time to drain: reading records in the middle of launches slows those."""
@@ -243,6 +265,7 @@ class CuptiSource:
             self._switch_off_the_rest()
             if not self._is_on or self._lost_reason:
                 return True
+            call_before_torch_profiles(_hand_over)  # torch may have been imported meanwhile
             self._keep_time()
             self._wall.look()
             waited_ns = self._host_time_ns() - self._drained_ns
@@ -258,6 +281,9 @@ class CuptiSource:
             return Activities()
         with self._lock:
             self._switch_off_the_rest()
+            if self._is_handed_over:
+                self._is_drained = is_last and not self._is_on
+                return self._read(concat_records([]), is_last=is_last)
             if self._is_drained or self._lost_reason or self not in _owner:
                 return Activities()  # what comes now is another's
             if self._is_on and self._is_young:
@@ -301,7 +327,7 @@ class CuptiSource:
             with self._lock:
                 self._switch_off_the_rest()
                 with _owner_lock:
-                    if not self._is_drained and self in _owner:
+                    if not (self._is_drained or self._is_handed_over) and self in _owner:
                         self._detach()
         self._clock.forget_sent()
         self._is_drained = True
@@ -313,7 +339,8 @@ class CuptiSource:
         if not _buffers:
             _buffers.append(ActivityBuffers())
         buffers = _buffers[0]
-        self._lost_reason = ""
+        self._lost_reason, self._is_handed_over = "", False
+        call_before_torch_profiles(_hand_over)
         buffers.register(self._cupti)
         if self._is_drained:  # else it is our own from before
             for buffer in buffers.take():
@@ -566,5 +593,15 @@ class CuptiSource:
             if self._loss.is_overdue(self._clock.oldest_waiting_host_ns):
                 who = "torch.profiler" if "torch" in sys.modules else "another profiler"
         if who:
-            self._lost_reason = f"{who} took CUPTI over at {time.strftime('%H:%M:%S')}; kernels are not captured any more"
+            self._lost_reason = _taken_over_by(who)
         return records
+
+
+def _taken_over_by(who: str) -> str:
+    return f"{who} took CUPTI over at {time.strftime('%H:%M:%S')}; kernels are not captured any more"
+
+
+def _hand_over() -> None:
+    """Give CUPTI to torch.profiler, which is about to start."""
+    for source in tuple(_owner):
+        source.hand_over("torch.profiler")

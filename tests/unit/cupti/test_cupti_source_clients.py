@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import types
+from enum import Enum
 
 import pytest
 
@@ -33,6 +34,24 @@ def install_torch(monkeypatch, *, is_profiling):
     torch.is_profiling = is_profiling
     monkeypatch.setitem(sys.modules, "torch", torch)
     return torch
+
+
+def install_torch_profiler(monkeypatch, card, prepared):
+    """Install a profiler that takes the card's CUPTI over when it is prepared."""
+
+    def _prepare_profiler(config, activities):
+        prepared.append((config, *card.library.kinds, *card.library.pending, *card.library.late))
+        card.library.be_taken_over()
+
+    profiler = types.ModuleType("torch.autograd.profiler")
+    profiler._prepare_profiler = _prepare_profiler
+    monkeypatch.setitem(sys.modules, "torch.autograd.profiler", profiler)
+    return profiler
+
+
+class ProfilerActivity(Enum):
+    CPU = 0
+    CUDA = 2
 
 
 def test_two_sessions_do_not_capture_at_once(monkeypatch, card, source):
@@ -147,6 +166,62 @@ def test_torch_profiler_in_the_middle_takes_over_and_is_left_alone(monkeypatch, 
     assert RecordKind.MARKER not in card.library.kinds
     assert card.library.left_out == set()
     assert "cuptiActivityFlushAll" not in card.library.history
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_cupti_is_handed_over_empty_before_torch_profiler_takes_it(monkeypatch, card, source, is_stopped):
+    install_torch(monkeypatch, is_profiling=False)
+    prepared = []
+    source.start()
+    profiler = install_torch_profiler(monkeypatch, card, prepared)  # torch is imported after the start
+    source.keep_up()
+    card.kernel("before", is_late=True)
+    if is_stopped:
+        source.stop()
+
+    profiler._prepare_profiler("config", {ProfilerActivity.CUDA})
+    reason = source.lost_reason
+    card.library.kinds |= set(NEEDED_KINDS)  # it enables them, and does not say yet that it is running: a warm-up step
+    card.kernel("theirs")
+    told = drain_all(source, card)
+    source.stop()
+    source.close()
+
+    assert prepared == [("config",)]  # nothing of ours was on then, or in a buffer
+    assert [name for name, *_ in kernels_of(told)] == ["before"]
+    assert reason == ("" if is_stopped else "torch.profiler took CUPTI over at 12:34:56; kernels are not captured any more")
+    assert set(NEEDED_KINDS) <= card.library.kinds
+
+
+def test_capture_starts_again_after_it_was_handed_over(monkeypatch, card, source):
+    install_torch(monkeypatch, is_profiling=False)
+    profiler = install_torch_profiler(monkeypatch, card, [])
+    source.start()
+    profiler._prepare_profiler("config", {ProfilerActivity.CUDA})
+    source.stop()
+    source.drain(is_last=True)
+
+    source.start()
+    card.kernel("again")
+    told = drain_all(source, card)
+    profiler._prepare_profiler("config", {ProfilerActivity.CUDA})
+
+    assert [name for name, *_ in kernels_of(told)] == ["again"]
+    assert source.lost_reason.startswith("torch.profiler took CUPTI over")
+
+
+def test_a_profiler_of_the_host_alone_leaves_cupti_here_and_starts_in_any_case(monkeypatch, card, source):
+    install_torch(monkeypatch, is_profiling=False)
+    prepared = []
+    profiler = install_torch_profiler(monkeypatch, card, prepared)
+    source.start()
+    profiler._prepare_profiler("host", {ProfilerActivity.CPU})
+    reason = source.lost_reason
+    monkeypatch.setattr(source, "hand_over", lambda _: 1 / 0)
+    profiler._prepare_profiler("both", {ProfilerActivity.CUDA})
+
+    assert reason == ""
+    assert [config for config, *_ in prepared] == ["host", "both"]
 
 
 def test_a_profiler_of_the_host_alone_takes_nothing(monkeypatch, card, source):
