@@ -54,9 +54,9 @@ def is_torch_profiling() -> bool:
 def call_before_torch_profiles(hand_over: Callable[[], object]) -> None:
     """Have this called whenever torch.profiler is about to register its buffers, which it tells nobody of. Idempotent.
 
-    A buffer that CUPTI still holds from us then gets torch's first records, and torch refuses it ("bufferCompleted called with
-    unknown buffer"): 3,120 of 20,000 kernels were missing from its events (H200, torch 2.11). `_prepare_profiler` is where torch
-    comes by first, in warm-up steps too; it stays wrapped, and does nothing more once nobody captures.
+    A buffer that CUPTI still holds from us would get torch's first records, and torch refuses it ("bufferCompleted called with
+    unknown buffer"): 3,120 of 20,000 kernels were missing from its events (H200, torch 2.11). torch comes by
+    `_prepare_profiler` first, before warm-up steps too. That function stays wrapped, and does nothing more once nobody captures.
     """
     profiler = sys.modules.get("torch.autograd.profiler")
     prepare = getattr(profiler, "_prepare_profiler", None)
