@@ -56,7 +56,8 @@ def call_before_torch_profiles(hand_over: Callable[[], object]) -> None:
 
     A buffer that CUPTI still holds from us would get torch's first records, and torch refuses it ("bufferCompleted called with
     unknown buffer"): 3,120 of 20,000 kernels were missing from its events (H200, torch 2.11). torch comes by
-    `_prepare_profiler` first, before warm-up steps too. That function stays wrapped, and does nothing more once nobody captures.
+    `_prepare_profiler` first, before warm-up steps too. That function stays wrapped; it does nothing more once nobody
+    captures.
     """
     profiler = sys.modules.get("torch.autograd.profiler")
     prepare = getattr(profiler, "_prepare_profiler", None)
