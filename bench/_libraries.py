@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpustreamlab import Session
-from gpustreamlab.streams import Stream
+from gpustreamlab.streams.stream import Stream
 
 Call = Callable[[Stream], object]
 """Enqueues one call of a library; the lane is selected, and only what takes a stream by argument reads it."""

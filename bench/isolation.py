@@ -14,7 +14,7 @@ import numpy as np
 
 from bench._common import report
 from gpustreamlab import Session
-from gpustreamlab.streams import Event, Stream
+from gpustreamlab.streams.stream import Event, Stream
 from gpustreamlab.workloads import spin
 
 NEEDS_GPU = True

@@ -32,8 +32,8 @@ SETUP = """
 import json, os, time
 import psutil
 import gpustreamlab as gsl
-from gpustreamlab.widgets._live_timeline import LiveTimeline
-from gpustreamlab.widgets._timeline_page import TimelinePage
+from gpustreamlab.notebook.live_timeline import LiveTimeline
+from gpustreamlab.notebook.live_timeline import TimelinePage
 
 def load(lab, seconds, rate):
     # Record so many ranges a second; return what that took.

@@ -17,8 +17,9 @@ import numpy as np
 
 from bench._common import report
 from gpustreamlab import Session
-from gpustreamlab.live import LiveFeed, Updater
-from gpustreamlab.recorder import Recorder
+from gpustreamlab._util.background import Updater
+from gpustreamlab.record import Recorder
+from gpustreamlab.sinks.live import LiveFeed
 
 LOOP_S = 1.0
 ROUNDS = 7

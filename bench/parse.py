@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench._common import report
-from gpustreamlab.backends.cuda._cupti_constants import RecordKind
-from gpustreamlab.backends.cuda._cupti_layouts import Layouts, find_layouts
-from gpustreamlab.backends.cuda._cupti_records import parse_buffer
 from gpustreamlab.backends.cuda._probe import why_unavailable
+from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import Layouts, find_layouts
+from gpustreamlab.backends.cuda.cupti._records import parse_buffer
 
 NEEDS_GPU = False
 

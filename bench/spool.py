@@ -19,8 +19,9 @@ from bench._common import median_seconds, report
 from gpustreamlab import Session, load_trace
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.model import Lane
-from gpustreamlab.recorder import SPAN_COLUMNS, Recorder
-from gpustreamlab.spool import Spool, SpoolFile
+from gpustreamlab.record import SPAN_COLUMNS, Recorder
+from gpustreamlab.sinks._spool_format import SpoolFile
+from gpustreamlab.sinks.spool import Spool
 
 BATCHES = (100, 4_000, 100_000)
 """Spans between two refreshes: 500, 20,000 and 500,000 a second."""

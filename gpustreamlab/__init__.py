@@ -8,19 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from gpustreamlab._version import __version__
-
 if TYPE_CHECKING:
+    from gpustreamlab._util.tasks import task_factory
     from gpustreamlab.analysis import PartitionOptions, plan_partitions
-    from gpustreamlab.comparison import Comparison, compare
     from gpustreamlab.errors import GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
     from gpustreamlab.model import Layout, Trace, WorkqueueOptions
     from gpustreamlab.session import Session
-    from gpustreamlab.spool import load_trace
-    from gpustreamlab.streams import Event, Stream
-    from gpustreamlab.tasks import task_factory
-    from gpustreamlab.timeline import Timeline
+    from gpustreamlab.sinks.reading import load_trace
+    from gpustreamlab.streams.stream import Event, Stream
+    from gpustreamlab.timeline import Comparison, Timeline, compare
 
 __all__ = [
     "Comparison",
@@ -44,24 +41,25 @@ __all__ = [
     "unload_ipython_extension",
 ]
 
+
 _HOMES = {
-    "Comparison": "comparison",
-    "Event": "streams",
+    "Comparison": "timeline",
+    "Event": "streams.stream",
     "GPUStreamLabError": "errors",
     "Layout": "model",
     "PartitionError": "errors",
     "PartitionOptions": "analysis",
     "PartitionWarning": "errors",
     "Session": "session",
-    "Stream": "streams",
+    "Stream": "streams.stream",
     "Timeline": "timeline",
     "Trace": "model",
     "WorkqueueOptions": "model",
-    "compare": "comparison",
+    "compare": "timeline",
     "load_ipython_extension": "magics",
-    "load_trace": "spool",
+    "load_trace": "sinks.reading",
     "plan_partitions": "analysis",
-    "task_factory": "tasks",
+    "task_factory": "_util.tasks",
     "unload_ipython_extension": "magics",
 }
 _HOOKS = {"load_ipython_extension", "unload_ipython_extension"}
@@ -78,3 +76,6 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     """Name what users type, so that completion shows it alone: no submodules, and no hooks that IPython calls."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))} - _HOOKS)
+
+
+__version__ = "0.1.0"

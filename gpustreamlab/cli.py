@@ -15,9 +15,9 @@ import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gpustreamlab._version import __version__
+from gpustreamlab import __version__
+from gpustreamlab._util.words import install_line
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
-from gpustreamlab.installs import install_line
 
 _OLDEST_PYTHON = (3, 11)
 _NARROWEST_COLUMNS = 60

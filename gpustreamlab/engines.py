@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from gpustreamlab.errors import EngineError, OptionError
-from gpustreamlab.guards import Guard
+from gpustreamlab.memory.guards import Guard
 from gpustreamlab.session import Session
-from gpustreamlab.streams import Stream
+from gpustreamlab.streams.stream import Stream
 from gpustreamlab.typing import SupportsCudaStream
 
 __all__ = ["OnnxEngine", "TensorRTEngine", "onnxruntime_provider", "quadrants_stream"]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
+from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import (
     PartitionOptions,
     Share,
@@ -26,7 +27,6 @@ from gpustreamlab.analysis import (
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
 from gpustreamlab.draw import sm_map_svg, sm_map_text
 from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning, SessionClosedError
-from gpustreamlab.interrupts import delayed_interrupts
 from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
 

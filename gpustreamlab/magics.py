@@ -16,13 +16,13 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from gpustreamlab.backends import BACKEND_NAMES
-from gpustreamlab.capture import AUTO, Capture
-from gpustreamlab.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
-from gpustreamlab.selections import Selection
+from gpustreamlab.notebook.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value
+from gpustreamlab.record.capture import AUTO, Capture
 from gpustreamlab.session import Session, open_sessions
-from gpustreamlab.streams import Stream
+from gpustreamlab.streams.selection import Selection
+from gpustreamlab.streams.stream import Stream
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import CaptureTier, Rounding
 

@@ -13,50 +13,37 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.accesses import check_hazard_mode, variables_of, watch_accesses
+from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
+from gpustreamlab._util.defences import ProcessBound
+from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.adapters import Adapters
-from gpustreamlab.analysis import (
-    Hazards,
-    HostWaits,
-    Overlap,
-    ScratchTable,
-    Share,
-    Strays,
-    Utilization,
-    check_layout,
-)
+from gpustreamlab.analysis import Hazards, HostWaits, Overlap, ScratchTable, Share, Strays, Utilization, check_layout
 from gpustreamlab.backends import Backend, choose_backend
-from gpustreamlab.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
-from gpustreamlab.guards import Guard, check_guard_name
-from gpustreamlab.lane_calls import call_on
-from gpustreamlab.lifetimes import Keeper
-from gpustreamlab.live import DEFAULT_CAPACITY, DEFAULT_REFRESH_HZ
-from gpustreamlab.locks import SessionLocks
+from gpustreamlab.memory.guards import Guard, check_guard_name
+from gpustreamlab.memory.hazards import check_hazard_mode, variables_of, watch_accesses
+from gpustreamlab.memory.lifetimes import Keeper, call_on
+from gpustreamlab.memory.scratch import Scratch, ScratchPool
 from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
-from gpustreamlab.notebook import running_kernel_shell
-from gpustreamlab.process_bound import ProcessBound
-from gpustreamlab.raw_kernels import RawKernel
-from gpustreamlab.recorder import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
-from gpustreamlab.repartition import Partitions
-from gpustreamlab.scratch import Scratch, ScratchPool
-from gpustreamlab.selections import Selection, Selections
-from gpustreamlab.session_closing import CloseStep, Closing
-from gpustreamlab.session_facts import facts_table, session_facts
-from gpustreamlab.session_lanes import LaneFinder
-from gpustreamlab.session_life import SessionLife
-from gpustreamlab.session_plans import read_plan, read_renamed
-from gpustreamlab.session_registry import known_sessions
-from gpustreamlab.session_views import LiveViews, check_timeline_options, title_of
-from gpustreamlab.spool import DEFAULT_LIMIT_BYTES, Spool, open_spool_file
-from gpustreamlab.stream_table import StreamTable
-from gpustreamlab.streams import Event, Stream, check_label
+from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
+from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
+from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
+from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
+from gpustreamlab.sinks.live import DEFAULT_CAPACITY
+from gpustreamlab.sinks.spool import Spool
+from gpustreamlab.streams.layout import Partitions
+from gpustreamlab.streams.life import CloseStep, Closing, SessionLife, SessionLocks, facts_table, known_sessions, session_facts
+from gpustreamlab.streams.probe import read_plan, read_renamed
+from gpustreamlab.streams.raw_kernels import RawKernel
+from gpustreamlab.streams.selection import Selection, Selections
+from gpustreamlab.streams.stream import Event, Stream, check_label
+from gpustreamlab.streams.table import LaneFinder, StreamTable
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
+    from gpustreamlab.notebook.widgets import Partitioner
     from gpustreamlab.timeline import Timeline
-    from gpustreamlab.widgets import Partitioner
 
 __all__ = ["Session"]
 
@@ -445,7 +432,7 @@ class Session(ProcessBound):
 
     def partitioner(self) -> Partitioner:
         """Return a widget to share out the SMs by hand: drag a boundary, see what is granted, apply, verify."""
-        from gpustreamlab.widgets import Partitioner
+        from gpustreamlab.notebook.widgets import Partitioner
 
         self._life.require_open("show a widget")
         return Partitioner(self)

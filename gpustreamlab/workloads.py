@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.session import Session
-from gpustreamlab.streams import Stream
+from gpustreamlab.streams.stream import Stream
 from gpustreamlab.typing import SupportsCudaStream
 
 __all__ = ["copy_to_device", "copy_to_host", "matrix_product", "spin", "spin_card", "streaming_add"]

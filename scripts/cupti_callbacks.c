@@ -2,7 +2,7 @@
  *
  * CUPTI may hold a lock of its own while it calls, and a thread of Python may enter CUDA with the interpreter's lock held: callbacks
  * that wait for the interpreter then wait for ever. scripts/cupti_callbacks.py puts the compiled bytes into
- * gpustreamlab/backends/cuda/_native_callbacks.py, which maps them. `state` lies 64 KiB (a page, on any machine) behind the code.
+ * gpustreamlab/backends/cuda/cupti/_native_callbacks.py, which maps them. `state` lies 64 KiB (a page, on any machine) behind the code.
  *
  * Each buffer is in one place at a time: in the list of free ones, lent to CUPTI, in the list of full ones, or with Python. Lists
  * are links inside `buffers`, one link a buffer, so no list can overflow and nothing is allocated. A buffer gets into the list of

@@ -1,4 +1,4 @@
-"""Compile scripts/cupti_callbacks.c, and write the code into gpustreamlab/backends/cuda/_native_callbacks.py.
+"""Compile scripts/cupti_callbacks.c, and write the code into gpustreamlab/backends/cuda/cupti/_native_callbacks.py.
 
 Needs gcc and binutils for both machines (Debian: ``gcc gcc-aarch64-linux-gnu``). Usage: ``python -m scripts.cupti_callbacks``.
 """
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 SOURCE = Path(__file__).with_suffix(".c")
-TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/_native_callbacks.py"
+TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/cupti/_native_callbacks.py"
 
 TOOLS = {"x86_64": ("x86_64-linux-gnu-", "-fcf-protection=branch"), "aarch64": ("aarch64-linux-gnu-", "-mno-outline-atomics")}
 """Prefix of the tools, and a flag of its own, by machine."""

@@ -1,4 +1,4 @@
-"""Write the tables of gpustreamlab/backends/cuda/_cupti_layouts.py from CUPTI's own headers.
+"""Write the tables of gpustreamlab/backends/cuda/cupti/_layouts.py from CUPTI's own headers.
 
 For each version a small C program prints the size of the newest struct of each record kind and the place of each field that is
 read. Usage: ``python -m scripts.cupti_layouts --cuda CUDA_INCLUDE HEADERS...``, where each of HEADERS is a folder (at any depth
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from gpustreamlab.backends.cuda import _cupti_constants as constants
+from gpustreamlab.backends.cuda.cupti import _constants as constants
 
-TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/_cupti_layouts.py"
+TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/cupti/_layouts.py"
 
 _KERNEL = (
     "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "

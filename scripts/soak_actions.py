@@ -15,7 +15,7 @@ import numpy as np
 
 from gpustreamlab import Session
 from gpustreamlab.errors import SessionClosedError
-from gpustreamlab.streams import Stream
+from gpustreamlab.streams.stream import Stream
 from gpustreamlab.workloads import copy_to_device, copy_to_host, spin
 
 SPIN_NS = 200_000

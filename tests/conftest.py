@@ -50,7 +50,7 @@ def no_session_is_left() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def one_look_at_an_owner() -> None:
     """Let one sweep find memory that nobody uses, also without a global interpreter lock: no thread of a test moves it then."""
-    ownership = sys.modules.get("gpustreamlab.ownership")
+    ownership = sys.modules.get("gpustreamlab._util.ownership")
     if ownership is not None:
         ownership._SIGHTINGS = 1
 
@@ -77,7 +77,7 @@ def is_ours(thread: threading.Thread) -> bool:
 @pytest.fixture
 def installed_as_wheel(monkeypatch):
     """Let lines to type be those of a package that was not installed from a clone."""
-    monkeypatch.setattr("gpustreamlab.installs.clone_folder", lambda: None)
+    monkeypatch.setattr("gpustreamlab._util.words.clone_folder", lambda: None)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # inside of the wrapper of pytest-cov

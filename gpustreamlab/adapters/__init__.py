@@ -1,10 +1,9 @@
 """Libraries that follow the selected lane. None is imported here: an adapter works on a library that is loaded already."""
 
 from gpustreamlab.adapters._adapter import GROUP, Adapter, AdapterFactory, LaneStream
-from gpustreamlab.adapters._followers import Followers
+from gpustreamlab.adapters._followers import Adapters, Followers, LibraryState, adapters_table
 from gpustreamlab.adapters._known import KNOWN, Library, Obstacle, installed_version, library_of, obstacle_of, what_it_does
-from gpustreamlab.adapters._table import Adapters, LibraryState, adapters_table
-from gpustreamlab.adapters._views import core_view, cupy_view, numba_view, torch_view
+from gpustreamlab.adapters._registry import core_view, cupy_view, numba_view, torch_view
 
 __all__ = [
     "GROUP",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.adapters import _registry
-from gpustreamlab.adapters._known import is_loaded
+from gpustreamlab.adapters._known import KNOWN, Library, installed_version, is_loaded, library_of, what_it_does
 from gpustreamlab.adapters._registry import Failure, Follower
+from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.typing import AdapterState
 
 _NOTHING: Final = object()
 
@@ -116,3 +121,138 @@ class Followers:
         with self.registry.lock:  # another thread may be taking one
             self.active = tuple(follower for follower in self.active if follower not in failed)
         self.registry.tell(failures)
+
+
+_SIMULATED = "the simulated device of this session has no stream to give"
+_FOLLOWING = (AdapterState.FOLLOWS, AdapterState.THROUGH_TORCH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LibraryState:
+    """Whether one library follows the selected lane."""
+
+    name: str
+    """The library."""
+    version: str
+    """Its version; empty where it is not installed."""
+    state: AdapterState
+    """What it does."""
+    reason: str
+    """How, or why not."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {f'{self.name} {self.version}'.strip()}: {self.state}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
+        printer.text("…" if cycle else str(self))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".strip() + f": {self.state}, {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Adapters:
+    """Every library that is known or has an adapter. Looking imports none of them."""
+
+    items: tuple[LibraryState, ...]
+    """One for each library."""
+
+    def __iter__(self) -> Iterator[LibraryState]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __contains__(self, library: object) -> bool:
+        return any(library in (item, item.name) for item in self.items)
+
+    def __getitem__(self, name: str) -> LibraryState:
+        if not isinstance(name, str):
+            raise OptionError(
+                f"A library is found by its name, not by {name!r}. Use lab.adapters['{self.items[0].name}'], or "
+                "list(lab.adapters) for all."
+            )
+        for item in self.items:
+            if item.name == name:
+                return item
+        raise OptionError(f"No library {name!r} is known. {nearest_hint(name, [item.name for item in self.items])}")
+
+    def __repr__(self) -> str:
+        followers = [item.name for item in self.items if item.state in _FOLLOWING]
+        return f"<{type(self).__name__}: {len(self)} libraries, {len(followers)} loaded and following; print() shows them>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
+        printer.text("…" if cycle else str(self))
+
+    def __str__(self) -> str:
+        rows = [(item.name, item.version or "-", str(item.state), item.reason) for item in self.items]
+        widths = [max(len(row[place]) for row in rows) for place in range(3)]
+        lines = []
+        for *cells, reason in rows:
+            head = "".join(f"{cell:{width}}  " for cell, width in zip(cells, widths, strict=True))
+            lines += wrap_sentence(reason, first_indent=head, indent=" " * len(head))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        left = "style='text-align:left'"
+        rows = "".join(
+            "<tr>" + "".join(f"<td {left}>{html.escape(str(text))}</td>" for text in _cells(item)) + "</tr>"
+            for item in self.items
+        )
+        head = "".join(f"<th {left}>{text}</th>" for text in ("library", "version", "state", "reason"))
+        return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def adapters_table(followers: Followers | None) -> Adapters:
+    """Return what each library does now.
+
+    Parameters
+    ----------
+    followers
+        The session's; None on a device that lends no streams.
+    """
+    known = {library.module for library in KNOWN}
+    others = () if followers is None else tuple(name for name in followers.registry.sources if name not in known)
+    foreign = tuple(Library(name, name, (), AdapterState.FOLLOWS, "by an adapter of another package") for name in others)
+    items = {library.name: _state_of(library, followers) for library in (*KNOWN, *foreign)}
+    return Adapters(tuple(items.values()))
+
+
+def _state_of(library: Library, followers: Followers | None) -> LibraryState:
+    version = installed_version(library.module)
+    state, reason = library.state, library.reason
+    if not is_loaded(sys.modules.get(library.module)):
+        state = AdapterState.NOT_LOADED
+        reason = f"once it is imported: {_prospect_of(library, version, followers)}" if version else "not installed"
+    elif followers is None:
+        state, reason = AdapterState.CANNOT_FOLLOW, _on_simulated(library, version)
+    elif library.state is AdapterState.THROUGH_TORCH:
+        torch = _state_of(library_of("torch"), followers)
+        if torch.state is not AdapterState.FOLLOWS:
+            state, reason = AdapterState.CANNOT_FOLLOW, f"it launches on torch's current stream, and torch: {torch.state}"
+    else:
+        state, reason = _problem_of(library.module, followers) or (state, reason)
+    return LibraryState(name=library.name, version=version, state=state, reason=reason)
+
+
+def _prospect_of(library: Library, version: str, followers: Followers | None) -> str:
+    """Tell what a library will do once it is imported."""
+    if followers is None:
+        return f"{AdapterState.CANNOT_FOLLOW}, {_on_simulated(library, version)}"
+    return what_it_does(library, version)
+
+
+def _on_simulated(library: Library, version: str) -> str:
+    return f"{_SIMULATED}; on a GPU: {what_it_does(library, version)}"
+
+
+def _problem_of(module: str, followers: Followers) -> tuple[AdapterState, str] | None:
+    registry, key = followers.registry, (module, followers.ordinal)
+    if key in registry.switched_off:
+        return AdapterState.SWITCHED_OFF, registry.switched_off[key]
+    why_unable = registry.unable.get(key)
+    return None if why_unable is None else (AdapterState.CANNOT_FOLLOW, why_unable)
+
+
+def _cells(item: LibraryState) -> tuple[str, ...]:
+    return item.name, item.version or "-", str(item.state), item.reason

@@ -2,11 +2,328 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from gpustreamlab.adapters._adapter import Adapter, LaneStream
-from gpustreamlab.adapters._numba_hooks import NumbaHooks, NumbaLane
 from gpustreamlab.errors import AdapterError
+
+
+class _Copy(NamedTuple):
+    """One array to be copied back."""
+
+    device: Any
+    """Numba's array on the device."""
+    landing: Any
+    """Where on the host it is copied to, contiguous."""
+    host: Any
+    """The user's array."""
+
+
+class HostArrays:
+    """The host's arrays of one launch.
+
+    Parameters
+    ----------
+    cuda
+        The module ``numba.cuda``.
+    stream
+        Numba's stream object.
+    """
+
+    def __init__(self, cuda: Any, stream: Any) -> None:
+        self._cuda = cuda
+        self._stream = stream
+        self._copies: list[_Copy] = []
+
+    def to_device(self, args: Iterable[Any]) -> tuple[Any, ...]:
+        """Return the arguments with arrays on the device in place of those on the host; the copies are enqueued."""
+        return tuple(self._replace(value) for value in args)
+
+    def copy_back(self) -> None:
+        """Copy back what the kernel may have written, and wait for it. Other things that it may have written come too."""
+        for copy in self._copies:
+            copy.device.copy_to_host(copy.landing, stream=self._stream)
+        self._stream.synchronize()
+        for copy in self._copies:
+            if copy.landing is not copy.host:
+                copy.host[...] = copy.landing
+
+    def _replace(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            parts = [self._replace(part) for part in value]
+            if all(new is old for new, old in zip(parts, value, strict=True)):
+                return value
+            return value._make(parts) if hasattr(value, "_make") else tuple(parts)
+        is_hint = self._is(value, "In") or self._is(value, "Out") or self._is(value, "InOut")
+        host = value.value if is_hint else value
+        if not isinstance(host, np.ndarray) or hasattr(host, "__cuda_memory__"):  # mapped and managed arrays are on both sides
+            return value
+        landing = host if host.flags.forc else host.copy()
+        device = self._cuda.to_device(landing, stream=self._stream, copy=not self._is(value, "Out") or self._is(value, "InOut"))
+        if host.flags.writeable and not self._is(value, "In"):
+            self._copies.append(_Copy(device, landing, host))
+        return device
+
+    def _is(self, value: Any, hint: str) -> bool:
+        """Tell whether a value is wrapped in a hint of Numba; ``InOut`` may be an ``Out`` too."""
+        return isinstance(value, getattr(self._cuda, hint, ()))
+
+
+_NEEDED = (
+    "dispatcher._Kernel",
+    "cudadrv.driver.Context.create_external_stream",
+    "cudadrv.devices.get_context",
+    "to_device",
+)
+_LAUNCH_ARGS = 1
+"""The place of a kernel's own arguments among those of ``_Kernel.launch``, behind the kernel."""
+
+
+class NumbaLane:
+    """A lane as Numba has it. Made when the first work is enqueued: making it needs Numba's context."""
+
+    def __init__(self, hooks: NumbaHooks, handle: int, ordinal: int) -> None:
+        self._hooks = hooks
+        self._handle = handle
+        self._ordinal = ordinal
+        self._stream: Any = None
+        self._launch_stream: Any = None
+
+    @property
+    def is_here(self) -> bool:
+        """True if Numba works on the lane's device in this thread; another device's work stays where it is."""
+        return bool(self._hooks.get_context().device.id == self._ordinal)
+
+    @property
+    def stream(self) -> Any:
+        """Numba's stream object, which copies and events take."""
+        if self._stream is None:
+            self._stream = self._hooks.get_context().create_external_stream(self._handle)
+        return self._stream
+
+    @property
+    def launch_stream(self) -> Any:
+        """What launches take: the same, or a stream of cuda.core where Numba launches through that."""
+        if self._launch_stream is None:
+            convert = self._hooks.to_launch_stream
+            self._launch_stream = self.stream if convert is None else convert(self.stream)
+        return self._launch_stream
+
+    def synchronize(self) -> None:
+        """Block the host until what the lane holds has ended."""
+        self.stream.synchronize()
+
+
+class Hook(NamedTuple):
+    """One function that is replaced, and by what."""
+
+    owner: Any
+    name: str
+    original: Any
+    replacement: Any
+
+
+class NumbaHooks:
+    """All hooks of one Numba-CUDA: put in together, taken out together. The registry's lock is held by who makes or releases.
+
+    Parameters
+    ----------
+    cuda
+        The module ``numba.cuda``.
+
+    Raises
+    ------
+    AdapterError
+        If a function is missing, or takes no stream; nothing is replaced then.
+    """
+
+    _installed: ClassVar[dict[int, NumbaHooks]] = {}
+
+    def __init__(self, cuda: Any) -> None:
+        self.local = threading.local()
+        """``lane`` of each thread: what stands for the default stream."""
+        driver = _require(cuda, "cudadrv.driver")
+        for path in _NEEDED:
+            _require(cuda, path)
+        self.get_context: Callable[[], Any] = cuda.cudadrv.devices.get_context
+        self.to_launch_stream: Callable[[Any], Any] | None = getattr(driver, "_to_core_stream", None)
+        self._key = id(driver)
+        self._user_count = 0
+        self._cuda = cuda
+        self._hooks = self._plan(cuda)
+
+    @classmethod
+    def of(cls, cuda: Any) -> NumbaHooks:
+        """Return the hooks of a Numba-CUDA for one user more, put in for the first."""
+        known = cls._installed.get(id(_require(cuda, "cudadrv.driver")))
+        if known is None:
+            known = cls(cuda)
+            known._install()
+        known._user_count += 1
+        return known
+
+    def release(self) -> None:
+        """Let one user go, and take the hooks out with the last. What others have put in place of a hook stays."""
+        self._user_count -= 1
+        if self._user_count > 0:
+            return
+        self._installed.pop(self._key, None)
+        for hook in self._hooks:
+            if getattr(hook.owner, hook.name, None) is hook.replacement:
+                setattr(hook.owner, hook.name, hook.original)
+
+    def _install(self) -> None:
+        done: list[Hook] = []
+        try:
+            for hook in self._hooks:
+                done.append(hook)
+                setattr(hook.owner, hook.name, hook.replacement)
+        except BaseException:
+            for hook in done:
+                setattr(hook.owner, hook.name, hook.original)
+            raise
+        self._installed[self._key] = self
+
+    def _plan(self, cuda: Any) -> list[Hook]:
+        driver = cuda.cudadrv.driver
+        copies = ("host_to_device", "device_to_host", "device_to_device", "device_memset")
+        return [
+            self._hook(cuda.dispatcher._Kernel, "launch", self._follow_launch),  # noqa: SLF001 - there is no public place
+            *(self._hook(driver, name, self._follow_copy) for name in copies),
+            *(self._hook(_require(cuda, "cudadrv.driver.Event"), name, self._follow_event) for name in ("record", "wait")),
+            self._hook(_require(cuda, "cudadrv.driver.Stream"), "synchronize", self._follow_synchronize, takes_stream=False),
+        ]
+
+    def _hook(self, owner: Any, name: str, follow: Callable[[Any, int], Any], *, takes_stream: bool = True) -> Hook:
+        original = getattr(owner, name, None)
+        what = f"{getattr(owner, '__name__', owner)}.{name}"
+        if not callable(original):
+            raise AdapterError(f"it has no {what}, so its work cannot be led to the lane")
+        names = _parameters(original)
+        if takes_stream and "stream" not in names:
+            raise AdapterError(f"{what} takes no stream, so its work cannot be led to the lane")
+        replacement = follow(original, names.index("stream") if takes_stream else 0)
+        return Hook(owner, name, original, functools.wraps(original)(replacement))
+
+    def _lane_for(self, given: Any) -> NumbaLane | None:
+        """Return the lane that stands for the stream given; None where that is another, or no lane is selected here."""
+        lane: NumbaLane | None = getattr(self.local, "lane", None)
+        return lane if lane is not None and _is_default(given) and lane.is_here else None
+
+    def _follow_launch(self, original: Any, place: int) -> Any:
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            lane = self._lane_for(_given(args, kwargs, place))
+            if lane is None:
+                return original(*args, **kwargs)
+            args, kwargs = _with(args, kwargs, "stream", place, lane.launch_stream)
+            values = kwargs["args"] if "args" in kwargs else args[_LAUNCH_ARGS]
+            if not _any_on_host(values):
+                return original(*args, **kwargs)
+            on_host = HostArrays(self._cuda, lane.stream)
+            args, kwargs = _with(args, kwargs, "args", _LAUNCH_ARGS, on_host.to_device(values))
+            result = original(*args, **kwargs)
+            on_host.copy_back()  # the host finds them there when a launch returns
+            return result
+
+        return launch
+
+    def _follow_copy(self, original: Any, place: int) -> Any:
+        def copy(*args: Any, **kwargs: Any) -> Any:
+            given = _given(args, kwargs, place)
+            lane = self._lane_for(given)
+            if lane is None:
+                return original(*args, **kwargs)
+            args, kwargs = _with(args, kwargs, "stream", place, lane.stream)
+            result = original(*args, **kwargs)
+            if not given:
+                lane.synchronize()  # with no stream given the call waits for its end; the default stream's object does not
+            return result
+
+        return copy
+
+    def _follow_event(self, original: Any, place: int) -> Any:
+        def event_call(*args: Any, **kwargs: Any) -> Any:
+            lane = self._lane_for(_given(args, kwargs, place))
+            if lane is not None:
+                args, kwargs = _with(args, kwargs, "stream", place, lane.stream)
+            return original(*args, **kwargs)
+
+        return event_call
+
+    def _follow_synchronize(self, original: Any, place: int) -> Any:
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
+            lane = self._lane_for(args[place])
+            if lane is not None:
+                lane.synchronize()
+            return original(*args, **kwargs)
+
+        return synchronize
+
+
+def _parameters(function: Any) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _require(cuda: Any, path: str) -> Any:
+    found = cuda
+    for name in path.split("."):
+        found = getattr(found, name, None)
+        if found is None:
+            raise AdapterError(f"it has no numba.cuda.{path}, so its work cannot be led to the lane")
+    return found
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any], place: int) -> Any:
+    if "stream" in kwargs:
+        return kwargs["stream"]
+    return args[place] if len(args) > place else 0
+
+
+def _with(
+    args: tuple[Any, ...], kwargs: dict[str, Any], name: str, place: int, value: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments with another value for one of them."""
+    if name not in kwargs and len(args) > place:
+        return (*args[:place], value, *args[place + 1 :]), kwargs
+    return args, {**kwargs, name: value}
+
+
+def _is_default(stream: Any) -> bool:
+    """Tell whether a stream is none, or the default one by its handle."""
+    if not stream:
+        return True
+    handle = getattr(stream, "handle", None)
+    if handle is None:
+        return False
+    try:
+        return int(getattr(handle, "value", handle) or 0) == 0  # a ctypes pointer has a value, other handles are numbers
+    except (TypeError, ValueError):
+        return False
+
+
+def _may_be_on_host(value: Any) -> bool:
+    """Tell whether a launch may have to copy an argument back; unknown things may."""
+    if isinstance(value, int | float | complex | np.generic) and not isinstance(value, np.void):
+        return False
+    if isinstance(value, np.ndarray):
+        return True
+    if isinstance(value, tuple | list):
+        return _any_on_host(value)
+    return not any(hasattr(value, name) for name in ("__cuda_array_interface__", "__cuda_memory__", "__dlpack__"))
+
+
+def _any_on_host(values: Iterable[Any]) -> bool:
+    return any(_may_be_on_host(value) for value in values)
+
 
 KEPT_LANES = 1_024
 """Handles whose Numba streams are kept."""

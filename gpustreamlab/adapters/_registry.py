@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import logging
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
-from gpustreamlab.adapters._adapter import Adapter, LaneStream
-from gpustreamlab.adapters._known import installed_version
-from gpustreamlab.adapters._sources import Source, find_sources
-from gpustreamlab.errors import AdapterError, AdapterWarning
+from gpustreamlab._util.words import install_line
+from gpustreamlab.adapters._adapter import GROUP, Adapter, AdapterFactory, LaneStream
+from gpustreamlab.adapters._known import BUILT_IN, installed_version
+from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError
 
 _log = logging.getLogger(__name__)
+
+
+class Source(NamedTuple):
+    """One adapter that can be made."""
+
+    origin: str
+    """Who brings it, in words."""
+    load: Callable[[], AdapterFactory]
+    """Imports the factory."""
+    is_foreign: bool = True
+    """False for one that ships."""
+
+
+def find_sources() -> dict[str, list[Source]]:
+    """Return by module who brings an adapter for it; other packages come before those that ship. Imports none of them."""
+    found: dict[str, list[Source]] = {}
+    entries = {(entry.name, entry.value): entry for entry in importlib.metadata.entry_points(group=GROUP)}
+    for (module, value), entry in sorted(entries.items()):
+        owner = entry.dist.name if entry.dist is not None else "a package"
+        source = Source(f"the adapter {value!r} of {owner}", cast("Callable[[], AdapterFactory]", entry.load))
+        found.setdefault(module, []).append(source)
+    for module, make in BUILT_IN.items():
+        found.setdefault(module, []).append(Source("the adapter of gpustreamlab", partial(_given, make), is_foreign=False))
+    return found
+
+
+def _given(make: AdapterFactory) -> AdapterFactory:
+    return make
+
 
 STRAY = "its work leaves the lane; lab.strays() finds it"
 """What it means that a library does not follow."""
@@ -188,3 +220,33 @@ def _do_nothing(_: object) -> None:
 registry = Registry()
 """The one of this process."""
 os.register_at_fork(after_in_child=registry.forget_threads)
+
+
+def cupy_view(stream: LaneStream) -> Any:
+    """Return the stream as a ``cupy.cuda.Stream``, which does not own it."""
+    return _import("cupy", "pip install cupy-cuda13x").cuda.Stream.from_external(stream)
+
+
+def torch_view(stream: LaneStream, ordinal: int) -> Any:
+    """Return the stream as a ``torch.cuda.ExternalStream``."""
+    return _import("torch", "pip install torch").cuda.ExternalStream(stream.handle, device=ordinal)
+
+
+def numba_view(stream: LaneStream) -> Any:
+    """Return the stream as Numba-CUDA's, to name in a launch or copy."""
+    return _import("numba.cuda", "pip install numba-cuda").external_stream(stream.handle)
+
+
+def core_view(stream: LaneStream) -> Any:
+    """Return the stream as a ``cuda.core.Stream``, which does not own it."""
+    return _import("cuda.core", install_line("cuda13")).Stream.from_handle(stream.handle)
+
+
+def _import(module: str, fix: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"The lane cannot be given to {module}, which cannot be imported ({error}). Install it with: {fix}",
+            name=module,
+        ) from error

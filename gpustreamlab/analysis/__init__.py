@@ -13,41 +13,56 @@ from gpustreamlab.analysis._busy import (
 )
 from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables, wall_line
-from gpustreamlab.analysis._concurrency import Concurrency, concurrency
-from gpustreamlab.analysis._distinct import distinct
-from gpustreamlab.analysis._extent import over_wall, stream_extent, used_stream_count
+from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, stream_extent, used_stream_count
 from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, grid_advice, partition_warnings
-from gpustreamlab.analysis._happens_before import LaneClock, LaneClocks, Moment
-from gpustreamlab.analysis._hazard_search import Access, FoundHazard, HazardSearch, Piece, Side, Touch
+from gpustreamlab.analysis._hazard_search import (
+    Access,
+    FoundHazard,
+    HazardSearch,
+    LaneClock,
+    LaneClocks,
+    Moment,
+    Piece,
+    Side,
+    Touch,
+)
 from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, WaitGroup, host_waits
-from gpustreamlab.analysis._kernel_text import capture_facts
-from gpustreamlab.analysis._layers import Layer
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
-from gpustreamlab.analysis._lod import Merged, bin_width_ns, merge_narrow
-from gpustreamlab.analysis._name_groups import group_labels, name_group
-from gpustreamlab.analysis._overlap import Overlap, overlap
-from gpustreamlab.analysis._overlap_pair import OverlapPair
-from gpustreamlab.analysis._partition_text import change_text, layout_warnings, proof_text, sms_text
-from gpustreamlab.analysis._partly import partly_captured
+from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
-from gpustreamlab.analysis._regions import Region, region_of
-from gpustreamlab.analysis._row_table import RowTable, span_rows
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, assign_rows
+from gpustreamlab.analysis._regions import Layer, Region, region_of
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, RowTable, assign_rows, span_rows
+from gpustreamlab.analysis._scale import (
+    Merged,
+    axis_unit,
+    bin_width_ns,
+    format_ms,
+    format_ns,
+    format_share,
+    group_labels,
+    merge_narrow,
+    name_group,
+    time_ticks,
+)
 from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
-from gpustreamlab.analysis._shares import REST, PartitionOptions, Share, options_of, require_mapping
 from gpustreamlab.analysis._sm_time import (
     PartitionSize,
     SMSteps,
+    change_text,
     layout_size,
     layout_spells,
+    layout_warnings,
     partition_sizes,
+    proof_text,
     size_of,
     sm_time_steps,
+    sms_text,
     stack_sms,
 )
 from gpustreamlab.analysis._strays import StrayGroup, Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (
+    capture_facts,
     counts_text,
     empty_hint,
     finding_text,
@@ -57,10 +72,16 @@ from gpustreamlab.analysis._summary import (
     source_facts,
     summary_text,
 )
-from gpustreamlab.analysis._sweep import count_steps
-from gpustreamlab.analysis._ticks import axis_unit, time_ticks
-from gpustreamlab.analysis._units import format_ms, format_ns, format_share
-from gpustreamlab.analysis._utilization import Utilization, utilization
+from gpustreamlab.analysis._sweep import count_steps, distinct
+from gpustreamlab.analysis._utilization import (
+    REST,
+    PartitionOptions,
+    Share,
+    Utilization,
+    options_of,
+    require_mapping,
+    utilization,
+)
 from gpustreamlab.model import display_name
 
 __all__ = [

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
 
@@ -287,3 +288,21 @@ def _rows_by_lane(trace: Trace, counted: BoolArray) -> tuple[Int64Array | None, 
     # numpy sorts 16-bit keys by radix, in linear time.
     order = np.argsort(lane.astype(np.uint16) if len(trace.lanes) <= 1 << 16 else lane, kind="stable")
     return (order if kept is None else kept[order]), offsets
+
+
+def require_trace(value: object, function: str) -> None:
+    """Raise `OptionError`, with what to type instead, where a value is no trace.
+
+    Examples
+    --------
+    >>> require_trace(7, "overlap")
+    Traceback (most recent call last):
+    gpustreamlab.errors.OptionError: overlap() got a int; it takes a Trace. Pass lab.trace, or gsl.load_trace('run.parquet').
+    """
+    if isinstance(value, Trace):
+        return
+    kind = type(value).__name__
+    # Asked of its class: to look at the trace itself may take long.
+    advice = f"Pass the trace of the {kind}: " if hasattr(type(value), "trace") else "Pass lab.trace, or "
+    example = f"{function}(lab.trace)." if hasattr(type(value), "trace") else "gsl.load_trace('run.parquet')."
+    raise OptionError(f"{function}() got a {kind}; it takes a Trace. {advice}{example}")

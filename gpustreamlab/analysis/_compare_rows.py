@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpustreamlab.analysis._compare import ComparedItems, TraceComparison
-from gpustreamlab.analysis._units import format_ns, format_share
+from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import display_name
 from gpustreamlab.typing import SpanKind
 

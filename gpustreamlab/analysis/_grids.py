@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpustreamlab.analysis._partition_text import layout_warnings
-from gpustreamlab.analysis._sm_time import size_of
-from gpustreamlab.analysis._units import three_digits
+from gpustreamlab.analysis._scale import three_digits
+from gpustreamlab.analysis._sm_time import layout_warnings, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, SpanKind
 

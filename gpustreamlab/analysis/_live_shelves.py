@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._layers import LAYER_OF_LEVEL, LEVEL_TOLERANCE_NS, Level
+from gpustreamlab.analysis._regions import LAYER_OF_LEVEL, LEVEL_TOLERANCE_NS, Level
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, place_in_slots
 from gpustreamlab.typing import BoolArray, Int64Array
 

@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import busy_edges, counted_kinds, counted_rows, range_only_ns
-from gpustreamlab.analysis._overlap_pair import OverlapPair
-from gpustreamlab.analysis._report import Report, Reported
-from gpustreamlab.analysis._require import require_trace
-from gpustreamlab.analysis._shared import NOTHING_SHARED, Shared, shared_time
+from gpustreamlab.analysis._busy import (
+    RANGE_CODE,
+    busy_edges,
+    busy_word,
+    counted_kinds,
+    counted_rows,
+    range_only_ns,
+    require_trace,
+    uncut_ns,
+    union_edges,
+)
+from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Shared, bound_note, concurrency_text, shared_time
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, text_lines
+from gpustreamlab.analysis._scale import format_ms, format_ns, format_share
+from gpustreamlab.analysis._summary import empty_hint, pending_text
 from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import Lane, Trace, TraceMetadata
-from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.model import Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class OverlapPair:
+    """Two lanes of an `Overlap`, as ``overlap["copy", "compute"]`` gives them.
+
+    Examples
+    --------
+    >>> pair = OverlapPair(streams=("copy", "gemm"), busy_ns=(100, 200), common_ns=50, device="demo", is_upper_bound=False)
+    >>> print(pair)
+    copy and gemm on demo: 50 ns in common, 50% of copy, 25% of gemm
+    >>> pair.shares, pair.common_share
+    ((0.5, 0.25), 0.5)
+    """
+
+    streams: tuple[str, str]
+    """Their names."""
+    busy_ns: tuple[int, int]
+    """Busy time of each, in ns."""
+    common_ns: int
+    """Time in which both were busy, in ns."""
+    device: str
+    """The device, marked where it is simulated."""
+    is_upper_bound: bool
+    """True where ranges count, which also contain the queueing inside them."""
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """`common_ns` as a share of the busy time of each, from 0 to 1; NaN for one that was never busy."""
+        first, second = (self.common_ns / busy_ns if busy_ns else math.nan for busy_ns in self.busy_ns)
+        return first, second
+
+    @property
+    def common_share(self) -> float:
+        """`common_ns` as a share of the shorter busy time, from 0 to 1; NaN where one of both was never busy."""
+        return self.common_ns / min(self.busy_ns) if min(self.busy_ns) else math.nan
+
+    def __str__(self) -> str:
+        names = [display_name(name, 32) for name in self.streams]
+        most = "at most " if self.is_upper_bound else ""
+        shares = [f"{format_share(share)} of {name}" for share, name in zip(self.shares, names, strict=True)]
+        where = f"{' and '.join(names)} on {display_name(self.device)}"
+        return f"{where}: {most}{format_ns(self.common_ns)} in common, {', '.join(shares)}"
+
+    def __repr__(self) -> str:
+        return f"<OverlapPair: {self}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -142,12 +199,10 @@ class Overlap(Reported):
         )
 
     def _line(self) -> str:
-        from gpustreamlab.analysis._overlap_text import overlap_line
 
         return overlap_line(self)
 
     def _report(self) -> Report:
-        from gpustreamlab.analysis._overlap_text import overlap_report
 
         return overlap_report(self)
 
@@ -262,3 +317,179 @@ def _superset_sums(durations_ns: Int64Array, lane_count: int) -> Int64Array:
 
 def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")
+
+
+MATRIX_LANES = 16
+"""Up to how many lanes the whole matrix is written; beyond it, the pairs with most time in common."""
+
+LISTED_PAIRS = 30
+"""How many pairs are listed where the matrix is too large."""
+
+_NAME_WIDTH = 24
+
+
+def overlap_line(result: Overlap) -> str:
+    """Say the main figures in one line."""
+    if not result.sum_ns:
+        return f"{_lanes(result)}, no time recorded"
+    return (
+        f"{_lanes(result)}, wall {format_ns(result.wall_ns)}, sum over streams {format_ns(result.sum_ns)}, "
+        f"mean concurrency {_concurrency(result)}"
+    )
+
+
+def overlap_report(result: Overlap) -> Report:
+    """Say all of it: pairs of streams, how many were busy at once, what the figures mean."""
+    if not result.sum_ns:
+        hint = empty_hint(result.metadata, nothing="Nothing to compare yet")
+        notes = [*([f"{hint}."] if hint else []), *_missing(result), *_simulated(result)]
+        return Report(title="Overlap of", line=overlap_line(result), notes=tuple(notes))
+    common = (_matrix_table(result),) if len(result.lanes) <= MATRIX_LANES else (_times(result), _pairs(result))
+    tables = (*common, _histogram(result))
+    return Report(title="Overlap of", line=overlap_line(result), tables=tables, notes=tuple(overlap_notes(result)))
+
+
+def overlap_notes(result: Overlap) -> list[str]:
+    """Say what the figures mean and what they leave out, one sentence an entry."""
+    word = busy_word(result.counted)
+    notes = [
+        f"Mean concurrency: sum over streams / time with any stream {word}. It is no speed-up: work that slows other work "
+        "raises it too; gsl.compare measures speed-ups.",
+    ]
+    if SpanKind.RANGE in result.counted:
+        notes.append(
+            "Ranges contain the queueing inside them: their overlap is an upper bound of what ran at the same time, and so is "
+            "the mean concurrency. What the ranges contain is not known: they may share SMs and copy engines."
+        )
+        if 0 < result.range_only_ns < result.sum_ns:
+            share = format_share(result.range_only_ns / result.sum_ns)
+            notes.append(f"{share} of that time is by ranges only, the rest by kernels, copies and fills.")
+    else:
+        notes.append(bound_note(result.shared))
+        notes.append(
+            "Busy means kernels, copies and fills, and wall is from the first to the last of them: ranges do not count."
+        )
+    return [*notes, *_simulated(result), *_missing(result)]
+
+
+def _simulated(result: Overlap) -> list[str]:
+    meta = result.metadata
+    return [f"Simulated: {meta.device.label}. No hardware stands behind these times."] if meta.simulated else []
+
+
+def _missing(result: Overlap) -> list[str]:
+    """Say which spans no figure counts, one sentence an entry."""
+    meta = result.metadata
+    dropped = f"Not counted: {meta.dropped_spans:,} span{'' if meta.dropped_spans == 1 else 's'} dropped."
+    pending = f"{pending_text(meta.pending_spans, meta)}."
+    return [note for count, note in ((meta.dropped_spans, dropped), (meta.pending_spans, pending)) if count]
+
+
+def _lanes(result: Overlap) -> str:
+    count = len(result.lanes)
+    return f"{count} stream{'' if count == 1 else 's'} on {display_name(result.metadata.device.label)}"
+
+
+def _concurrency(result: Overlap) -> str:
+    reason = result.shared.reason if result.shared.busy_ns > result.busy_ns.max(initial=0) else ""
+    return concurrency_text(result.mean_concurrency, result.max_concurrency, reason, result.counted)
+
+
+def _names(result: Overlap) -> list[str]:
+    return [display_name(lane.name, _NAME_WIDTH) for lane in result.lanes]
+
+
+def _matrix_table(result: Overlap) -> ReportTable:
+    names, shares = _names(result), result.common_share
+    rows = [["in common, ms", busy_word(result.counted), *names]]
+    for index, name in enumerate(names):
+        cells = [
+            "" if index == other else f"{format_ms(result.common_ns[index, other])} ({format_share(shares[index, other])})"
+            for other in range(len(names))
+        ]
+        rows.append([name, format_ms(result.busy_ns[index]), *cells])
+    shade = np.zeros((len(names), len(names) + 2))
+    shade[:, 2:] = np.nan_to_num(shares)
+    shade[:, 2:][np.diag_indices(len(names))] = 0
+    caption = "Time in common in ms, and as a share of the shorter time of the two"
+    lines = [*text_lines(_times(result)), "", *text_lines(_pairs(result))]
+    return ReportTable(caption=caption, rows=rows, has_row_heads=True, shade=shade, lines=lines)
+
+
+def _times(result: Overlap) -> ReportTable:
+    order = np.argsort(-result.busy_ns, kind="stable")[:LISTED_PAIRS].tolist()
+    names = _names(result)
+    rows = [["stream", f"{busy_word(result.counted)}, ms"], *([names[row], format_ms(result.busy_ns[row])] for row in order)]
+    more = len(names) - len(order)
+    rows += [[f"… {more:,} more streams: see .busy_ns", ""]] if more else []
+    return ReportTable(caption="Time of each stream, in ms", rows=rows)
+
+
+def _pairs(result: Overlap) -> ReportTable:
+    names, shares = _names(result), result.common_share
+    first, second = np.triu_indices(len(names), k=1)
+    order = np.argsort(-result.common_ns[first, second], kind="stable")[:LISTED_PAIRS]
+    rows = [["stream", "other", "in common, ms", "share of shorter"]]
+    for row, column in zip(first[order].tolist(), second[order].tolist(), strict=True):
+        rows.append([names[row], names[column], format_ms(result.common_ns[row, column]), format_share(shares[row, column])])
+    more = len(first) - len(order)
+    rows += [[f"… {more:,} more pairs: see .to_pandas()", "", "", ""]] if more else []
+    return ReportTable(caption="Pairs with most time in common", rows=rows, names=(0, 1))
+
+
+def _histogram(result: Overlap) -> ReportTable:
+    word = busy_word(result.counted)
+    rows, bars = [[f"streams {word}", "ms", "of wall"]], []
+    for count, time_ns in enumerate(result.concurrency_ns.tolist()):
+        if time_ns or count < 2:
+            share = time_ns / result.wall_ns if result.wall_ns else math.nan
+            rows.append([str(count), format_ms(time_ns), format_share(share)])
+            bars.append(share)
+    return ReportTable(caption=f"How many streams were {word} at once", rows=rows, bars=bars)
+
+
+def partly_captured(trace: Trace) -> BoolArray:
+    """Tell which ranges were open both while kernels were captured and while they were not.
+
+    Their ``work_count``, ``work_start_ns`` and ``work_end_ns`` may tell of a part of their work only.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_spans,)
+        False for all that is no range, for ranges from whose enqueueing to whose end kernels were captured throughout, and for
+        those that saw no capture. True, too, for a range whose launches were all captured but whose work ended after that.
+
+    Raises
+    ------
+    OptionError
+        If it is no trace.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> trace = Trace(
+    ...     start_ns=[0, 40, 60], end_ns=[30, 55, 90], queued_ns=[0, 40, 60], lane=[0, 0, 0], name=[0, 0, 0], kind=[0, 0, 0],
+    ...     parent=[-1, -1, -1], thread=[0, 0, 0], names=("step",), threads=("MainThread",), lanes=(Lane(name="a", stream=1),),
+    ...     metadata=TraceMetadata(
+    ...         backend="sim", device=Device(name="demo", sm_count=4), tier="kernels", capture_windows=((50, 100),)
+    ...     ),
+    ... )
+    >>> partly_captured(trace).tolist()
+    [False, True, False]
+    """
+    require_trace(trace, "partly_captured")
+    partly: BoolArray = trace.kind == RANGE_CODE
+    rows = np.flatnonzero(partly)
+    windows = np.array(trace.metadata.capture_windows, np.int64).reshape(-1, 2)
+    edges_ns = union_edges(windows[:, 0].copy(), windows[:, 1].copy())
+    # A window begins, and a range is enqueued, on the host: their distance is known no better than that clock.
+    error_ns = trace.metadata.host_error_ns
+    from_ns, until_ns = trace.queued_ns[rows], uncut_ns(trace)[1][rows]
+    begun = np.searchsorted(edges_ns, from_ns + error_ns, side="right")
+    partly[rows] = np.searchsorted(edges_ns, until_ns - error_ns, side="left") > begun
+    return partly

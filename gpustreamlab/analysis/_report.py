@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpustreamlab._util.words import text_width, wrap_sentence
 from gpustreamlab.model import display_name, show_text
-from gpustreamlab.sentences import text_width, wrap_sentence
 from gpustreamlab.typing import FloatArray
 
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
+import msgspec
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, sm_kinds, union_edges
-from gpustreamlab.analysis._report import Report, Reported
-from gpustreamlab.analysis._require import require_trace
+from gpustreamlab.analysis._busy import counted_rows, require_trace, sm_kinds, union_edges
+from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._scale import format_ms, format_ns, format_share
 from gpustreamlab.analysis._sm_time import PartitionSize, SMSteps, layout_size, layout_spells, sm_time_steps, stack_sms
-from gpustreamlab.errors import TraceError
-from gpustreamlab.model import Trace, TraceMetadata
+from gpustreamlab.errors import PartitionError, TraceError
+from gpustreamlab.model import Partition, Trace, TraceMetadata, check_fields, check_name, display_name
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -86,12 +90,10 @@ class Utilization(Reported):
         return pd.DataFrame({"partition": names} | {column: getattr(self, column) for column in columns})
 
     def _line(self) -> str:
-        from gpustreamlab.analysis._utilization_text import utilization_line
 
         return utilization_line(self)
 
     def _report(self) -> Report:
-        from gpustreamlab.analysis._utilization_text import utilization_report
 
         return utilization_report(self)
 
@@ -191,3 +193,228 @@ def _ratios(parts: Int64Array, wholes: Int64Array) -> FloatArray:
     ratios: FloatArray = np.full(len(parts), np.nan)
     np.divide(parts, wholes, out=ratios, where=wholes > 0)
     return ratios
+
+
+LISTED_PARTITIONS = 40
+"""How many partitions are listed."""
+
+WHOLE_CARD = "whole card"
+"""How the place of streams in no partition is called."""
+
+_NAME_WIDTH = 24
+
+
+def utilization_line(result: Utilization) -> str:
+    """Say the main figures in one line."""
+    count = sum(name is not None for name in result.names)
+    where = f"{count} partition{'' if count == 1 else 's'} on {display_name(result.metadata.device.label)}"
+    if not result.wall_ns:
+        return f"{where}, no time recorded"
+    return (
+        f"{where}, {format_share(result.card_share)} of the SM-time of {result.sm_count:,} SMs over {format_ns(result.wall_ns)}"
+    )
+
+
+def utilization_notes(result: Utilization) -> list[str]:
+    """Say what the figures mean and what they leave out, one sentence an entry."""
+    meta = result.metadata
+    notes = ["A partition counts as a whole while anything runs in it: kernels may leave some of its SMs idle."]
+    if SpanKind.RANGE in result.counted:
+        notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
+    elif SpanKind.COPY not in result.counted:
+        notes.append("Kernels count; copies and fills use no SMs.")
+    if None in result.names and len(result.names) > 1:
+        notes.append("The whole card shares its SMs with every partition; the total counts them once.")
+    if meta.simulated:
+        notes.append(f"Simulated: {meta.device.label}. No hardware stands behind these times.")
+    return notes
+
+
+def utilization_report(result: Utilization) -> Report:
+    """Say all of it: one row a partition, the total, what the figures mean."""
+    tables = (ReportTable(caption="SMs and time of each partition", rows=_rows(result)),) if result.wall_ns else ()
+    notes = tuple(utilization_notes(result))
+    return Report(title="Utilization of", line=utilization_line(result), tables=tables, notes=notes)
+
+
+def _rows(result: Utilization) -> list[list[str]]:
+    rows = [["partition", "asked for", "granted SMs", "time, ms", "of, ms", "share", "SM x ms"]]
+    shares, sm_ns = result.share, result.sm_ns
+    for place, name in enumerate(result.names[:LISTED_PARTITIONS]):
+        rows.append(
+            [
+                WHOLE_CARD if name is None else display_name(name, _NAME_WIDTH),
+                "-" if name is None else f"{result.requested_sms[place]:,}",
+                f"{result.granted_sms[place]:,}",
+                format_ms(result.busy_ns[place]),
+                format_ms(result.window_ns[place]),
+                format_share(shares[place]),
+                format_ms(sm_ns[place]),
+            ]
+        )
+    card = [
+        f"{result.sm_count:,}",
+        "",
+        format_ms(result.wall_ns),
+        format_share(result.card_share),
+        format_ms(result.card_sm_ns),
+    ]
+    rows.append(["all SMs of the card", "", *card])
+    more = len(result.names) - LISTED_PARTITIONS
+    return [*rows, [f"… {more:,} more: see .to_pandas()", *[""] * 6]] if more > 0 else rows
+
+
+_ROUNDING_SLACK = 1e-6
+"""Part of an SM that a share may lack because its product with the card is rounded."""
+MAX_COSCHEDULED_SMS = 32
+"""Most SMs that a structured split schedules together. Source: CUDA driver API, ``cuDevSmResourceSplit``."""
+_Coscheduled: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COSCHEDULED_SMS, multiple_of=2)]
+
+REST = "rest"
+"""What is asked for by a partition that takes all SMs that the others leave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOptions:
+    """A partition's SMs, with what only a structured split can do (CUDA 13.1 and later).
+
+    Source: CUDA driver API, ``CU_DEV_SM_RESOURCE_GROUP_PARAMS``.
+
+    Examples
+    --------
+    >>> PartitionOptions(sms=32, coscheduled_sms=4).is_structured
+    True
+    """
+
+    sms: int | float | str
+    """SMs as a whole number, a share (0.25 or ``"25%"``) of the card, or ``"rest"``."""
+    coscheduled_sms: _Coscheduled = 0
+    """SMs that must be scheduled together, for clusters; 0 for the device's default."""
+    preferred_coscheduled_sms: _Coscheduled = 0
+    """SMs that should be, where possible; 0 for no wish."""
+    backfill: bool = False
+    """Whether that may be relaxed to reach the count."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, PartitionError)
+
+    @property
+    def is_structured(self) -> bool:
+        """True if a structured split is needed."""
+        return bool(self.coscheduled_sms or self.preferred_coscheduled_sms or self.backfill)
+
+
+def options_of(part: Partition) -> PartitionOptions | None:
+    """Return what a planned partition asked of a structured split; None for one that was planned in groups."""
+    if part.groups or not part.is_structured:
+        return None
+    return PartitionOptions(
+        sms=part.requested_sms,
+        coscheduled_sms=part.coscheduled_sms,
+        preferred_coscheduled_sms=part.preferred_coscheduled_sms,
+        backfill=part.backfill,
+    )
+
+
+Share: TypeAlias = int | float | str | PartitionOptions
+"""What `plan_partitions` takes for a partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One partition as it was asked for, in SMs."""
+
+    name: str
+    sms: int | None
+    """None for the rest."""
+    options: PartitionOptions
+
+
+def read_requests(shares: Mapping[str, Share], sm_count: int) -> list[Request]:
+    """Return what was asked for, in SMs.
+
+    Raises
+    ------
+    InvalidNameError
+        If a partition's name cannot be used.
+    PartitionError
+        If nothing, no number, or more than one rest was asked for.
+    """
+    require_mapping(shares)
+    requests = [
+        _read_request(check_name(name, "partition", "lab.partition(decode=32)"), shares[name], sm_count) for name in shares
+    ]
+    rests = [request.name for request in requests if request.sms is None]
+    if len(rests) > 1:
+        raise PartitionError(
+            f"Only one partition can have the rest; {', '.join(rests)} ask for it. Give the others SMs or shares."
+        )
+    return requests
+
+
+def require_mapping(shares: object) -> None:
+    """Raise `PartitionError` for what names no partition."""
+    if not isinstance(shares, Mapping):
+        raise PartitionError(
+            f"Partitions are given as a mapping of names to SMs; this is of type {type(shares).__name__}. "
+            "Use lab.partition(prefill=96, decode=32)."
+        )
+    if not shares:
+        raise PartitionError(
+            "No partition was named. Use for example lab.partition(prefill=96, decode='rest'); lab.partition(None) goes back "
+            "to the whole card."
+        )
+
+
+def _read_request(name: str, share: Share, sm_count: int) -> Request:
+    if isinstance(share, PartitionOptions):
+        return Request(name=name, sms=_to_sms(name, share.sms, sm_count), options=share)
+    sms = _to_sms(name, share, sm_count)
+    return Request(name=name, sms=sms, options=PartitionOptions(sms=REST if sms is None else sms))
+
+
+def _to_sms(name: str, share: object, sm_count: int) -> int | None:
+    if isinstance(share, str):
+        return _text_to_sms(name, share, sm_count)
+    if isinstance(share, float):
+        return _part_of_card(name, share, repr(share), sm_count)
+    try:
+        if isinstance(share, bool):
+            raise TypeError
+        return operator.index(share)  # type: ignore[arg-type] # what has no index is refused below
+    except TypeError:
+        raise _unreadable(name, share) from None
+
+
+def _text_to_sms(name: str, text: str, sm_count: int) -> int | None:
+    word = text.strip().lower()
+    if word == REST:
+        return None
+    try:
+        if word.endswith("%"):
+            return _part_of_card(name, float(word[:-1]) / 100, repr(text), sm_count)
+        return _part_of_card(name, float(word), repr(text), sm_count) if "." in word else int(word)
+    except ValueError as error:
+        if isinstance(error, PartitionError):
+            raise
+        raise _unreadable(name, text) from None
+
+
+def _part_of_card(name: str, share: float, text: str, sm_count: int) -> int:
+    if not math.isfinite(share) or not 0 < share <= 1:
+        whole = f" For SMs, give the whole number {round(share)}." if math.isfinite(share) and 1 < share <= sm_count else ""
+        raise PartitionError(
+            f"Partition {name!r} asks for the share {text}; shares of the card are above 0 and at most 1 (100%).{whole}"
+        )
+    return max(1, math.floor(share * sm_count + _ROUNDING_SLACK))  # so that shares of 100% are never more than the card
+
+
+def _unreadable(name: str, share: object) -> PartitionError:
+    if isinstance(share, Mapping):
+        return PartitionError(
+            f"Partition {name!r} asks for a mapping. Pass it without a name: lab.partition({{'prefill': 96}})."
+        )
+    return PartitionError(
+        f"Partition {name!r} asks for {str(share)[:40]!r}; give SMs as a whole number, a share such as 0.25 or '25%', "
+        "or 'rest'."
+    )

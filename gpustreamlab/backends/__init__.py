@@ -1,6 +1,5 @@
 """What a device has to be able to do, and the two that ship: the simulated one and CUDA."""
 
-from gpustreamlab.backends._accesses import AccessSink, ArrayLender, WatchedArrays
 from gpustreamlab.backends._activity import (
     OWN_PREFIX,
     Activities,
@@ -13,9 +12,7 @@ from gpustreamlab.backends._activity import (
     StreamFacts,
     WorkBatch,
 )
-from gpustreamlab.backends._events import acquire_order_event, order_behind, release_order_events
-from gpustreamlab.backends._features import green_capabilities
-from gpustreamlab.backends._lent import lent_handle
+from gpustreamlab.backends._features import AccessSink, ArrayLender, WatchedArrays, green_capabilities, lent_handle
 from gpustreamlab.backends._protocol import (
     Backend,
     BackendContext,
@@ -24,6 +21,9 @@ from gpustreamlab.backends._protocol import (
     ContextSpec,
     RangeTimes,
     SplitGroup,
+    acquire_order_event,
+    order_behind,
+    release_order_events,
 )
 from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend
 

@@ -6,7 +6,9 @@ largest value of the type stands for the next of the column's exceptions, which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -14,11 +16,140 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.draw._deflate import deflate
-from gpustreamlab.draw._twins import wait_twins
-from gpustreamlab.draw._work import NO_WAIT, work_columns
-from gpustreamlab.model import Trace
-from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array
+from gpustreamlab.analysis import is_work
+from gpustreamlab.draw._scene import NO_WAIT, work_columns
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace
+from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
+
+ALPHABET = "".join(sign for sign in map(chr, range(33, 127)) if sign not in "\"%&'-<>\\`")
+"""The 85 letters: none ends a script, an attribute or a comment, or has to be escaped in one."""
+
+_LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
+_PIECE_BYTES = 1 << 16  # what the processor's cache holds, with all that is computed from it
+_PAIRS = np.stack((np.repeat(_LETTERS, 85), np.tile(_LETTERS, 85)), axis=1)
+
+
+def to_base85(data: bytes) -> str:
+    """Write bytes as letters; the last group of n bytes has n + 1 letters.
+
+    Examples
+    --------
+    >>> to_base85(b""), len(to_base85(b"12345")), to_base85(bytes(4))
+    ('', 7, '!!!!!')
+    """
+    missing = -len(data) % 4
+    padded = data + bytes(missing)
+    parts = [_write_words(padded[first : first + _PIECE_BYTES]) for first in range(0, len(padded), _PIECE_BYTES)]
+    return b"".join(parts)[: 5 * len(padded) // 4 - missing].decode("ascii")
+
+
+def _write_words(data: bytes) -> bytes:
+    words = np.frombuffer(data, ">u4").astype(np.uint32)
+    # Two letters at a time: two divisions instead of four.
+    high = words // 7225
+    top = high // 7225
+    letters = np.empty((len(words), 5), np.uint8)
+    letters[:, 0] = _LETTERS[top]
+    letters[:, 1:3] = _PAIRS[high - top * 7225]
+    letters[:, 3:5] = _PAIRS[words - high * 7225]
+    return letters.tobytes()
+
+
+PIECE_BYTES = 1 << 18
+"""How many bytes one thread takes at a time."""
+
+SAMPLE_BYTES = 1 << 14
+"""How many bytes of a piece are tried."""
+
+STORED_GAIN = 0.98
+"""A piece that does not get smaller than this share of its size is stored as it is."""
+
+MATCHED_GAIN = 0.97
+"""Looking for repetitions pays if it makes a piece smaller than this share of what the letters' frequencies alone do."""
+
+
+def deflate(chunks: Sequence[bytes], level: int) -> bytes:
+    """Deflate bytes into one raw stream (RFC 1951).
+
+    Pieces are independent and end on a byte, so that joining them gives one stream. The low bytes of times are noise: they are
+    stored. Those above are uneven but do not repeat: Huffman codes alone are as small as a search for repetitions, and faster.
+
+    Parameters
+    ----------
+    chunks
+        The bytes. What is alike, such as one byte of all values of a column, should be one chunk.
+    level
+        How hard to look for repetitions where that pays, 1 to 9.
+
+    Examples
+    --------
+    >>> zlib.decompress(deflate([b"abc" * 1000, b"x"], 6), wbits=-15) == b"abc" * 1000 + b"x"
+    True
+    """
+    pieces = [chunk[at : at + PIECE_BYTES] for chunk in chunks for at in range(0, len(chunk), PIECE_BYTES)]
+    with ThreadPoolExecutor(2) as pool:
+        packed = list(pool.map(lambda piece: _deflate_piece(piece, level), pieces))
+    return b"".join((*packed, zlib.compressobj(level, zlib.DEFLATED, -15).flush()))
+
+
+def _deflate_piece(piece: bytes, level: int) -> bytes:
+    middle = max(0, len(piece) - SAMPLE_BYTES) // 2
+    sample = piece[middle : middle + SAMPLE_BYTES]
+    coded = len(_run(sample, level, zlib.Z_HUFFMAN_ONLY))
+    matched = len(_run(sample, level, zlib.Z_DEFAULT_STRATEGY))
+    if min(coded, matched) > STORED_GAIN * len(sample):
+        return _run(piece, 0, zlib.Z_DEFAULT_STRATEGY)
+    if matched > MATCHED_GAIN * coded:
+        return _run(piece, level, zlib.Z_HUFFMAN_ONLY)
+    return _run(piece, level, zlib.Z_DEFAULT_STRATEGY)
+
+
+def _run(data: bytes, level: int, strategy: int) -> bytes:
+    packer = zlib.compressobj(level, zlib.DEFLATED, -15, 9, strategy)
+    return packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH)
+
+
+_CLIMB_LIMIT = 32
+
+
+def wait_twins(trace: Trace) -> Int64Array:
+    """Return for each wait between two ranges where the wait between work in them is.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_edges,)
+        How many waits behind it that one comes, other edges not counted; less than 0 where it comes before; 0 where there is
+        none, and for all other edges.
+    """
+    twins = np.zeros(len(trace.edges), np.int64)
+    edges = np.flatnonzero(trace.edges.kind == EDGE_KINDS.index(EdgeKind.WAIT))
+    source, target = trace.edges.source[edges].astype(np.int64), trace.edges.target[edges].astype(np.int64)
+    is_range, works = trace.kind == SPAN_KINDS.index(SpanKind.RANGE), is_work(trace)
+    of_ranges = np.flatnonzero(is_range[source] & is_range[target])
+    of_work = np.flatnonzero(works[source] & works[target])
+    if not (of_ranges.size and of_work.size):
+        return twins
+    keys = source[of_ranges] * len(trace) + target[of_ranges]
+    order = np.argsort(keys, kind="stable")
+    own, keys = of_ranges[order], keys[order]
+    for outer_source, is_left in _ancestors(trace, source[of_work]):
+        for outer_target, is_there in _ancestors(trace, target[of_work]):
+            known = np.flatnonzero(is_left & is_there)
+            wanted = outer_source[known] * len(trace) + outer_target[known]
+            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            found = keys[place] == wanted
+            twins[edges[own[place[found]]]] = of_work[known[found]] - own[place[found]]
+    return twins
+
+
+def _ancestors(trace: Trace, rows: Int64Array) -> Iterator[tuple[Int64Array, BoolArray]]:
+    """Yield the parents of rows, then the parents of those and so on, and which there are."""
+    for _ in range(_CLIMB_LIMIT):
+        rows = np.where(rows >= 0, trace.parent[rows], -1).astype(np.int64)
+        if not (rows >= 0).any():
+            return
+        yield rows, rows >= 0
+
 
 _WIDTHS = (1, 2, 4)
 

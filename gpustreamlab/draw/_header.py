@@ -21,7 +21,7 @@ from gpustreamlab.analysis import (
     stream_extent,
 )
 from gpustreamlab.draw._groups import plan_bands
-from gpustreamlab.draw._work import stray_facts
+from gpustreamlab.draw._scene import stray_facts
 from gpustreamlab.model import Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier, SpanKind
 

@@ -9,12 +9,10 @@ from html import escape
 from os import PathLike
 from typing import IO, Any
 
-from gpustreamlab.analysis import grid_advice
-from gpustreamlab.draw._base85 import to_base85
-from gpustreamlab.draw._columns import pack_columns
-from gpustreamlab.draw._figure import draw_figure
+from gpustreamlab.analysis import grid_advice, summary_text
+from gpustreamlab.draw._columns import pack_columns, to_base85
 from gpustreamlab.draw._header import header_html
-from gpustreamlab.draw._picture import Picture, plan_picture
+from gpustreamlab.draw._picture import Picture, draw_figure, plan_picture
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.draw._viewer import fill_template, packed_bokeh, viewer_script, viewer_style, viewer_text
@@ -126,3 +124,30 @@ def bokeh_text() -> str:
 def viewer_packed() -> str:
     """Return the viewer's scripts, compressed, as letters."""
     return pack_text(viewer_script(), 9)
+
+
+def inline_html(trace: Trace, *, words: str | None = None, picture: Picture | None = None, svg: str | None = None) -> str:
+    """Return the timeline as HTML for a notebook's output.
+
+    The frame has no height until its script has drawn; then it takes its place and hides the picture. Where scripts or frames
+    are not shown (GitHub, an untrusted notebook) the picture stays.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    words
+        What the picture shows, for those who do not see it; None for a summary.
+    picture, svg
+        Their layout and static picture, where they are known already.
+    """
+    picture = plan_picture(trace) if picture is None else picture
+    svg = timeline_svg(trace, picture=picture) if svg is None else svg
+    words = summary_text(trace) if words is None else words
+    page = timeline_page(trace, picture=picture, with_static=False)
+    return (
+        '<div class="gpustreamlab-timeline">'
+        f'<img class="gsl-picture" style="max-width:100%;height:auto" alt="{escape(words)}" src="{picture_uri(svg)}">'
+        f'<iframe title="Timeline" style="width:100%;height:0;border:0;display:block" srcdoc="{escape(page)}"></iframe>'
+        "</div>"
+    )

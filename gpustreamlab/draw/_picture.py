@@ -1,9 +1,11 @@
-"""All that the forms of one timeline share, computed once: the page, the frame in a notebook, the static picture."""
+"""The picture of a trace: its plan, and its Bokeh figure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from gpustreamlab.analysis import (
     Concurrency,
@@ -68,3 +70,84 @@ def _count(trace: Trace, counted: tuple[SpanKind, ...]) -> tuple[tuple[Int64Arra
     edges_ns = busy_edges(trace, counted)
     steps = count_steps(edges_ns)
     return steps, over_wall(trace, concurrency(trace, edges_ns, steps))
+
+
+FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
+"""The font of all texts."""
+
+EMPTY_WINDOW_NS = 1e6
+"""How much time a figure shows in which nothing ran yet."""
+
+FIRST_HEIGHT_PX = 300
+"""Height until the viewer has planned the lanes; it sets the height before the figure is drawn."""
+
+
+def draw_figure(tables: Mapping[str, Any]) -> Any:
+    """Make the figure of a timeline: a time axis with its grid, ranges, and tools.
+
+    Parameters
+    ----------
+    tables
+        What the viewer knows beside the spans; ``extent_ns`` and ``border_px`` are read.
+
+    Returns
+    -------
+    bokeh.plotting.figure
+        As wide as its place. It holds no spans and no lanes: the viewer's scripts set its height and its window, and paint
+        everything else. One unit of its y axis is one px from the top of the frame.
+
+    Examples
+    --------
+    >>> plot = draw_figure({"extent_ns": 2e6, "border_px": 120})
+    >>> plot.x_range.start, plot.x_range.end, [tool.__class__.__name__ for tool in plot.tools][0]
+    (-20000.0, 2020000.0, 'PanTool')
+    """
+    from bokeh.models import BoxSelectTool, Range1d, ResetTool
+    from bokeh.plotting import figure
+
+    width_ns = float(tables["extent_ns"]) or EMPTY_WINDOW_NS
+    plot = figure(
+        name="timeline",
+        x_range=Range1d(-0.01 * width_ns, 1.01 * width_ns, min_interval=10),
+        y_range=Range1d(FIRST_HEIGHT_PX, 0),
+        height=FIRST_HEIGHT_PX,
+        sizing_mode="stretch_width",
+        tools="xpan,xwheel_zoom,xbox_zoom",
+        active_drag="xpan",
+        active_scroll="xwheel_zoom",
+        toolbar_location="above",
+        min_border_left=int(tables["border_px"]),
+        min_border_right=20,
+        min_border_top=2,
+        min_border_bottom=2,
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+        lod_threshold=None,
+    )
+    plot.add_tools(BoxSelectTool(), ResetTool())
+    plot.toolbar.logo = None
+    # BokehJS 3.9 measures the bar before its buttons and then hides the last one, reset, in a menu.
+    place = ":host { min-width: 236px; justify-self: end; justify-content: flex-end }"
+    plot.toolbar.stylesheets = [f"{place} .bk-divider {{ opacity: 0.4 }}"]
+    # Bokeh warns of a figure without renderers; the viewer takes this one out.
+    plot.scatter([], [], visible=False)
+    plot.yaxis.visible = False
+    plot.ygrid.visible = False
+    axis = plot.xaxis[0]
+    axis.ticker = plot.xgrid[0].ticker = _time_ticker()
+    axis.major_label_text_font = FONT
+    axis.major_label_text_font_size = "12px"
+    axis.axis_label = None  # The viewer writes it: far from 0 it says from when on the ticks count.
+    axis.minor_tick_line_color = None
+    return plot
+
+
+def _time_ticker() -> Any:
+    """Return a ticker for nanoseconds: decimal steps up to 20 s, then minutes and hours."""
+    from bokeh.models import AdaptiveTicker, CompositeTicker
+
+    count = {"desired_num_ticks": 6, "num_minor_ticks": 0}
+    short = AdaptiveTicker(mantissas=[1, 2, 5], base=10, max_interval=20e9, **count)
+    long = AdaptiveTicker(mantissas=[1, 2, 5, 10, 15, 30], base=60, min_interval=60e9, **count)
+    return CompositeTicker(tickers=[short, long], **count)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from gpustreamlab._util.words import install_line
 from gpustreamlab.draw._picture import Picture
 from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
-from gpustreamlab.installs import install_line
 from gpustreamlab.model import Trace
 
 PNG_SCALE = 2.0

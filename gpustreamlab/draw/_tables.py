@@ -9,9 +9,8 @@ from typing import Any
 from gpustreamlab.analysis import RowTable, counted_kinds, display_name, sm_kinds
 from gpustreamlab.draw._colours import CALL_STYLES
 from gpustreamlab.draw._header import Header
-from gpustreamlab.draw._memory import memory_entries
-from gpustreamlab.draw._scene import Scene, plan_scene
-from gpustreamlab.draw._work import detail_entries
+from gpustreamlab.draw._legend import memory_entries
+from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import FloatArray, SpanKind
 

@@ -1,14 +1,17 @@
-"""Turn what a caller hands over into the read-only columns of a value."""
+"""The tables of a trace beside its spans: edges, counters, details of work."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.errors import TraceError
+from gpustreamlab.errors import OptionError, TraceError, nearest_hint
+from gpustreamlab.model._fields import Count, check_fields
+from gpustreamlab.typing import EdgeKind, FloatArray, Int8Array, Int32Array, Int64Array
 
 
 def freeze_column(name: str, values: object, dtype: DTypeLike) -> NDArray[Any]:
@@ -73,3 +76,136 @@ def _fits(given: NDArray[Any], wanted: np.dtype[Any]) -> bool:
         return True
     limits = np.iinfo(wanted)
     return bool(limits.min <= given.min().item() and given.max().item() <= limits.max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Counters:
+    """Samples of named quantities, as columns of equal length."""
+
+    time_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """When, in ns since the trace's epoch; shape (n_samples,), int64."""
+    lane: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    """Index into the trace's lanes; shape (n_samples,), int32."""
+    name: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    """Index into `names`; shape (n_samples,), int32."""
+    value: FloatArray = field(default_factory=lambda: np.empty(0, np.float64))
+    """The sample, in the unit that the name ends in; shape (n_samples,), float64, NaN where not measured."""
+    names: tuple[str, ...] = ()
+    """Interned names, each with its unit as suffix, for example ``"pool_bytes"``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+        require_text("Counters.names", self.names)
+        dtypes = {"time_ns": np.int64, "lane": np.int32, "name": np.int32, "value": np.float64}
+        for name, dtype in dtypes.items():
+            object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
+        require_equal_lengths("Counters", {name: getattr(self, name) for name in dtypes})
+        require_codes("name", self.name, len(self.names))
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+SM_SHARED_BYTES = 228 << 10
+"""Shared memory of an SM, the most that any has (9.0 to 12.x). Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDetail:
+    """How a kernel was launched, or what a copy went between. Many spans share one.
+
+    Examples
+    --------
+    >>> WorkDetail(full_name="void gemm<float>(float*)", grid=(128, 2, 1), block=(256, 1, 1)).grid_blocks
+    256
+    """
+
+    full_name: str
+    """The demangled name with all its arguments, or what a copy went between."""
+    grid: tuple[Count, Count, Count] = (0, 0, 0)
+    """Blocks of the grid in x, y, z; zeros for what has none."""
+    block: tuple[Count, Count, Count] = (0, 0, 0)
+    """Threads of a block in x, y, z; zeros for what has none."""
+    registers: Count = 0
+    """Registers of a thread."""
+    static_shared_bytes: Count = 0
+    """Shared memory of a block that the kernel declares."""
+    dynamic_shared_bytes: Count = 0
+    """Shared memory of a block that the launch asked for."""
+    graph: Count = 0
+    """Id of the CUDA graph that launched it; 0 for none."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def grid_blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+EDGE_KINDS = tuple(EdgeKind)
+
+
+def _no_rows() -> Int64Array:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Edges:
+    """Edges between spans of one trace, as columns of equal length."""
+
+    source: Int64Array = field(default_factory=_no_rows)
+    """Row of the span that had to end first; shape (n_edges,), int64."""
+    target: Int64Array = field(default_factory=_no_rows)
+    """Row of the span that waited; shape (n_edges,), int64."""
+    kind: Int8Array = field(default_factory=lambda: np.empty(0, np.int8))
+    """Code of the `EdgeKind`, by its order; shape (n_edges,), int8."""
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("source", np.int64), ("target", np.int64), ("kind", np.int8)):
+            object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
+        require_equal_lengths("Edges", {"source": self.source, "target": self.target, "kind": self.kind})
+        require_codes("kind", self.kind, len(EDGE_KINDS))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def select(self, kind: EdgeKind | str) -> Edges:
+        """Return the edges of one kind.
+
+        Parameters
+        ----------
+        kind
+            An `EdgeKind`, or its text: ``"wait"`` or ``"launch"``.
+
+        Raises
+        ------
+        OptionError
+            If there is no such kind.
+
+        Examples
+        --------
+        >>> edges = Edges(source=[0, 2], target=[1, 3], kind=[0, 1])
+        >>> edges.select("launch").source.tolist()
+        [2]
+        """
+        try:
+            code = EDGE_KINDS.index(EdgeKind(kind))
+        except ValueError as error:
+            raise OptionError(
+                f"There is no kind of edge {kind!r}. {nearest_hint(str(kind), EDGE_KINDS)} Use trace.edges.select('wait')."
+            ) from error
+        found = np.flatnonzero(self.kind == code)
+        return Edges(source=self.source[found], target=self.target[found], kind=self.kind[found])
+
+    def require_rows(self, span_count: int) -> None:
+        """Raise `TraceError` where an edge points outside a trace of `span_count` spans."""
+        for name, rows in (("source", self.source), ("target", self.target)):
+            if rows.size and (rows.min() < 0 or rows.max() >= span_count):
+                raise TraceError(f"Edges.{name} points outside the {span_count} spans of the trace.")

@@ -1,11 +1,16 @@
-"""The device that a trace was made on."""
+"""A device, its lanes, and what it can do."""
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpustreamlab.model._fields import Count, check_fields
+from gpustreamlab._util.words import wrap_lines
+from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.model._fields import Count, Whole, check_fields, show_text
 from gpustreamlab.model._partition import SMResource
+from gpustreamlab.typing import Feature, LaneKind, MarkerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +41,121 @@ class Device:
     def label(self) -> str:
         """The name, marked where the device is simulated."""
         return f"{self.name} (simulated)" if self.simulated else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """Whether one feature is there, what it needs, and what happens without it."""
+
+    feature: Feature
+    """Which feature."""
+    available: bool
+    """Whether it can be used."""
+    detail: str
+    """Sizes where it is there; what is missing where it is not."""
+    needs: str
+    """The versions it needs."""
+    fallback: str
+    """What happens without it."""
+    lacks_package: bool = False
+    """True where only the Python bindings are too old or missing."""
+
+    def __str__(self) -> str:
+        if self.available:
+            return f"{self.feature}: {self.detail}"
+        return f"{self.feature}: not available, {self.detail}; it needs {self.needs}. Without it: {self.fallback}"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Every `Feature` of a device, in their order."""
+
+    items: tuple[Capability, ...]
+    """One for each feature."""
+
+    def __iter__(self) -> Iterator[Capability]:
+        return iter(self.items)
+
+    def __getitem__(self, feature: str) -> Capability:
+        found = next((item for item in self.items if item.feature == feature), None)
+        if found is None:
+            raise OptionError(
+                f"There is no feature {feature!r:.40}. {nearest_hint(str(feature)[:40], [item.feature for item in self.items])}"
+            )
+        return found
+
+    def has(self, feature: str) -> bool:
+        """Tell whether a feature can be used."""
+        return self[feature].available
+
+    _repr_pretty_ = show_text
+
+    def __str__(self) -> str:
+        return wrap_lines(map(str, self.items))
+
+    def _repr_html_(self) -> str:
+        left = "style='text-align:left'"
+        rows = "".join(
+            f"<tr><td {left}>{item.feature}</td><td {left}>{'yes' if item.available else 'no'}</td>"
+            f"<td {left}>{html.escape(item.detail)}</td><td {left}>{html.escape(item.needs)}</td>"
+            f"<td {left}>{html.escape(item.fallback)}</td></tr>"
+            for item in self.items
+        )
+        head = "".join(f"<th {left}>{text}</th>" for text in ("feature", "here", "detail", "needs", "without it"))
+        return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A stream as the timeline shows it.
+
+    Stream ids are unique only within a context, so a lane is known by device, context and stream together.
+    """
+
+    name: str
+    """How the user calls the stream."""
+    device: Count = 0
+    """CUDA device ordinal."""
+    context: Whole = 0
+    """Number of the context within the session; 0 is the primary context."""
+    stream: int = 0
+    """The stream's handle, or its number on the simulated device."""
+    partition: str | None = None
+    """Name of the partition that the stream belongs to, or None for the whole card."""
+    sm_count: Count = 0
+    """How many SMs its kernels may run on: those granted to the partition, or all of the card; 0 where unknown."""
+    priority: Whole = 0
+    """CUDA priority: lower numbers run first, 0 is the lowest priority."""
+    kind: LaneKind = LaneKind.STREAM
+    """A stream, or a thread of the host."""
+    outside: bool = False
+    """True for a stream that the session neither made nor took: others work in it."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What tells two lanes apart: device, context, stream."""
+        return (self.device, self.context, self.stream)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A moment of the host that is marked across all lanes.
+
+    Examples
+    --------
+    >>> Marker(time_ns=1_500, text="warm-up done", kind="mark").kind
+    <MarkerKind.MARK: 'mark'>
+    """
+
+    time_ns: Whole
+    """When, on the trace's clock, in ns since its epoch."""
+    text: str
+    """What is written at it."""
+    kind: MarkerKind
+    """What it stands for."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)

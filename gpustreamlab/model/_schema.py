@@ -15,12 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model._counters import Counters
-from gpustreamlab.model._detail import WorkDetail
-from gpustreamlab.model._edges import Edges
+from gpustreamlab.model._columns import Counters, Edges, WorkDetail
+from gpustreamlab.model._device import Lane, Marker
 from gpustreamlab.model._fields import Whole
-from gpustreamlab.model._lane import Lane
-from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace

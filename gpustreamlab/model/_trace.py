@@ -12,13 +12,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model._columns import freeze_column, require_codes, require_equal_lengths, require_text
-from gpustreamlab.model._counters import Counters
-from gpustreamlab.model._detail import WorkDetail
-from gpustreamlab.model._edges import Edges
+from gpustreamlab.model._columns import (
+    Counters,
+    Edges,
+    WorkDetail,
+    freeze_column,
+    require_codes,
+    require_equal_lengths,
+    require_text,
+)
+from gpustreamlab.model._device import Lane, Marker
 from gpustreamlab.model._fields import check_field
-from gpustreamlab.model._lane import Lane
-from gpustreamlab.model._marker import Marker
 from gpustreamlab.model._metadata import TraceMetadata
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
@@ -28,8 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gpustreamlab.analysis import HostWaits, Overlap, Strays, Utilization
-    from gpustreamlab.comparison import Comparison, SupportsTrace
-    from gpustreamlab.timeline import Timeline
+    from gpustreamlab.timeline import Comparison, SupportsTrace, Timeline
 
 SPAN_KINDS = tuple(SpanKind)
 """Span kinds by their code in `Trace.kind`."""
@@ -321,7 +324,7 @@ class Trace:
         >>> before.compare(after)
         <Comparison: wall time 400 ns → 300 ns (1.33× faster)>
         """
-        from gpustreamlab.comparison import compare
+        from gpustreamlab.timeline import compare
 
         return compare(self, other)
 
@@ -446,7 +449,7 @@ class Trace:
         >>> Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"], kind=["copy", "kernel"])
         <Trace: 2 spans in 2 lanes on unknown device>
         """
-        from gpustreamlab.model._from_columns import trace_from_columns
+        from gpustreamlab.model._cut import trace_from_columns
 
         return trace_from_columns(
             start_ns=start_ns,

@@ -7,14 +7,14 @@ from importlib.resources import files
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.widgets import Partitioner
+from gpustreamlab.notebook.widgets import Partitioner
 from tests.helpers.jupyter import NotebookPage
 
 pytestmark = pytest.mark.browser
 
 START = """
 import gpustreamlab as gsl
-from gpustreamlab.widgets import Partitioner
+from gpustreamlab.notebook.widgets import Partitioner
 lab = gsl.Session("sim")
 lab.partition(prefill=96, decode=36)
 lab.stream("decode", partition="decode")
@@ -229,7 +229,7 @@ def show_alone(chromium):
     contexts = []
 
     def show_it(session, width):
-        static = files("gpustreamlab.widgets") / "static"
+        static = files("gpustreamlab.notebook") / "static"
         contexts.append(chromium.new_context(viewport={"width": width, "height": 800}))
         page = contexts[-1].new_page()
         page.set_content(f"<!doctype html><style>{(static / 'partitioner.css').read_text()}</style>")

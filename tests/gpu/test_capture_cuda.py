@@ -499,7 +499,7 @@ def test_capture_stays_on_through_a_pause(lab):
 
 
 def test_an_unknown_cupti_says_so(monkeypatch, lab):
-    from gpustreamlab.backends.cuda import _cupti
+    from gpustreamlab.backends.cuda.cupti import _library as _cupti
 
     monkeypatch.setattr(_cupti, "_loaded", {})
     monkeypatch.setattr(_cupti, "find_layouts", lambda version: None)

@@ -9,8 +9,7 @@ import pytest
 from cuda.core import Device, EventOptions
 
 from gpustreamlab import Session
-from gpustreamlab.backends.cuda._calibrate import KERNEL_TAIL_NS
-from gpustreamlab.backends.cuda._clock import EXACT_STEP_NS
+from gpustreamlab.backends.cuda._clock import EXACT_STEP_NS, KERNEL_TAIL_NS
 from gpustreamlab.backends.cuda._kernels import spin_kernel, spin_until_kernel
 from gpustreamlab.workloads import spin, spin_card
 

@@ -17,7 +17,7 @@ from cuda.core import Device
 
 from gpustreamlab import Session, errors
 from gpustreamlab.backends.cuda._backend import CudaBackend
-from gpustreamlab.backends.cuda._errors import map_error
+from gpustreamlab.backends.cuda._libcuda import map_error
 from gpustreamlab.workloads import spin
 
 

@@ -61,7 +61,7 @@ def test_each_launch_has_the_thread_of_its_call_and_lies_in_it_or_before_it():
     told = run_program(
         """
         import json
-        from gpustreamlab.backends.cuda import _cupti_launches, _cupti_source
+        from gpustreamlab.backends.cuda.cupti import _calls as _cupti_launches, _source as _cupti_source
         launches, calls = [], []
 
         def keep(found, recorded):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpustreamlab import Session, errors
-from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
+from gpustreamlab.backends.cuda._stream import check_lent_stream
 from gpustreamlab.workloads import spin
 
 LONG_NS = 100_000_000

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from gpustreamlab import compare
+from gpustreamlab._util.background import Updater
 from gpustreamlab.analysis import span_rows
-from gpustreamlab.live import LiveFeed, Updater
+from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin, spin_card
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpustreamlab.backends.cuda._cupti_layouts import find_layouts
-from gpustreamlab.backends.cuda._cupti_records import PLACE
+from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
+from gpustreamlab.backends.cuda.cupti._records import PLACE
 
 
 def record(kind, layouts, fields=(), *, filler=0):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpustreamlab.backends.cuda._cupti_layouts import VERSIONS, find_layouts
-from gpustreamlab.backends.cuda._cupti_records import PLACE, parse_buffer
+from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, find_layouts
+from gpustreamlab.backends.cuda.cupti._records import PLACE, parse_buffer
 from tests.helpers.cupti_buffers import random_buffer
 
 PATTERNS = ([10], [5, 10], [4, 5], [1, 2, 10], [9], [51, 12, 12], [49, 50], [38, 36, 17])

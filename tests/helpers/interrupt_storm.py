@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 from gpustreamlab import Session
-from gpustreamlab.selections import Selection
+from gpustreamlab.streams.selection import Selection
 from tests.helpers.instant_backend import InstantBackend
 
 UNREACHABLE = Selection.__exit__.__code__

@@ -11,8 +11,8 @@ from typing import Self
 class Interrupts:
     """Send this process SIGINT after a time, in a ``with`` block of the main thread, again and again.
 
-    It is SIGINT itself, as that is what `gpustreamlab.interrupts.delayed_interrupts` holds back; the alarm's own handler only
-    sends it. One that raised would come in the middle of blocks that no Ctrl-C can come into.
+    It is SIGINT itself, as that is what `gpustreamlab._util.defences.delayed_interrupts` holds back; the alarm's own
+    handler only sends it. One that raised would come in the middle of blocks that no Ctrl-C can come into.
 
     Meanwhile nothing collects garbage: an interrupt in a callback of the collector, such as Hypothesis has, is raised where
     nobody can catch it. Python reports it as unraisable, which pytest makes an error of whatever test runs.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpustreamlab.backends.cuda import _import, _libcuda, _probe
+from gpustreamlab.backends.cuda import _libcuda, _probe
+
+read_driver = _libcuda.read_driver
 
 SUCCESS, NO_DEVICE, STUB_LIBRARY, UNKNOWN_ERROR = 0, 100, 34, 999
 ERROR_NAMES = {NO_DEVICE: b"CUDA_ERROR_NO_DEVICE", STUB_LIBRARY: b"CUDA_ERROR_STUB_LIBRARY"}
@@ -79,6 +81,6 @@ def no_libcuda() -> object:
 
 def install_driver(monkeypatch, load) -> None:
     """Make the package find this driver, or none with `no_libcuda`."""
-    monkeypatch.setattr(_probe, "read_driver", lambda: _libcuda.read_driver(load))
+    monkeypatch.setattr(_probe, "read_driver", lambda: read_driver(load))
     monkeypatch.setattr(_probe, "read_gpus", lambda: _libcuda.read_gpus(load))
-    monkeypatch.setattr(_import, "read_driver", lambda: _libcuda.read_driver(load))
+    monkeypatch.setattr(_libcuda, "read_driver", lambda *_: read_driver(load))

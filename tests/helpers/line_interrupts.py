@@ -16,7 +16,7 @@ def interrupt() -> None:
 
 
 def send_interrupt() -> None:
-    """Send a real SIGINT, which `gpustreamlab.interrupts.delayed_interrupts` holds back."""
+    """Send a real SIGINT, which `gpustreamlab._util.defences.delayed_interrupts` holds back."""
     signal.raise_signal(signal.SIGINT)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpustreamlab.backends.cuda._cupti_layouts import find_layouts
-from gpustreamlab.backends.cuda._cupti_records import concat_records, parse_buffer
+from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
+from gpustreamlab.backends.cuda.cupti._records import concat_records, parse_buffer
 
 FOLDER = Path(__file__).parents[1] / "unit/cupti/buffers"
 

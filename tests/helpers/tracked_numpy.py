@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpustreamlab.backends import WatchedArrays
-from gpustreamlab.backends.cuda._tracked import ArrayLibrary, Memory, Tracker
-from gpustreamlab.backends.cuda._tracked_module import TrackedModule
+from gpustreamlab.backends.cuda._tracked import ArrayLibrary, Memory, TrackedModule, Tracker
 from gpustreamlab.backends.sim import SimBackend
 
 

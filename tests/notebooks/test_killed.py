@@ -25,7 +25,7 @@ MOMENTS = long_runs.count(sample=8, full=20)
 TIERS = ("ranges", "kernels")
 ZYGOTE = """
 import os, sys
-import gpustreamlab.spool, gpustreamlab.workloads, gpustreamlab.session, pyarrow
+import gpustreamlab.sinks.spool, gpustreamlab.workloads, gpustreamlab.session, pyarrow
 for line in sys.stdin:
     child = os.fork()
     if not child:

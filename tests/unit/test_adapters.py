@@ -13,9 +13,10 @@ import pytest
 from IPython.lib.pretty import pretty
 
 from gpustreamlab import Session
-from gpustreamlab.adapters import _registry, _sources
+from gpustreamlab.adapters import _registry
+from gpustreamlab.adapters import _registry as _sources
+from gpustreamlab.adapters._followers import Adapters, LibraryState
 from gpustreamlab.adapters._registry import Registry
-from gpustreamlab.adapters._table import Adapters, LibraryState
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError, NotSimulatedError, OptionError, SelectionError
 from gpustreamlab.typing import AdapterState
@@ -604,7 +605,7 @@ def test_a_library_is_found_by_its_name_only(lab):
 
 @pytest.mark.parametrize("is_loaded", [False, True])
 def test_on_the_simulated_device_the_table_promises_nothing_that_an_import_takes_back(fresh, monkeypatch, is_loaded):
-    monkeypatch.setattr("gpustreamlab.adapters._table.installed_version", lambda module: "2.11.0")
+    monkeypatch.setattr("gpustreamlab.adapters._followers.installed_version", lambda module: "2.11.0")
     if is_loaded:
         fresh("torch", make_torch()[0])
     with Session("sim") as lab:

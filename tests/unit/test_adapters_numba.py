@@ -13,7 +13,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.adapters import _registry
-from gpustreamlab.adapters._numba_host_arrays import HostArrays
+from gpustreamlab.adapters._numba import HostArrays
 from gpustreamlab.adapters._registry import Registry
 from gpustreamlab.errors import AdapterWarning
 from gpustreamlab.typing import AdapterState

@@ -7,11 +7,13 @@ from collections import Counter
 
 import pytest
 
-from gpustreamlab import Session, selections
-from gpustreamlab.adapters import _followers, _registry, _torch
+from gpustreamlab import Session
+from gpustreamlab.adapters import _followers, _registry
+from gpustreamlab.adapters import _known as _torch
 from gpustreamlab.adapters._registry import Registry
 from gpustreamlab.errors import SelectionError, SessionClosedError, StreamClosedError, StreamNotFoundError
-from gpustreamlab.recorder import _ranges
+from gpustreamlab.record import _ranges
+from gpustreamlab.streams import selection as selections
 from tests.helpers.lending_backend import LendingBackend, make_torch
 from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.threads import run_in_thread

@@ -16,9 +16,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from gpustreamlab import Session, capture, interrupts
+from gpustreamlab import Session
+from gpustreamlab._util import defences as interrupts
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.capture import Capture
 from gpustreamlab.errors import (
     CaptureUnavailableError,
     CaptureWarning,
@@ -27,6 +27,8 @@ from gpustreamlab.errors import (
     SessionClosedError,
     SessionError,
 )
+from gpustreamlab.record import capture
+from gpustreamlab.record.capture import Capture
 from gpustreamlab.typing import CaptureTier
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend

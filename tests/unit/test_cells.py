@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from gpustreamlab.cells import awaits_at_top_level, compile_cell, magic_transformer
+from gpustreamlab.notebook.cells import awaits_at_top_level, compile_cell, magic_transformer
 from tests.helpers.shells import one_shell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")

@@ -7,7 +7,7 @@ import pytest
 
 from gpustreamlab.backends import ContextSpec, SplitGroup
 from gpustreamlab.backends.cuda._green import GreenContexts
-from gpustreamlab.backends.cuda._idle_contexts import IdleContexts
+from gpustreamlab.backends.cuda._idle import IdleContexts
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import WorkqueueOptions
 

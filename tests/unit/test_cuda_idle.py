@@ -5,10 +5,9 @@ import sys
 
 import pytest
 
-from gpustreamlab.backends.cuda import _idle, _idle_events
-from gpustreamlab.backends.cuda._idle import idle_on
-from gpustreamlab.backends.cuda._idle_events import IdleEvents
-from gpustreamlab.backends.cuda._idle_streams import IdleStreams
+from gpustreamlab.backends.cuda import _idle
+from gpustreamlab.backends.cuda import _idle as _idle_events
+from gpustreamlab.backends.cuda._idle import IdleEvents, IdleStreams, idle_on
 
 
 class Event:
@@ -129,7 +128,7 @@ def test_streams_stay_at_the_end_of_the_process():
 
 
 KEPT_TO_THE_END = """
-from gpustreamlab.backends.cuda._idle_streams import IdleStreams
+from gpustreamlab.backends.cuda._idle import IdleStreams
 
 class Stream:
     is_done = True

@@ -9,11 +9,23 @@ import types
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.adapters import KNOWN, _known, _table
-from gpustreamlab.backends.cuda import _cupti, _probe
-from gpustreamlab.backends.cuda._import import import_cuda_core, import_cupy, import_nvtx, install_line, install_line_for
-from gpustreamlab.backends.cuda._libcuda import Driver, Gpu, cuda_extra, read_driver, read_gpus
+from gpustreamlab.adapters import KNOWN, _known
+from gpustreamlab.adapters import _followers as _table
+from gpustreamlab.backends.cuda import _probe
+from gpustreamlab.backends.cuda._libcuda import (
+    Driver,
+    Gpu,
+    cuda_extra,
+    import_cuda_core,
+    import_cupy,
+    import_nvtx,
+    install_line,
+    install_line_for,
+    read_driver,
+    read_gpus,
+)
 from gpustreamlab.backends.cuda._probe import CheckStatus, cuda_checks, why_unavailable
+from gpustreamlab.backends.cuda.cupti import _library as _cupti
 from gpustreamlab.errors import MissingExtraError
 from gpustreamlab.typing import Unavailable
 from tests.helpers.fake_cupti import FakeCuptiLibrary

@@ -23,7 +23,7 @@ import gpustreamlab
 from gpustreamlab import Session, magics
 from gpustreamlab.analysis import HostWaits, Overlap, Strays
 from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
-from gpustreamlab.spool import Spool
+from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.typing import Unavailable
 from scripts import bench_table, docs_pictures
 from tests.helpers.shells import one_shell

@@ -9,10 +9,11 @@ import weakref
 import numpy as np
 import pytest
 
-from gpustreamlab import Session, guards
-from gpustreamlab.analysis._happens_before import LaneClocks
+from gpustreamlab import Session
+from gpustreamlab.analysis._hazard_search import LaneClocks
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import DeviceError, GuardClosedError, StreamClosedError, StreamNotFoundError
+from gpustreamlab.memory import guards
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import gpustreamlab.backends.sim
-from gpustreamlab import Session, accesses
+from gpustreamlab import Session
+from gpustreamlab._util.words import text_width
 from gpustreamlab.errors import NotSimulatedError, OptionError
-from gpustreamlab.sentences import text_width
+from gpustreamlab.memory import hazards as accesses
 from gpustreamlab.typing import HazardKind, HazardMode
 from tests.helpers.hazard_cases import CASES, upload
 

@@ -12,8 +12,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.analysis import Piece
-from gpustreamlab.backends.cuda._tracked import Tracker
-from gpustreamlab.backends.cuda._tracked_module import TrackedModule, cupy_library
+from gpustreamlab.backends.cuda._tracked import TrackedModule, Tracker, cupy_library
 from gpustreamlab.typing import HazardKind
 from tests.helpers.hazard_cases import CASES
 from tests.helpers.tracked_numpy import TrackedNumpyBackend, numpy_library

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpustreamlab import installs
+from gpustreamlab._util import words as installs
 
 
 def run_from(monkeypatch, folder, *, is_clone):
@@ -10,7 +10,7 @@ def run_from(monkeypatch, folder, *, is_clone):
     (folder / "gpustreamlab").mkdir(parents=True)
     if is_clone:
         (folder / "pyproject.toml").touch()
-    monkeypatch.setattr(installs, "__file__", str(folder / "gpustreamlab" / "installs.py"))
+    monkeypatch.setattr(installs, "__file__", str(folder / "gpustreamlab" / "_util" / "words.py"))
 
 
 def test_a_clone_is_installed_from_its_own_folder(monkeypatch, tmp_path):

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpustreamlab import Session, selections
+from gpustreamlab import Session
 from gpustreamlab.errors import SelectionError
-from gpustreamlab.recorder import _ranges
+from gpustreamlab.record import _ranges
+from gpustreamlab.streams import selection as selections
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.interrupt_storm import UNREACHABLE, program
 from tests.helpers.line_interrupts import LineInterrupts

@@ -12,23 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from gpustreamlab import (
-    Session,
-    green,
-    homes,
-    locks,
-    repartition,
-    session,
-    session_lanes,
-    session_life,
-    sm_probe,
-    stream_table,
-    streams,
-)
+from gpustreamlab import Session, green, session
+from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import _plan
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.interrupts import delayed_interrupts
-from gpustreamlab.recorder import _places, _recorder, _waiting
+from gpustreamlab.record import _lanes, _recorder, _waiting
+from gpustreamlab.streams import layout as homes
+from gpustreamlab.streams import layout as repartition
+from gpustreamlab.streams import life as locks
+from gpustreamlab.streams import life as session_life
+from gpustreamlab.streams import probe as sm_probe
+from gpustreamlab.streams import stream as streams
+from gpustreamlab.streams import table as session_lanes
+from gpustreamlab.streams import table as stream_table
 from gpustreamlab.workloads import spin
 
 MS = 1_000_000
@@ -46,7 +42,7 @@ WATCHED = (
     _plan,
     _recorder,
     _waiting,
-    _places,
+    _lanes,
 )
 FILES = {str(Path(module.__file__)) for module in WATCHED}
 """Where interrupts come. Inside the simulated device they would be those of a driver, which is no Python."""

@@ -27,7 +27,7 @@ from gpustreamlab.errors import (
     StreamClosedError,
     StreamNotFoundError,
 )
-from gpustreamlab.lifetimes import CHECKED_OWNERS
+from gpustreamlab.memory.lifetimes import CHECKED_OWNERS
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
 

@@ -8,8 +8,9 @@ import weakref
 
 import pytest
 
-from gpustreamlab import Session, guards
+from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError, GuardClosedError, InvalidNameError, OptionError, SelectionError, SessionClosedError
+from gpustreamlab.memory import guards
 from gpustreamlab.workloads import spin
 from tests.helpers.threads import run_in_thread
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends import lent_handle
-from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
+from gpustreamlab.backends.cuda._stream import check_lent_stream
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import StreamClosedError, StreamRefusedError
 

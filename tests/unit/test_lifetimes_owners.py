@@ -11,9 +11,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pytest
 
-from gpustreamlab import ownership
+from gpustreamlab._util import ownership
+from gpustreamlab._util.ownership import find_owner
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.ownership import find_owner
 
 
 def test_views_of_numpy_have_one_owner():

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
+from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
-from gpustreamlab.live import LiveFeed, Updater, check_refresh_hz
-from gpustreamlab.live._finding import FindingWatch
-from gpustreamlab.live._finding import _finding as live_finding
-from gpustreamlab.live._memory import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds, Owners
-from gpustreamlab.live._spans import SpanReader
+from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds, Owners, SpanReader
+from gpustreamlab.sinks.live import FindingWatch, LiveFeed
+from gpustreamlab.sinks.live import _finding as live_finding
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.kernel_traces import make_kernel_trace
@@ -138,7 +137,7 @@ class TestUpdates:
         feed.refresh()
         record(lab, 2)
         assert "header" not in feed.refresh().facts
-        monkeypatch.setattr("gpustreamlab.live._tables.COUNT_EVERY_S", 0.0)
+        monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 0.0)
         assert "5 spans" in feed.refresh().facts["header"]["facts"]
         assert feed.refresh() is None
 
@@ -413,8 +412,8 @@ class TestZero:
         assert left_ns == int(trace.end_ns[trace.lane == 0].max()) - int(trace.start_ns.min())
 
     def test_where_too_many_came_the_zero_stays_and_the_header_says_the_true_width(self, lab, feed, monkeypatch):
-        monkeypatch.setattr("gpustreamlab.live._spans.MOVED_SPANS", 3)
-        monkeypatch.setattr("gpustreamlab.live._tables.COUNT_EVERY_S", 0.0)
+        monkeypatch.setattr("gpustreamlab.sinks._live_spans.MOVED_SPANS", 3)
+        monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 0.0)
         (first,), (second,) = run_long_and_short(lab, feed.refresh)
         trace = lab.trace
 
@@ -476,8 +475,8 @@ class TestFinding:
     def test_it_is_found_once_a_second_and_only_where_something_came(self, lab, monkeypatch):
         watch, looks = FindingWatch(lab._recorder), []
         now_s = [100.0]
-        monkeypatch.setattr("gpustreamlab.live._finding.time.monotonic", lambda: now_s[0])
-        monkeypatch.setattr("gpustreamlab.live._finding._finding", lambda trace: looks.append(now_s[0]) or "found")
+        monkeypatch.setattr("gpustreamlab.sinks.live.time.monotonic", lambda: now_s[0])
+        monkeypatch.setattr("gpustreamlab.sinks.live._finding", lambda trace: looks.append(now_s[0]) or "found")
         for at_s, count in ((100.0, 0), (100.0, 1), (100.5, 2), (101.1, 2), (105.0, 2), (105.1, 3)):
             now_s[0] = at_s
             watch.look(count)
@@ -494,8 +493,8 @@ class TestFinding:
             now_s[0] += 0.5
             return "found"
 
-        monkeypatch.setattr("gpustreamlab.live._finding.time.monotonic", lambda: now_s[0])
-        monkeypatch.setattr("gpustreamlab.live._finding._finding", find)
+        monkeypatch.setattr("gpustreamlab.sinks.live.time.monotonic", lambda: now_s[0])
+        monkeypatch.setattr("gpustreamlab.sinks.live._finding", find)
         for at_s in (1.0, 5.0, 11.4, 11.6):
             now_s[0] = at_s
             watch.look(int(at_s * 10))
@@ -511,7 +510,7 @@ class TestFinding:
 
     def test_a_clear_while_it_is_looked_for_takes_it_back_too(self, lab, monkeypatch):
         watch = FindingWatch(lab._recorder)
-        monkeypatch.setattr("gpustreamlab.live._finding._finding", lambda trace: watch.forget() or "of what was forgotten")
+        monkeypatch.setattr("gpustreamlab.sinks.live._finding", lambda trace: watch.forget() or "of what was forgotten")
         watch.look(3)
 
         assert watch.text == ""
@@ -653,7 +652,7 @@ class TestKernels:
         assert header["tier"] == shown.tier == "ranges only: bars contain waiting"
 
     def test_memory_of_lanes_comes_with_the_tables(self, lab, feed, work, monkeypatch):
-        monkeypatch.setattr("gpustreamlab.live._tables.MEMORY_EVERY_S", 0.0)
+        monkeypatch.setattr("gpustreamlab.sinks.live.MEMORY_EVERY_S", 0.0)
         lab.capture("kernels")
         work()
         assert feed.refresh().facts["tables"]["memory"]
@@ -811,7 +810,7 @@ class TestUpdater:
             return True
 
         for clock in clocks:
-            monkeypatch.setattr(f"gpustreamlab.background.time.{clock}", lambda clock=clock: clocks[clock])
+            monkeypatch.setattr(f"gpustreamlab._util.background.time.{clock}", lambda clock=clock: clocks[clock])
         updater = Updater(lambda: spend(**step), aside=lambda: spend(**aside), refresh_hz=10, name="test")
         monkeypatch.setattr(updater._stopping, "wait", lambda pause_s: pauses.append(pause_s) or len(pauses) > 3)
         updater._run()
@@ -834,7 +833,7 @@ class TestUpdater:
 
 def test_a_feed_does_not_keep_a_session_alive():
     lab = Session("sim")
-    from gpustreamlab.session_views import title_of
+    from gpustreamlab.notebook.views import title_of
 
     feed = LiveFeed(lab._recorder, title=title_of(lab))
     gone = weakref.ref(lab)

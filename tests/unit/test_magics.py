@@ -121,8 +121,8 @@ def test_an_interrupt_restores_the_selection(shell, lab):
 def test_what_an_interrupted_cell_has_left_selected_is_put_back(shell, lab):
     code = """
     import sys
-    from gpustreamlab.guards import GuardedUse
-    from gpustreamlab.selections import Selection
+    from gpustreamlab.memory.guards import GuardedUse
+    from gpustreamlab.streams.selection import Selection
     exits, before = (Selection.__exit__.__code__, GuardedUse.__exit__.__code__), sys.gettrace()
     def interrupt(frame, event, argument):
         if event == "call" and frame.f_code in exits:

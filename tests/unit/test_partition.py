@@ -18,8 +18,8 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab import Session, Trace, plan_partitions
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.backends.sim._presets import LAPTOP
-from gpustreamlab.backends.sim._sm_groups import SMGroups
+from gpustreamlab.backends.sim._cost import LAPTOP
+from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.errors import (
     CloseError,
     DeviceError,
@@ -1096,7 +1096,7 @@ def test_a_small_card_of_other_groups():
 
 
 def test_too_many_different_partitions_leave_the_old_layout(halves, monkeypatch):
-    monkeypatch.setattr("gpustreamlab.recorder._places.PARTITION_LIMIT", 3)
+    monkeypatch.setattr("gpustreamlab.record._lanes.PARTITION_LIMIT", 3)
     halves.partition(a=63, b="rest")
     before = state_of(halves)[:3]
     streams = len(halves.backend.driver.streams)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.backends.sim._presets import H200
-from gpustreamlab.draw._memory import plan_memory
+from gpustreamlab.backends.sim._cost import H200
+from gpustreamlab.draw._legend import plan_memory
 from gpustreamlab.draw._scene import plan_scene
 from gpustreamlab.errors import (
     DeviceError,
@@ -31,8 +31,10 @@ from gpustreamlab.errors import (
     StreamClosedError,
     StreamNotFoundError,
 )
-from gpustreamlab.scratch import CLASSES_PER_DOUBLING, Scratch, ScratchArena, _arena, size_class
-from gpustreamlab.scratch._arena import KEPT_SIZES, WINDOW_NS
+from gpustreamlab.memory import _arena
+from gpustreamlab.memory._arena import KEPT_SIZES, WINDOW_NS, ScratchArena
+from gpustreamlab.memory._blocks import CLASSES_PER_DOUBLING, size_class
+from gpustreamlab.memory.scratch import Scratch
 from gpustreamlab.workloads import spin
 
 MIB = 1 << 20
@@ -863,7 +865,7 @@ class TestThreads:
         assert lab._scratch_pool.reserved_bytes == 0
 
     def test_the_same_with_the_lock_of_a_free_threaded_interpreter(self, lab, monkeypatch):
-        monkeypatch.setattr("gpustreamlab.scratch._scratch.NEEDS_LOCK", True)
+        monkeypatch.setattr("gpustreamlab.memory.scratch.NEEDS_LOCK", True)
         self.test_many_threads_on_one_lane_and_on_many(lab)
 
     def test_a_lane_that_is_closed_as_an_array_is_made_is_the_reason_that_is_told(self, lab, monkeypatch):

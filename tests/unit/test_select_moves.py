@@ -8,8 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from gpustreamlab import Session, repartition, selections
+from gpustreamlab import Session
 from gpustreamlab.errors import PartitionInUseError, StreamClosedError
+from gpustreamlab.streams import layout as repartition
+from gpustreamlab.streams import selection as selections
 from tests.helpers.lending_backend import LendingBackend
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 from tests.helpers.threads import run_in_thread

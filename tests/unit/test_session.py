@@ -487,7 +487,7 @@ def test_a_collection_inside_a_collection_changes_nothing(monkeypatch):
 
 
 def test_events_beyond_those_kept_go_back_to_the_pool(monkeypatch):
-    monkeypatch.setattr("gpustreamlab.recorder._waiting.IDLE_PAIRS", 2)
+    monkeypatch.setattr("gpustreamlab.record._waiting.IDLE_PAIRS", 2)
     backend = InstantBackend()
     with Session(backend) as lab:
         with lab.on(lab.stream("a")):

@@ -23,9 +23,11 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.errors import BackendNotFoundError, DeviceError, OptionError, SpoolWarning, TraceFileError
 from gpustreamlab.model import EDGE_KINDS
-from gpustreamlab.recorder import SPAN_COLUMNS
-from gpustreamlab.spool import _changes, _file, _spool, read_spool
-from gpustreamlab.spool._format import CHECKSUM_KEY, FACTS_KEY, VERSION_KEY
+from gpustreamlab.record import SPAN_COLUMNS
+from gpustreamlab.sinks import _spool_format as _file
+from gpustreamlab.sinks import spool as _spool
+from gpustreamlab.sinks._spool_format import CHECKSUM_KEY, FACTS_KEY, VERSION_KEY
+from gpustreamlab.sinks.reading import read_spool
 from gpustreamlab.typing import EdgeKind, SpoolState
 from gpustreamlab.workloads import spin
 from tests.helpers import long_runs
@@ -196,7 +198,7 @@ def test_spans_cleared_before_they_were_written_are_not_missed(path):
 
 
 def test_many_rows_are_written_in_pieces(path, monkeypatch):
-    monkeypatch.setattr(_changes, "MAX_BATCH_ROWS", 7)
+    monkeypatch.setattr(_spool, "MAX_BATCH_ROWS", 7)
     with gsl.Session("sim", spool=path) as lab:
         work(lab, 10)
 

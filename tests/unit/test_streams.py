@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from gpustreamlab import Session
 from gpustreamlab.backends import lent_handle
-from gpustreamlab.backends._events import EventPool
+from gpustreamlab.backends._protocol import EventPool
 from gpustreamlab.errors import InvalidNameError, OptionError, StreamClosedError, StreamNotFoundError, StreamRefusedError
 from gpustreamlab.model import MAX_NAME_LENGTH
-from gpustreamlab.recorder._edges import KEPT_EDGES
-from gpustreamlab.stream_table import KEPT_CLOSED
-from gpustreamlab.streams import check_label, check_priority, check_stream_name
+from gpustreamlab.record._trace_maker import KEPT_EDGES
+from gpustreamlab.streams.stream import check_label, check_priority, check_stream_name
+from gpustreamlab.streams.table import KEPT_CLOSED
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
 

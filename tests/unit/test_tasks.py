@@ -17,8 +17,8 @@ import warnings
 
 import pytest
 
-import gpustreamlab.selections
-import gpustreamlab.tasks
+import gpustreamlab._util.tasks
+import gpustreamlab.streams.selection
 from gpustreamlab import Session, task_factory
 from gpustreamlab.errors import (
     DeviceError,
@@ -912,7 +912,7 @@ def test_a_coroutine_that_is_closed_inside_a_selection_leaves_nothing(lab, caplo
         lab.on("a").__enter__()
         await Suspension()
 
-    coroutine = gpustreamlab.tasks.steered(work())
+    coroutine = gpustreamlab._util.tasks.steered(work())
     coroutine.send(None)
     coroutine.close()
     assert selected(lab) is None
@@ -927,7 +927,7 @@ def test_a_step_that_is_interrupted_while_it_leaves_what_it_entered_leaves_nothi
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    coroutine = gpustreamlab.tasks.steered(work())
+    coroutine = gpustreamlab._util.tasks.steered(work())
     with lab.select("b"):
         monkeypatch.setattr(lab._selections, "park", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -943,7 +943,7 @@ def test_a_range_that_a_task_never_left_ends_no_other_of_its_name(lab):
         left.append(lab.range("same"))
         left[0].__enter__()
 
-    coroutine = gpustreamlab.tasks.steered(work())
+    coroutine = gpustreamlab._util.tasks.steered(work())
     with lab.on("a", "outer"):
         with pytest.raises(StopIteration):
             coroutine.send(None)
@@ -967,7 +967,7 @@ def test_a_range_left_from_below_a_step_is_none_of_what_the_step_entered(lab):
             older.close()
             await Suspension()
 
-    coroutine = gpustreamlab.tasks.steered(work())
+    coroutine = gpustreamlab._util.tasks.steered(work())
     with lab.on("a", "outer"):
         older = loading()
         next(older)
@@ -1012,7 +1012,7 @@ def test_steps_from_outside_asyncio():
 def interrupted_at(place, program):
     """Run a program and interrupt it at a line of ours, counted from its start; tell whether that line was reached."""
     count = 0
-    ours = (gpustreamlab.tasks.__file__, gpustreamlab.selections.__file__)
+    ours = (gpustreamlab._util.tasks.__file__, gpustreamlab.streams.selection.__file__)
 
     def trace(frame, event, _):
         nonlocal count

@@ -28,7 +28,7 @@ from gpustreamlab.errors import (
     StreamClosedError,
 )
 from gpustreamlab.green import context_specs
-from gpustreamlab.left_streams import LeftStreams
+from gpustreamlab.streams.life import LeftStreams
 from gpustreamlab.typing import SessionState
 from gpustreamlab.workloads import spin
 from tests.helpers.lending_backend import LendingBackend

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpustreamlab.analysis import Moment
-from gpustreamlab.backends._accesses import AccessSink
+from gpustreamlab.backends._features import AccessSink
 
 
 class AccessOrder:

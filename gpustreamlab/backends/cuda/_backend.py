@@ -11,40 +11,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.backends._accesses import AccessSink, WatchedArrays
-from gpustreamlab.backends._events import EventPool
-from gpustreamlab.backends._lent import lent_handle
-from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
+from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle
+from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
 from gpustreamlab.backends.cuda._access_order import AccessOrder, NullStream
-from gpustreamlab.backends.cuda._arenas import StreamArenas
-from gpustreamlab.backends.cuda._calibrate import (
+from gpustreamlab.backends.cuda._clock import (
     KERNEL_TAIL_NS,
     KERNEL_TAIL_SPREAD_NS,
     PAIR_COUNT,
+    Calibration,
+    EventClock,
     PairCost,
     calibrate,
     locate_pairs,
     run_pairs,
 )
-from gpustreamlab.backends.cuda._clock import Calibration, EventClock
-from gpustreamlab.backends.cuda._cupti import Cupti, load_cupti
-from gpustreamlab.backends.cuda._cupti_clock import CuptiClock, anchor_launcher
-from gpustreamlab.backends.cuda._cupti_source import CuptiSource
-from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
-from gpustreamlab.backends.cuda._fence import Fence
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._idle import idle_on
-from gpustreamlab.backends.cuda._import import bindings_version, import_cuda_core, import_cupy
-from gpustreamlab.backends.cuda._kernels import clock_kernel, filling_spin_kernel, spin_kernel
-from gpustreamlab.backends.cuda._lent_stream import check_lent_stream
+from gpustreamlab.backends.cuda._kernels import Fence, clock_kernel, filling_spin_kernel, spin_kernel
+from gpustreamlab.backends.cuda._libcuda import bindings_version, import_cuda_core, import_cupy, map_error, mapped_errors
 from gpustreamlab.backends.cuda._nvtx import NvtxInjection, open_domain
-from gpustreamlab.backends.cuda._probe import why_unavailable
-from gpustreamlab.backends.cuda._probe_sms import probe_sms
-from gpustreamlab.backends.cuda._scratch import CudaScratch, has_memory_pools
-from gpustreamlab.backends.cuda._selection import CupySelection
-from gpustreamlab.backends.cuda._stream import CudaStream
-from gpustreamlab.backends.cuda._tracked import Tracker
-from gpustreamlab.backends.cuda._tracked_module import TrackedModule, cupy_library
+from gpustreamlab.backends.cuda._probe import probe_sms, why_unavailable
+from gpustreamlab.backends.cuda._scratch import CudaScratch, StreamArenas, has_memory_pools
+from gpustreamlab.backends.cuda._stream import CudaStream, CupySelection, check_lent_stream
+from gpustreamlab.backends.cuda._tracked import TrackedModule, Tracker, cupy_library
+from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, anchor_launcher
+from gpustreamlab.backends.cuda.cupti._library import Cupti, load_cupti
+from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, InvalidHandleError, SessionClosedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array

@@ -14,9 +14,8 @@ from typing import Any
 
 from gpustreamlab.backends._features import Version, green_capabilities, version_capabilities
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
-from gpustreamlab.backends.cuda._errors import mapped_errors
-from gpustreamlab.backends.cuda._idle_contexts import IdleContexts
-from gpustreamlab.backends.cuda._idle_streams import keep_for_good
+from gpustreamlab.backends.cuda._idle import IdleContexts, keep_for_good
+from gpustreamlab.backends.cuda._libcuda import mapped_errors
 from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError
 from gpustreamlab.model import Capabilities, SMResource, WorkqueueOptions

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from gpustreamlab.backends._activity import PROBE_NAME
-from gpustreamlab.backends.cuda._import import import_cupy
+from gpustreamlab.backends.cuda._libcuda import import_cupy
+from gpustreamlab.backends.cuda.cupti._records import Columns
+from gpustreamlab.typing import BoolArray
 
 _SOURCE = r"""
 __device__ __forceinline__ unsigned long long global_timer() {
@@ -97,3 +102,50 @@ def _filling_kernel(name: str, device_ordinal: int) -> tuple[Any, int]:
 @cache
 def _module(device_ordinal: int) -> Any:
     return import_cupy().RawModule(code=_SOURCE)
+
+
+FENCE_BYTES = 4
+"""How much is filled."""
+FENCE_VALUE = 0xC7
+"""With what: CUPTI tells of it, so that these can be left out."""
+
+_WORD = FENCE_VALUE * 0x0101_0101
+"""The same where the driver fills words."""
+
+
+class Fence:
+    """Four bytes of one device to be filled in front of an event.
+
+    Parameters
+    ----------
+    runtime
+        ``cupy.cuda.runtime``, with the device current here and in `close`.
+    """
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        self._address: int = runtime.malloc(FENCE_BYTES)
+        self.put = self._make_put()
+        """Put a fence into the stream of a handle, whose device has to be current; a CUDA graph that is captured gets none."""
+
+    def close(self) -> None:
+        """Free the memory; nothing may use it any more. Idempotent."""
+        address, self._address = self._address, 0
+        if address:
+            self._runtime.free(address)
+
+    def _make_put(self) -> Callable[[int], object]:
+        # On the hot path of ranges: what it needs is at hand.
+        fill, is_capturing, address = self._runtime.memsetAsync, self._runtime.streamIsCapturing, self._address
+
+        def put(handle: int) -> None:
+            if not is_capturing(handle):
+                fill(address, FENCE_VALUE, FENCE_BYTES, handle)
+
+        return put
+
+
+def are_fences(fills: Columns) -> BoolArray:
+    """Tell which records of fills are fences."""
+    found: BoolArray = (fills["bytes"] == FENCE_BYTES) & np.isin(fills["value"], [FENCE_VALUE, _WORD])
+    return found

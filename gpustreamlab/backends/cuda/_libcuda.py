@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
+import importlib.metadata
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from gpustreamlab._util import words as installs
+from gpustreamlab.errors import (
+    DeviceError,
+    DeviceMemoryError,
+    DeviceNotFoundError,
+    GPUStreamLabError,
+    InvalidHandleError,
+    MissingExtraError,
+    StickyDeviceError,
+)
 from gpustreamlab.typing import Unavailable
 
 LIBRARY_NAME = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -171,3 +186,186 @@ def _describe(library: Any, call: str, result: int) -> str:
     known = library.cuGetErrorName(result, ctypes.byref(name)) == _SUCCESS and name.value
     text = name.value.decode(errors="replace") if known and name.value else f"error {result}"
     return f"{call} said {text}"
+
+
+_STICKY = (
+    "The CUDA context is lost: every later call of this process fails until it is restarted. What was recorded so far is kept: "
+    "lab.trace.save(path). Find the faulty GPU kernel with compute-sanitizer."
+)
+_HANDLE = "The stream or event was destroyed, or belongs to another device or context. Make a new one with lab.stream(name)."
+
+_BY_CODE: MappingProxyType[str, tuple[type[DeviceError], str]] = MappingProxyType(
+    {
+        "OUT_OF_MEMORY": (
+            DeviceMemoryError,
+            "Free arrays, or give CuPy's cache back with cupy.get_default_memory_pool().free_all_blocks().",
+        ),
+        "INVALID_DEVICE": (DeviceNotFoundError, "List the devices with: gpustreamlab doctor"),
+        "NO_DEVICE": (DeviceNotFoundError, "The driver sees no GPU. Check nvidia-smi and CUDA_VISIBLE_DEVICES."),
+        "INVALID_HANDLE": (InvalidHandleError, _HANDLE),
+        "INVALID_RESOURCE_HANDLE": (InvalidHandleError, _HANDLE),
+        "INVALID_CONTEXT": (InvalidHandleError, _HANDLE),
+        "CONTEXT_IS_DESTROYED": (InvalidHandleError, _HANDLE),
+        "ILLEGAL_ADDRESS": (StickyDeviceError, _STICKY),
+        "LAUNCH_FAILED": (StickyDeviceError, _STICKY),
+        "LAUNCH_FAILURE": (StickyDeviceError, _STICKY),
+        "LAUNCH_TIMEOUT": (StickyDeviceError, _STICKY),
+        "ILLEGAL_INSTRUCTION": (StickyDeviceError, _STICKY),
+        "MISALIGNED_ADDRESS": (StickyDeviceError, _STICKY),
+        "INVALID_ADDRESS_SPACE": (StickyDeviceError, _STICKY),
+        "INVALID_PC": (StickyDeviceError, _STICKY),
+        "HARDWARE_STACK_ERROR": (StickyDeviceError, _STICKY),
+        "ASSERT": (StickyDeviceError, _STICKY),
+        "ECC_UNCORRECTABLE": (StickyDeviceError, _STICKY),
+        "NVLINK_UNCORRECTABLE": (StickyDeviceError, _STICKY),
+        "MPS_CONNECTION_FAILED": (StickyDeviceError, _STICKY),
+    }
+)
+"""What each driver or runtime error code means, without its prefix. Source: CUDA driver API, CUresult."""
+
+_OTHER = "Run gpustreamlab doctor to see what this machine can do; the driver's own message stands above."
+_CODE = re.compile(r"\b(?:CUDA_ERROR_|cudaError)([A-Za-z0-9_]+)")
+
+
+def driver_code(error: BaseException) -> str | None:
+    """Return the driver's error code inside an exception of CuPy or cuda.core, for example ``ILLEGAL_ADDRESS``."""
+    found = _CODE.search(str(error))
+    if found is None:
+        return None
+    code = found.group(1)
+    if code.isupper():
+        return code
+    # The runtime writes cudaErrorIllegalAddress where the driver writes CUDA_ERROR_ILLEGAL_ADDRESS.
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", code).upper()
+    return {"MEMORY_ALLOCATION": "OUT_OF_MEMORY"}.get(words, words)
+
+
+def map_error(error: Exception, doing: str) -> GPUStreamLabError:
+    """Return the error of ours that stands for one of the driver's.
+
+    Parameters
+    ----------
+    error
+        What CuPy, cuda.core or the bindings raised.
+    doing
+        What was being done, with its values, as the start of a sentence.
+    """
+    if isinstance(error, GPUStreamLabError):
+        return error
+    code = driver_code(error)
+    kind, fix = _BY_CODE.get(code or "", (DeviceError, _OTHER))
+    return kind(f"{doing} failed: {str(error).rstrip('.')}. {fix}", driver_code=code)
+
+
+@contextmanager
+def mapped_errors(doing: str) -> Iterator[None]:
+    """Raise errors of ours for whatever the driver raises inside; user errors do not pass through here."""
+    try:
+        yield
+    except Exception as error:
+        mapped = map_error(error, doing)
+        if mapped is error:
+            raise
+        raise mapped from error
+
+
+def import_cupy() -> Any:
+    """Import CuPy.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed or cannot be imported; the message holds the line to type.
+    """
+    return _import("cupy", "CuPy")
+
+
+def import_cuda_core() -> Any:
+    """Import cuda.core, which needs cuda.bindings beside it.
+
+    Raises
+    ------
+    MissingExtraError
+        If one of the two is not installed or cannot be imported; the message holds the line to type.
+    """
+    return _import("cuda.core", "cuda.core")
+
+
+def import_nvtx() -> Any:
+    """Import nvtx.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed or cannot be imported; the message holds the line to type.
+    """
+    return _import("nvtx", "nvtx")
+
+
+def bindings_version() -> tuple[int, int] | None:
+    """Return the CUDA version that the installed cuda.bindings are for, or None where there are none."""
+    try:
+        major, minor, *_ = importlib.metadata.version("cuda-bindings").split(".")
+        return int(major), int(minor)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def install_line() -> str:
+    """Return what to type to install the CUDA packages that suit this machine's driver."""
+    return install_line_for(read_driver().version)
+
+
+def install_line_for(version: tuple[int, int] | None) -> str:
+    """Return what to type to install the CUDA packages that suit a driver.
+
+    Parameters
+    ----------
+    version
+        The CUDA version that the driver supports, or None where there is no driver; then it is the newest extra's line.
+
+    Examples
+    --------
+    >>> "[cuda12]" in install_line_for((12, 6))
+    True
+    """
+    return installs.install_line(cuda_extra(version) or "cuda13")
+
+
+def cupti_line() -> str:
+    """Return what to type to install the CUPTI that suits this machine's driver."""
+    return cupti_line_for(read_driver().version)
+
+
+def cupti_line_for(version: tuple[int, int] | None) -> str:
+    """Return what to type to install the CUPTI that suits a driver.
+
+    Parameters
+    ----------
+    version
+        The CUDA version that the driver supports, or None where there is no driver; then it is the newest extra's line.
+
+    Examples
+    --------
+    >>> "[cupti12]" in cupti_line_for((12, 6))
+    True
+    """
+    return installs.install_line(cupti_extra(version))
+
+
+def exact_cupti_line() -> str:
+    """Return what to type to install the CUPTI of exactly this driver's CUDA version."""
+    version = read_driver().version
+    if version is None:
+        return cupti_line_for(version)
+    package = "nvidia-cuda-cupti-cu12" if version[0] == 12 else "nvidia-cuda-cupti"
+    return f"pip install '{package}=={version[0]}.{version[1]}.*'"
+
+
+def _import(module: str, title: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{title} cannot be imported ({error}). The CUDA backend needs it; install it with: {install_line()}", name=module
+        ) from error

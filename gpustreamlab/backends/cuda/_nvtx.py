@@ -6,8 +6,8 @@ import os
 import threading
 from typing import Any
 
-from gpustreamlab.backends.cuda._cupti import load_cupti
-from gpustreamlab.backends.cuda._import import import_nvtx
+from gpustreamlab.backends.cuda._libcuda import import_nvtx
+from gpustreamlab.backends.cuda.cupti._library import load_cupti
 from gpustreamlab.errors import BackendError
 
 DOMAIN_NAME = "gpustreamlab"

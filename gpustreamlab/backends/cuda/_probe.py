@@ -5,30 +5,38 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from gpustreamlab._util.words import update_line
 from gpustreamlab.adapters import KNOWN, Library, installed_version, library_of, obstacle_of, what_it_does
 from gpustreamlab.backends._features import version_capabilities
-from gpustreamlab.backends.cuda._cupti import load_cupti
-from gpustreamlab.backends.cuda._errors import mapped_errors
-from gpustreamlab.backends.cuda._import import (
+from gpustreamlab.backends.cuda._kernels import probe_kernel
+from gpustreamlab.backends.cuda._libcuda import (
+    OLDEST_GREEN,
+    Driver,
     bindings_version,
+    cuda_extra,
     cupti_line_for,
     import_cuda_core,
     import_cupy,
     import_nvtx,
     install_line_for,
+    mapped_errors,
+    read_driver,
+    read_gpus,
 )
-from gpustreamlab.backends.cuda._libcuda import OLDEST_GREEN, Driver, cuda_extra, read_driver, read_gpus
 from gpustreamlab.backends.cuda._nvtx import CRASHING_VERSIONS, INJECTION_VARIABLE, is_injection_ours
+from gpustreamlab.backends.cuda._stream import CudaStream
+from gpustreamlab.backends.cuda.cupti._library import load_cupti
 from gpustreamlab.errors import BackendError, CaptureUnavailableError, DeviceError, MissingExtraError
-from gpustreamlab.installs import update_line
-from gpustreamlab.typing import Feature, Unavailable
+from gpustreamlab.typing import Feature, Int64Array, Unavailable
 
 _MODULES = ("cupy", "cuda.core", "cuda.bindings", "nvtx")
 _CUPY_BUILDS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
@@ -357,3 +365,41 @@ def _first_version(distributions: tuple[str, ...]) -> str:
 
 def _cause(error: BaseException) -> Any:
     return error.__cause__ or error
+
+
+MAX_SM_IDS = 1_024
+"""Room for SM ids; the largest cards have under 200."""
+BLOCK_NS = 10_000
+"""How long each block holds its SM, so that the blocks behind it go to others."""
+BLOCKS_PER_SM = 2
+"""Blocks for each SM of the card: with one, a late start of a neighbour could leave an SM out."""
+
+_in_flight: list[tuple[Any, tuple[CudaStream, ...]]] = []
+"""What kernels may still write to: after an error or an interrupt, the memory stays until their streams are done."""
+
+
+def probe_sms(
+    streams: Sequence[CudaStream], *, ordinal: int, sm_count: int, pinned_empty: Callable[..., Any], select: Any, restore: Any
+) -> list[Int64Array]:
+    """Run the probe on all streams at once and wait for it.
+
+    Each block takes a whole SM for a moment. Enough blocks for the whole card run on every stream, so a stream that is not
+    confined shows more SMs than its partition has.
+    """
+    _in_flight[:] = [(array, used) for array, used in _in_flight if not all(stream.is_idle for stream in used)]
+    seen = pinned_empty((len(streams), MAX_SM_IDS), np.uint32)
+    seen[...] = 0
+    kernel, shared_bytes = probe_kernel(ordinal)
+    entry = (seen, tuple(streams))
+    _in_flight.append(entry)
+    for row, stream in zip(seen, streams, strict=True):
+        token = select(stream)
+        try:
+            arguments = (np.uint64(row.ctypes.data), np.int64(BLOCK_NS))
+            kernel((BLOCKS_PER_SM * sm_count,), (32,), arguments, shared_mem=shared_bytes)
+        finally:
+            restore(token)
+    for stream in streams:
+        stream.synchronize()
+    _in_flight[:] = [known for known in _in_flight if known is not entry]
+    return [np.flatnonzero(row).astype(np.int64) for row in seen]

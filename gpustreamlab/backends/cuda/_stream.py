@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
+from gpustreamlab.backends._features import refuse_stream
 from gpustreamlab.backends.cuda._access_order import AccessOrder
-from gpustreamlab.backends.cuda._errors import map_error, mapped_errors
+from gpustreamlab.backends.cuda._libcuda import map_error, mapped_errors
+from gpustreamlab.backends.cuda.cupti._memory import PoolWatch
 
 
 class CudaStream:
@@ -27,7 +31,7 @@ class CudaStream:
     give_back
         Called when a stream of ours is closed: libraries may still know its handle, so it is kept for another session.
     fence
-        ``fence(handle)`` lets the next event stay out of the queue of a copy engine; see `gpustreamlab.backends.cuda._fence`.
+        ``fence(handle)`` lets the next event stay out of the queue of a copy engine; see `gpustreamlab.backends.cuda._kernels`.
     order
         Is told of what orders work, for those who watch accesses.
     free_arena
@@ -132,3 +136,115 @@ class CudaStream:
             else:
                 self.core.close()
         self._lender = None
+
+
+def check_lent_stream(lender: object, handle: int, ordinal: int) -> None:
+    """Refuse a stream of another device, and one that the driver does not know.
+
+    Parameters
+    ----------
+    lender
+        What lends it.
+    handle
+        Its handle.
+    ordinal
+        The session's device.
+
+    Raises
+    ------
+    StreamRefusedError
+        If the driver refuses the handle, or names another device.
+
+    Notes
+    -----
+    A handle is an address, and drivers need not check it: one that was destroyed, or is no stream at all, may pass unnoticed,
+    be that of a new stream meanwhile, or end the process. A lender that is alive and owns its stream is the safe source; it
+    is kept alive. A stream that is being captured into a CUDA graph passes unasked: any of these questions would end the
+    capture (seen with the driver for CUDA 13.0). Source: CUDA driver API, ``cuStreamIsCapturing``, ``cuStreamGetDevice`` (12.8
+    and later), ``cuStreamGetCtx``.
+    """
+    answer, device = _ask(handle)
+    if answer:
+        raise refuse_stream(
+            lender,
+            handle,
+            f"is not known to the driver ({answer}): it was destroyed, or never was one of this process",
+            fix="Keep the stream's owner alive while it is a lane, or make one with lab.stream('name').",
+        )
+    if device is not None and device != ordinal:
+        raise refuse_stream(
+            lender,
+            handle,
+            f"is on CUDA device {device}, and this session on device {ordinal}",
+            fix=f"Use gpustreamlab.Session(device={device}), or make a stream here with lab.stream('name').",
+        )
+
+
+def _ask(handle: int) -> tuple[str, int | None]:
+    """Return the driver's complaint or an empty text, and the stream's device where this driver tells."""
+    from cuda.bindings import driver
+
+    stream, device = driver.CUstream(handle), None
+    status, capture = driver.cuStreamIsCapturing(stream)
+    done, idle = driver.CUresult.CUDA_SUCCESS, driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    if status == done and capture == idle:
+        try:
+            status, device = driver.cuStreamGetDevice(stream)
+        except (AttributeError, RuntimeError):  # bindings, or a driver, before 12.8
+            status, _ = driver.cuStreamGetCtx(stream)
+    if status != done:
+        return status.name, None
+    return "", None if device is None else int(device)
+
+
+SelectionToken: TypeAlias = tuple[int, Any, int]
+"""What was current before a selection: device, CuPy stream, and how many selections were entered in this thread."""
+
+
+class CupySelection:
+    """CuPy's current stream of each thread, as a stack.
+
+    CuPy keeps a stack of streams for ``with stream``, and what ``stream.use()`` sets is not on it: leaving a ``with`` inside
+    puts back what an outer ``with`` selected, or the NULL stream (seen with CuPy 14.2). So a selection enters the stream as
+    ``with`` does, and what ``use`` had set before is set again at the end.
+    """
+
+    def __init__(self, cupy: Any, ordinal: int) -> None:
+        self.watch = PoolWatch(cupy, ordinal, time.perf_counter_ns)
+        """Follows what CuPy's pool holds for each stream, in threads that select one while kernels are captured."""
+        self._device = cupy.cuda.Device
+        self._get_ordinal = cupy.cuda.runtime.getDevice
+        self._get_stream = cupy.cuda.get_current_stream
+        self._ordinal = ordinal
+        self._local = threading.local()
+
+    def select(self, stream: Any) -> SelectionToken:
+        """Make the CuPy stream in ``stream.cupy`` current in this thread; the device is switched only where it differs."""
+        ordinal = self._get_ordinal()
+        if ordinal != self._ordinal:
+            self._device(self._ordinal).use()
+        try:
+            entered = self._local.entered
+        except AttributeError:
+            entered = self._local.entered = []
+        token = ordinal, self._get_stream(), len(entered)
+        cupy_stream = stream.cupy
+        cupy_stream.__enter__()
+        entered.append(cupy_stream)
+        if self.watch.is_on:
+            self.watch.enter()
+        else:
+            self.watch.leave()  # from a capture that another thread has ended
+        return token
+
+    def restore(self, token: Any) -> None:
+        """Put back what was current before the selection that gave the token; selections entered after it are left too."""
+        ordinal, stream, depth = token
+        entered = self._local.entered
+        while len(entered) > depth:
+            entered.pop().__exit__(None, None, None)
+        current = self._get_stream()
+        if current is not stream and current != stream:  # comparing two streams of CuPy takes a quarter of a microsecond
+            stream.use()
+        if ordinal != self._ordinal:
+            self._device(ordinal).use()

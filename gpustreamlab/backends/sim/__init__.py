@@ -2,12 +2,8 @@
 
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._backend import SimBackend
-from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec
-from gpustreamlab.backends.sim._context import SimContext
-from gpustreamlab.backends.sim._cost import plan_host_copy, plan_matmul, plan_spin, plan_streaming
-from gpustreamlab.backends.sim._event import SimEvent
-from gpustreamlab.backends.sim._log import KEPT_RECORDS
-from gpustreamlab.backends.sim._presets import (
+from gpustreamlab.backends.sim._commands import KEPT_RECORDS, DeviceWork, KernelSpec, SimEvent
+from gpustreamlab.backends.sim._cost import (
     H200,
     H200_CUDA12_2,
     H200_CUDA13_1,
@@ -15,10 +11,14 @@ from gpustreamlab.backends.sim._presets import (
     PRESETS,
     DevicePreset,
     HostCosts,
+    plan_host_copy,
+    plan_matmul,
+    plan_spin,
+    plan_streaming,
 )
-from gpustreamlab.backends.sim._sm_groups import SMGroups
+from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.backends.sim._source import SimActivitySource
-from gpustreamlab.backends.sim._stream import SimStream
+from gpustreamlab.backends.sim._stream import SimContext, SimStream
 
 __all__ = [
     "H200",

@@ -11,27 +11,59 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Touch
-from gpustreamlab.backends._accesses import AccessSink, WatchedArrays
-from gpustreamlab.backends._events import EventPool
-from gpustreamlab.backends._lent import lent_handle, refuse_stream
-from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
+from gpustreamlab.backends._activity import PROBE_NAME
+from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle, refuse_stream
+from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
-from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec, StreamQueue
-from gpustreamlab.backends.sim._context import SimContext
-from gpustreamlab.backends.sim._cost import plan_spin
+from gpustreamlab.backends.sim._commands import DeviceWork, KernelRun, KernelSpec, SimEvent, StreamQueue
+from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_preset, plan_spin
 from gpustreamlab.backends.sim._driver import SimDriver
-from gpustreamlab.backends.sim._event import SimEvent
-from gpustreamlab.backends.sim._pinned import create_pinned
-from gpustreamlab.backends.sim._presets import DevicePreset, find_preset
-from gpustreamlab.backends.sim._probe import probe_sms
-from gpustreamlab.backends.sim._scratch import SimScratch
+from gpustreamlab.backends.sim._memory import create_pinned
 from gpustreamlab.backends.sim._source import SimActivitySource
-from gpustreamlab.backends.sim._split import SMSplitter
-from gpustreamlab.backends.sim._stream import SimStream
+from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
 from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array
+
+_BLOCK_NS = 10_000
+
+
+def probe_sms(driver: SimDriver, streams: Sequence[StreamQueue]) -> list[Int64Array]:
+    """Run a kernel on each stream that would fill the whole device, and return the SM ids that its blocks started on.
+
+    All run at once. A stream that others kept from as many SMs as it should have gets a second kernel, alone.
+    """
+    with driver.lock:
+        seen = _run(driver, streams)
+        for stream in streams:
+            if len(seen[stream.number]) < stream.sm_count:
+                seen[stream.number] |= _run(driver, [stream])[stream.number]
+    return [np.array(sorted(seen[stream.number]), np.int64) for stream in streams]
+
+
+def _run(driver: SimDriver, streams: Iterable[StreamQueue]) -> dict[int, set[int]]:
+    """Run the kernels and return the SM ids by stream."""
+    preset, scheduler = driver.preset, driver.scheduler
+    spec = KernelSpec(name=PROBE_NAME, blocks=preset.sm_count, block_slots=preset.slots_per_sm, block_ns=_BLOCK_NS)
+    seen: dict[int, set[int]] = {stream.number: set() for stream in streams}
+
+    def note(run: KernelRun, parts: list[tuple[int, int]]) -> None:
+        if run.spec is spec:
+            for number, blocks in parts:
+                # SMs of a group are alike to the scheduler: fewer blocks than SMs are on the first of them.
+                seen[run.stream.number].update(sorted(scheduler.pool.groups[number])[:blocks])
+
+    scheduler.placement_observer = note
+    try:
+        for stream in streams:
+            driver.launch(stream, spec)
+        for stream in streams:
+            driver.synchronize_stream(stream)
+    finally:
+        scheduler.placement_observer = None
+    return seen
+
 
 _NEVER_NS = 1 << 62
 

@@ -10,23 +10,24 @@ from contextlib import contextmanager
 from itertools import count
 from weakref import WeakSet
 
-from gpustreamlab.backends._accesses import AccessSink
+from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts
 from gpustreamlab.backends._activity import CallClass
-from gpustreamlab.backends.sim._clock import HostClock
+from gpustreamlab.backends._features import AccessSink
 from gpustreamlab.backends.sim._commands import (
     DEVICE_TO_HOST,
+    ActivityLog,
     CopySpec,
     DeviceWork,
+    HostClock,
     KernelSpec,
     Mark,
     Origin,
+    SimEvent,
     StreamQueue,
     Wait,
 )
-from gpustreamlab.backends.sim._event import SimEvent
-from gpustreamlab.backends.sim._log import ActivityLog
+from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._memory import MemoryPool
-from gpustreamlab.backends.sim._presets import DevicePreset
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import (
     EventNotRecordedError,
@@ -37,8 +38,6 @@ from gpustreamlab.errors import (
     SessionError,
     StreamClosedError,
 )
-from gpustreamlab.interrupts import delayed_interrupts
-from gpustreamlab.process_bound import LEFT_TO_PARENT
 from gpustreamlab.typing import SpanKind
 
 _logger = logging.getLogger(__name__)

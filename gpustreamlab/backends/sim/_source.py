@@ -6,9 +6,8 @@ from typing import Any
 
 from gpustreamlab.backends._activity import Activities, StreamFacts
 from gpustreamlab.backends._protocol import BackendStream
-from gpustreamlab.backends.sim._commands import DeviceWork
+from gpustreamlab.backends.sim._commands import KEPT_RECORDS, ActivityLog, DeviceWork
 from gpustreamlab.backends.sim._driver import SimDriver
-from gpustreamlab.backends.sim._log import KEPT_RECORDS, ActivityLog
 from gpustreamlab.errors import CaptureUnavailableError
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.backends.sim._array import SimArray
+from gpustreamlab.backends.sim._array import Archive, Indexer, SimArray, SimUfunc
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gpustreamlab.backends.sim._cost import plan_host_copy, plan_streaming
 from gpustreamlab.backends.sim._functions import (
@@ -26,13 +26,12 @@ from gpustreamlab.backends.sim._functions import (
     WRITING,
     WRITING_METHODS,
     Call,
+    RandomModule,
     Rule,
     explain_missing,
     rule_of,
 )
-from gpustreamlab.backends.sim._objects import Archive, Indexer, SimUfunc
-from gpustreamlab.backends.sim._pinned import is_pinned
-from gpustreamlab.backends.sim._random import RandomModule
+from gpustreamlab.backends.sim._memory import is_pinned
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
 

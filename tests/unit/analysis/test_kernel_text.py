@@ -15,7 +15,7 @@ from gpustreamlab.analysis import (
     source_facts,
     summary_text,
 )
-from gpustreamlab.analysis._kernel_text import queueing_line
+from gpustreamlab.analysis._summary import queueing_line
 from gpustreamlab.typing import CaptureTier
 from tests.helpers.kernel_traces import MS, kernel_trace, make_kernel_trace
 from tests.helpers.traces import pipeline_trace, without_spans

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import MAX_LANE_ROWS, Layer, RowTable, assign_rows, span_rows
-from gpustreamlab.analysis._layers import LAYER_OF_LEVEL, LEVEL_OF_KIND, LEVEL_TOLERANCE_NS
+from gpustreamlab.analysis._regions import LAYER_OF_LEVEL, LEVEL_OF_KIND, LEVEL_TOLERANCE_NS
 from gpustreamlab.analysis._rows import _first_fit, _nested_slots, place_in_slots
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import LaneKind, SpanKind

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import MAX_LANE_ROWS, ArrivedSpans, LiveRows, OpenSpans
-from gpustreamlab.analysis._layers import LEVEL_TOLERANCE_NS
 from gpustreamlab.analysis._live_shelves import KEPT_INTERVALS
+from gpustreamlab.analysis._regions import LEVEL_TOLERANCE_NS
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 

@@ -20,7 +20,7 @@ from gpustreamlab.analysis import (
     summary_text,
     utilization,
 )
-from gpustreamlab.analysis._kernel_text import queueing_line
+from gpustreamlab.analysis._summary import queueing_line
 from gpustreamlab.errors import OptionError, StreamNotFoundError
 from gpustreamlab.model import SPAN_KINDS, Device, Lane, Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier, SpanKind

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from gpustreamlab.backends.cuda import _cupti_clients, _cupti_streams
+from gpustreamlab.backends.cuda.cupti import _clients as _cupti_clients
+from gpustreamlab.backends.cuda.cupti import _work as _cupti_streams
 from tests.helpers.fake_cupti import (
     FakeCard,
     FakeCuptiLibrary,

@@ -10,9 +10,10 @@ import threading
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda import _cupti_buffers, _native_callbacks
-from gpustreamlab.backends.cuda._cupti import Cupti
-from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
+from gpustreamlab.backends.cuda.cupti import _buffers as _cupti_buffers
+from gpustreamlab.backends.cuda.cupti import _native_callbacks
+from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.errors import CaptureUnavailableError
 from tests.helpers.fake_cupti import NOT_COMPATIBLE, FakeCuptiLibrary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda._cupti_clock import (
+from gpustreamlab.backends.cuda.cupti._clock import (
     GRAIN_NS,
     KEPT_ANCHORS,
     TAGS,
@@ -189,8 +189,8 @@ def test_forgotten_anchors_do_not_count_when_they_come():
 
 
 def test_tags_begin_again_and_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr("gpustreamlab.backends.cuda._cupti_clock.KEPT_ANCHORS", 50)
-    monkeypatch.setattr("gpustreamlab.backends.cuda._cupti_clock.TAGS", 100)
+    monkeypatch.setattr("gpustreamlab.backends.cuda.cupti._clock.KEPT_ANCHORS", 50)
+    monkeypatch.setattr("gpustreamlab.backends.cuda.cupti._clock.TAGS", 100)
     card = Card(3.0)
     for number in range(310):
         card.anchor(number * SECOND_NS)

@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from gpustreamlab.backends.cuda import _cupti_constants as constants
-from gpustreamlab.backends.cuda._cupti_constants import copy_name
-from gpustreamlab.backends.cuda._cupti_layouts import VERSIONS, find_layouts
+from gpustreamlab.backends.cuda.cupti import _constants as constants
+from gpustreamlab.backends.cuda.cupti._constants import copy_name
+from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, find_layouts
 
 
 def test_each_sort_of_memory_has_a_word_of_its_own():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda import _cupti_source
-from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind
-from gpustreamlab.backends.cuda._fence import FENCE_BYTES, FENCE_VALUE, Fence
+from gpustreamlab.backends.cuda._kernels import FENCE_BYTES, FENCE_VALUE, Fence
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
+from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
+from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, MarkerFlag, RecordKind
 from tests.helpers.fake_cupti import LAUNCH, MULTIPLE_SUBSCRIBERS, SYNCHRONIZE, make_source
 from tests.helpers.recorded_buffers import CALL_NAMES
 

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends._activity import CallClass
-from gpustreamlab.backends.cuda import _cupti_source
-from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, MarkerFlag, RecordKind
-from gpustreamlab.backends.cuda._cupti_launches import LaunchReader
-from gpustreamlab.backends.cuda._cupti_layouts import find_layouts
-from gpustreamlab.backends.cuda._cupti_records import concat_records, parse_buffer
-from gpustreamlab.backends.cuda._cupti_source import CALL_KINDS, NEEDED_KINDS
-from gpustreamlab.backends.cuda._cupti_wall import WallClock
-from gpustreamlab.backends.cuda._cupti_work import Texts
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
-from gpustreamlab.backends.cuda._own_calls import SLACK_NS, OwnCalls
+from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
+from gpustreamlab.backends.cuda.cupti._calls import SLACK_NS, LaunchReader, OwnCalls
+from gpustreamlab.backends.cuda.cupti._clock import WallClock
+from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
+from gpustreamlab.backends.cuda.cupti._records import concat_records, parse_buffer
+from gpustreamlab.backends.cuda.cupti._source import CALL_KINDS, NEEDED_KINDS
+from gpustreamlab.backends.cuda.cupti._work import Texts
 from tests.helpers.cupti_buffers import build_buffer
 from tests.helpers.fake_cupti import SYNCHRONIZE, FakeCard, FakeCuptiLibrary, make_source
 from tests.helpers.recorded_buffers import CALL_NAMES

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda._cupti_constants import RecordKind
-from gpustreamlab.backends.cuda._cupti_layouts import VERSIONS, find_layouts
+from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, find_layouts
 from scripts import cupti_layouts
 
 HEADER = """

@@ -11,24 +11,27 @@ from pathlib import Path
 import pytest
 
 from gpustreamlab.backends import CallClass
-from gpustreamlab.backends.cuda import _cupti, _import, _libcuda
-from gpustreamlab.backends.cuda._cupti import Cupti, classify_call, find_installed, find_loaded, load_cupti
-from gpustreamlab.backends.cuda._cupti_constants import CallbackDomain, RecordKind
+from gpustreamlab.backends.cuda import _libcuda
+from gpustreamlab.backends.cuda.cupti import _library as _cupti
+from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, RecordKind
+from gpustreamlab.backends.cuda.cupti._library import Cupti, classify_call, find_installed, find_loaded, load_cupti
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 from tests.helpers.fake_cupti import INSUFFICIENT_PRIVILEGES, NOT_COMPATIBLE, FakeCuptiLibrary
 from tests.helpers.libcuda import FakeLibcuda, no_libcuda
 
 pytestmark = pytest.mark.usefixtures("installed_as_wheel")
 
+read_driver = _libcuda.read_driver
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(monkeypatch):
     monkeypatch.setattr(_cupti, "_loaded", {})
-    monkeypatch.setattr(_import, "read_driver", lambda: _libcuda.read_driver(no_libcuda))
+    monkeypatch.setattr(_libcuda, "read_driver", lambda *_: read_driver(no_libcuda))
 
 
 def pretend_driver(monkeypatch, version):
-    monkeypatch.setattr(_import, "read_driver", lambda: _libcuda.read_driver(lambda: FakeLibcuda(version=version)))
+    monkeypatch.setattr(_libcuda, "read_driver", lambda *_: read_driver(lambda: FakeLibcuda(version=version)))
 
 
 TITLES = {18: "CUPTI 12 (API 18)", 28: "CUPTI 12 (API 28)", 130001: "CUPTI 13.0", 130101: "CUPTI 13.1", 130500: "CUPTI 13.5"}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.backends.cuda import _cupti_records
-from gpustreamlab.backends.cuda._cupti_constants import RecordKind
-from gpustreamlab.backends.cuda._cupti_layouts import VERSIONS, find_layouts
-from gpustreamlab.backends.cuda._cupti_records import PLACE, concat_records, parse_buffer
+from gpustreamlab.backends.cuda.cupti import _records as _cupti_records
+from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, find_layouts
+from gpustreamlab.backends.cuda.cupti._records import PLACE, concat_records, parse_buffer
 from scripts import fuzz_cupti_parser
 from tests.helpers.cupti_buffers import build_buffer, random_buffer, read_slowly
 from tests.helpers.cupti_mutate import check_parse, mutated_buffer

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends import CallClass
-from gpustreamlab.backends.cuda import _cupti_source
-from gpustreamlab.backends.cuda._cupti_constants import RecordKind
-from gpustreamlab.backends.cuda._cupti_source import NEEDED_KINDS
+from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
+from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
 from gpustreamlab.errors import CaptureUnavailableError, DeviceError
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind

@@ -11,10 +11,11 @@ from enum import Enum
 
 import pytest
 
-from gpustreamlab.backends.cuda import _cupti, _cupti_source
-from gpustreamlab.backends.cuda._cupti_constants import RecordKind
-from gpustreamlab.backends.cuda._cupti_loss import LOST_AFTER_NS, LOST_UNSEEN_NS
-from gpustreamlab.backends.cuda._cupti_source import NEEDED_KINDS
+from gpustreamlab.backends.cuda.cupti import _library as _cupti
+from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
+from gpustreamlab.backends.cuda.cupti._clients import LOST_AFTER_NS, LOST_UNSEEN_NS
+from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
 from gpustreamlab.errors import CaptureUnavailableError, DeviceError
 from tests.helpers.captured import CALL_RECORDS, drain_all, keep_for, kernels_of
 from tests.helpers.fake_cupti import (

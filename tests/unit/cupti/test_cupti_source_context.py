@@ -7,9 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda._cupti_constants import MarkerFlag, RecordKind
-from gpustreamlab.backends.cuda._cupti_source import NEEDED_KINDS, WISHED_KINDS
-from gpustreamlab.backends.cuda._pool_watch import USED, PoolSample
+from gpustreamlab.backends.cuda.cupti._constants import MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda.cupti._memory import USED, PoolSample
+from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS, WISHED_KINDS
 from gpustreamlab.errors import DeviceError
 from tests.helpers.captured import drain_all
 from tests.helpers.cupti_buffers import build_buffer

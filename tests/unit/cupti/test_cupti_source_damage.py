@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda import _cupti_source
-from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers
-from gpustreamlab.backends.cuda._cupti_constants import MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
+from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._constants import MarkerFlag, RecordKind
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.captured import calls_of, drain_all, keep_for, kernels_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.backends.cuda import _cupti_strings
-from gpustreamlab.backends.cuda._cupti_strings import SHORT_LIMIT, StringReader, demangle, short_name
+from gpustreamlab.backends.cuda.cupti import _strings as _cupti_strings
+from gpustreamlab.backends.cuda.cupti._strings import SHORT_LIMIT, StringReader, demangle, short_name
 
 KERNELS = {
     # torch

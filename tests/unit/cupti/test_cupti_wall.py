@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda import _cupti_wall
-from gpustreamlab.backends.cuda._cupti_wall import SLACK_NS, WallClock
+from gpustreamlab.backends.cuda.cupti import _clock as _cupti_wall
+from gpustreamlab.backends.cuda.cupti._clock import SLACK_NS, WallClock
 
 AHEAD_NS = 1_795_297_293_000_000_000
 SECOND_NS = 1_000_000_000

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda import _native_callbacks
-from gpustreamlab.backends.cuda._cupti_buffers import ActivityBuffers, PythonPool
-from gpustreamlab.backends.cuda._native_callbacks import CODE, SOURCE_SHA256, STATE_OFFSET, NativePool
+from gpustreamlab.backends.cuda.cupti import _native_callbacks
+from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers, PythonPool
+from gpustreamlab.backends.cuda.cupti._native_callbacks import CODE, SOURCE_SHA256, STATE_OFFSET, NativePool
 from scripts import cupti_callbacks
 
 # The start routine of a thread that no Python made: calls args[5] with args[0] to args[4].
@@ -242,8 +242,8 @@ def test_python_callbacks_do(place):
 
 AT_EXIT = """
 import ctypes
-from gpustreamlab.backends.cuda import _cupti_buffers
-from gpustreamlab.backends.cuda._cupti import Cupti
+from gpustreamlab.backends.cuda.cupti import _buffers as _cupti_buffers
+from gpustreamlab.backends.cuda.cupti._library import Cupti
 from tests.helpers.fake_cupti import FakeCuptiLibrary
 
 buffers = _cupti_buffers.ActivityBuffers()

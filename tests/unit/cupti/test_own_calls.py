@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda import _own_calls
-from gpustreamlab.backends.cuda._own_calls import SLACK_NS, OwnCalls
+from gpustreamlab.backends.cuda.cupti import _calls as _own_calls
+from gpustreamlab.backends.cuda.cupti._calls import SLACK_NS, OwnCalls
 
 ME = threading.get_ident() & 0xFFFF_FFFF
 

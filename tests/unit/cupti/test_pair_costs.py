@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpustreamlab.backends import RangeTimes
-from gpustreamlab.backends.cuda._calibrate import PairCost, locate_pairs
+from gpustreamlab.backends.cuda._clock import PairCost, locate_pairs
 
 
 def test_pairs_are_located_around_their_kernels():

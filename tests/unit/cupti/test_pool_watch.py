@@ -9,8 +9,8 @@ from collections import deque
 
 import pytest
 
-from gpustreamlab.backends.cuda import _pool_watch
-from gpustreamlab.backends.cuda._pool_watch import RESERVED, USED, PoolWatch
+from gpustreamlab.backends.cuda.cupti import _memory as _pool_watch
+from gpustreamlab.backends.cuda.cupti._memory import RESERVED, USED, PoolWatch
 from gpustreamlab.errors import DeviceError
 
 FIRST, SECOND = 0x10, 0x20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda._cupti_constants import (
+from gpustreamlab.backends.cuda.cupti._constants import (
     CopyKind,
     MarkerFlag,
     MemoryKind,
@@ -13,9 +13,9 @@ from gpustreamlab.backends.cuda._cupti_constants import (
     RecordKind,
     SynchronizationKind,
 )
-from gpustreamlab.backends.cuda._cupti_layouts import find_layouts
-from gpustreamlab.backends.cuda._cupti_records import parse_buffer
-from gpustreamlab.backends.cuda._cupti_strings import demangle, short_name
+from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
+from gpustreamlab.backends.cuda.cupti._records import parse_buffer
+from gpustreamlab.backends.cuda.cupti._strings import demangle, short_name
 from tests.helpers.recorded_buffers import CALL_NAMES, GREEN, MIXED, read_buffers, read_names, read_records
 
 NO_STREAM = 0xFFFF_FFFF

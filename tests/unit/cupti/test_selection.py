@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from gpustreamlab.backends.cuda._selection import CupySelection
+from gpustreamlab.backends.cuda._stream import CupySelection
 
 
 class FakeCupy:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab.draw import _viewer as viewer
 from gpustreamlab.draw import inline_html, pack_columns, plan_picture, timeline_page, viewer_script, viewer_style, write_html
-from gpustreamlab.draw._base85 import ALPHABET, to_base85
+from gpustreamlab.draw._columns import ALPHABET, to_base85
 from gpustreamlab.draw._html import LEVEL, pack_text
 from gpustreamlab.draw._viewer import VIEWER_FILES, fill_template
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, pipeline_trace, random_trace

@@ -11,8 +11,8 @@ import pytest
 from gpustreamlab.draw import sm_map_svg, sm_map_text
 from gpustreamlab.draw._sm_map import plan_sm_map
 from gpustreamlab.model import Device, Layout, Partition
-from gpustreamlab.widgets._state import start
-from gpustreamlab.widgets._view import Surroundings, view_of
+from gpustreamlab.notebook._form import Surroundings, view_of
+from gpustreamlab.notebook._state import start
 from tests.helpers.traces import DECODE, EVIL_NAME, PREFILL
 
 CARD = Device(name="NVIDIA H200", sm_count=132, simulated=True)

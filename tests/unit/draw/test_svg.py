@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab.analysis import merge_narrow
 from gpustreamlab.draw import plan_picture, timeline_svg
-from gpustreamlab.draw._partition_svg import _means
+from gpustreamlab.draw._sm_map import _means
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
 from gpustreamlab.model import Marker
 from tests.helpers.kernel_traces import kernel_trace

@@ -11,7 +11,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.analysis import overlap
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.spool import load_trace
+from gpustreamlab.sinks.reading import load_trace
 from gpustreamlab.timeline import Timeline
 from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace
 

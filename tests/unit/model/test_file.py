@@ -25,7 +25,7 @@ from gpustreamlab.model import (
     write_file_whole,
 )
 from gpustreamlab.model._schema import CHECKSUM_KEY, COUNTERS_KEY, EDGES_KEY, METADATA_KEY
-from gpustreamlab.spool import load_trace
+from gpustreamlab.sinks.reading import load_trace
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
 

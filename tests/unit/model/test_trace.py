@@ -9,18 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.errors import OptionError, TraceError
-from gpustreamlab.model import (
-    COLUMN_DTYPES,
-    SPAN_KINDS,
-    Counters,
-    Device,
-    Edges,
-    Lane,
-    Layout,
-    Partition,
-    Trace,
-    TraceMetadata,
-)
+from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Device, Edges, Lane, Layout, Partition, Trace, TraceMetadata
 from gpustreamlab.model._schema import table_to_trace
 from gpustreamlab.typing import EdgeKind, SpanKind
 from tests.unit.model.equality import assert_same_trace

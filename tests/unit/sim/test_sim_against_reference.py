@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.backends.sim._commands import CopySpec, DeviceWork, KernelSpec, Mark, Wait
-from gpustreamlab.backends.sim._presets import DevicePreset
+from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from tests.unit.sim.sim_reference import Job, Reference
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.backends.sim._arena import BLOCK_BYTES, StreamArena
+from gpustreamlab.backends.sim._memory import BLOCK_BYTES, StreamArena
 
 
 def rounded(size_bytes):

@@ -395,7 +395,7 @@ class TestCopies:
         assert backend.driver.clock.now_ns - start > 4_000_000 / 12
 
     def test_views_of_pinned_memory_are_pinned_and_copies_are_not(self, backend):
-        from gpustreamlab.backends.sim._pinned import is_pinned
+        from gpustreamlab.backends.sim._memory import is_pinned
 
         host = backend.pinned_empty((4, 4), np.float32)
         assert type(host) is np.ndarray

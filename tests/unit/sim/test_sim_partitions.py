@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab.backends import Backend, ContextSpec, SplitGroup
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import (
-    DeviceError,
-    InvalidHandleError,
-    OptionError,
-    SessionClosedError,
-    StreamClosedError,
-)
+from gpustreamlab.errors import DeviceError, InvalidHandleError, OptionError, SessionClosedError, StreamClosedError
 
 MS = 1_000_000
 REMAINDER = 15

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.backends.sim import DevicePreset, KernelSpec
-from gpustreamlab.backends.sim._bandwidth import share_bandwidth
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, CopySpec, Mark, Wait
-from gpustreamlab.backends.sim._scheduler import Scheduler
+from gpustreamlab.backends.sim._scheduler import Scheduler, share_bandwidth
 from gpustreamlab.errors import OptionError
 
 TINY = DevicePreset(name="tiny", sm_count=4, slots_per_sm=4, memory_bytes_per_s=2_000_000_000, sm_bytes_per_s=1_000_000_000)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends.sim import SimArray, SimBackend
-from gpustreamlab.backends.sim._cost import plan_matmul
+from gpustreamlab.backends.sim._cost import H200, plan_matmul
 from gpustreamlab.backends.sim._functions import METHODS, RULES, Call
-from gpustreamlab.backends.sim._presets import H200
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
 

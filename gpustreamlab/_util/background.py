@@ -1,0 +1,99 @@
+"""A thread that does something some times a second, and keeps out of the way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from gpustreamlab.errors import OptionError
+
+__all__ = ["DEFAULT_REFRESH_HZ", "Updater", "check_refresh_hz"]
+
+_log = logging.getLogger(__name__)
+
+
+DEFAULT_REFRESH_HZ = 10.0
+"""Updates a second."""
+LEAST_HZ, MOST_HZ = 1.0, 20.0
+"""How seldom and how often a view can be updated."""
+REST = 9.0
+"""The thread rests this many times as long as it computed: it takes a tenth of one core at most. Waiting, as for the
+interpreter that a busy cell keeps, is not counted: it would make updates rarest where most is going on."""
+STOP_LIMIT_S = 2.0
+"""How long `Updater.stop` waits for the thread to end."""
+
+
+class Updater:
+    """Calls a function periodically, in a daemon thread of its own.
+
+    Parameters
+    ----------
+    step
+        Returns False where nothing is left to do: the thread then ends. What it raises is logged, and the thread ends.
+    aside
+        Called after each step. It keeps its own measure: how long it takes does not make steps rarer.
+    refresh_hz
+        Calls a second, at most.
+    name
+        Name of the thread.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], bool],
+        *,
+        aside: Callable[[], object] = bool,
+        refresh_hz: float = DEFAULT_REFRESH_HZ,
+        name: str,
+    ) -> None:
+        self._step, self._aside = step, aside
+        self._period_s = 1 / check_refresh_hz(refresh_hz)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """True while the thread lives."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait until it has ended; idempotent, and silent in the thread itself."""
+        self._stopping.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(STOP_LIMIT_S)
+
+    def _run(self) -> None:
+        pause_s = self._period_s
+        while not self._stopping.wait(pause_s):
+            began_s, began_cpu_s = time.perf_counter(), time.thread_time()
+            try:
+                if not self._step():
+                    return
+                took_s, computed_s = time.perf_counter() - began_s, time.thread_time() - began_cpu_s
+                self._aside()
+            except Exception:  # noqa: BLE001 - a view that fails must not disturb the work it shows
+                _log.exception("%s ends: it could not be updated.", threading.current_thread().name)
+                return
+            pause_s = max(self._period_s - took_s, REST * computed_s)
+
+
+def check_refresh_hz(value: object) -> float:
+    """Return how often a view is updated; raise `OptionError` for what is no number in range.
+
+    Examples
+    --------
+    >>> check_refresh_hz(10)
+    10.0
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST_HZ <= value <= MOST_HZ:
+        raise OptionError(
+            f"refresh_hz is {value!r}; a view is updated {LEAST_HZ:.0f} to {MOST_HZ:.0f} times a second. "
+            "Use lab.timeline(refresh_hz=10)."
+        )
+    return float(value)

@@ -1,0 +1,120 @@
+"""Against Ctrl-C at the wrong instant, and against copies of what one process owns."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import NoReturn, SupportsIndex
+
+__all__ = ["LEFT_TO_PARENT", "ProcessBound", "clear_own_frames", "delayed_interrupts", "is_listed_only"]
+
+
+_OWN_MODULES = f"{__name__.partition('.')[0]}."
+
+
+class delayed_interrupts:  # noqa: N801 - used as a function
+    """Keep an interrupt (Ctrl-C) until the end of the ``with`` block, and then deliver it.
+
+    For blocks that change several objects which belong together, and for one call of a driver whose result must not be lost.
+    Python interrupts the main thread only, so in other threads there is nothing to hold back.
+
+    Examples
+    --------
+    >>> with delayed_interrupts():
+    ...     pair = [1, 2]
+    >>> pair
+    [1, 2]
+    """
+
+    __slots__ = ("_handler", "_is_due")
+
+    def __enter__(self) -> None:
+        self._is_due = False
+        handler = signal.getsignal(signal.SIGINT)
+        is_main = threading.current_thread() is threading.main_thread()
+        self._handler = handler if is_main and callable(handler) else None
+        if self._handler is not None:
+            # From here on a signal only leaves a note, so that nothing in the block can be interrupted.
+            signal.signal(signal.SIGINT, self._hold)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        handler = self._handler
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+            if self._is_due:
+                signal.raise_signal(signal.SIGINT)
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        # The frame is not kept: one of this class, or below it, would refer to itself, and keep what the block used from being
+        # freed until the next garbage collection.
+        self._is_due = True
+
+
+def is_listed_only(entries: Sequence[object], place: int, times: int = 1) -> bool:
+    """Tell whether nobody but lists has an entry: the block of a ``with`` statement has it too, by which it leaves.
+
+    Parameters
+    ----------
+    entries, place
+        A list and the place of the entry in it.
+    times
+        How often it is listed, here and elsewhere.
+
+    Examples
+    --------
+    >>> is_listed_only([object()], 0)
+    True
+    >>> entered = object()
+    >>> is_listed_only([entered], 0)
+    False
+    """
+    return _count_references(entries, place) <= _LISTED_ONCE + times - 1
+
+
+def clear_own_frames(error: BaseException) -> None:
+    """Let go of what this package's functions had when an error passed them: whoever shows the error keeps them for long."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if frame.f_globals.get("__name__", "").startswith(_OWN_MODULES):
+            with suppress(RuntimeError):  # it still runs
+                frame.clear()
+            _ = frame.f_locals  # up to CPython 3.12 a copy of the variables, which is brought up to date as it is asked for
+
+
+def _count_references(entries: Sequence[object], place: int) -> int:
+    return sys.getrefcount(entries[place])
+
+
+_LISTED_ONCE = _count_references([object()], 0)
+
+
+LEFT_TO_PARENT = "belongs to the process that this one was forked from"
+"""Why a forked child's copy of it takes no work."""
+
+
+class ProcessBound:
+    """Refuses `pickle`, and `copy` where a class has no copy of its own: a twin would be a second owner of the same thing.
+
+    Examples
+    --------
+    >>> import copy
+    >>> from gpustreamlab import Session
+    >>> with Session("sim") as lab:
+    ...     copy.copy(lab.stream("a"))
+    Traceback (most recent call last):
+    ...
+    TypeError: This Stream belongs to the process that made it, and cannot be pickled or copied. ...
+    """
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"This {type(self).__name__} belongs to the process that made it, and cannot be pickled or copied. "
+            "Send names, numbers and host copies of arrays, array.get(), and make a session there."
+        )

@@ -1,0 +1,552 @@
+"""Coroutines and generators that keep their own selections: each step is taken inside them, and between steps they are left.
+
+What a library has selected belongs to a thread, and all tasks of an event loop share one. So whoever drives a coroutine has to
+select before each step and put back after it: contextvars cannot tell when a task is switched.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+
+from gpustreamlab.errors import OptionError, SessionError
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = [
+    "Base",
+    "Depth",
+    "LoopWatch",
+    "Parked",
+    "Steerable",
+    "Steered",
+    "TaskStack",
+    "close_later_work",
+    "forget",
+    "loop_finder",
+    "lower",
+    "lower_ranges",
+    "note",
+    "steered",
+    "steered_function",
+    "task_factory",
+    "works_later",
+]
+
+_log = logging.getLogger(__name__)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+Depth: TypeAlias = tuple[int, int]
+"""How many selections a thread has entered, and how many ranges it has open."""
+
+
+class Parked(Protocol):
+    """A selection or a range that is entered again with the next step."""
+
+    def resume(self) -> None:
+        """Enter it again."""
+        ...
+
+    def abandon(self) -> None:
+        """Be left silently when its block ends, since it was not entered again."""
+        ...
+
+
+class Base(Parked, Protocol):
+    """What is selected around every step."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None, /
+    ) -> None:
+        """Leave it."""
+        ...
+
+
+class Steerable(Protocol):
+    """What is selected in each thread of one session, as tasks see it."""
+
+    @property
+    def recorder(self) -> object:
+        """What its ranges belong to."""
+        ...
+
+    def depth(self) -> Depth:
+        """Return how much this thread has entered."""
+        ...
+
+    def entered_ns(self, depth: Depth) -> int:
+        """Return when this thread entered what lies right above a depth, by the host's clock."""
+        ...
+
+    def park(self, depth: Depth, into: list[tuple[int, Parked]]) -> BaseException | None:
+        """Leave what this thread has entered above a depth, innermost first.
+
+        Parameters
+        ----------
+        depth
+            What stays.
+        into
+            Gets what was left, each with the host time in ns when it was entered.
+
+        Returns
+        -------
+        BaseException or None
+            The first failure; everything is left all the same.
+        """
+        ...
+
+    def drop(self, depth: Depth) -> None:
+        """Put back what was selected at a depth, and complain if anything was entered above it."""
+        ...
+
+    def lower(self, place: int) -> None:
+        """Note that this thread has left a range from below others.
+
+        Parameters
+        ----------
+        place
+            How many ranges were open below it.
+        """
+        ...
+
+    def inherited(self) -> Base | None:
+        """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
+        ...
+
+
+_EMPTY: Depth = (0, 1)
+"""The depth of a thread in which nothing is entered."""
+_known: dict[int, weakref.ref[Steerable]] = {}
+
+
+class _Steps(threading.local):
+    """Tasks that take a step in this thread. One that an interrupt has left here ends with its coroutine."""
+
+    def __init__(self) -> None:
+        self.running: weakref.WeakSet[TaskStack] = weakref.WeakSet()
+
+
+_steps = _Steps()
+
+
+def note(steerable: Steerable) -> None:
+    """Let tasks keep the selections of a session from now on."""
+    number = id(steerable)
+    _known[number] = weakref.ref(steerable, lambda _: _known.pop(number, None))
+
+
+def forget(steerable: Steerable) -> None:
+    """Leave the selections of a session alone: it is closed."""
+    _known.pop(id(steerable), None)
+
+
+def lower(steerable: Steerable, place: Depth, count: Depth) -> None:
+    """Note that something was left from below what the steps of this thread have entered.
+
+    Parameters
+    ----------
+    place
+        Where it was.
+    count
+        How many selections and ranges it was.
+    """
+    for stack in _steps.running:
+        stack.lower(steerable, place, count)
+
+
+def lower_ranges(recorder: object, place: int) -> None:
+    """Note that a range was left from below what the steps of this thread have entered.
+
+    Parameters
+    ----------
+    recorder
+        Whose range it was.
+    place
+        How many ranges were open below it.
+    """
+    for known in _all_known():
+        if known.recorder is recorder:
+            known.lower(place)
+            lower(known, (0, place), (0, 1))
+
+
+class TaskStack:
+    """What one task has entered, while it is suspended.
+
+    Parameters
+    ----------
+    bases
+        What is selected around every step, outermost first.
+    """
+
+    __slots__ = ("__weakref__", "_bases", "_depths", "_failure", "_is_running", "_parked")
+
+    def __init__(self, bases: Iterable[Base] = ()) -> None:
+        self._bases = tuple(bases)
+        self._parked: list[Parked] = list(self._bases)
+        self._depths: dict[Steerable, Depth] = {}  # what its thread had entered before the step that it takes
+        self._failure: BaseException | None = None  # of leaving something; told at the next step
+        self._is_running = False
+
+    def step(self, inner: Any, method: str, args: tuple[Any, ...], *, goes_on: tuple[type[BaseException], ...] = ()) -> Any:
+        """Take one step inside what the task has entered.
+
+        Parameters
+        ----------
+        inner
+            What is driven.
+        method
+            ``"send"``, ``"throw"`` or ``"close"``.
+        args
+            Its arguments.
+        goes_on
+            Exceptions after which there are further steps.
+        """
+        if self._is_running:
+            return getattr(inner, method)(*args)  # which says that it is running already
+        depths = {steerable: steerable.depth() for steerable in _all_known()}
+        self._is_running = True
+        try:
+            self._depths = depths
+            _steps.running.add(self)
+            method, args = self._resume(method, args)
+            try:
+                value = getattr(inner, method)(*args)
+            except goes_on:
+                self._park(depths)
+                raise
+            except BaseException as error:
+                self._finish(depths, None if isinstance(error, StopIteration) else error)
+                raise
+            if method == "close":
+                self._finish(depths, None)
+            else:
+                self._park(depths)
+            return value
+        except BaseException:
+            _drop(depths)  # nothing is left above, unless an interrupt came in between
+            raise
+        finally:
+            self._is_running = False
+            _steps.running.discard(self)
+
+    def lower(self, steerable: Steerable, place: Depth, count: Depth) -> None:
+        """Note that something was left from below what the step that it takes has entered; see the function `lower`."""
+        if steerable in self._depths:
+            selected, opened = self._depths[steerable]
+            self._depths[steerable] = (
+                selected - count[0] if place[0] < selected else selected,
+                opened - count[1] if place[1] < opened else opened,
+            )
+
+    def _resume(self, method: str, args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+        """Enter again what was parked; return how to go on, which is to raise what failed."""
+        parked, self._parked = self._parked, []
+        failure, self._failure = self._failure, None
+        for place, item in enumerate(parked):
+            if failure is None:
+                try:
+                    item.resume()
+                except BaseException as error:  # noqa: BLE001 - raised in the task
+                    failure = error
+            if failure is not None:
+                parked[place].abandon()
+        if failure is None:
+            return method, args
+        if method == "send":
+            return "throw", (failure,)
+        # What is thrown into the task matters more; and it must be able to clean up after its session was closed.
+        if not isinstance(failure, SessionError):
+            _log.warning("A task ends without what it had selected: %s", failure)
+        return method, args
+
+    def _park(self, depths: dict[Steerable, Depth]) -> None:
+        left = [known for known in _all_known() if known.depth() != depths.get(known, _EMPTY)]
+        if len(left) > 1:
+            # Sessions may have been entered in turns, and all of them in CuPy's one stack of this thread. What is left last
+            # decides what is selected afterwards, so that has to be what was entered first.
+            left.sort(key=lambda known: known.entered_ns(depths.get(known, _EMPTY)), reverse=True)
+        parked: list[tuple[int, Parked]] = []
+        for known in left:
+            failure = known.park(depths.get(known, _EMPTY), parked)
+            self._failure = self._failure or failure
+        if len(left) > 1:
+            parked.sort(key=lambda entry: entry[0], reverse=True)
+        self._parked = [item for _, item in reversed(parked)]
+        if self._failure is not None and not isinstance(self._failure, Exception):
+            failure, self._failure = self._failure, None
+            raise failure  # an interrupt
+
+    def _finish(self, depths: dict[Steerable, Depth], error: BaseException | None) -> None:
+        """Leave the bases, and what was never left by the task."""
+        self._parked = []
+        try:
+            for base in reversed(self._bases):
+                base.__exit__(None if error is None else type(error), error, None)
+        finally:
+            _drop(depths)
+
+
+class Steered(Coroutine[Any, Any, Any]):
+    """A coroutine or generator whose steps are taken inside its own selections.
+
+    What it has entered and not left when it suspends is left in order, and entered again with its next step, in whatever
+    thread that is. So each step has ranges of its own. A stream closed meanwhile is told at the ``await`` or ``yield``.
+
+    Parameters
+    ----------
+    inner
+        What has ``send``, ``throw`` and ``close``.
+    stack
+        What it has entered.
+    goes_on
+        Exceptions after which it has further steps.
+    """
+
+    __slots__ = ("_goes_on", "_inner", "_stack")
+
+    def __init__(self, inner: Any, stack: TaskStack, *, goes_on: tuple[type[BaseException], ...] = ()) -> None:
+        self._inner = inner
+        self._stack = stack
+        self._goes_on = goes_on
+
+    def __getattr__(self, name: str) -> Any:
+        # Name, code and frame, by which asyncio and debuggers show what it is: those of what is driven.
+        return getattr(self._inner, name)
+
+    def __repr__(self) -> str:
+        return f"<steered {self._inner!r}>"
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return cast("Generator[Any, Any, Any]", self)
+
+    def __iter__(self) -> Steered:
+        return self
+
+    def __next__(self) -> Any:
+        return self._stack.step(self._inner, "send", (None,), goes_on=self._goes_on)
+
+    def send(self, value: Any) -> Any:
+        """Take the next step."""
+        return self._stack.step(self._inner, "send", (value,), goes_on=self._goes_on)
+
+    def throw(self, *error: Any) -> Any:
+        """Take the next step by raising where it stands."""
+        return self._stack.step(self._inner, "throw", error, goes_on=self._goes_on)
+
+    def close(self) -> None:
+        """End it where it stands."""
+        self._stack.step(self._inner, "close", ())
+
+
+def steered_function(function: _Function, select: Callable[[], Base]) -> _Function:
+    """Return a function that works inside a selection; see `gpustreamlab.streams.selection.Selection.__call__`.
+
+    Parameters
+    ----------
+    function
+        A function, coroutine function, generator function or asynchronous generator function.
+    select
+        Makes the selection for one call.
+
+    Raises
+    ------
+    OptionError
+        If it is none of these.
+    """
+    _check_function(function)
+    shape = function if inspect.isroutine(inspect.unwrap(function)) else getattr(function, "__call__", function)  # noqa: B004
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(shape):
+        return cast(_Function, _steered_coroutine_function(function, select))
+    if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(shape):
+        return cast(_Function, _steered_async_generator_function(function, select))
+    if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(shape):
+        return cast(_Function, _steered_generator_function(function, select))
+    return cast(_Function, _selecting_function(function, select))
+
+
+def steered(coroutine: Coroutine[Any, Any, Any]) -> Steered:
+    """Return a coroutine that keeps its own selections, and starts with those of the task that makes it."""
+    return Steered(coroutine, TaskStack(base for known in _all_known() if (base := known.inherited()) is not None))
+
+
+def task_factory(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any],
+    *,
+    make: Callable[..., asyncio.Future[Any]] | None = None,
+    **options: Any,
+) -> asyncio.Future[Any]:
+    """Make a task that keeps its own selections: ``loop.set_task_factory(gpustreamlab.task_factory)``.
+
+    ``with lab.on(...)`` and ``lab.range(...)`` around an ``await`` are then right: they hold in this task only, and each step
+    has ranges of its own. A task starts on the lane selected where it was made, without a range.
+
+    Parameters
+    ----------
+    loop
+        The event loop.
+    coroutine
+        What the task runs.
+    make
+        Another factory that makes the task, for example ``asyncio.eager_task_factory``; set it with `functools.partial`.
+        `asyncio.Task` if None.
+    options
+        What the event loop passes on, such as ``name`` and ``context``.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from gpustreamlab import Session
+    >>> async def work(lab, lane):
+    ...     with lab.on(lane):
+    ...         await asyncio.sleep(0)
+    ...         return lab.current.name
+    >>> async def main(lab):
+    ...     asyncio.get_running_loop().set_task_factory(task_factory)
+    ...     return await asyncio.gather(work(lab, "a"), work(lab, "b"))
+    >>> with Session("sim") as lab:
+    ...     lab.stream("a"), lab.stream("b")
+    ...     asyncio.run(main(lab))
+    (<Stream 'a', ...>, <Stream 'b', ...>)
+    ['a', 'b']
+    """
+    inner = steered(coroutine)
+    if make is not None:
+        return make(loop, inner, **options)
+    from asyncio import Task  # loaded already where an event loop runs; nothing else here needs it
+
+    return Task(inner, loop=loop, **options)
+
+
+def works_later(function: object) -> bool:
+    """Tell whether a function's body runs later than its call: that of a coroutine or generator function."""
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType):
+        return bool(code.co_flags & _LATER)
+    shape = function.func if isinstance(function, functools.partial) else type(function).__call__
+    return (
+        shape is not function
+        and isinstance(shape, (types.FunctionType, types.MethodType, functools.partial))
+        and works_later(shape)
+    )
+
+
+def close_later_work(made: object) -> bool:
+    """Tell whether a call has made a coroutine or generator instead of working; such a one is closed."""
+    if isinstance(made, (types.CoroutineType, types.GeneratorType, Steered)):
+        made.close()
+        return True
+    return isinstance(made, types.AsyncGeneratorType)  # one that was never started needs no closing
+
+
+def _check_function(function: object) -> None:
+    if not callable(function) or isinstance(function, type):
+        raise OptionError(
+            f"lab.on(...) cannot decorate {function!r:.80}: it takes a function, a coroutine function or a generator function. "
+            "Put it below @classmethod and @property; around a block, use it in a `with` statement."
+        )
+
+
+def _selecting_function(function: Callable[..., Any], select: Callable[[], Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        with select():
+            made = function(*args, **options)
+        # Other decorators hide that a function makes a coroutine.
+        return Steered(made, TaskStack((select(),))) if inspect.iscoroutine(made) else made
+
+    return call
+
+
+# What follows are real coroutine and generator functions, so that every framework takes them as such.
+
+
+def _steered_coroutine_function(function: Callable[..., Any], select: Callable[[], Base]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def call(*args: Any, **options: Any) -> Any:
+        return await Steered(function(*args, **options), TaskStack((select(),)))
+
+    return call
+
+
+def _steered_generator_function(function: Callable[..., Any], select: Callable[[], Base]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        return (yield from Steered(function(*args, **options), TaskStack((select(),))))
+
+    return call
+
+
+def _steered_async_generator_function(function: Callable[..., Any], select: Callable[[], Base]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def call(*args: Any, **options: Any) -> Any:
+        stack = TaskStack((select(),))
+        generator = function(*args, **options)
+        step = generator.asend(None)
+        while True:
+            try:
+                value = await Steered(step, stack, goes_on=(StopIteration,))
+            except StopAsyncIteration:
+                return
+            try:
+                sent = yield value
+            except GeneratorExit:
+                await Steered(generator.aclose(), stack)
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised in the generator
+                step = generator.athrow(error)
+            else:
+                step = generator.asend(sent)
+
+    return call
+
+
+def _drop(depths: dict[Steerable, Depth]) -> None:
+    for known in _all_known():
+        known.drop(depths.get(known, _EMPTY))
+
+
+def _all_known() -> list[Steerable]:
+    return [known for reference in [*_known.values()] if (known := reference()) is not None]
+
+
+class LoopWatch:
+    """Counts how often the event loop of a thread came round while it was watched; one callback waits at a time."""
+
+    __slots__ = ("round_count", "waits_in")
+
+    def __init__(self) -> None:
+        self.round_count = 0
+        """Differs between two moments of one thread only if its loop ran in between."""
+        self.waits_in: object = None
+        """The loop whose next round will be counted. One that is stopped before that never comes round."""
+
+    def start(self, loop: Any) -> None:
+        """Count the next round of a loop; for one that is not `waits_in`."""
+        self.waits_in = loop
+        with suppress(Exception):  # a loop that takes no callbacks is not watched, and works on
+            loop.call_soon(self._count)
+
+    def _count(self) -> None:
+        self.round_count += 1
+        self.waits_in = None
+
+
+def loop_finder() -> Callable[[], object] | None:
+    """Return asyncio's own function that finds the loop running in a thread, or None; None while asyncio is not loaded."""
+    found: Callable[[], object] | None = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return found

@@ -1,0 +1,110 @@
+"""Sentences of printed reports, and what to type to install an extra."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["clone_folder", "install_line", "suffix_fault", "text_width", "update_line", "wrap_lines", "wrap_sentence"]
+
+
+MIN_WIDTH, MAX_WIDTH = 60, 110
+"""Fewest columns of a line in a narrow terminal, and most in a wide one: longer lines are hard to read."""
+
+
+_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=[nµm]?s\b)")
+"""The space in "2.09 ms", at which no line ends."""
+
+
+def text_width() -> int:
+    """Return how many columns a printed line may take: as many as the terminal has, or 80 where there is none."""
+    return min(max(shutil.get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
+
+
+def wrap_sentence(text: str, *, first_indent: str = "", indent: str = "  ") -> list[str]:
+    """Return a sentence as lines that break between words.
+
+    Parameters
+    ----------
+    text
+        The sentence.
+    first_indent
+        What stands before it in the first line.
+    indent
+        What stands before it in the lines that follow.
+
+    Examples
+    --------
+    >>> wrap_sentence("Short."), max(map(len, wrap_sentence("word " * 40))) <= text_width()
+    (['Short.'], True)
+    """
+    lines = textwrap.wrap(
+        _BEFORE_UNIT.sub("\xa0", text),
+        text_width(),
+        initial_indent=first_indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\xa0", " ") for line in lines] or [first_indent.rstrip()]
+
+
+def wrap_lines(lines: Iterable[str]) -> str:
+    """Write lines below each other, each as `wrap_sentence` does."""
+    return "\n".join(part for line in lines for part in wrap_sentence(line, indent="    "))
+
+
+def suffix_fault(suffix: str) -> str:
+    """Say what is wrong with the suffix of a file that cannot be written.
+
+    Examples
+    --------
+    >>> suffix_fault(".pdf"), suffix_fault("")
+    ("the suffix '.pdf' is not supported", 'its name has no suffix, which chooses the format')
+    """
+    return f"the suffix {suffix!r} is not supported" if suffix else "its name has no suffix, which chooses the format"
+
+
+def clone_folder() -> Path | None:
+    """Return the clone that the package is imported from; None where it was installed as a wheel.
+
+    An editable install, and a clone on ``PYTHONPATH``, have the package beside its ``pyproject.toml``; a wheel does not.
+    """
+    folder = Path(__file__).resolve().parents[2]
+    return folder if (folder / "pyproject.toml").is_file() else None
+
+
+def install_line(extra: str) -> str:
+    """Return what to type to install an extra of the package.
+
+    Parameters
+    ----------
+    extra
+        Its name, or several with commas between them.
+
+    Examples
+    --------
+    >>> install_line("cuda13").startswith("pip install ")
+    True
+    """
+    clone = clone_folder()
+    if clone is None:
+        return f"pip install 'gpustreamlab[{extra}]'"
+    return f"pip install -e '{_shown(clone)}[{extra}]'"
+
+
+def update_line() -> str:
+    """Return what to type to get a newer version of the package."""
+    clone = clone_folder()
+    return "pip install --upgrade gpustreamlab" if clone is None else f"git -C '{clone}' pull"
+
+
+def _shown(clone: Path) -> str:
+    """Return the clone's folder as pip takes it: a dot where this process runs in it."""
+    try:
+        return "." if Path.cwd() == clone else str(clone)
+    except OSError:  # the current folder was removed
+        return str(clone)

@@ -1,0 +1,1 @@
+"""Every kernel, copy and call of a device, as CUPTI tells of them."""

@@ -1,0 +1,164 @@
+"""Other tools that use CUPTI in this process: how they are noticed, and how CUPTI is handed over."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from gpustreamlab.backends.cuda.cupti._library import Cupti
+
+_log = logging.getLogger(__name__)
+
+
+_NSYS = (
+    "NSYS_PROFILING_SESSION_ID",
+    "NSYS_TARGET_STD_REDIRECT_ACTIVE",
+    "NV_COMPUTE_PROFILER_PERFWORKS_DIR",
+    "CUDA_INJECTION64_PATH",
+)
+"""What Nsight Systems, Nsight Compute and other injected tools leave in a process's environment."""
+
+
+def active_client(cupti: Cupti) -> str:
+    """Name the tool that collects in this process now, and what to do about it; empty where none does.
+
+    Notes
+    -----
+    torch.profiler keeps CUPTI's one place for a subscriber after its first use for as long as the process lives, and does not
+    mind others while it is not running.
+    """
+    if is_torch_profiling():
+        return "torch.profiler is running; leave its `with` block first"
+    injected = next((name for name in _NSYS if os.environ.get(name)), "")
+    if injected:
+        return f"an injected profiler is active ({injected} is set); run without it"
+    if sys.modules.get("cupti") is not None:
+        return "cupti-python is imported in this process and may be collecting; restart without it"
+    if "torch" not in sys.modules and cupti.is_held_by_another():
+        return "another profiler has subscribed to CUPTI in this process"
+    return ""
+
+
+def is_torch_profiling() -> bool:
+    """Tell whether torch.profiler is running in this process. torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    try:
+        return torch is not None and bool(torch.autograd._profiler_enabled())  # noqa: SLF001 - torch has no public question for it
+    except AttributeError:
+        return False
+
+
+def call_before_torch_profiles(hand_over: Callable[[], object]) -> None:
+    """Have this called whenever torch.profiler is about to register its buffers, which it tells nobody of. Idempotent.
+
+    A buffer that CUPTI still holds from us would get torch's first records, and torch refuses it ("bufferCompleted called with
+    unknown buffer"): 3,120 of 20,000 kernels were missing from its events (H200, torch 2.11). torch comes by
+    `_prepare_profiler` first, before warm-up steps too. That function stays wrapped; it does nothing more once nobody
+    captures.
+    """
+    profiler = sys.modules.get("torch.autograd.profiler")
+    prepare = getattr(profiler, "_prepare_profiler", None)
+    if prepare is None or hasattr(prepare, _OURS):
+        return
+
+    @wraps(prepare)
+    def prepare_after_hand_over(config: Any, activities: Any, *args: Any, **options: Any) -> Any:
+        if any(getattr(activity, "name", "") == "CUDA" for activity in activities):
+            try:
+                hand_over()
+            except Exception:  # noqa: BLE001 - torch.profiler has to start, whatever is wrong here
+                _log.debug("CUPTI could not be handed over", exc_info=True)
+        return prepare(config, activities, *args, **options)
+
+    setattr(prepare_after_hand_over, _OURS, True)
+    setattr(profiler, prepare.__name__, prepare_after_hand_over)
+
+
+_OURS = "_gpustreamlab_hands_over"
+"""Marks the function that was put in place of torch's."""
+
+
+LOST_TO_TORCH_NS = 500_000_000
+"""How long it may be silent while torch.profiler runs, or after; one that watches the host alone takes nothing."""
+LOST_AFTER_NS = 3_000_000_000
+"""The same where another client has appeared since the capture began."""
+LOST_UNSEEN_NS = 60_000_000_000
+"""How long no anchor may come back where no other client is in sight; buffers may come meanwhile."""
+
+
+class LossWatch:
+    """Looks for signs of another client.
+
+    Parameters
+    ----------
+    cupti
+        The library.
+    host_time_ns
+        The host's clock of the backend.
+    """
+
+    def __init__(self, cupti: Cupti, host_time_ns: Callable[[], int]) -> None:
+        self._cupti = cupti
+        self._host_time_ns = host_time_ns
+        self._torch_host_ns = -1
+        self._buffer_host_ns = 0
+        self._anchor_host_ns = 0
+        self._next_look_ns = 0
+        self._was_held = False
+        self._is_client_near = False
+
+    def begin(self) -> None:
+        """Start anew: nothing was seen."""
+        self._buffer_host_ns = self._anchor_host_ns = self._host_time_ns()
+        self._torch_host_ns, self._next_look_ns = -1, 0
+        self._was_held, self._is_client_near = self._cupti.is_held_by_another(), False
+
+    @property
+    def complete_until_host_ns(self) -> int:
+        """When the newest anchor that has come back was launched, by the host's clock: what was before it has come too."""
+        return self._anchor_host_ns
+
+    def look_for_torch(self) -> bool:
+        """Tell whether torch.profiler runs, or has run since the last sign of life; called often, as it may run shortly."""
+        if is_torch_profiling():
+            self._torch_host_ns = self._host_time_ns()
+        return self._torch_host_ns >= max(self._buffer_host_ns, self._anchor_host_ns)
+
+    def note_buffers(self, count: int) -> None:
+        """Take how many buffers have come: another client would have got them."""
+        if count:
+            self._buffer_host_ns = self._host_time_ns()
+
+    def note_anchors(self, newest_host_ns: int) -> None:
+        """Take when the newest anchor that has come back was launched."""
+        self._anchor_host_ns = max(self._anchor_host_ns, newest_host_ns)
+
+    def find(self, oldest_waiting_host_ns: int | None) -> str:
+        """Say who has taken CUPTI over; empty where nobody is known to have. Of anchors that have run, the oldest counts."""
+        if oldest_waiting_host_ns is None:
+            return ""
+        silent_ns = self._host_time_ns() - max(oldest_waiting_host_ns, self._anchor_host_ns, self._buffer_host_ns)
+        if silent_ns >= LOST_TO_TORCH_NS and self.look_for_torch():
+            return "torch.profiler"
+        if silent_ns >= LOST_AFTER_NS and self._is_another_near():
+            return "torch.profiler" if "torch" in sys.modules else "another profiler"
+        return ""
+
+    def is_overdue(self, oldest_waiting_host_ns: int | None) -> bool:
+        """Tell whether no anchor has come back for so long that everything should be asked for, by a forced flush."""
+        if oldest_waiting_host_ns is None:
+            return False
+        return self._host_time_ns() - max(oldest_waiting_host_ns, self._anchor_host_ns) >= LOST_UNSEEN_NS
+
+    def _is_another_near(self) -> bool:
+        """Tell whether another client has appeared since the begin; asked for now and then, as it means to try its place."""
+        now_ns = self._host_time_ns()
+        if now_ns >= self._next_look_ns:
+            self._next_look_ns = now_ns + LOST_AFTER_NS
+            is_held_anew = not self._was_held and self._cupti.is_held_by_another()
+            self._is_client_near = is_held_anew or bool(active_client(self._cupti))
+        return self._is_client_near

@@ -1,0 +1,371 @@
+"""The CUPTI library, called through ctypes: loading, versions, and which calls of the host are recorded.
+
+cupti-python hands over one Python object a record, 15 us each (FACTS.md); here the raw buffers are taken instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab._util.words import update_line
+from gpustreamlab.backends._activity import CallClass
+from gpustreamlab.backends.cuda._libcuda import cupti_line, exact_cupti_line, load_libcuda
+from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, CallbackDomain, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import Layouts, find_layouts
+from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
+
+_log = logging.getLogger(__name__)
+
+
+MULTIPLE_SUBSCRIBERS = 39
+"""What subscribing gives where another client holds the one place. Source: ``cupti_result.h``."""
+NOT_COMPATIBLE = 14
+"""What CUPTI gives where it does not go with the driver."""
+INSUFFICIENT_PRIVILEGES = 35
+"""What CUPTI gives where only administrators may profile."""
+
+_FIRST_WITH_NUMBER = 130_000
+"""From CUDA 13.0 on CUPTI's API version holds the CUDA version."""
+_LAST_CALLBACK = 2_000
+"""No CUDA function has a higher callback id; about 900 are in use."""
+
+_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+_CLASSES = (
+    (CallClass.LAUNCH, re.compile(r"Launch(Grid(Async)?|(Cooperative)?Kernel(Ex|ExC|MultiDevice)?)?|GraphLaunch")),
+    (CallClass.LAUNCH, re.compile(r"(Memcpy|Memset)\w*")),
+    (CallClass.SYNCHRONIZE, re.compile(r"(Stream|Device|Ctx|Event|Thread)Synchronize")),
+    (
+        CallClass.MEMORY,
+        re.compile(r"(Malloc|MemAlloc|Free|MemFree)(Async|Managed|Pitch|Host|FromPoolAsync|3D|Array|MipmappedArray)?"),
+    ),
+    (CallClass.MEMORY, re.compile(r"(Mem)?HostAlloc")),
+    (CallClass.EVENT, re.compile(r"(Stream|Ctx|GreenCtx)WaitEvent")),
+)
+"""What calls are recorded, by their names without ``cu`` and ``cuda``. Recorded events are in records of their own kind."""
+
+_SAME_CLOCK_NS = 10_000_000_000
+"""Two readings of the wall clock are less apart than this, also where somebody sets it; another clock's zero is far away."""
+_SUBSCRIBE_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+
+_DETACHING_CALL = "cuCtxGetDevice"
+"""A driver function that does nothing but answer: CUPTI leaves as it returns."""
+_CALL_RETURNS = 1
+"""CUPTI_API_EXIT: the first field of what a callback is told of a call."""
+CALL_DOMAINS = {RecordKind.DRIVER: CallbackDomain.DRIVER_API, RecordKind.RUNTIME: CallbackDomain.RUNTIME_API}
+"""Records of calls, and the functions whose calls they are of."""
+_callbacks: list[Any] = []
+"""What CUPTI was given to call."""
+
+_loading = threading.Lock()
+_loaded: dict[str, Cupti] = {}
+
+
+class Cupti:
+    """A loaded libcupti.
+
+    Parameters
+    ----------
+    library
+        The ctypes library.
+    path
+        Where it was loaded from.
+
+    Raises
+    ------
+    CaptureUnavailableError
+        If this version's records are not known.
+    """
+
+    def __init__(self, library: Any, path: str) -> None:
+        self.library = library
+        self.path = path
+        number = ctypes.c_uint32()
+        self.call("cuptiGetVersion", ctypes.byref(number))
+        self.version: int = number.value
+        """CUPTI's API version, for example 130001."""
+        layouts = find_layouts(self.version)
+        if layouts is None:
+            raise CaptureUnavailableError(
+                f"The records of this CUPTI (API version {self.version}, {path}) are not known to this gpustreamlab; "
+                f"ranges are timed without it. Update with: {update_line()}"
+            )
+        self.layouts: Layouts = layouts
+        """How its records are laid out."""
+        self.has_seen_graphs = False
+        """Whether a CUDA graph was launched while calls were recorded."""
+
+    @property
+    def title(self) -> str:
+        """Name and version as people write it, for example ``"CUPTI 13.0"``."""
+        if self.version < _FIRST_WITH_NUMBER:
+            return f"CUPTI 12 (API {self.version})"
+        return f"CUPTI {self.version // 10_000}.{self.version // 100 % 100}"
+
+    @property
+    def keeps_threads_apart(self) -> bool:
+        """Whether each thread has buffers of its own: CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER, on from 13.0 on."""
+        return self.version >= _FIRST_WITH_NUMBER
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a function and return its result code, 0 for success; -1 where this version has no such function."""
+        function = getattr(self.library, name, None)
+        return -1 if function is None else int(function(*arguments))
+
+    def require(self, name: str, *arguments: Any) -> None:
+        """Call a function, and raise `CaptureUnavailableError` unless it succeeds."""
+        code = self.call(name, *arguments)
+        if code:
+            raise CaptureUnavailableError(f"{self.title} refused {name}: {self.explain(code)}")
+
+    def explain(self, code: int) -> str:
+        """Return what a result code means, and what to do about it."""
+        text = ctypes.c_char_p()
+        known = self.call("cuptiGetResultString", code, ctypes.byref(text)) == 0 and text.value is not None
+        name = text.value.decode() if known and text.value is not None else f"code {code}"
+        if code == INSUFFICIENT_PRIVILEGES:
+            return f"{name}. Allow it for users: https://developer.nvidia.com/ERR_NVGPUCTRPERM"
+        if code == NOT_COMPATIBLE:
+            return f"{name}. Install the CUPTI of the driver's CUDA version: {exact_cupti_line()}"
+        return name
+
+    def is_held_by_another(self) -> bool:
+        """Tell whether another client has subscribed; nothing of it is changed."""
+        callback = _SUBSCRIBE_CALLBACK(lambda *_: None)
+        handle = ctypes.c_void_p()
+        code = self.call("cuptiSubscribe", ctypes.byref(handle), callback, None)
+        if code == 0:
+            # Who holds the place keeps torch.profiler from working for good, so it is given back at once.
+            self.call("cuptiUnsubscribe", handle)
+        return code == MULTIPLE_SUBSCRIBERS
+
+    def look_for_graphs(self, columns: Mapping[int, Mapping[str, NDArray[Any]]]) -> None:
+        """Note CUDA graphs among the records."""
+        if self.has_seen_graphs:
+            return
+        calls = (
+            np.isin(columns[kind]["cbid"], [*self._graph_calls[domain]]).any()
+            for kind, domain in CALL_DOMAINS.items()
+            if kind in columns
+        )
+        work = (columns[kind]["graphId"].any() for kind in WORK_KINDS if kind in columns)
+        self.has_seen_graphs = any(calls) or any(work)
+
+    def detach(self) -> bool:
+        """Take CUPTI out of the process's calls until it is used again; tell whether that was possible.
+
+        ``cuptiFinalize`` is to be called where a CUDA call returns, in a callback of a subscriber. Source: CUPTI user guide,
+        Dynamic Attach and Detach. It waits for the work that the device has then, so the interpreter's lock is not kept: that
+        work may wait for Python, as a host function does.
+        """
+        number = self._detaching_number
+        if number is None:
+            return False
+        caller = threading.get_ident()
+        begun: list[bool] = []
+        codes: list[int] = []
+
+        def finalize(_data: int, _domain: int, _number: int, info: int) -> None:
+            is_return = ctypes.cast(info, ctypes.POINTER(ctypes.c_int))[0] == _CALL_RETURNS
+            if is_return and not begun and threading.get_ident() == caller:  # other threads make that call, too
+                begun.append(True)
+                codes.append(self.call("cuptiFinalize"))
+
+        callback = _SUBSCRIBE_CALLBACK(finalize)
+        handle = ctypes.c_void_p()
+        if self.call("cuptiSubscribe", ctypes.byref(handle), callback, None):
+            return False
+        _callbacks.append(callback)  # CUPTI may call it later, so it stays
+        where = int(CallbackDomain.DRIVER_API), ctypes.c_uint32(number)
+        if self.call("cuptiEnableCallback", ctypes.c_uint32(1), handle, *where) == 0:
+            _make_detaching_call()
+        if codes != [0]:
+            self.call("cuptiUnsubscribe", handle)
+        return codes == [0]
+
+    def tells_wall_time(self) -> bool:
+        """Tell whether CUPTI's clock is the wall clock: torch.profiler sets its own at each start, and leaves it there."""
+        now_ns = ctypes.c_uint64()
+        is_told = self.call("cuptiGetTimestamp", ctypes.byref(now_ns)) == 0
+        return is_told and abs(now_ns.value - time.time_ns()) < _SAME_CLOCK_NS
+
+    def use_wall_clock(self) -> None:
+        """Let CUPTI tell times by the wall clock, as it does by itself. Nothing may be enabled meanwhile.
+
+        Records that were not flushed yet lose their times by it, so it is for a clock that others have set, and nothing else.
+        """
+        address = _wall_clock_address()
+        if address is None or self.call("cuptiActivityRegisterTimestampCallback", ctypes.c_void_p(address)):
+            _log.info("CUPTI's clock could not be set; where another profiler has set it, kernels cannot be placed")
+
+    def enable(self, kinds: Iterable[RecordKind]) -> None:
+        """Record these kinds from now on."""
+        for kind in kinds:
+            self.require("cuptiActivityEnable", int(kind))
+
+    def disable(self, kinds: Iterable[RecordKind]) -> None:
+        """Record these kinds no more."""
+        for kind in kinds:
+            self.call("cuptiActivityDisable", int(kind))
+
+    def enable_calls(self) -> None:
+        """Record the calls that launch, wait or allocate, and no others where this version can tell them apart."""
+        self.enable((RecordKind.DRIVER, RecordKind.RUNTIME))
+        # Enabling single functions alone is accepted by 13.0 and records nothing; leaving all others out works.
+        self._set_other_calls(is_on=0)
+
+    def disable_calls(self) -> None:
+        """Record no calls."""
+        self.include_other_calls()
+        self.disable((RecordKind.DRIVER, RecordKind.RUNTIME))
+
+    def watch_for_graphs(self) -> None:
+        """Record all calls from now on, so that no launch of a graph is missed; see `look_for_graphs`."""
+        for kind in CALL_DOMAINS:
+            self.call("cuptiActivityEnable", int(kind))
+        self.include_other_calls()
+
+    def tell_queue_times(self, *, is_on: bool) -> bool:
+        """Let the records of kernels tell when they were queued, or no more; return whether this version can.
+
+        CUPTI's documentation wants it set before CUDA is used, and not changed; 13.0 takes it at any time.
+        """
+        return self.call("cuptiActivityEnableLatencyTimestamps", ctypes.c_uint8(is_on)) == 0
+
+    def include_other_calls(self) -> None:
+        """Leave no calls out any more: who records them next, for example torch.profiler, must find all of them."""
+        self._set_other_calls(is_on=1)
+
+    def _set_other_calls(self, *, is_on: int) -> None:
+        """Let the functions that we do not record be left out of the calls, or be among them again."""
+        for domain, setter in _SETTERS.items():
+            for number in self._callbacks[domain] - self.call_classes[domain].keys():
+                if self.call(setter, ctypes.c_uint32(number), ctypes.c_uint8(is_on)) == -1:
+                    return
+
+    def call_name(self, domain: CallbackDomain, number: int) -> str:
+        """Return a function's name as it is called in programs, for example ``"cudaLaunchKernel"``."""
+        text = ctypes.c_char_p()
+        code = self.call("cuptiGetCallbackName", int(domain), ctypes.c_uint32(number), ctypes.byref(text))
+        return _SUFFIX.sub("", text.value.decode()).lstrip("_") if code == 0 and text.value else ""
+
+    @cached_property
+    def call_classes(self) -> dict[CallbackDomain, dict[int, CallClass]]:
+        """For the driver's and the runtime's functions that are recorded: by callback id what they are for."""
+        found: dict[CallbackDomain, dict[int, CallClass]] = {}
+        for domain, numbers in self._callbacks.items():
+            classes = {number: classify_call(self.call_name(domain, number)) for number in numbers}
+            found[domain] = {number: kind for number, kind in classes.items() if kind is not None}
+        return found
+
+    @cached_property
+    def _detaching_number(self) -> int | None:
+        domain = CallbackDomain.DRIVER_API
+        return next((number for number in self._callbacks[domain] if self.call_name(domain, number) == _DETACHING_CALL), None)
+
+    @cached_property
+    def _graph_calls(self) -> dict[CallbackDomain, set[int]]:
+        """The functions that launch a graph."""
+        return {
+            domain: {number for number in numbers if "GraphLaunch" in self.call_name(domain, number)}
+            for domain, numbers in self._callbacks.items()
+        }
+
+    @cached_property
+    def _callbacks(self) -> dict[CallbackDomain, set[int]]:
+        """Every callback id in use."""
+        return {domain: {n for n in range(1, _LAST_CALLBACK) if self.call_name(domain, n)} for domain in _SETTERS}
+
+
+_SETTERS = {
+    CallbackDomain.DRIVER_API: "cuptiActivityEnableDriverApi",
+    CallbackDomain.RUNTIME_API: "cuptiActivityEnableRuntimeApi",
+}
+
+
+def _make_detaching_call() -> None:
+    load_libcuda().cuCtxGetDevice(ctypes.byref(ctypes.c_int()))
+
+
+def classify_call(name: str) -> CallClass | None:
+    """Return what a CUDA function is for, or None where it is none of what is recorded.
+
+    Examples
+    --------
+    >>> classify_call("cudaStreamSynchronize").name, classify_call("cuLaunchKernelEx").name, classify_call("cuCtxGetCurrent")
+    ('SYNCHRONIZE', 'LAUNCH', None)
+    """
+    bare = name.removeprefix("cuda") if name.startswith("cuda") else name.removeprefix("cu")
+    if bare == name:
+        return None
+    return next((kind for kind, pattern in _CLASSES if pattern.fullmatch(bare)), None)
+
+
+def _wall_clock_address() -> int | None:
+    """Return the address of a function without arguments that gives the wall clock in ns, as CUPTI wants one."""
+    try:
+        now = ctypes.CDLL("libstdc++.so.6")["_ZNSt6chrono3_V212system_clock3nowEv"]
+    except (OSError, AttributeError):
+        return None
+    return ctypes.cast(now, ctypes.c_void_p).value
+
+
+def load_cupti() -> Cupti:
+    """Load libcupti once: the one that is in this process already, else the installed one.
+
+    Raises
+    ------
+    MissingExtraError
+        If there is none.
+    CaptureUnavailableError
+        If its version is not known.
+    """
+    with _loading:
+        if not _loaded:
+            path = find_loaded() or find_installed()
+            try:
+                library = ctypes.CDLL(path)
+            except OSError as error:
+                raise MissingExtraError(
+                    f"CUPTI cannot be loaded ({error}). Install it with: {cupti_line()}", name="cupti"
+                ) from error
+            _loaded["cupti"] = Cupti(library, path)
+        return _loaded["cupti"]
+
+
+def find_loaded() -> str | None:
+    """Return the path of the libcupti that is in this process: a second one of another version would fight with it."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.split(maxsplit=5)[-1] for line in lines if "/libcupti.so" in line), None)
+
+
+def find_installed() -> str:
+    """Return the path of the installed libcupti.
+
+    Raises
+    ------
+    MissingExtraError
+        If there is none.
+    """
+    try:
+        from cuda import pathfinder
+
+        found = pathfinder.load_nvidia_dynamic_lib("cupti").abs_path
+    except Exception as error:
+        raise MissingExtraError(
+            f"CUPTI, which records every kernel, is not installed. Install it with: {cupti_line()}", name="cupti"
+        ) from error
+    return str(found)

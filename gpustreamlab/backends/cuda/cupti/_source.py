@@ -1,0 +1,615 @@
+"""Every kernel, copy and call of one device, told by CUPTI."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBatch, StreamFacts, WorkBatch
+from gpustreamlab.backends._protocol import BackendStream
+from gpustreamlab.backends.cuda._kernels import are_fences
+from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
+from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._calls import (
+    CallReader,
+    DependencyReader,
+    LaunchReader,
+    MarkerReader,
+    OwnCalls,
+    join_calls,
+    told_until,
+)
+from gpustreamlab.backends.cuda.cupti._clients import (
+    LOST_TO_TORCH_NS,
+    LossWatch,
+    active_client,
+    call_before_torch_profiles,
+    is_torch_profiling,
+)
+from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock, without_implausible
+from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._library import Cupti
+from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
+from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records, parse_buffer
+from gpustreamlab.backends.cuda.cupti._strings import StringReader
+from gpustreamlab.backends.cuda.cupti._work import StreamBook, Texts, kernel_rows, without_untimed, work_batch
+from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
+from gpustreamlab.typing import BoolArray
+
+_log = logging.getLogger(__name__)
+
+
+NEEDED_KINDS = (RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET)
+"""Without these there is nothing to show."""
+WISHED_KINDS = (
+    RecordKind.MEMCPY2,
+    RecordKind.MARKER,
+    RecordKind.MEMORY2,
+    RecordKind.CONTEXT,
+    RecordKind.GREEN_CONTEXT,
+)
+"""What a version lacks of these is left out. Not `KERNEL`: that makes kernels run one after the other."""
+CALL_KINDS = (RecordKind.SYNCHRONIZATION, RecordKind.CUDA_EVENT)
+"""What belongs to calls: each of these costs a launch as much as the records of calls do, and with them nothing more."""
+
+UNSHARED_KINDS = (RecordKind.MARKER, RecordKind.MEMORY2, RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT)
+"""What torch.profiler does not ask for: what of it is on is ours, also while it runs."""
+
+ANCHOR_EVERY_NS = 1_000_000_000
+"""Host time between two anchors of the clock."""
+FIRST_ANCHORS = 8
+"""Anchors that are sent at once or with each drain, until the drift is known."""
+ANCHOR_WAIT_NS = 300_000
+"""How long a drain waits at most for an anchor that it has sent."""
+DRAIN_EVERY_NS = 2_000_000_000
+"""How long records may lie unread where nobody asks for them."""
+DRAIN_BYTES = 64 << 20
+"""How much of them: 260,000 launches."""
+HELD_RECORDS = 1_000_000
+"""Records that wait for the first anchor at most: 200 MB. Further ones are dropped and counted."""
+
+NEVER_NS = 2**63 - 1
+"""When a capture that goes on was stopped."""
+
+_FLUSH_FORCED = 1
+
+_Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
+
+_owner_lock = threading.Lock()
+_owner: list[CuptiSource] = []
+"""The source that collects, or was the last to: what is in the buffers is its own. CUPTI has room for one."""
+_buffers: list[ActivityBuffers] = []
+"""The buffers of the process, once they are there."""
+
+
+class CuptiSource:
+    """An `ActivitySource` of one CUDA device.
+
+    Parameters
+    ----------
+    cupti
+        The library.
+    ordinal
+        The CUDA device.
+    sm_count
+        Its SMs.
+    clock
+        Places CUPTI's times.
+    clock_handle
+        The ``cudaStream_t`` on which its anchors run; what runs there is not shown.
+    host_time_ns
+        The host's clock of the backend.
+    watch
+        Follows CuPy's memory pool.
+    mark_range
+        Opens and closes an NVTX range of ours: whether CUPTI tells of it shows whether ranges can be timed by their work.
+    keep_time
+        Called some times a second, so that the session's clock need not be set anew after a pause.
+    """
+
+    def __init__(
+        self,
+        cupti: Cupti,
+        *,
+        ordinal: int,
+        sm_count: int,
+        clock: CuptiClock,
+        clock_handle: int,
+        host_time_ns: Callable[[], int],
+        watch: PoolWatch,
+        mark_range: Callable[[], object],
+        keep_time: Callable[[], object],
+    ) -> None:
+        self.description = cupti.title
+        """Name and version of CUPTI."""
+        self._cupti = cupti
+        self._ordinal = ordinal
+        self._clock = clock
+        self._host_time_ns = host_time_ns
+        self._streams = StreamBook(cupti, ordinal=ordinal, sm_count=sm_count)
+        self._clock_key = self._streams.key_of(clock_handle)
+        self._calls = CallReader(cupti)
+        self._launches = LaunchReader()
+        self._watch = watch
+        self._mark_range = mark_range
+        self._keep_session_time = keep_time
+        self._own_calls = OwnCalls(host_time_ns)
+        self._memory = MemoryReader(watch, ordinal=ordinal)
+        self._dependencies = DependencyReader()
+        self._markers = MarkerReader(DOMAIN_NAME)
+        self._wall = WallClock(time.time_ns, host_time_ns)
+        self._numbers = CallNumbers()
+        self._loss = LossWatch(cupti, host_time_ns)
+        self._lock = threading.RLock()
+        self._is_on = False
+        self._lost_reason = ""
+        self._dropped_count = 0
+        self._next_anchor_ns = 0
+        self._drained_ns = 0
+        self._held: list[Records] = []
+        """Records from before the first anchor came back."""
+        self._is_drained = True
+        """Whether everything of the last capture was told."""
+        self._is_left_on = False
+        """Whether kinds were left on for another client."""
+        self._is_handed_over = False
+        """Whether another client has CUPTI now, and nothing of ours is on or in its hands."""
+        self._stopped_host_ns = NEVER_NS
+        self.times_ranges = False
+        """Whether ranges can be timed by the work inside them."""
+        self.is_attached = False
+        """Whether CUPTI is in the calls of this process because of this source."""
+        self._process = os.getpid()
+
+    @property
+    def lost_reason(self) -> str:
+        """Why nothing comes any more although nobody stopped it; empty if not so."""
+        return self._lost_reason
+
+    @property
+    def complete_until_host_ns(self) -> int:
+        """The host's time up to which nothing is missing: now, or before another client took over."""
+        return self._loss.complete_until_host_ns if self._lost_reason else self._host_time_ns()
+
+    @property
+    def dropped_count(self) -> int:
+        """Records that are missing so far: CUPTI found no room for them, or they made no sense."""
+        return self._dropped_count
+
+    @property
+    def error_ns(self) -> int:
+        """Bound on the error of a start or end of device work on the backend's clock."""
+        return self._clock.error_ns
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._is_on
+
+    @property
+    def tail_ns(self) -> int | None:
+        """How much later a kernel ends than its last instruction (median of the anchors); None where not measured yet."""
+        return self._clock.tail_ns
+
+    def start(self, *, with_calls: bool = True) -> None:
+        """Begin to collect, or go on with or without calls.
+
+        Parameters
+        ----------
+        with_calls
+            Whether to record calls, waits and events. Without them a launch costs half as much more, and is known by its work
+            (`LaunchReader`); where CUPTI does not hear our ranges, they are recorded all the same.
+
+        Raises
+        ------
+        CaptureUnavailableError
+            If another client, or another session, is collecting, or CUPTI refuses.
+        """
+        with self._lock, _owner_lock:
+            if self._is_on:
+                if not (self._lost_reason or is_torch_profiling()):  # the kinds are its own, too
+                    self._record_calls(is_on=with_calls or not self.times_ranges)
+                return
+            if _owner and _owner[0] is not self and _owner[0].is_collecting:
+                raise CaptureUnavailableError(
+                    "Another session of this process captures kernels; CUPTI serves only one. Close that session, or let it go "
+                    'back with: other.capture("ranges")'
+                )
+            client = active_client(self._cupti)
+            if client:
+                raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are still timed.")
+            self._begin(with_calls=with_calls)
+            _owner[:] = [self]
+
+    def stop(self) -> None:
+        """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
+        if self._is_in_child():
+            return
+        with self._lock:
+            if not self._is_on:
+                return
+            self._is_on = False
+            self._stopped_host_ns = self._host_time_ns()
+            self._watch.stop()
+            if not self._lost_reason:
+                self._send_anchor(is_waited_for=True)
+            if not self._is_handed_over:
+                self._switch_off()
+
+    def hand_over(self, who: str) -> None:
+        """Let another client have CUPTI, with nothing of ours in it any more; what had ended by then can still be drained."""
+        if self._is_in_child():
+            return
+        with self._lock:
+            if self._lost_reason or self._is_handed_over:
+                return
+            if self._is_on:
+                self._send_anchor(is_waited_for=True)
+                self._lost_reason = _taken_over_by(who)
+            self._is_handed_over = True
+            self._cupti.tell_queue_times(is_on=False)
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
+            self._cupti.disable_calls()
+            records = self._fetch(is_forced=True)
+            self._loss.note_anchors(self._clock.last_seen_host_ns)
+            if not self._is_drained:
+                self._held.append(records)
+
+    def keep_up(self) -> bool:
+        """Keep the clock true, and tell whether it is time to drain: reading records in the middle of launches slows those."""
+        if self._is_in_child():
+            return False
+        with self._lock:
+            self._switch_off_the_rest()
+            if not self._is_on or self._lost_reason:
+                return True
+            call_before_torch_profiles(_hand_over)  # torch may have been imported meanwhile
+            self._keep_time()
+            self._wall.look()
+            waited_ns = self._host_time_ns() - self._drained_ns
+            is_due = waited_ns >= (LOST_TO_TORCH_NS if self._loss.look_for_torch() else DRAIN_EVERY_NS)
+            is_due = is_due or _buffers[0].full_bytes >= DRAIN_BYTES
+            if not is_due:
+                self._keep_anchored()
+            return is_due
+
+    def drain(self, *, is_last: bool = False) -> Activities:
+        """Return what is complete by now; with `is_last` also what CUPTI holds back as something near it still runs."""
+        if self._is_in_child():
+            return Activities()
+        with self._lock:
+            self._switch_off_the_rest()
+            if self._is_handed_over:
+                self._is_drained = is_last and not self._is_on
+                return self._read(concat_records([]), is_last=is_last)
+            if self._is_drained or self._lost_reason or self not in _owner:
+                return Activities()  # what comes now is another's
+            if self._is_on and self._is_young:
+                self._keep_anchored()  # and wait for it
+            self._drained_ns = self._host_time_ns()
+            self._await(self._clock.newest_sent)  # one that still runs would hold back the buffer that it is in
+            self._wall.look()
+            records = self._fetch(is_forced=is_last)
+            if self._is_on:
+                records = self._look_for_loss(records)
+                # Not before the flush: an anchor that has not run yet would hold back the buffer that it is in.
+                if not (self._is_young or self._lost_reason):
+                    self._keep_anchored()
+            self._is_drained = is_last and not self._is_on
+            if self._is_drained:
+                with _owner_lock:  # nobody else becomes the owner meanwhile
+                    if self in _owner:
+                        self._detach()
+            return self._read(records, is_last=is_last)
+
+    @contextmanager
+    def own_calls(self) -> Iterator[None]:
+        """Leave out what this thread calls inside, for clocks and calibrations."""
+        with self._own_calls.making():
+            yield
+
+    def key_of(self, stream: BackendStream) -> tuple[int, int]:
+        """Return the context and the stream as CUPTI numbers them."""
+        context, number = self._streams.key_of(stream.handle)
+        self._streams.note_own(context, stream.sm_count)
+        return context, number
+
+    def describe_stream(self, context: int, stream: int) -> StreamFacts:
+        """Tell of a stream that no session made."""
+        return self._streams.describe(context, stream)
+
+    def close(self) -> None:
+        """Stop, and forget what has not been drained. Idempotent."""
+        self.stop()
+        if not self._is_in_child():
+            with self._lock:
+                self._switch_off_the_rest()
+                with _owner_lock:
+                    if not (self._is_drained or self._is_handed_over) and self in _owner:
+                        self._detach()
+        self._clock.forget_sent()
+        self._is_drained = True
+        with _owner_lock:
+            if self in _owner:
+                _owner.clear()
+
+    def _begin(self, *, with_calls: bool) -> None:
+        if not _buffers:
+            _buffers.append(ActivityBuffers())
+        buffers = _buffers[0]
+        self._lost_reason, self._is_handed_over = "", False
+        call_before_torch_profiles(_hand_over)
+        buffers.register(self._cupti)
+        if self._is_drained:  # else it is our own from before
+            for buffer in buffers.take():
+                buffers.give_back(buffer.ticket)
+            self._watch.take()
+            self._numbers.begin()
+            self._launches.begin()
+        if not self._cupti.tells_wall_time():
+            self._cupti.use_wall_clock()
+        try:
+            self._cupti.enable(NEEDED_KINDS)
+            for kind in WISHED_KINDS:
+                self._streams.enable(kind)
+            self._record_calls(is_on=with_calls)
+            self._wall.look()
+            self.times_ranges = self._hears_ranges()
+            if not (with_calls or self.times_ranges):
+                self._record_calls(is_on=True)
+        except BaseException:
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
+            self._cupti.disable_calls()
+            self._cupti.tell_queue_times(is_on=False)
+            raise
+        self.is_attached, self._stopped_host_ns = True, NEVER_NS
+        self._clock.forget_sent()
+        self._loss.begin()
+        self._is_on, self._is_drained, self._is_left_on = True, False, False
+        self._watch.start(self._streams.key_of)
+        self._send_anchor(is_waited_for=True)
+
+    def _record_calls(self, *, is_on: bool) -> None:
+        """Record calls, waits and events from now on, or no more, where launches are known without."""
+        if is_on or not (self._cupti.keeps_threads_apart and self._cupti.tell_queue_times(is_on=True)):
+            for kind in CALL_KINDS:
+                self._streams.enable(kind)
+            self._cupti.enable_calls()
+            self._cupti.tell_queue_times(is_on=False)
+            self._launches.leave_off(self._wall.to_wall_ns(self._host_time_ns()))
+        else:
+            self._launches.take_over()
+            self._cupti.disable(CALL_KINDS)
+            self._cupti.disable_calls()
+            self._dependencies = DependencyReader()  # events that are recorded meanwhile are not told of
+
+    def _switch_off(self) -> None:
+        """Let nothing be collected any more, but what another client may collect now."""
+        self._cupti.tell_queue_times(is_on=False)
+        if self._is_another_collecting():
+            self._cupti.include_other_calls()
+            self._cupti.disable(UNSHARED_KINDS)
+            self._is_left_on = True
+        else:
+            is_over = bool(self._lost_reason) or self._is_left_on
+            if not is_over:
+                self._cupti.watch_for_graphs()  # until `_detach`, which must miss no launch of one
+            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
+            if is_over:
+                self._cupti.disable_calls()
+            self._is_left_on = False
+
+    def _hears_ranges(self) -> bool:
+        """Tell whether CUPTI is told of our NVTX ranges; asked before anything runs that would hold its buffer back.
+
+        It is not where NVTX was used in this process before the first session, or where somebody else listens to it.
+        """
+        self._mark_range()
+        dropped_count = self._dropped_count
+        records = self._fetch(is_forced=False)
+        # What lies between two captures, maybe by another profiler's clock, is missed by nobody.
+        self._dropped_count = dropped_count
+        if records.record_count:
+            self._held.append(without_untimed(records))
+        markers = records.columns.get(RecordKind.MARKER)
+        with StringReader() as reader:
+            return markers is not None and any(reader.read(at) == DOMAIN_NAME for at in set(markers["domain"].tolist()))
+
+    def _detach(self) -> None:
+        """Take CUPTI out of all calls of the process, which cost 1.5 us each else (H200), where that harms nobody.
+
+        Who subscribed before (torch.profiler, for as long as the process lives) would lose its place. A CUDA graph that was
+        launched while CUPTI was attached keeps what detaching frees: launched again, it fails (CUPTI 13.0, where it had been
+        launched in a recording and once more between that and detaching; no launch at all is the rule that is sure).
+        """
+        if self._is_another_collecting():
+            self._is_left_on = True
+            return
+        self._fetch(is_forced=False)  # the last look for graphs
+        self._cupti.disable_calls()
+        is_harmless = not (self._is_left_on or self._lost_reason or self._cupti.has_seen_graphs or active_client(self._cupti))
+        self.is_attached = not (is_harmless and _buffers[0].is_native and self._cupti.detach())
+
+    def _is_another_collecting(self) -> bool:
+        return bool(active_client(self._cupti)) if self._lost_reason else is_torch_profiling()
+
+    def _switch_off_the_rest(self) -> None:
+        """Turn off what was left on for another client, once that has gone: it knows only of what it turned on itself."""
+        if self._is_left_on and not self._is_on and self in _owner and not self._is_another_collecting():
+            self._switch_off()
+
+    def _is_in_child(self) -> bool:
+        """Tell whether this is a forked child: CUDA does not work there, and a lock may be held for ever."""
+        return os.getpid() != self._process
+
+    # Anchors
+
+    def _keep_time(self) -> None:
+        try:
+            self._keep_session_time()  # it records events, which are no calls that are shown
+        except GPUStreamLabError as error:
+            _log.debug("The session's clock could not be kept: %s", error)
+
+    @property
+    def _is_young(self) -> bool:
+        """Whether the drift is not known yet."""
+        return self._clock.anchor_count < FIRST_ANCHORS
+
+    def _keep_anchored(self) -> None:
+        if self._is_young or self._host_time_ns() >= self._next_anchor_ns:
+            self._send_anchor(is_waited_for=self._is_young)
+
+    def _send_anchor(self, *, is_waited_for: bool) -> None:
+        try:
+            with self._own_calls.making():
+                sent = self._clock.send()
+        except Exception as error:  # noqa: BLE001 - a device that has failed tells so elsewhere
+            _log.debug("No anchor could be sent: %s", error)
+            return
+        self._next_anchor_ns = self._host_time_ns() + ANCHOR_EVERY_NS
+        if is_waited_for:
+            self._await(sent)
+
+    def _await(self, sent: SentAnchor | None) -> None:
+        """Wait for an anchor, but not where the card is full of other work."""
+        end_ns = self._host_time_ns() + ANCHOR_WAIT_NS
+        while sent is not None and not sent.timers[1] and self._host_time_ns() < end_ns:
+            time.sleep(0)
+
+    # Records
+
+    def _fetch(self, *, is_forced: bool) -> Records:
+        """Ask for what is complete, or for everything, and take it."""
+        self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_forced else 0)
+        records, refused_count = without_implausible(self._take_records(), self._wall)
+        self._dropped_count += refused_count
+        self._count_dropped()
+        records = self._numbers.continue_in(records)
+        self._note_anchors(records)
+        if (fills := records.columns.get(RecordKind.MEMSET)) is not None:
+            self._own_calls.note(fills["correlationId"][are_fences(fills)].astype(np.int64))
+        self._cupti.look_for_graphs(records.columns)
+        return records
+
+    def _take_records(self) -> Records:
+        buffers = _buffers[0]
+        parts = []
+        taken = buffers.take()
+        self._loss.note_buffers(len(taken))
+        for ticket, data, thread in taken:
+            try:
+                part = parse_buffer(data, self._cupti.layouts)
+            finally:
+                buffers.give_back(ticket)
+            parts.append(self._launches.note(part, thread))
+        records = concat_records(parts)
+        if records.skipped_bytes:
+            self._dropped_count += 1
+            _log.warning(
+                "%s wrote %d bytes that cannot be read: %s", self.description, records.skipped_bytes, records.unknown_kinds
+            )
+        return records
+
+    def _read(self, records: Records, *, is_last: bool) -> Activities:
+        if not self._clock.anchor_count:
+            self._hold(records, is_last=is_last)
+            return Activities()
+        records, self._held = concat_records([*self._held, records]), []
+        self._streams.note(records)
+        texts = Texts()
+        with StringReader() as reader:
+            work = work_batch(records, texts, reader.read, self._is_wanted)
+            annotations = self._markers.read(records, texts, reader.read, self._wall)
+        until_host_ns = self._stopped_host_ns
+        launches = self._launches.read(records, texts, self._own_calls, self._wall, until_host_ns=until_host_ns)
+        calls = self._calls.read(records, texts, self._own_calls, self._wall, until_host_ns=until_host_ns)
+        calls = join_calls(launches, calls)  # of two for one number the later one counts
+        memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
+        self._streams.note_names(work, tuple(texts.details))
+        return Activities(
+            work=self._placed(work),
+            calls=self._placed(calls),
+            annotations=self._placed(annotations),
+            dependencies=self._dependencies.read(records),
+            memory=memory,
+            told_until=told_until(records, self._wall),
+            names=tuple(texts.names),
+            details=tuple(texts.details),
+        )
+
+    def _hold(self, records: Records, *, is_last: bool) -> None:
+        """Keep records until an anchor tells when they were, as far as there is room."""
+        held_count = sum(part.record_count for part in self._held)
+        if is_last or self._lost_reason:
+            self._dropped_count += held_count + records.record_count
+            self._held = []
+        elif held_count + records.record_count > HELD_RECORDS:
+            self._dropped_count += records.record_count
+        elif records.record_count:
+            self._held.append(records)
+
+    def _placed(self, batch: _Batch) -> _Batch:
+        start_ns = self._clock.place(batch.start_ns)
+        return replace(batch, start_ns=start_ns, end_ns=np.maximum(start_ns, self._clock.place(batch.end_ns)))
+
+    def _is_wanted(self, columns: Columns) -> BoolArray:
+        """Tell which rows are of this device, complete, and not the clock's own."""
+        context, stream = self._clock_key
+        is_clock = (columns["contextId"] == context) & (columns["streamId"] == stream)
+        is_complete = (columns["start"] > 0) & (columns["end"] >= columns["start"])
+        is_shown = ~is_clock & (columns["deviceId"] == self._ordinal)
+        if "value" in columns:
+            is_shown &= ~are_fences(columns)
+        self._dropped_count += int((~is_complete & is_shown).sum())
+        wanted: BoolArray = is_complete & is_shown
+        return wanted
+
+    def _note_anchors(self, records: Records) -> None:
+        columns = kernel_rows(records)
+        if columns is None:
+            return
+        context, stream = self._clock_key
+        rows = np.flatnonzero((columns["contextId"] == context) & (columns["streamId"] == stream))
+        self._own_calls.note(columns["correlationId"][rows].astype(np.int64))
+        complete = rows[columns["start"][rows] > 0]
+        self._clock.note(*(columns[name][complete].astype(np.int64) for name in ("start", "end", "dynamicSharedMemory")))
+
+    # What is missing
+
+    def _count_dropped(self) -> None:
+        dropped = ctypes.c_size_t()
+        if self._cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)) == 0:
+            self._dropped_count += dropped.value
+
+    def _look_for_loss(self, records: Records) -> Records:
+        """See whether records go elsewhere; return those that were asked for once more behind the given ones."""
+        self._loss.note_anchors(self._clock.last_seen_host_ns)
+        who = self._loss.find(self._clock.oldest_waiting_host_ns)
+        if not who and self._loss.is_overdue(self._clock.oldest_waiting_host_ns):
+            records = concat_records([records, self._fetch(is_forced=True)])
+            self._loss.note_anchors(self._clock.last_seen_host_ns)
+            if self._loss.is_overdue(self._clock.oldest_waiting_host_ns):
+                who = "torch.profiler" if "torch" in sys.modules else "another profiler"
+        if who:
+            self._lost_reason = _taken_over_by(who)
+        return records
+
+
+def _taken_over_by(who: str) -> str:
+    return f"{who} took CUPTI over at {time.strftime('%H:%M:%S')}; kernels are not captured any more"
+
+
+def _hand_over() -> None:
+    """Give CUPTI to torch.profiler, which is about to start."""
+    for source in tuple(_owner):
+        source.hand_over("torch.profiler")

@@ -1,0 +1,310 @@
+"""Device work in CUPTI's records, and the streams that it ran on."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.analysis import distinct
+from gpustreamlab.backends._activity import StreamFacts, WorkBatch
+from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, RecordKind, copy_name
+from gpustreamlab.backends.cuda.cupti._library import Cupti
+from gpustreamlab.backends.cuda.cupti._records import Columns, Records
+from gpustreamlab.backends.cuda.cupti._strings import demangle, short_name
+from gpustreamlab.errors import DeviceError
+from gpustreamlab.model import SPAN_KINDS, WorkDetail
+from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
+
+UNKNOWN_KERNEL = "(unknown kernel)"
+"""Stands for a kernel whose name cannot be read."""
+
+KERNELS = (RecordKind.CONCURRENT_KERNEL, RecordKind.KERNEL)
+COPIES = (RecordKind.MEMCPY, RecordKind.MEMCPY2)
+
+_KERNEL_SHAPE = (
+    "name",
+    "gridX",
+    "gridY",
+    "gridZ",
+    "blockX",
+    "blockY",
+    "blockZ",
+    "registersPerThread",
+    "staticSharedMemory",
+    "dynamicSharedMemory",
+    "graphId",
+)
+_COPY_SHAPE = ("copyKind", "srcKind", "dstKind", "graphId")
+_FILL_SHAPE = ("graphId",)
+
+_HASH_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+class Texts:
+    """Interned names and details of one drain."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.details: dict[WorkDetail, int] = {}
+
+    def name(self, text: str) -> int:
+        """Return the index of a name."""
+        return self.names.setdefault(text, len(self.names))
+
+    def detail(self, detail: WorkDetail) -> int:
+        """Return the index of a detail."""
+        return self.details.setdefault(detail, len(self.details))
+
+
+class _Shape(NamedTuple):
+    """What several pieces of work have in common."""
+
+    name: str
+    detail: WorkDetail
+
+
+def kernel_rows(records: Records) -> Columns | None:
+    """Return the columns of all kernels, or None where there are none."""
+    return next((records.columns[kind] for kind in KERNELS if kind in records.columns), None)
+
+
+def without_untimed(records: Records) -> Records:
+    """Leave out the work that CUPTI could not time, as that which ran while another client had set its clock."""
+    columns = dict(records.columns)
+    for kind in columns.keys() & {*WORK_KINDS}:
+        columns[kind] = _select(columns[kind], columns[kind]["start"] > 0)
+    return replace(records, columns=columns)
+
+
+def work_batch(
+    records: Records, texts: Texts, read_text: Callable[[int], str | None], keep: Callable[[Columns], BoolArray]
+) -> WorkBatch:
+    """Turn the records of device work into columns; times stay CUPTI's.
+
+    Parameters
+    ----------
+    records
+        What was parsed.
+    texts
+        Takes the names and details.
+    read_text
+        Reads a text at an address.
+    keep
+        Tells which rows are wanted.
+    """
+    parts = []
+    for kinds, span_kind, shape, describe in (
+        (KERNELS, SpanKind.KERNEL, _KERNEL_SHAPE, lambda row: _kernel_shape(row, read_text)),
+        (COPIES, SpanKind.COPY, _COPY_SHAPE, _copy_shape),
+        ((RecordKind.MEMSET,), SpanKind.FILL, _FILL_SHAPE, _fill_shape),
+    ):
+        for kind in kinds:
+            columns = records.columns.get(kind)
+            if columns is not None:
+                parts.append(_part(_select(columns, keep(columns)), span_kind, shape, describe, texts))
+    if not parts:
+        return WorkBatch()
+    return WorkBatch(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+def _select(columns: Columns, is_kept: BoolArray) -> Columns:
+    return columns if is_kept.all() else {name: values[is_kept] for name, values in columns.items()}
+
+
+def _part(
+    columns: Columns,
+    kind: SpanKind,
+    shape: Sequence[str],
+    describe: Callable[[Mapping[str, int]], _Shape],
+    texts: Texts,
+) -> dict[str, Int64Array]:
+    count = len(columns["start"])
+    name, detail = _code_shapes(columns, shape, describe, texts)
+    sizes = columns["bytes"].astype(np.int64) if "bytes" in columns else np.zeros(count, np.int64)
+    return {
+        "kind": np.full(count, SPAN_KINDS.index(kind), np.int64),
+        "start_ns": columns["start"].astype(np.int64),
+        "end_ns": columns["end"].astype(np.int64),
+        "context": columns["contextId"].astype(np.int64),
+        "stream": columns["streamId"].astype(np.int64),
+        "name": name,
+        "detail": detail,
+        "correlation": columns["correlationId"].astype(np.int64),
+        "size_bytes": sizes,
+    }
+
+
+def _code_shapes(
+    columns: Columns, shape: Sequence[str], describe: Callable[[Mapping[str, int]], _Shape], texts: Texts
+) -> tuple[Int64Array, Int64Array]:
+    """Return the codes of each row's name and detail; each distinct shape is described once."""
+    keys, place = distinct(hash_rows([columns[name] for name in shape]))
+    first = np.zeros(len(keys), np.int64)
+    first[place[::-1]] = np.arange(len(place))[::-1]
+    names, details = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    for code, row in enumerate(first.tolist()):
+        found = describe({name: int(columns[name][row]) for name in shape})
+        names[code], details[code] = texts.name(found.name), texts.detail(found.detail)
+    return names[place], details[place]
+
+
+def hash_rows(columns: Sequence[NDArray[Any]]) -> Int64Array:
+    """Return one 63-bit number for each row, equal for equal rows; that two others meet has odds of 1 in 10**19.
+
+    Examples
+    --------
+    >>> codes = hash_rows([np.array([1, 2, 1]), np.array([5, 5, 5])])
+    >>> bool(codes[0] == codes[2]), bool(codes[0] == codes[1])
+    (True, False)
+    """
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for values in columns:
+        mixed = (mixed ^ values.astype(np.int64).view(np.uint64)) * _HASH_FACTOR
+        mixed ^= mixed >> np.uint64(29)
+    return (mixed >> np.uint64(1)).astype(np.int64)
+
+
+def _kernel_shape(row: Mapping[str, int], read_text: Callable[[int], str | None]) -> _Shape:
+    raw = read_text(row["name"])
+    full = UNKNOWN_KERNEL if not raw else demangle(raw)
+    detail = WorkDetail(
+        full_name=full,
+        grid=(row["gridX"], row["gridY"], row["gridZ"]),
+        block=(row["blockX"], row["blockY"], row["blockZ"]),
+        registers=row["registersPerThread"],
+        static_shared_bytes=row["staticSharedMemory"],
+        dynamic_shared_bytes=row["dynamicSharedMemory"],
+        graph=row["graphId"],
+    )
+    return _Shape(short_name(full) if raw else full, detail)
+
+
+def _copy_shape(row: Mapping[str, int]) -> _Shape:
+    name = copy_name(row["copyKind"], row["srcKind"], row["dstKind"])
+    return _Shape(name, WorkDetail(full_name=name, graph=row["graphId"]))
+
+
+def _fill_shape(row: Mapping[str, int]) -> _Shape:
+    return _Shape("memset", WorkDetail(full_name="memset", graph=row["graphId"]))
+
+
+DEFAULT_STREAM = "default stream"
+"""What the NULL stream is called."""
+
+LIBRARIES = {"at": "torch", "cutlass": "cutlass", "cupy_": "CuPy", "triton_": "Triton", "cudf": "cuDF"}
+"""Whose kernel it is by a scope in its full name, or by how it begins; names a stream that nobody told us of."""
+
+_LIBRARY = re.compile(r"\b(at|cutlass|cudf)::|\b(cupy_|triton_)")
+_NAMED_ONCE = 4_096
+"""Streams whose library is remembered."""
+
+_sms: dict[int, int] = {}
+"""SMs of green contexts by their numbers, which are not given twice in a process. CUPTI told a session nothing of one that an
+earlier session had made (13.0.85), so all share what is known, and what they know of their own streams."""
+
+
+class StreamBook:
+    """Knows the numbers of streams, and what is known of streams that no session made.
+
+    Parameters
+    ----------
+    cupti
+        The library.
+    ordinal, sm_count
+        The device and its SMs.
+    """
+
+    def __init__(self, cupti: Cupti, *, ordinal: int, sm_count: int) -> None:
+        self._cupti = cupti
+        self._ordinal = ordinal
+        self._sm_count = sm_count
+        self._null_streams: dict[int, int] = {}
+        self._library: dict[tuple[int, int], str] = {}
+
+    def enable(self, kind: RecordKind) -> None:
+        """Record a kind if this version can; of contexts also those that are there already."""
+        name = "cuptiActivityEnable"
+        if kind in {RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT} and hasattr(
+            self._cupti.library, "cuptiActivityEnableAndDump"
+        ):
+            name = "cuptiActivityEnableAndDump"
+        self._cupti.call(name, int(kind))
+
+    def key_of(self, handle: int) -> tuple[int, int]:
+        """Return the context and the stream of a ``cudaStream_t``.
+
+        Raises
+        ------
+        DeviceError
+            If the driver does not know the stream.
+        """
+        from cuda.bindings import driver
+
+        status, context = driver.cuStreamGetCtx(driver.CUstream(handle))
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise DeviceError(f"cuStreamGetCtx({handle:#x}) gave {status!s}")
+        return self._ask("cuptiGetContextId", int(context)), self._ask("cuptiGetStreamIdEx", int(context), handle, 0)
+
+    def note_own(self, context: int, sm_count: int) -> None:
+        """Take how many SMs a context has in which a session made a stream."""
+        _sms[context] = sm_count
+
+    def note(self, records: Records) -> None:
+        """Take what records say of contexts: from CUPTI 13.2 on green ones come as a kind of their own."""
+        plain = records.columns.get(RecordKind.CONTEXT)
+        if plain is not None:
+            for context, null, is_green, sms in zip(
+                *(plain[name].tolist() for name in ("contextId", "nullStreamId", "isGreenContext", "numMultiprocessors")),
+                strict=True,
+            ):
+                self._null_streams[context] = null
+                if is_green and sms:
+                    _sms[context] = sms
+        green = records.columns.get(RecordKind.GREEN_CONTEXT)
+        if green is not None:
+            _sms.update(zip(green["contextId"].tolist(), green["numMultiprocessors"].tolist(), strict=True))
+
+    def note_names(self, work: WorkBatch, details: tuple[WorkDetail, ...]) -> None:
+        """Remember whose kernels run in each stream, by what they are called: by the first that tells."""
+        if len(self._library) >= _NAMED_ONCE:
+            return
+        libraries = [library_of(detail.full_name) for detail in details]
+        tells = np.array([bool(library) for library in libraries], bool)
+        rows = np.flatnonzero(tells[work.detail]) if len(work) else np.empty(0, np.int64)
+        keys, place = distinct(work.context[rows] << 32 | work.stream[rows])
+        first = np.zeros(len(keys), np.int64)
+        first[place[::-1]] = rows[::-1]
+        for key, row in zip(keys.tolist(), first.tolist(), strict=True):
+            self._library.setdefault((key >> 32, key & 0xFFFF_FFFF), libraries[int(work.detail[row])])
+
+    def describe(self, context: int, stream: int) -> StreamFacts:
+        """Tell of a stream that no session made."""
+        if stream == self._null_streams.get(context, 7):
+            name = DEFAULT_STREAM
+        else:
+            name = f"{self._library.get((context, stream), '')} stream {stream}".strip()
+        return StreamFacts(name=name, sm_count=_sms.get(context, self._sm_count), device=self._ordinal)
+
+    def _ask(self, function: str, *arguments: Any) -> int:
+        number = ctypes.c_uint32()
+        given = [ctypes.c_uint8(0) if place == 2 else ctypes.c_void_p(value) for place, value in enumerate(arguments)]
+        self._cupti.require(function, *given, ctypes.byref(number))
+        return number.value
+
+
+def library_of(kernel: str) -> str:
+    """Guess whose kernel it is by its name; empty where nothing tells.
+
+    Examples
+    --------
+    >>> library_of("cupy_multiply__float_float_float"), library_of("void at::native::fill<4>(int)"), library_of("format::x()")
+    ('CuPy', 'torch', '')
+    """
+    found = _LIBRARY.search(kernel)
+    return "" if found is None else LIBRARIES[found[1] or found[2]]

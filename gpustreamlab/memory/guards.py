@@ -1,0 +1,412 @@
+"""What one lane at a time may use: an engine's execution context, a workspace."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, cast
+
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, is_listed_only
+from gpustreamlab._util.tasks import works_later
+from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, InvalidNameError, OptionError, SelectionError
+from gpustreamlab.memory.lifetimes import Keeper, KeptStream, LaneSelection
+from gpustreamlab.model import MAX_NAME_LENGTH
+
+__all__ = ["Guard", "GuardedUse", "check_guard_name"]
+
+
+WAIT_S = 0.000_2
+"""How often a thread that waits for a guard looks again."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class KeptEvent(Protocol):
+    """A recorded event, as a guard uses it."""
+
+    def query(self) -> bool:
+        """Tell whether the work in front of it has ended."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until that work has ended."""
+        ...
+
+    def close(self) -> None:
+        """Give it back to the pool."""
+        ...
+
+
+class Guard(ProcessBound):
+    """Lets one lane at a time use what two cannot: an execution context, a workspace. Made by `Session.guard`.
+
+    A use on another lane than the last one waits for that on the device; the host does not wait. A use by another thread waits
+    until this thread's ``with`` block has ended, that is until its work is enqueued. The thing itself is never destroyed here:
+    it is kept until its last work is done, also where the guard is forgotten.
+
+    Parameters
+    ----------
+    keeper
+        The session's.
+    select
+        Makes a selection of a lane, given the lane and the label of its range.
+    resource
+        What is guarded.
+    name
+        What it is called in messages and, where no label is given, on the timeline.
+
+    Examples
+    --------
+    >>> from gpustreamlab import Session
+    >>> with Session("sim") as lab:
+    ...     lanes = lab.stream("a"), lab.stream("b")
+    ...     workspace = lab.xp.zeros(8)
+    ...     guard = lab.guard(workspace, "workspace")
+    ...     with guard.on("a"):
+    ...         workspace += 1
+    ...     with guard.on("b"):  # waits for "a", on the device
+    ...         workspace *= 2
+    ...     guard.close()
+    ...     workspace.tolist()[0]
+    2.0
+    """
+
+    def __init__(self, keeper: Keeper, select: Callable[[Any, str | None], LaneSelection], resource: object, name: str) -> None:
+        self.name = name
+        """What it is called."""
+        self._keeper = keeper
+        self._select = select
+        self._resource = resource
+        self._turn = _Turn()
+        self._uses: list[GuardedUse] = []  # that go on now, innermost last
+        self._last: KeptStream | None = None
+        self._done: KeptEvent | None = None  # behind the last use
+        self._is_closed = False
+        keeper.add_guard(self)
+
+    def __repr__(self) -> str:
+        if self._is_closed:
+            return f"<Guard {self.name!r} closed>"
+        uses = tuple(self._uses)
+        if uses:
+            return f"<Guard {self.name!r}, in use on {uses[-1].lane.name!r} by thread {self._turn.owner_name!r}>"
+        last = self._last
+        return f"<Guard {self.name!r}, {'not used yet' if last is None else f'last used on {last.name!r}'}>"
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def resource(self) -> object:
+        """What is guarded; None once it was let go."""
+        return self._resource
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `close` was called."""
+        return self._is_closed
+
+    def on(self, stream: object, label: str | None = None) -> GuardedUse:
+        """Return a use on a lane, for a ``with`` block or to decorate a function; it selects the lane and gives it.
+
+        Parameters
+        ----------
+        stream
+            A lane, its name, or any object with ``__cuda_stream__``.
+        label
+            Name of the range; the guard's name if None.
+
+        Raises
+        ------
+        GuardClosedError
+            If the guard is closed.
+        """
+        self._require_open()
+        chosen = label or self.name or None
+        return GuardedUse(self, self._select(stream, chosen), chosen)
+
+    def query(self) -> bool:
+        """Tell whether the work of the last use has ended; True if there was none."""
+        return self._done is None or self._done.query()
+
+    def close(self) -> None:
+        """Wait for the work of the last use, and let go of what is guarded. Closing twice is silent.
+
+        Raises
+        ------
+        SelectionError
+            If this thread uses it just now.
+        """
+        self._turn.drop_left(self._uses)
+        if self._turn.is_mine:
+            raise SelectionError(f"Guard {self.name!r} cannot close inside `with guard.on(...)`. Leave the block first.")
+        try:
+            self._take(self)  # another thread may be in the middle of enqueuing
+            self._is_closed = True
+        finally:
+            self._turn.give(self)
+        if self._done is not None:
+            self._done.synchronize()
+        self.abandon()
+        self._keeper.sweep()
+
+    def abandon(self) -> None:
+        """Let go without waiting: the work of all streams was waited for. Idempotent."""
+        self._is_closed = True
+        done, self._done = self._done, None
+        self._resource = self._last = None
+        if done is not None:
+            done.close()
+
+    def end_left_uses(self) -> None:
+        """End the uses of this thread that an interrupt has left."""
+        if self._turn.is_mine:
+            self._turn.drop_left(self._uses)
+            try:
+                self._take(self)
+            finally:
+                self._turn.give(self)
+
+    def leave_to_parent(self) -> None:
+        """Be closed without touching the device, which is that of the process that this one was forked from."""
+        self._turn = _Turn()
+        self._is_closed = True
+        self._done = self._resource = self._last = None
+
+    def begin(self, use: GuardedUse) -> None:
+        """Make a lane wait for the last use, or for what a block around this one has enqueued so far."""
+        if self._uses:
+            self._note_use(self._uses[-1].lane)
+        if self._done is not None and self._last is not use.lane:
+            use.lane.wait(self._done)
+        self._uses.append(use)
+
+    def end(self, use: GuardedUse) -> None:
+        """Record an event behind what the lane holds; a block around this one on another lane goes on behind it."""
+        lane = use.lane
+        self.leave(use)
+        if self._is_closed:
+            return  # closing the session waits for its work
+        if lane.is_closed:
+            with suppress(GPUStreamLabError):  # it is gone
+                lane.backend_stream.synchronize()  # no event can be recorded there, and what came after its close still runs
+            return
+        self._note_use(lane)
+        self._keeper.hold(lane, (self._resource,))
+        if self._uses and self._uses[-1].lane is not lane:
+            self._uses[-1].lane.wait(self._done)
+
+    def leave(self, use: GuardedUse) -> None:
+        """Forget a use that goes on no more; nothing to do for one that has not begun."""
+        for place in range(len(self._uses) - 1, -1, -1):
+            if self._uses[place] is use:
+                del self._uses[place]
+                return
+
+    def take(self, use: object) -> None:
+        """Wait until no other thread is inside a use."""
+        self._take(use)
+        self._require_open()
+
+    def give(self, use: object) -> None:
+        """Let the next thread in, if this use has been let in."""
+        self._turn.give(use)
+
+    def _take(self, token: object) -> None:
+        """Wait for the turn, and end the uses of blocks that an interrupt has left."""
+        self._turn.take(token, self._uses)
+        for use in [use for use in self._uses if not self._turn.has(use)]:
+            self.end(use)
+
+    def _note_use(self, lane: KeptStream) -> None:
+        self._done = lane._record_order(self._done)  # noqa: SLF001 - a stream of this package, and not for users
+        self._last = lane
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise GuardClosedError(
+                f"Guard {self.name!r} is closed, or of the process that this one was forked from. "
+                f"Make another with lab.guard(resource, {self.name!r}) on an open session."
+            )
+
+
+class GuardedUse(ProcessBound):
+    """One use of what a `Guard` guards: a ``with`` block, or each call of a function that it decorates."""
+
+    __slots__ = ("_guard", "_label", "_selection", "is_over", "lane")
+
+    def __init__(self, guard: Guard, selection: LaneSelection, label: str | None) -> None:
+        self._guard = guard
+        self._selection = selection
+        self.lane: KeptStream = selection.stream
+        """The lane."""
+        self.is_over = False
+        """Whether its block has ended, but for the turn that it gives back."""
+        self._label = label
+
+    def __repr__(self) -> str:
+        return f"<Use of guard {self._guard.name!r} on {self.lane.name!r}, for a `with` block or a decorator>"
+
+    def __call__(self, function: _Function) -> _Function:
+        """Use what is guarded around each call of a function: ``@guard.on("decode")``.
+
+        Raises
+        ------
+        OptionError
+            If it is no function, or one whose body runs later: a coroutine function or a generator function. Other threads
+            would have to wait for as long as it is suspended.
+        """
+        _check_decorated(function, self.lane.name)
+
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            with self._guard.on(self.lane, self._label):
+                return function(*args, **options)
+
+        return cast(_Function, call)
+
+    def __enter__(self) -> Any:
+        guard, self.is_over = self._guard, False
+        # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
+        try:
+            guard.take(self)
+            guard.begin(self)  # before the range, which then holds no waiting
+            return self._selection.__enter__()
+        except BaseException:
+            guard.leave(self)
+            guard.give(self)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._finish(kind, error, trace)
+        finally:
+            self._guard.leave(self)
+            self._guard.give(self)
+
+    def _finish(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._end(error)
+        finally:
+            self._selection.__exit__(kind, error, trace)
+            self.is_over = True
+
+    def _end(self, error: BaseException | None) -> None:
+        try:
+            self._guard.end(self)
+        except GPUStreamLabError as failure:
+            if error is None:
+                raise
+            error.add_note(f"The end of this use of {self._guard!r} could not be recorded: {failure}")
+
+
+class _Turn:
+    """A lock that its thread may take again, and that any thread may give back: a block may end in another one.
+
+    Who takes it gives a token, and gives that back: after an interrupt nobody need know how far the taking came. One that an
+    interrupt kept from being given back, in the one instant that is beyond Python, is known by ``is_over``, or by nobody's
+    having it any more.
+    """
+
+    __slots__ = ("_lock", "_owner", "_state", "_tokens")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state = threading.RLock()  # around the tokens: a thread that waits may give back what another one left
+        self._owner = 0
+        self._tokens: list[object] = []
+
+    @property
+    def is_mine(self) -> bool:
+        """True if this thread has it."""
+        return self._owner == threading.get_ident()
+
+    @property
+    def owner_name(self) -> str:
+        """Name of the thread that has it."""
+        owner = self._owner
+        return next((thread.name for thread in threading.enumerate() if thread.ident == owner), str(owner))
+
+    def has(self, token: object) -> bool:
+        """Tell whether it is taken for a token."""
+        return any(known is token for known in self._tokens)
+
+    def take(self, token: object, listed: Sequence[object]) -> None:
+        """Wait until no other thread has it; see `drop_left` for what is listed."""
+        while True:
+            with delayed_interrupts(), self._state:
+                self._drop_left(listed)
+                if self.is_mine or self._lock.acquire(blocking=False):
+                    self._owner = threading.get_ident()
+                    self._tokens.append(token)
+                    return
+            time.sleep(WAIT_S)
+
+    def drop_left(self, listed: Sequence[object]) -> None:
+        """Give it back for tokens that nobody will give back.
+
+        Parameters
+        ----------
+        listed
+            What else refers to a token, beside who is to give it back.
+        """
+        with delayed_interrupts(), self._state:
+            self._drop_left(listed)
+
+    def _drop_left(self, listed: Sequence[object]) -> None:
+        for place in range(len(self._tokens) - 1, -1, -1):
+            if getattr(self._tokens[place], "is_over", False) or self._is_left(place, listed):
+                self._drop(place)
+
+    def _is_left(self, place: int, listed: Sequence[object]) -> bool:
+        times = sum(other is self._tokens[place] for entries in (self._tokens, listed) for other in entries)
+        return is_listed_only(self._tokens, place, times)
+
+    def give(self, token: object) -> None:
+        """Give it back as often as it was taken; nothing to do for a token that was not let in."""
+        with delayed_interrupts(), self._state:
+            for place in range(len(self._tokens) - 1, -1, -1):
+                if self._tokens[place] is token:
+                    self._drop(place)
+                    return
+
+    def _drop(self, place: int) -> None:
+        del self._tokens[place]
+        if not self._tokens:
+            self._owner = 0
+            self._lock.release()
+
+
+def check_guard_name(name: object) -> str:
+    """Return the name of a guard, which is any short text; raise `InvalidNameError` otherwise.
+
+    Examples
+    --------
+    >>> check_guard_name("engine context")
+    'engine context'
+    """
+    if not isinstance(name, str):
+        raise InvalidNameError(
+            f"A guard's name is a str, not {type(name).__name__}. Use for example lab.guard(resource, {str(name)[:40]!r})."
+        )
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidNameError(
+            f"A guard's name has at most {MAX_NAME_LENGTH} characters; {name[:20]!r}… has {len(name):,}. Shorten it, and put "
+            "the rest into a range's label: guard.on(lane, label)."
+        )
+    return name
+
+
+def _check_decorated(function: object, lane_name: str) -> None:
+    if isinstance(function, type) or not callable(function) or works_later(function):
+        raise OptionError(
+            f"guard.on(...) cannot decorate {function!r:.80}: it takes a function that enqueues and returns. In a coroutine or "
+            f"generator, write `with guard.on({lane_name!r}):` around the calls that enqueue, with no await or yield in it."
+        )

@@ -1,0 +1,425 @@
+"""Watch what lanes read and write: who wrote an array last, and which data crossed lanes without an order."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+
+from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab.analysis import (
+    NO_LANE,
+    FoundHazard,
+    Hazard,
+    Hazards,
+    HazardSearch,
+    HazardSide,
+    LaneClock,
+    Moment,
+    Piece,
+    Side,
+    Touch,
+)
+from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_behind
+from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.memory.lifetimes import Keeper
+from gpustreamlab.record import Recorder
+from gpustreamlab.typing import HazardMode
+
+__all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
+
+
+_NULL_STREAM = 0
+_HANDLES_KEPT = 256
+"""Lanes whose names are kept before those that are gone are looked for."""
+_OWN_REFERENCES = 3
+"""To a frame's locals: the frame's, a variable's, and the argument's of the function that counts."""
+
+
+class StreamsByHandle(Protocol):
+    """The streams of a session."""
+
+    def with_handle(self, handle: int) -> Any | None:
+        """Return the open stream that has a handle now, or None."""
+        ...
+
+
+class AccessWatch:
+    """Follows every access to arrays of ``lab.xp``, and every order between lanes. One for each session.
+
+    The backend tells, see `gpustreamlab.backends.AccessSink`; the search is `gpustreamlab.analysis.HazardSearch`.
+
+    Parameters
+    ----------
+    backend, recorder
+        The session's.
+    mode
+        What to do about hazards.
+    table
+        The session's streams.
+    defer
+        Keeps an array's memory until a stream is done with it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        recorder: Recorder,
+        mode: HazardMode,
+        *,
+        table: StreamsByHandle,
+        defer: Callable[[Any, object], object],
+    ) -> None:
+        self.mode = mode
+        """What is done about hazards."""
+        self.lock: AbstractContextManager[object] = threading.RLock()
+        """Held around each note; the backend's own where it has one."""
+        self.wait_count = 0
+        """Waits that were put in."""
+        self._backend = backend
+        self._table = table
+        self._defer = defer
+        self._recorder = recorder
+        self._local = recorder.local
+        self._numbers: dict[int, int] = {}  # of lanes, by the handle that each has now
+        self._lanes: dict[int, LaneClock] = {}  # their clocks, by handle
+        self._handles: dict[int, int] = {}  # that each lane has, or had
+        self._names: dict[int, str] = {}
+        self._lane_count = 0  # that there ever were
+        self._handles_limit = _HANDLES_KEPT
+        self._search = HazardSearch(_name_range)
+        self._clocks = self._search.clocks
+        self._watched: WatchedArrays | None = None
+        self._why_not = ""
+        self._puts_in = mode is HazardMode.WAIT
+        self._is_waiting = False
+        self.pending: list[Callable[[], object]] = []
+        """What waits until the lock is not held, see `finish`: to keep memory for lanes, and to put waits into the trace."""
+        if mode is not HazardMode.OFF:
+            self._begin()
+
+    @property
+    def xp(self) -> Any:
+        """The array module: one that tells of accesses, where they are watched."""
+        return self._backend.xp if self._watched is None else self._watched.xp
+
+    def writers(self, array: object) -> tuple[Any, ...] | None:
+        """Return the streams that wrote an array last, as far as the session has them; None if that is not known.
+
+        It is not known for arrays of other libraries, where nothing is watched, and where no lane was selected: CUDA's NULL
+        stream is no stream of the session.
+        """
+        with self.lock:
+            touch = None if self._watched is None else self._watched.find(array)
+            if touch is None:
+                return None
+            writes = self._search.last_writers(*touch)
+            numbers = {access.lane.number for access in writes if not self._clocks.is_host_before(access.lane, access.tick)}
+        streams = [self._stream_of(number) for number in sorted(numbers)]
+        return None if any(stream is None for stream in streams) else tuple(streams)
+
+    def check(self, names: Mapping[str, object]) -> Hazards:
+        """Return what was found so far.
+
+        Parameters
+        ----------
+        names
+            Where arrays may have names: the caller's variables.
+        """
+        with self.lock:
+            self._name_arrays(names)  # also where nothing was found yet: later their arrays may be gone
+            return Hazards(
+                hazards=tuple(self._describe(row) for row in self._search.found.values()),
+                access_count=self._search.access_count,
+                array_count=self._search.piece_count,
+                wait_count=self.wait_count,
+                unlisted_count=self._search.unlisted_count,
+                let_go_count=self._search.let_go_count,
+                mode=self.mode,
+                unwatched=tuple(self._unwatched()),
+                device=self._backend.device.label,
+                simulated=self._backend.device.simulated,
+            )
+
+    def clear(self) -> None:
+        """Forget what was found so far; what is known of arrays and of the order stays."""
+        with self.lock:
+            self._search.clear()
+            self.wait_count = 0
+
+    def close(self) -> None:
+        """Stop watching. What was found stays. Idempotent."""
+        if self._watched is not None:
+            self._watched = None
+            self._backend.leave_accesses(self)
+
+    def leave_to_parent(self) -> None:
+        """Watch no more, without touching the device, which is that of the process that this one was forked from."""
+        self.lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._watched = None
+
+    # What the backend tells, with the lock held
+
+    def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
+        """Note that a stream's pool handed out memory."""
+        piece = self._search.allocate(self._number(home), start, end, shape, dtype)
+        piece.place = self._place()
+        return piece
+
+    def free(self, piece: Piece) -> None:
+        """Note that memory went back to its pool."""
+        self._search.free(piece)
+
+    def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
+        """Note work that is about to be enqueued; put in the waits that it lacks, if the session is to."""
+        place = self._place()
+        lane = self._lanes.get(handle)
+        if lane is None or lane.host_seen != self._clocks.host_count:
+            lane = self._lane(handle)
+        if self._puts_in and not self._is_waiting:
+            self._put_in_waits(lane, reads, writes)
+        self._search.work(lane, work, place, reads, writes)
+
+    def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
+        """Note that the work noted last uses scratch that was given back, or freed with its lane."""
+        self._names.setdefault(piece.home, str(lender.lane.name))
+        self._search.ended(self._lane(handle), work, self._place(), piece, lender.ending, lender.nbytes)
+
+    def finish(self) -> None:
+        """Do what is pending: it asks the device, and takes locks under which others ask for this one."""
+        pending, self.pending = self.pending, []
+        for do in pending:
+            do()
+
+    def record(self, handle: int) -> Moment:
+        """Note that an event was recorded."""
+        return self._clocks.record(self._lane(handle))
+
+    def wait(self, handle: int, moment: Moment | None) -> None:
+        """Note that a stream's later work waits for an event."""
+        if moment is not None:
+            self._clocks.wait(self._lane(handle), moment)
+
+    def host_wait(self, moment: Moment | None) -> None:
+        """Note that the host has seen an event reached."""
+        if moment is not None:
+            self._clocks.host_wait(moment)
+
+    def host_wait_stream(self, handle: int) -> None:
+        """Note that the host has seen a stream idle."""
+        self._clocks.host_wait(self._clocks.record(self._lane(handle)))
+
+    def host_wait_all(self) -> None:
+        """Note that the host has seen the device idle."""
+        self._clocks.host_wait_all()
+
+    def close_stream(self, handle: int) -> None:
+        """Note that a stream was destroyed."""
+        self._lanes.pop(handle, None)
+        number = self._numbers.pop(handle, None)
+        if number is not None:
+            self._clocks.forget(number)
+
+    # Inside
+
+    def _begin(self) -> None:
+        watch = getattr(self._backend, "watch_accesses", None)
+        if watch is None:
+            self._why_not = f"Backend {self._backend.name!r} does not report memory accesses, so nothing was watched."
+            return
+        self._watched = watch(self)
+        if self._watched is None:
+            self._why_not = "Another session watches this device, so nothing was watched here: ask it, or give each its own."
+
+    def _put_in_waits(self, lane: LaneClock, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
+        """Let a lane wait for those that its next work conflicts with, and keep the memory that crosses."""
+        self._is_waiting = True  # what is done here is no work of the user's
+        try:
+            for other in self._search.unordered(lane, reads, writes):
+                with delayed_interrupts():
+                    self._put_in_wait(lane.number, other.number)
+            here = self._stream_of(lane.number)
+            for piece, _ in (*reads, *writes):
+                owner = piece.owner() if here is not None and piece.home != lane.number else None
+                if owner is not None:
+                    self.pending.append(partial(self._defer, here, owner))
+        finally:
+            self._is_waiting = False
+
+    def _put_in_wait(self, lane: int, other: int) -> None:
+        self.wait_count += 1
+        here, there = self._stream_of(lane), self._stream_of(other)
+        behind, ahead = self._backend_stream_of(lane, here), self._backend_stream_of(other, there)
+        if behind is None or ahead is None:  # a stream that the session does not know, or not any more
+            self._backend.synchronize()
+            return
+        order_behind(self._backend, behind, ahead)
+        if here is not None and there is not None:
+            number = self._recorder.open_number(here.recorded)  # by then another thread may do what is pending
+            self.pending.append(partial(self._recorder.add_edge, there.recorded.last_number, here.recorded, number))
+
+    def _lane(self, handle: int) -> LaneClock:
+        """Return the clock of the lane that has a handle now. Handles come again, numbers of lanes do not."""
+        lane = self._lanes[handle] = self._clocks.lane(self._number(handle))
+        return lane
+
+    def _number(self, handle: int) -> int:
+        number = self._numbers.get(handle)
+        if number is None:
+            if len(self._handles) >= self._handles_limit:
+                self._forget_lanes()
+            number = self._numbers[handle] = self._lane_count
+            self._lane_count += 1
+            self._handles[number] = handle
+            stream = self._stream_of(number)
+            if stream is not None:
+                self._names[number] = stream.name
+        return number
+
+    def _forget_lanes(self) -> None:
+        """Forget the names of lanes that are gone: nothing that comes can be unordered with them, and no row tells of them."""
+        clocks, here = self._clocks, set(self._numbers.values())
+        for number in [number for number in clocks.lanes if number not in here]:
+            clocks.forget(number)  # its work may not have been waited for yet as it was closed
+        kept = here | clocks.lanes.keys()
+        for row in self._search.found.values():
+            kept |= {row.first.lane, row.second.lane}
+        self._handles = {number: handle for number, handle in self._handles.items() if number in kept}
+        self._names = {number: name for number, name in self._names.items() if number in kept}
+        self._handles_limit = _HANDLES_KEPT + 2 * len(self._handles)
+
+    def _stream_of(self, lane: int) -> Any | None:
+        handle = self._handles.get(lane)
+        if handle is None or self._numbers.get(handle) != lane:
+            return None
+        return self._table.with_handle(handle)
+
+    def _backend_stream_of(self, lane: int, stream: Any | None) -> Any | None:
+        if self._handles.get(lane) == _NULL_STREAM and self._watched is not None:
+            return self._watched.null_stream
+        return None if stream is None else stream.backend_stream
+
+    def _place(self) -> object:
+        """Return the name of the innermost range of this thread; not the range, which counts as in use where it is kept."""
+        try:
+            opened = self._local.state.open_ranges[-1][3]
+        except AttributeError:
+            return None
+        return None if opened is None else opened.name
+
+    def _name_arrays(self, names: Mapping[str, object]) -> None:
+        """Let memory know what its array is called now; the first name counts. What has no name any more keeps its last one."""
+        watched, count = self._watched, self._search.piece_count
+        if watched is None:
+            return
+        for name, value in reversed(list(names.items())):
+            touch = None if name.startswith("_") else watched.find(value)
+            if touch is not None:
+                touch[0].name = name
+        self._search.piece_count = count  # to look at an array that nobody has used is no use of it
+
+    def _describe(self, row: FoundHazard) -> Hazard:
+        piece = row.piece
+        shape, dtype = f"({', '.join(map(str, piece.shape))})", str(piece.dtype)
+        maker = _name_range(piece.place)
+        called = piece.name or f"{dtype} {shape}"
+        if row.scratch_bytes is not None:  # several arrays may have been in it
+            called = f"{row.scratch_bytes:,} bytes of scratch"
+        return Hazard(
+            kind=row.kind,
+            is_certain=row.is_certain,
+            array=called,
+            maker=maker,
+            scratch_bytes=row.scratch_bytes,
+            shape=piece.shape,
+            dtype=dtype,
+            allocation=piece.number,
+            first=self._describe_side(row.first),
+            second=self._describe_side(row.second),
+            hazard_count=row.count,
+        )
+
+    def _describe_side(self, side: Side) -> HazardSide:
+        return HazardSide(lane=self._name_lane(side.lane), range=side.place, work=side.work, order=side.order)
+
+    def _name_lane(self, lane: int) -> str:
+        handle = self._handles.get(lane)
+        if handle == _NULL_STREAM:
+            return NO_LANE
+        if lane in self._names:
+            return self._names[lane]
+        stream = self._stream_of(lane)  # it may have become one of the session's since
+        if stream is not None:
+            return str(stream.name)
+        return "a stream that is gone" if handle is None else f"stream {handle:#x}"
+
+    def _unwatched(self) -> Iterable[str]:
+        if self.mode is HazardMode.OFF:
+            yield 'To have hazards found, start the session with gpustreamlab.Session(hazards="report").'
+        elif self._why_not:
+            yield self._why_not
+        else:
+            yield (
+                "Arrays of lab.xp are watched, and what is found is kept until lab.clear(); arrays of other libraries are not "
+                "watched."
+            )
+            yield (
+                "What the host reads and writes is not seen: call stream.synchronize() before the host fills page-locked "
+                "memory that a copy reads, or reads what get(blocking=False) writes."
+            )
+
+
+def watch_accesses(backend: Backend, recorder: Recorder, mode: object, table: StreamsByHandle, keeper: Keeper) -> AccessWatch:
+    """Return the watch of a session, and let its keeper ask it who wrote an array."""
+    chosen = check_hazard_mode(mode, simulated=backend.device.simulated)
+    watch = AccessWatch(backend, recorder, chosen, table=table, defer=keeper.defer)
+    keeper.writers = watch.writers
+    return watch
+
+
+def variables_of(frame: types.FrameType) -> dict[str, object]:
+    """Return the variables that a frame sees, without keeping any alive once the result is gone.
+
+    Before CPython 3.13 a function's frame keeps the dictionary that it gives out as its locals, and so every array in it, also
+    after its name was deleted. It is emptied here, unless somebody else has it too: it is filled anew when it is asked for.
+    """
+    given = frame.f_locals
+    names = {**frame.f_globals, **given}
+    is_copy = type(given) is dict and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    if is_copy and sys.getrefcount(given) <= _OWN_REFERENCES:
+        given.clear()
+    return names
+
+
+def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
+    """Return what a session does about hazards; None is "report" on the simulated device and "off" on a GPU.
+
+    Raises
+    ------
+    OptionError
+        For anything else than "off", "report" and "wait".
+
+    Examples
+    --------
+    >>> check_hazard_mode(None, simulated=True), check_hazard_mode("wait", simulated=False)
+    (<HazardMode.REPORT: 'report'>, <HazardMode.WAIT: 'wait'>)
+    """
+    if mode is None:
+        return HazardMode.REPORT if simulated else HazardMode.OFF
+    try:
+        return HazardMode(str(mode))
+    except ValueError:
+        known = [known.value for known in HazardMode]
+        raise OptionError(
+            f"hazards is {mode!r}. {nearest_hint(str(mode), known)} "
+            "Use gpustreamlab.Session(hazards='report'), 'wait' or 'off'."
+        ) from None
+
+
+def _name_range(place: object) -> str:
+    return place if isinstance(place, str) else ""

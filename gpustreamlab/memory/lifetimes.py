@@ -1,0 +1,427 @@
+"""Objects that work in flight needs: kept until the device is done with them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakSet
+
+from gpustreamlab._util.ownership import Owner, check_array, find_owner, is_empty
+from gpustreamlab._util.tasks import close_later_work, works_later
+from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
+from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError, SelectionWarning
+
+__all__ = ["Keeper", "KeptStream", "LaneSelection", "call_on"]
+
+_log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+SWEPT_OWNERS = 1_024
+"""How many owners of memory that is still used a sweep looks at: a millisecond."""
+CHECKED_OWNERS = 64
+"""How many a call looks at in passing."""
+
+
+class KeptStream(Protocol):
+    """A stream of a session, as this module uses it."""
+
+    name: str
+    backend_stream: BackendStream
+    is_closed: bool
+
+    @property
+    def blame(self) -> AbstractContextManager[None]:
+        """Names the ranges where the device's context is lost."""
+        ...
+
+    def require_open(self) -> None:
+        """Raise if it is closed."""
+        ...
+
+    def _record_order(self, event: Any = None) -> Any:
+        """Record an event without a time behind the work enqueued so far."""
+        ...
+
+    def wait(self, other: Any) -> None:
+        """Make later work wait for an event or a stream."""
+        ...
+
+
+class KeptGuard(Protocol):
+    """A guard of the session, as this module uses it."""
+
+    def abandon(self) -> None:
+        """Let go without waiting: the work of all streams was waited for."""
+        ...
+
+    def leave_to_parent(self) -> None:
+        """Be closed without touching the device."""
+        ...
+
+    def end_left_uses(self) -> None:
+        """End the uses of this thread that an interrupt has left."""
+        ...
+
+
+class LaneSelection(Protocol):
+    """What selects a lane for a ``with`` block."""
+
+    @property
+    def stream(self) -> Any:
+        """The lane."""
+        ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+class _Held(NamedTuple):
+    """Objects, and the event behind the last work that needs them."""
+
+    event: Any
+    objects: tuple[object, ...]
+
+
+class _Deferred:
+    """Memory that lanes use for as long as anybody refers to it, and a little longer."""
+
+    __slots__ = ("owner", "streams")
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.streams: set[KeptStream] = set()
+
+
+class Keeper:
+    """Keeps objects alive until the device is done with them. One for each session.
+
+    Nothing here waits for the device. Its lock is held around the lists alone; what is let go dies outside of it, since that
+    may run code of others.
+
+    Parameters
+    ----------
+    backend
+        The session's.
+    observing
+        Makes a context in which questions to the device disturb nobody: no virtual time, no capture of a CUDA graph.
+    """
+
+    def __init__(self, backend: Backend, observing: Callable[[], AbstractContextManager[None]]) -> None:
+        self._backend = backend
+        self._observing = observing
+        self._lock = threading.RLock()
+        self._queues: dict[BackendStream, deque[_Held]] = {}
+        self._deferred: dict[int, _Deferred] = {}
+        self._turns: deque[int] = deque()
+        self._guards: WeakSet[KeptGuard] = WeakSet()
+        self.writers: Callable[[Any], tuple[KeptStream, ...] | None] = _untracked
+        """Tells which lanes wrote an array last; None for an array whose accesses nobody follows."""
+        self.find: Callable[[object], KeptStream | None] = _unknown
+        """Finds a lane by its name."""
+
+    @property
+    def held_count(self) -> int:
+        """Objects that are kept: those of work in flight, and the memory of arrays that crossed lanes and are still used."""
+        with self._lock:
+            in_flight = sum(len(held.objects) for queue in self._queues.values() for held in queue)
+            return in_flight + len(self._deferred)
+
+    def hold(self, stream: KeptStream, objects: tuple[object, ...]) -> None:
+        """Keep objects until what the stream holds now is done."""
+        if objects:
+            self._tidy(self._keep(stream, objects))
+
+    def use(self, stream: KeptStream, array: T, after: object = None) -> T:
+        """Order a stream behind those that wrote an array, and keep its memory until the stream is done with it."""
+        stream.require_open()
+        check_array(array, stream.name)
+        for producer in self._producers(stream, array, after):
+            if producer is not stream:
+                stream.wait(producer)
+        self.defer(stream, array)
+        return array
+
+    def defer(self, stream: KeptStream, array: object) -> None:
+        """Keep an array's memory until nobody else refers to it, and then until what the stream holds then is done."""
+        owner = find_owner(array)
+        with self._lock:
+            known = self._deferred.get(owner.key)
+            if known is None:
+                self._turns.append(owner.key)  # first: one without a turn would be kept for good after an interrupt
+                known = self._deferred[owner.key] = _Deferred(owner)
+            known.streams.add(stream)
+        self._tidy(stream.backend_stream)
+
+    def sweep(self) -> None:
+        """Let go of what the device is done with. Never waits, never raises for a device that has failed."""
+        if self._queues:
+            self._let_go(self._take_done([*self._queues]))
+        if self._deferred:
+            self._let_go(self._take_done(self._retire(SWEPT_OWNERS)))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let go of what is done behind a wait for the device; what is not used any more is noted in front of it."""
+        self.sweep()
+        yield
+        self.sweep()
+
+    def settle(self, stream: KeptStream, backend_stream: BackendStream, *, is_last: bool) -> None:
+        """Let go of what a stream held in a place where its work was waited for; called before it is destroyed there.
+
+        Parameters
+        ----------
+        is_last
+            Whether the stream has no other place: then it uses no memory any more.
+        """
+        unused: list[_Deferred] = []
+        with self._lock:
+            done = list(self._queues.pop(backend_stream, ()))
+            for key, known in list(self._deferred.items()) if is_last else ():
+                known.streams.discard(stream)
+                if not known.streams:
+                    unused.append(self._deferred.pop(key))
+        self._let_go(done)
+
+    def add_guard(self, guard: KeptGuard) -> None:
+        """Let a guard give its event back when the session closes."""
+        with self._lock:
+            self._guards.add(guard)
+
+    def end_left_uses(self) -> None:
+        """End the uses of guards that an interrupt has left in this thread."""
+        for guard in [*self._guards]:
+            guard.end_left_uses()
+
+    def close(self) -> None:
+        """Let go of everything; called when the work of all streams was waited for. Idempotent."""
+        with self._lock:
+            done = [held for queue in self._queues.values() for held in queue]
+            unused = list(self._deferred.values())
+            self._queues.clear()
+            self._deferred.clear()
+            self._turns.clear()
+            guards = list(self._guards)
+        self._let_go(done)
+        unused.clear()
+        for guard in guards:
+            guard.abandon()
+
+    def leave_to_parent(self) -> None:
+        """Touch nothing any more that is of the process that this one was forked from."""
+        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        for guard in tuple(self._guards):
+            guard.leave_to_parent()
+
+    def _producers(self, stream: KeptStream, array: object, after: object) -> tuple[Any, ...]:
+        if after is not None:
+            return (self.find(after) if isinstance(after, str) else _check_recorded(after, stream.name),)
+        known = () if is_empty(array) else self.writers(array)
+        if known is None:
+            raise OptionError(
+                f"Which lane wrote this {type(array).__name__} is not known, so stream {stream.name!r} cannot wait for it. "
+                f"Name it: lab.stream({stream.name!r}).use(array, after='name of its lane'), or give after= an event. If "
+                "nothing was selected as it was written, it has no lane: call lab.synchronize() before it is used on one."
+            )
+        return known
+
+    def _tidy(self, place: BackendStream) -> None:
+        """Let go in passing: of what is done in one place, and where memory was found that nobody uses any more."""
+        places = self._retire(CHECKED_OWNERS) if self._deferred else set()
+        places.add(place)
+        # The event that was recorded last is not asked for.
+        worth = [one for one in places if len(self._queues.get(one, ())) > 1]
+        if worth:
+            self._let_go(self._take_done(worth))
+
+    def _take_done(self, places: Iterable[BackendStream]) -> list[_Held]:
+        """Take from the lists what is done: in each place, events happen in the order of their recording."""
+        done: list[_Held] = []
+        with self._observing(), self._lock:
+            for place in places:
+                queue = self._queues.get(place)
+                while queue and self._is_done(queue[0].event):
+                    done.append(queue.popleft())
+                if queue is not None and not queue:
+                    del self._queues[place]
+        return done
+
+    def _is_done(self, event: Any) -> bool:
+        try:
+            return self._backend.is_event_done(event)
+        except GPUStreamLabError as error:
+            # A device that has failed is told of where the user asks it; closing lets go of everything.
+            _log.debug("Whether held objects can be let go is not known: %s", error)
+            return False
+
+    def _let_go(self, done: list[_Held]) -> None:
+        if done:
+            release_order_events(self._backend, [held.event for held in done])
+            done.clear()
+
+    def _keep(self, stream: KeptStream, objects: tuple[object, ...]) -> BackendStream:
+        """Record an event, and keep objects until it has happened; return where."""
+        place = stream.backend_stream  # read once: another thread may move the stream
+        if getattr(place, "is_capturing", False):
+            raise DeviceError(
+                f"Stream {stream.name!r} is being captured into a CUDA graph, so nothing can be held for it: an event would "
+                "become part of the graph. Keep what the graph uses, with references of your own, while it is launched."
+            )
+        event = acquire_order_event(self._backend)
+        with stream.blame:
+            place.record(event)
+        with self._lock:
+            self._queues.setdefault(place, deque()).append(_Held(event, objects))
+        return place
+
+    def _retire(self, count: int) -> set[BackendStream]:
+        """Hold for a last time what nobody refers to any more, of the next so many owners; return where."""
+        with self._lock:
+            alone = self._take_alone(min(count, len(self._turns)))
+            by_stream: dict[KeptStream, list[_Deferred]] = {}
+            for known in alone:
+                for stream in known.streams:
+                    by_stream.setdefault(stream, []).append(known)
+        later: set[int] = set()
+        for stream, owners in by_stream.items():
+            if not self._keep_last(stream, owners):
+                later.update(known.owner.key for known in owners)
+        with self._lock:
+            for known in alone:
+                if known.owner.key not in later:
+                    self._deferred.pop(known.owner.key, None)
+        return {stream.backend_stream for stream in by_stream}
+
+    def _take_alone(self, count: int) -> list[_Deferred]:
+        """Return those of the next so many owners to which nobody refers. Their turn goes when they have gone."""
+        alone: list[_Deferred] = []
+        for _ in range(count):
+            known = self._deferred.get(self._turns[0])
+            if known is None:
+                self._turns.popleft()
+                continue
+            self._turns.rotate(-1)
+            if known.owner.is_alone():
+                alone.append(known)
+        return alone
+
+    def _keep_last(self, stream: KeptStream, owners: list[_Deferred]) -> bool:
+        """Tell whether owners are kept for what the stream holds; if not, they wait for its close, or for another try."""
+        if stream.is_closed:  # who closes it may still wait for its work, and calls `settle` then
+            return False
+        try:
+            self._keep(stream, tuple(known.owner for known in owners))
+        except GPUStreamLabError as error:
+            _log.debug("The memory of %d arrays is kept for now: %s", len(owners), error)
+            return False
+        return True
+
+
+def _check_recorded(after: Any, lane_name: str) -> Any:
+    # An Event of `gpustreamlab.streams.stream`, which is above this module.
+    if getattr(after, "_stream", after) is None and not after.is_closed:
+        raise OptionError(
+            f"Stream {lane_name!r} cannot wait for an event that was never recorded. Record it behind the work that wrote "
+            "the array: event.record(lab.stream(name)), or after=lab.stream(name).record()."
+        )
+    return after
+
+
+def _untracked(array: object) -> None:
+    """Know of no array."""
+
+
+def _unknown(name: object) -> None:
+    """Know of no lane."""
+
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
+"""Arguments of a call that own no device memory."""
+
+
+def call_on(
+    keeper: Keeper,
+    selection: LaneSelection,
+    call: Callable[..., T],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    *,
+    hold: Iterable[object],
+) -> T:
+    """Call a function with a lane, selected; keep what it was given and returned until its work is done."""
+    name = selection.stream.name
+    _check_call(call, name)
+    held = [*args, *kwargs.values(), *_check_held(hold)]
+    with selection as lane:
+        try:
+            result = call(lane, *args, **kwargs)
+            _check_result(call, result, name)
+            held.append(result)
+        except BaseException as error:
+            _hold_after_error(keeper, lane, held, error)
+            raise
+        keeper.hold(lane, _worth_keeping(held))
+    return result
+
+
+def _check_held(hold: object) -> Iterable[object]:
+    """Return objects to hold; raise `OptionError` for what is one object, or would be taken apart."""
+    is_taken_apart = isinstance(hold, (str, bytes, Mapping)) or hasattr(hold, "shape")
+    if is_taken_apart or not isinstance(hold, Iterable):
+        raise OptionError(f"hold= takes several objects, not one {type(hold).__name__}. Put it into a list: hold=[x].")
+    return hold
+
+
+def _check_call(call: object, lane_name: str) -> None:
+    if not callable(call):
+        raise OptionError(
+            f"lab.run_on calls a function, and {call!r:.80} is none. Use: lab.run_on({lane_name!r}, function, *arguments)."
+        )
+    if works_later(call):
+        raise OptionError(f"{_made_later(call, lane_name)} It was not called.")
+
+
+def _check_result(call: object, result: object, lane_name: str) -> None:
+    """Refuse what a call has made instead of working; warn of what will work later, without the lane."""
+    if close_later_work(result):
+        raise OptionError(f"{_made_later(call, lane_name)} What it made is closed.")
+    if hasattr(type(result), "__await__"):
+        warnings.warn(
+            f"{_name_of(call)} in lab.run_on({lane_name!r}, ...) gave a {type(result).__name__}: what is awaited there runs "
+            f"later, without the lane. Decorate the coroutine that enqueues: @lab.on({lane_name!r}).",
+            SelectionWarning,
+            stacklevel=4,
+        )
+
+
+def _made_later(call: object, lane_name: str) -> str:
+    return (
+        f"lab.run_on({lane_name!r}, {_name_of(call)}) makes a coroutine or generator, whose body would run later, with nothing "
+        f"selected. Decorate the function, and call it yourself: @lab.on({lane_name!r}) selects the lane in each of its steps."
+    )
+
+
+def _name_of(call: object) -> str:
+    return getattr(call, "__qualname__", None) or repr(call)[:80]
+
+
+def _hold_after_error(keeper: Keeper, lane: KeptStream, held: list[object], error: BaseException) -> None:
+    """Keep the arguments of a call that has failed: it may have enqueued work before."""
+    try:
+        if not lane.is_closed:
+            keeper.hold(lane, _worth_keeping(held))
+    except GPUStreamLabError as failure:
+        error.add_note(f"What the call was given is not held until its work is done: {failure}")
+
+
+def _worth_keeping(objects: Iterable[object]) -> tuple[object, ...]:
+    return tuple(one for one in objects if not isinstance(one, _PLAIN))

@@ -1,0 +1,1 @@
+"""What notebooks see: cells, live timelines and the partitioner."""

@@ -1,0 +1,302 @@
+"""The partitioner's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from gpustreamlab.draw import NO_PARTITION_FILL, grid_of, partition_style
+from gpustreamlab.model import Device, Layout, Partition
+from gpustreamlab.notebook._draft import DraftRow, Plan, Problem
+from gpustreamlab.notebook._state import PartitionerState
+from gpustreamlab.typing import Rounding
+
+_MOST_NAMES = 3
+"""Streams that the label of Apply names; more are counted."""
+
+_ROUNDING_TEXTS = {
+    Rounding.UP: "up: at least what is asked",
+    Rounding.DOWN: "down: at most what is asked",
+    Rounding.EXACT: "exact: or refuse",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the session tells about its streams."""
+
+    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the streams by partition in use, "" for the whole card."""
+    moves: tuple[str, ...] = ()
+    """Names of the streams that the draft would drain and move."""
+    refusal: str = ""
+    """Why the session would refuse the draft; empty where it would not."""
+
+
+def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:
+    """Return all that the page draws."""
+    plan = state.plan
+    can_edit = not (state.obstacle or state.is_closed)
+    shown = _shown_sms(state, plan)
+    return {
+        "device": _device_view(state.device),
+        "rows": [_row_view(state, plan, place, around) for place in range(len(state.rows))],
+        "whole_card": _whole_card_text(state, around),
+        "runs": [{"key": row.key, "sms": sms} for row, sms in zip(state.rows, shown, strict=False)],
+        "is_nearest_shown": plan.problem is not None and bool(plan.problem.nearest),
+        "boundaries": _boundary_views(state) if can_edit else [],
+        "rounding": str(state.rounding),
+        "roundings": [{"value": str(rounding), "text": text} for rounding, text in _ROUNDING_TEXTS.items()],
+        "problem": _problem_view(plan.problem),
+        "python_line": "" if state.obstacle else state.python_line,
+        "obstacle": _obstacle_text(state),
+        "can_edit": can_edit,
+        "can_verify": can_edit and state.applied is not None,
+        "is_dirty": state.is_dirty,
+        "apply": _apply_view(state, plan, around, can_edit=can_edit),
+        "notice": state.notice,
+        "is_notice_bad": state.is_notice_bad,
+    }
+
+
+def _whole_card_text(state: PartitionerState, around: Surroundings) -> str:
+    """Name the streams that are in no partition, where that means sharing SMs with the partitions."""
+    names = around.streams.get("", ())
+    if not names or not state.rows:
+        return ""
+    verb = "has" if len(names) == 1 else "have"
+    return (
+        f"{_listed(names)} {verb} the whole card, and so {'shares' if len(names) == 1 else 'share'} SMs with every partition."
+    )
+
+
+def _device_view(device: Device) -> dict[str, Any]:
+    grid, resource = grid_of(device), device.sm_resource
+    facts = f"{device.sm_count} SMs"
+    if resource is not None:
+        facts += f" · at least {resource.min_sms} a partition, in steps of {resource.group_sms}"
+        if resource.remainder_sms:
+            facts += f" · one partition can have the {resource.remainder_sms} left over"
+    return {
+        "name": device.name,
+        "facts": facts,
+        "is_simulated": device.simulated,
+        "sm_count": device.sm_count,
+        "row_count": grid.row_count,
+        "column_count": grid.column_count,
+    }
+
+
+def _row_view(state: PartitionerState, plan: Plan, place: int, around: Surroundings) -> dict[str, Any]:
+    row, style = state.rows[place], partition_style(place)
+    part = plan.layout.partitions[place] if plan.layout is not None else None
+    if part is None and state.obstacle and state.applied is not None:
+        part = state.applied.partitions[place]
+    problem = plan.problem if plan.problem is not None and plan.problem.key == row.key else None
+    proof, is_proof_bad = _proof(state, row, part)
+    return {
+        "key": row.key,
+        "letter": style.letter,
+        "fill": style.fill,
+        "hatch": style.hatch.strip(),
+        "name": row.name,
+        "request": row.request,
+        "requested_sms": None if part is None else part.requested_sms,
+        "granted_sms": None if part is None else part.granted_sms,
+        "difference": "" if part is None else _difference(part),
+        "renamed_from": row.origin if row.origin not in {None, row.name} else None,
+        "problem": "" if problem is None else _problem_text(problem),
+        "is_name_bad": problem is not None and problem.is_name,
+        "is_request_bad": problem is not None and not problem.is_name,
+        "streams": list(around.streams.get(row.origin or "", ())),
+        "proof": proof,
+        "is_proof_bad": is_proof_bad,
+    }
+
+
+def _difference(part: Partition) -> str:
+    """Say how the SMs granted differ from those asked for."""
+    more_sms = part.granted_sms - part.requested_sms
+    if not more_sms:
+        return "as asked"
+    return f"{abs(more_sms)} {'more' if more_sms > 0 else 'fewer'} than asked"
+
+
+def _proof(state: PartitionerState, row: DraftRow, part: Partition | None) -> tuple[str, bool]:
+    """Say what was seen of a partition, and whether that is not what was granted."""
+    used = _in_use(state.applied, row.origin)
+    if used is None or part is None or (used.granted_sms, used.groups) != (part.granted_sms, part.groups):
+        return ("in use after Apply", False) if part is not None and not state.obstacle else ("", False)
+    if used.sm_ids is None:
+        return "not verified", False
+    seen_text = f"{len(used.sm_ids)} of {used.granted_sms} SMs seen"
+    is_short = len(used.sm_ids) != used.granted_sms
+    verification = state.verification
+    if verification is None:
+        return seen_text, is_short
+    outside = sorted({sm for lane in verification.lanes if lane.partition == used.name for sm in lane.outside})
+    shared = [pair for pair in verification.shared if used.name in pair[:2]]
+    notes = [f"{len(outside)} outside"] if outside else []
+    notes += [f"{count} shared with {second if first == used.name else first}" for first, second, count in shared]
+    return ", ".join([seen_text, *notes, *([] if notes or is_short else ["none outside"])]), bool(notes) or is_short
+
+
+def _in_use(applied: Layout | None, name: str | None) -> Partition | None:
+    return applied[name] if applied is not None and name is not None and name in applied else None
+
+
+def _shown_sms(state: PartitionerState, plan: Plan) -> list[int]:
+    """Return the SMs to draw for each row: as planned, else as in the nearest plan that works."""
+    if plan.layout is not None:
+        return [part.granted_sms for part in plan.layout]
+    if plan.problem is not None and plan.problem.nearest:
+        return [plan.problem.nearest.get(row.name, 0) for row in state.rows]
+    return []
+
+
+def _boundary_views(state: PartitionerState) -> list[dict[str, Any]]:
+    names = {row.key: row.name for row in state.rows}
+    return [
+        {
+            "left": boundary.left,
+            "right": boundary.right,
+            "left_sms": boundary.left_sms,
+            "both_sms": boundary.both_sms,
+            "stops": list(boundary.stops),
+            "label": f"Boundary between {names[boundary.left]} and "
+            f"{'the SMs in no partition' if boundary.right is None else names[boundary.right]}",
+            "left_name": names[boundary.left],
+            "right_name": "in no partition" if boundary.right is None else names[boundary.right],
+        }
+        for boundary in state.boundaries
+    ]
+
+
+def _problem_view(problem: Problem | None) -> dict[str, Any] | None:
+    if problem is None:
+        return None
+    return {"text": _problem_text(problem), "key": problem.key, "nearest": _nearest_text(problem)}
+
+
+def _problem_text(problem: Problem) -> str:
+    """Return what is wrong, without the plan that a button offers anyway."""
+    return problem.text.removesuffix(f" The nearest plan that works: {_nearest_text(problem)}.")
+
+
+def _nearest_text(problem: Problem) -> str:
+    return ", ".join(f"{name}={sms}" for name, sms in problem.nearest.items())
+
+
+def _obstacle_text(state: PartitionerState) -> str:
+    if state.is_closed:
+        return "The session is closed: this is the layout that it had at the end. Start another with gpustreamlab.Session()."
+    return state.obstacle
+
+
+def _apply_view(state: PartitionerState, plan: Plan, around: Surroundings, *, can_edit: bool) -> dict[str, Any]:
+    """Return the label of Apply, what it would do in words, and whether it can be pressed."""
+    if not can_edit:
+        return {"label": "Apply", "detail": "", "is_enabled": False}
+    if plan.problem is not None:
+        return {"label": "Apply", "detail": "There is nothing to apply until the draft has a plan.", "is_enabled": False}
+    if not state.is_dirty:
+        detail = "In use as shown." if state.applied is not None else "No partitions: every stream may use the whole card."
+        return {"label": "Apply", "detail": detail, "is_enabled": False}
+    if around.refusal:
+        return {"label": "Apply", "detail": around.refusal, "is_enabled": False, "is_refused": True}
+    if not around.moves:
+        return {"label": "Apply", "detail": "No stream has to move, so nothing waits.", "is_enabled": True}
+    what = f"stream{'' if len(around.moves) == 1 else 's'} {_listed(around.moves)}"
+    detail = f"Waits until the work in {', '.join(around.moves)} is done, then moves. Other streams go on."
+    return {"label": f"Apply: drains and moves {what}", "detail": detail, "is_enabled": True}
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
+
+
+_MARK = "SIMULATED "
+
+
+def text_form(view: Mapping[str, Any]) -> str:
+    """Return the Python line and the table of partitions as text."""
+    device = view["device"]
+    head = f"SM partitions of {device['name']}: {_MARK if device['is_simulated'] else ''}{device['facts']}"
+    lines = [head, *_state_lines(view)]
+    rows = [["", "partition", "requested", "granted"], *(_cells(row) for row in view["rows"])]
+    if len(rows) > 1:
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines += [
+            f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
+        ]
+    lines.append(_rest_text(view))
+    return "\n".join(line for line in [*lines, view["python_line"]] if line)
+
+
+def html_form(view: Mapping[str, Any]) -> str:
+    """Return a strip of the card, the table and the Python line as HTML without scripts."""
+    device = view["device"]
+    left, right = "style='text-align:left'", "style='text-align:right'"
+    mark = "<strong>SIMULATED</strong> " if device["is_simulated"] else ""
+    head = "".join(
+        f"<th {side}>{text}</th>"
+        for side, text in ((left, ""), (left, "partition"), (right, "requested SMs"), (right, "granted SMs"))
+    )
+    rows = "".join(
+        f"<tr><td style='background:{row['fill']};color:#101418'>{row['letter']}</td>"
+        f"<td {left}>{escape(row['name'])}</td><td {right}>{escape(row['request'])}</td>"
+        f"<td {right}>{_number(row['granted_sms'])}</td></tr>"
+        for row in view["rows"]
+    )
+    table = f"<table><tr>{head}</tr>{rows}</table>" if rows else ""
+    notes = "".join(f"<p>{escape(line)}</p>" for line in [*_state_lines(view), _rest_text(view)] if line)
+    line = f"<p><code>{escape(view['python_line'])}</code></p>" if view["python_line"] else ""
+    return (
+        f"<div><p><strong>SM partitions of {escape(device['name'])}</strong> {mark}{escape(device['facts'])}</p>"
+        f"{_strip(view)}{table}{notes}{line}</div>"
+    )
+
+
+def _state_lines(view: Mapping[str, Any]) -> list[str]:
+    problem = view["problem"]
+    draft = "A draft: not in use." if view["is_dirty"] and problem is None else ""
+    return [view["obstacle"], "" if problem is None else problem["text"], draft]
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [row["letter"], row["name"], row["request"], _number(row["granted_sms"])]
+
+
+def _number(sms: int | None) -> str:
+    return "–" if sms is None else str(sms)
+
+
+def _rest_text(view: Mapping[str, Any]) -> str:
+    if view["obstacle"] or view["problem"]:
+        return ""
+    if not view["rows"]:
+        return f"No partitions: every stream may use all {view['device']['sm_count']} SMs."
+    return f"{_rest_sms(view)} SMs are in no partition."
+
+
+def _rest_sms(view: Mapping[str, Any]) -> int:
+    return max(0, int(view["device"]["sm_count"]) - sum(int(run["sms"]) for run in view["runs"]))
+
+
+def _strip(view: Mapping[str, Any]) -> str:
+    """Return the card as one bar, each partition as wide as its share."""
+    total = view["device"]["sm_count"]
+    rows = {row["key"]: row for row in view["rows"]}
+    parts = [(rows[run["key"]]["fill"], rows[run["key"]]["letter"], run["sms"]) for run in view["runs"]]
+    parts.append((NO_PARTITION_FILL, "", _rest_sms(view)))
+    spans = "".join(
+        f"<span style='display:inline-block;width:{100 * sms / total:.2f}%;background:{fill};color:#101418;"
+        f"text-align:center;line-height:22px;height:22px'>{letter or '&#8203;'}</span>"
+        for fill, letter, sms in parts
+        if sms
+    )
+    return f"<div style='max-width:640px;font-size:0'><div style='font-size:12px'>{spans}</div></div>"

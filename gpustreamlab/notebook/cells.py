@@ -1,0 +1,229 @@
+"""Run the body of a cell magic as IPython runs a cell.
+
+IPython's ``%%time`` is the model: transform, parse, run, evaluate the last expression. Running the body through
+``shell.run_cell`` instead would lose the last value and mark a failing cell as successful.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Protocol
+
+from IPython.core.displayhook import DisplayHook
+
+from gpustreamlab._util.defences import clear_own_frames
+from gpustreamlab._util.tasks import steered
+
+__all__ = ["CellMarks", "CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer", "show_value"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledCell:
+    """A cell's statements, and its last expression apart."""
+
+    statements: CodeType
+    """All but the last expression."""
+    last_expression: CodeType | None
+    """What the cell's value comes from; None if it ends in a statement."""
+
+    @property
+    def is_async(self) -> bool:
+        """True if the cell awaits at its top level."""
+        return any(code is not None and _is_coroutine(code) for code in (self.statements, self.last_expression))
+
+    def run(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
+        """Run the cell inside a context manager; return the value of its last expression, or None."""
+        __tracebackhide__ = True  # IPython then shows the user's cell in a traceback and not this frame
+        with around:
+            exec(self.statements, namespace)  # noqa: S102 - running the user's cell is what this is for
+            return None if self.last_expression is None else eval(self.last_expression, namespace)  # noqa: S307
+
+    async def run_async(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
+        """Run a cell that awaits at its top level; see `run`. Its selections are its own: other tasks do not get them."""
+        __tracebackhide__ = True
+        return await steered(self._run_awaiting(namespace, around))
+
+    async def _run_awaiting(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
+        __tracebackhide__ = True
+        with around:
+            value = None
+            for code in (self.statements, self.last_expression):
+                if code is not None:
+                    value = eval(code, namespace)  # noqa: S307
+                    if _is_coroutine(code):
+                        value = await value
+            return None if self.last_expression is None else value
+
+
+class MarkedSession(Protocol):
+    """What a session is told about cells."""
+
+    def begin_cell(self, text: str) -> None:
+        """Note that a cell begins."""
+        ...
+
+    def end_cell(self, text: str) -> None:
+        """Note that it has ended."""
+        ...
+
+    def put_back_left(self) -> None:
+        """Put back what was selected before blocks that Ctrl-C has left without their ends."""
+        ...
+
+
+class CellMarks:
+    """Tells sessions when a cell begins and ends, so that the timeline shows where cells began that recorded ranges.
+
+    Only the cell's number is told, never its source.
+
+    Parameters
+    ----------
+    shell
+        The IPython shell.
+    sessions
+        Returns the sessions to tell.
+    """
+
+    def __init__(self, shell: Any, sessions: Callable[[], Iterable[MarkedSession]]) -> None:
+        self._shell = shell
+        self._sessions = sessions
+        self._text = ""
+
+    def register(self) -> None:
+        """Be called by the shell from now on."""
+        self._shell.events.register("pre_run_cell", self._begin)
+        self._shell.events.register("post_run_cell", self._end)
+
+    @classmethod
+    def unregister(cls, shell: Any) -> None:
+        """Let the shell call none of these any more."""
+        for event in ("pre_run_cell", "post_run_cell"):
+            for callback in tuple(shell.events.callbacks[event]):
+                if isinstance(getattr(callback, "__self__", None), cls):
+                    shell.events.unregister(event, callback)
+
+    def _begin(self, info: Any) -> None:
+        # What tools run on the side is no cell of the user's.
+        self._text = f"In [{len(self._shell.history_manager.input_hist_parsed)}]" if info.store_history else ""
+        self._tell("begin_cell")
+
+    def _end(self, result: Any) -> None:
+        self._tell("end_cell")
+        self._text = ""
+        error = getattr(result, "error_in_exec", None)
+        if isinstance(error, KeyboardInterrupt):
+            clear_own_frames(error)
+            for session in self._sessions():
+                session.put_back_left()
+
+    def _tell(self, method: str) -> None:
+        if not self._text:
+            return
+        for session in self._sessions():
+            try:
+                getattr(session, method)(self._text)
+            except Exception as error:  # noqa: BLE001 - a mark must not disturb the cell
+                _log.debug("A cell could not be marked: %s", error)
+
+
+def show_value(shell: Any, body: str, value: object, around: AbstractContextManager[object]) -> object:
+    """Show the value of a cell magic inside a context manager, as IPython would behind that; return what is left to show.
+
+    Parameters
+    ----------
+    shell
+        The IPython shell.
+    body
+        The cell without its magic line; its value is not shown where a semicolon ends it.
+    value
+        The value. It is returned where the magic is no cell of its own: who called it has the value, and shows it or not.
+    around
+        What is entered while it is shown.
+    """
+    cell = shell.displayhook.exec_result
+    if value is None or cell is None or not cell.info.raw_cell.lstrip().startswith("%%"):
+        return value
+    if DisplayHook.semicolon_at_end_of_expression(body):
+        return value
+    with around:
+        sys.displayhook(value)
+    return None
+
+
+def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell:
+    """Compile the body of a cell magic.
+
+    Parameters
+    ----------
+    shell
+        The IPython shell.
+    body
+        The cell without its magic line; it may hold magics and shell commands itself.
+    lines_above
+        How many lines of the cell stand above the body, so that tracebacks show the cell's own line numbers.
+
+    Raises
+    ------
+    SyntaxError
+        As the shell raises it for any cell.
+    """
+    source = "\n" * lines_above + shell.transform_cell(body)
+    name = shell.compile.cache(source, cell_number(shell), raw_code=source)
+    tree = shell.transform_ast(shell.compile.ast_parse(source, filename=name))
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    with shell.compile.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
+        return CompiledCell(
+            statements=shell.compile(tree, name, "exec"),
+            last_expression=None if last is None else shell.compile(ast.Expression(last.value), name, "eval"),
+        )
+
+
+def cell_number(shell: Any) -> int:
+    """Return the number of the running cell, as in ``In [3]``.
+
+    Not ``shell.execution_count``: IPython 9 raises that before the cell runs, IPython 8 after it.
+    """
+    return len(shell.history_manager.input_hist_parsed) - 1
+
+
+def awaits_at_top_level(shell: Any, body: str) -> bool:
+    """Tell whether a cell's body awaits at its top level; False for one that does not compile."""
+    try:
+        code = compile(shell.transform_cell(body), "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except (SyntaxError, ValueError):
+        return False
+    return _is_coroutine(code)
+
+
+def magic_transformer(shell: Any, magic_name: str) -> Callable[[list[str]], list[str]]:
+    """Return an input transformer for what a cell magic alone cannot have: a body that awaits, and no body at all.
+
+    A magic is an ordinary call, so it cannot await for its body inside the running event loop. The call can be awaited by
+    the cell, though: the magic then returns a coroutine, and IPython runs the cell on its loop as it does any other.
+    IPython refuses a cell magic with an empty body, but ``-h`` needs none.
+    """
+    marker = f"%%{magic_name}"
+
+    def transform(lines: list[str]) -> list[str]:
+        if not lines or lines[0].split(None, 1)[:1] != [marker]:
+            return lines
+        line, body = lines[0].strip()[len(marker) :].strip(), "".join(lines[1:])
+        awaited = "await " if shell.autoawait and awaits_at_top_level(shell, body) else ""
+        if body.strip() and not awaited:
+            return lines
+        return [f"{awaited}get_ipython().run_cell_magic({magic_name!r}, {line!r}, {body or chr(10)!r})\n"]
+
+    return transform
+
+
+def _is_coroutine(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_COROUTINE)

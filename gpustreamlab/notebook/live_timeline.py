@@ -1,0 +1,374 @@
+"""The timeline that grows while work runs, and what of it stays in the notebook."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import anywidget
+import traitlets
+
+from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, Updater
+from gpustreamlab._util.shell import running_kernel_shell, shows_widgets
+from gpustreamlab.analysis import summary_text
+from gpustreamlab.draw import packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style
+from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
+from gpustreamlab.model import Trace
+from gpustreamlab.sinks.live import LiveFeed, Update
+from gpustreamlab.timeline import Timeline
+
+_log = logging.getLogger(__name__)
+
+
+_STATIC = Path(__file__).parent / "static"
+_MESSAGES = 16
+"""A page that is being loaded takes no messages, but keeps what the last of each of so many names said."""
+
+
+class TimelinePage(anywidget.AnyWidget):
+    """What JupyterLab shows of a live timeline.
+
+    The widget outlives the session; it knows nothing of it but a function that packs all spans so far.
+
+    Parameters
+    ----------
+    take_snapshot
+        Returns everything up to the last update, for a page that comes later.
+    figure
+        The empty figure, as an item of BokehJS.
+    capacity
+        How many spans the page holds.
+    """
+
+    _esm = f"const gsl = {viewer_script()}\n{(_STATIC / 'timeline.js').read_text(encoding='utf-8')}"
+    _css = f"{viewer_style()}\n{(_STATIC / 'timeline.css').read_text(encoding='utf-8')}"
+
+    item = traitlets.Unicode().tag(sync=True)
+    """The figure, as JSON."""
+    bokeh_gz = traitlets.Bytes().tag(sync=True)
+    """BokehJS, compressed."""
+    bokeh_version = traitlets.Unicode().tag(sync=True)
+    """Its version: of several in one page, each is loaded once."""
+    feed_id = traitlets.Unicode().tag(sync=True)
+    """Tells the spans of several timelines in one page apart; also the id of the widget's model, by which the page keeps a
+    picture in the notebook's metadata."""
+    capacity = traitlets.Int().tag(sync=True)
+    """How many spans the page holds."""
+    message_count = traitlets.Int(_MESSAGES).tag(sync=True)
+    """Updates are called ``update_0``, ``update_1`` and so on, and begin again after so many."""
+    status = traitlets.Dict().tag(sync=True)
+    """``state``: live, failing or closed; ``text``: what the page says about it."""
+    snapshot = traitlets.Dict().tag(sync=True, to_json=lambda _, page: page.pack_snapshot())
+    """Made when it is asked for: by a page that loads, or has missed an update."""
+
+    def __init__(self, take_snapshot: Callable[[], Update], figure: Mapping[str, Any], *, capacity: int) -> None:
+        import bokeh
+
+        self._take_snapshot = take_snapshot
+        self._sending = threading.Lock()
+        feed_id = uuid.uuid4().hex
+        super().__init__(
+            model_id=feed_id,
+            item=json.dumps(figure, separators=(",", ":")),
+            bokeh_gz=packed_bokeh(),
+            bokeh_version=bokeh.__version__,
+            feed_id=feed_id,
+            capacity=capacity,
+            status={"state": "live", "text": ""},
+        )
+        self.on_msg(self._take_message)
+
+    def __repr__(self) -> str:
+        return f"<TimelinePage: {self.status.get('state', 'closed')}>"
+
+    def send_update(self, update: Update) -> None:
+        """Send what is new, as one message. It goes out at once, also while a cell runs."""
+        name = f"update_{update.facts['number'] % _MESSAGES}"
+        with self._sending:
+            if self.comm is not None:
+                state = {name: {"facts": update.facts, "blob": None}}
+                # As a change of state, but not of a trait: the kernel keeps no copy.
+                message = {"method": "update", "state": state, "buffer_paths": [[name, "blob"]]}
+                self.comm.send(data=message, buffers=[update.blob])
+
+    def say(self, state: str, text: str = "") -> None:
+        """Show what has become of the session."""
+        status = {"state": state, "text": text}
+        if self.status != status:
+            self.status = status
+
+    def freeze(self, last: Update) -> None:
+        """Keep the last snapshot, and let go of where it came from."""
+        self._take_snapshot = lambda: last
+
+    def pack_snapshot(self) -> dict[str, Any]:
+        """Return everything so far, as the page takes it."""
+        update = self._take_snapshot()
+        return {"facts": update.facts, "blob": update.blob}
+
+    def _take_message(self, _widget: object, content: object, _buffers: object) -> None:
+        """Answer a page that has missed an update."""
+        if isinstance(content, Mapping) and content.get("ask") == "snapshot":
+            self.send_state("snapshot")
+
+
+MAX_DISPLAYS = 100
+"""Outputs that become a static picture when the session closes; the newest count."""
+
+
+class TimelineTarget(Protocol):
+    """What a live timeline needs of a session."""
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded so far."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """True unless the session is open."""
+        ...
+
+
+class LiveTimeline(Timeline):
+    """A timeline that shows what runs, while it runs.
+
+    In JupyterLab and Notebook 7 it is a widget. Where no page shows widgets (nbclient), it is a picture, of which the last one
+    is drawn anew after each cell until the spans are cleared. When the session closes, each becomes the picture of a closed
+    session, which stays in the saved notebook; a notebook that is saved before keeps what the page showed then. Nothing here
+    waits for the device or keeps the session alive.
+
+    Parameters
+    ----------
+    target
+        The session.
+    feed
+        Where updates come from.
+    refresh_hz
+        How often the page is updated, 1 to 20 times a second.
+
+    Examples
+    --------
+    ::
+
+        lab.timeline()                      # the last line of a cell
+        lab.timeline().save("run.html")     # what there is by now
+    """
+
+    def __init__(self, target: TimelineTarget, feed: LiveFeed, *, refresh_hz: float = DEFAULT_REFRESH_HZ) -> None:
+        self._target = weakref.ref(target)
+        self._feed: LiveFeed | None = feed
+        self._lock = threading.RLock()
+        self._page: TimelinePage | None = None
+        self._displays: dict[str, Any] = {}
+        self._last_trace: Trace | None = None
+        self._shown_count = 0  # spans in the last picture
+        self._stop_following: Callable[[], None] | None = None
+        self._updater = Updater(_step_of(self), aside=_find_of(self), refresh_hz=refresh_hz, name="gpustreamlab live timeline")
+        self._name = repr(target)
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded so far; after the session has closed, everything."""
+        target = self._target()
+        if target is not None:
+            self._last_trace = target.trace if target.is_closed else None
+            return target.trace
+        if self._last_trace is None:
+            raise SessionClosedError(
+                f"The session of this timeline ({self._name}) is gone. Keep it in a variable: lab = gpustreamlab.Session()"
+            )
+        return self._last_trace
+
+    @property
+    def is_live(self) -> bool:
+        """True while it can grow."""
+        target = self._target()
+        return self._feed is not None and target is not None and not target.is_closed
+
+    @property
+    def page(self) -> TimelinePage:
+        """The widget, made on first use; to put beside others in a box of ipywidgets."""
+        with self._lock:
+            if self._page is None:
+                self._page = self._make_page()
+            return self._page
+
+    def refresh(self) -> bool:
+        """Send the page what is new; return False once there is nothing more to come.
+
+        A thread does this 10 times a second.
+        """
+        with self._lock:
+            feed, page = self._feed, self._page
+            if feed is None or page is None:
+                return False
+            try:
+                update = feed.refresh()
+            except GPUStreamLabError as error:
+                page.say("failing", f"{type(error).__name__}: {error}")
+                return True
+            if self._feed is not feed:  # a signal handler has closed the session meanwhile: the page has its last picture
+                return False
+            if update is not None:
+                page.send_update(update)
+            page.say("live")
+            return True
+
+    def find(self, *, is_last: bool = False) -> None:
+        """Find out how much ran at once, at most once a second; the next `refresh` tells the page."""
+        feed = self._feed
+        if feed is not None and self._page is not None:
+            feed.find(is_last=is_last)
+
+    def finish(self) -> None:
+        """Send the rest, and make every output a picture that stays. Idempotent; what fails is logged."""
+        self._updater.stop()
+        for step in (self._refresh_whole, self._freeze, self._leave_pictures):
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - a view that fails must not keep a session from closing
+                _log.warning("The live timeline could not be finished: %s", error, exc_info=error)
+
+    def _refresh_whole(self) -> None:
+        if self.refresh():  # takes what has ended, which is then looked at
+            self.find(is_last=True)
+            self.refresh()
+
+    def _ipython_display_(self) -> None:
+        shell = running_kernel_shell()
+        if shell is None or not self.is_live:
+            _publish(shell, Timeline(self.trace)._repr_mimebundle_())
+            return
+        display_id = uuid.uuid4().hex
+        if shows_widgets(shell):
+            data, metadata = self._bundle()
+        else:
+            data, metadata = self._picture(), {}
+            self._displays.clear()  # earlier pictures stay as they are: they belong to what was told there
+            self._follow_cells(shell)
+        _publish(shell, data, metadata, display_id=display_id)
+        with self._lock:
+            self._displays[display_id] = shell
+            while len(self._displays) > MAX_DISPLAYS:
+                del self._displays[next(iter(self._displays))]
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, str]:
+        return Timeline(self.trace)._repr_mimebundle_(include, exclude)
+
+    def _bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the widget, and a small picture for what cannot show it."""
+        trace = self.trace
+        shown = self.page._repr_mimebundle_()
+        data, metadata = ({}, {}) if shown is None else shown
+        static = {"text/plain": summary_text(trace), "image/svg+xml": timeline_svg(trace, picture=plan_picture(trace))}
+        return {**data, **static}, metadata
+
+    def _follow_cells(self, shell: Any) -> None:
+        """Draw the pictures anew after each cell that recorded something: nothing else will, where no page shows widgets."""
+        if self._stop_following is None:
+            draw_anew = _after_cell_of(self)
+            shell.events.register("post_run_cell", draw_anew)
+            self._stop_following = lambda: shell.events.unregister("post_run_cell", draw_anew)
+            if self._feed is not None:
+                self._feed.refresh()
+
+    def draw_anew(self) -> None:
+        """Draw the pictures anew where something was recorded since; called after each cell."""
+        feed = self._feed
+        update = feed.refresh() if feed is not None and self._page is None else None
+        if update is None:
+            return
+        if update.facts["is_cleared"] and not update.facts["is_moved"] and self._shown_count:
+            self._displays.clear()  # the picture stays as it is: it shows what was forgotten
+        self._publish_pictures(self._displays)
+
+    def _make_page(self) -> TimelinePage:
+        feed = self._feed
+        if feed is None:
+            raise SessionClosedError(
+                f"The session of this timeline ({self._name}) is closed. Use lab.timeline() for its picture."
+            )
+        feed.refresh()  # what was recorded before comes with the page's first state
+        page = TimelinePage(feed.snapshot, feed.figure(), capacity=feed.capacity)
+        self._updater.start()
+        return page
+
+    def _freeze(self) -> None:
+        with self._lock:
+            feed, self._feed = self._feed, None
+            if feed is not None and self._page is not None:
+                self._page.freeze(feed.snapshot())
+                self._page.say("closed", "The session is closed. This is all that was recorded.")
+
+    def _leave_pictures(self) -> None:
+        with self._lock:
+            displays, self._displays = self._displays, {}
+            stop_following, self._stop_following = self._stop_following, None
+        if stop_following is not None:
+            stop_following()
+        self._publish_pictures(displays)
+
+    def _picture(self) -> dict[str, str]:
+        trace = self.trace
+        self._shown_count = len(trace)
+        return Timeline(trace)._repr_mimebundle_()
+
+    def _publish_pictures(self, displays: Mapping[str, Any]) -> None:
+        if displays:
+            data = self._picture()
+            for display_id, shell in [*displays.items()]:
+                _publish(shell, data, display_id=display_id, is_update=True)
+
+
+def _step_of(timeline: LiveTimeline) -> Callable[[], bool]:
+    """Return what the thread calls; it does not keep the timeline alive."""
+    known = weakref.ref(timeline)
+
+    def step() -> bool:
+        live = known()
+        return live is not None and live.refresh()
+
+    return step
+
+
+def _find_of(timeline: LiveTimeline) -> Callable[[], None]:
+    """Return what the thread calls besides."""
+    known = weakref.ref(timeline)
+
+    def find() -> None:
+        live = known()
+        if live is not None:
+            live.find()
+
+    return find
+
+
+def _after_cell_of(timeline: LiveTimeline) -> Callable[[object], None]:
+    """Return what IPython calls after a cell; it does not keep the timeline alive."""
+    known = weakref.ref(timeline)
+
+    def draw_anew(_result: object) -> None:
+        live = known()
+        try:
+            if live is not None:
+                live.draw_anew()
+        except GPUStreamLabError as error:
+            _log.warning("The timeline could not be drawn anew: %s", error)
+
+    return draw_anew
+
+
+def _publish(
+    shell: Any, data: dict[str, Any], metadata: dict[str, Any] | None = None, *, display_id: str = "", is_update: bool = False
+) -> None:
+    transient = {"display_id": display_id} if display_id else {}
+    shell.display_pub.publish(data, metadata or {}, transient=transient, update=is_update)

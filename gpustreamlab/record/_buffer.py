@@ -1,0 +1,312 @@
+"""A bounded ring of finished spans, read by append index."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpustreamlab.errors import OptionError
+from gpustreamlab.typing import Int64Array
+
+SPAN_COLUMNS = (
+    "start_ns",
+    "end_ns",
+    "queued_ns",
+    "lane",
+    "name",
+    "kind",
+    "parent",
+    "thread",
+    "partition",
+    "number",
+    "detail",
+    "size_bytes",
+    "correlation",
+)
+"""What the ring holds for each span, int64 each. ``number`` counts ranges as they open, and everything else, from
+`FIRST_WORK_NUMBER` on, as it is told of; ``parent`` is the number of a range, or -1."""
+
+FIRST_WORK_NUMBER = 1 << 40
+"""Numbers of spans that are no ranges begin here: so they tell no one that ranges were opened."""
+
+MAX_RING_SIZE = 1_000_000_000
+"""Most spans that a ring may hold: 104 GB."""
+
+_FIRST_ROWS = 4_096
+_NO_ROWS = np.empty((len(SPAN_COLUMNS), 0), np.int64)
+
+
+class Drained(NamedTuple):
+    """What was appended since a cursor."""
+
+    columns: Mapping[str, Int64Array]
+    """Copies, shape (n_new,) each, in the order of appending; see `SPAN_COLUMNS`."""
+    cursor: int
+    """Pass this to the next drain."""
+    missed: int
+    """Spans that were overwritten, or forgotten, before they could be read."""
+    clear_count: int = 0
+    """How often the buffer was cleared before this."""
+
+
+class _Ring(NamedTuple):
+    """Where the spans are. Whoever changes it makes another one, and puts it in place in one step."""
+
+    rows: Int64Array
+    """Shape (n_columns, n_held)."""
+    first: int
+    """Append index of the span that came first after the last clear: it was in the first place."""
+    end: int
+    """Spans that were ever appended."""
+    clear_count: int
+
+
+class SpanBuffer:
+    """The last `ring_size` spans.
+
+    Memory grows with use up to ``ring_size * 104`` bytes. When the ring is full, the oldest spans make room.
+
+    Threads must take turns. What comes in the middle of a call of the same thread (a signal handler, a finaliser) may do
+    anything: who was interrupted begins again.
+
+    Parameters
+    ----------
+    ring_size
+        How many spans are kept, from 1 to `MAX_RING_SIZE`.
+    """
+
+    def __init__(self, ring_size: int) -> None:
+        if type(ring_size) is not int or not 1 <= ring_size <= MAX_RING_SIZE:
+            raise OptionError(
+                f"ring_size is {ring_size!r}; it must be a number of spans, from 1 to {MAX_RING_SIZE:,}. "
+                "Use gpustreamlab.Session(ring_size=1_000_000)."
+            )
+        self.ring_size = ring_size
+        self._ring = _Ring(_NO_ROWS, first=0, end=0, clear_count=0)
+
+    def __len__(self) -> int:
+        return self._held(self._ring)
+
+    @property
+    def clear_count(self) -> int:
+        """How often everything was forgotten."""
+        return self._ring.clear_count
+
+    @property
+    def dropped_count(self) -> int:
+        """Spans that were overwritten because the ring was full, since it was last cleared."""
+        ring = self._ring
+        return ring.end - ring.first - self._held(ring)
+
+    def clear(self) -> None:
+        """Forget every span, and give their memory back; append indices go on."""
+        while True:
+            ring = self._ring
+            cleared = _Ring(_NO_ROWS, first=ring.end, end=ring.end, clear_count=ring.clear_count + 1)
+            if self._ring is ring:
+                self._ring = cleared
+                return
+
+    def append(self, columns: Mapping[str, Int64Array]) -> None:
+        """Append spans, given as equally long columns."""
+        block = np.stack([columns[name] for name in SPAN_COLUMNS])
+        added = block.shape[1]
+        kept = block[:, max(0, added - self.ring_size) :]
+        while True:
+            ring = self._ring
+            end = ring.end + added
+            rows = self._grown(ring, min(end - ring.first, self.ring_size))
+            places = np.s_[:, self._places(ring, end - kept.shape[1], end)]
+            grown = ring._replace(rows=rows, end=end)
+            if self._ring is ring:  # and nobody comes in between before it is in place: no call stands here
+                rows[places] = kept
+                self._ring = grown
+                return
+
+    def drain(self, cursor: int) -> Drained:
+        """Return what was appended since the cursor; start with 0."""
+        return self.read(cursor)
+
+    def read(self, first: int, last: int | None = None) -> Drained:
+        """Return what is still there of the spans with these append indices, the last one not included; without it, all."""
+        while True:
+            ring = self._ring
+            end = ring.end if last is None else last
+            kept = max(first, ring.end - self._held(ring))
+            rows = ring.rows[:, self._places(ring, kept, max(kept, end))]
+            if self._ring is ring:
+                return Drained(dict(zip(SPAN_COLUMNS, rows, strict=True)), end, kept - first, ring.clear_count)
+
+    def _held(self, ring: _Ring) -> int:
+        return min(ring.end - ring.first, self.ring_size)
+
+    def _places(self, ring: _Ring, first: int, last: int) -> Int64Array:
+        """Return where the rows of append indices are, the last one not included."""
+        places: Int64Array = np.arange(first - ring.first, last - ring.first) % self.ring_size
+        return places
+
+    def _grown(self, ring: _Ring, wanted: int) -> Int64Array:
+        """Return the rows, in a larger array where so many are wanted."""
+        held = ring.rows.shape[1]
+        if wanted <= held:
+            return ring.rows
+        # Until the ring is full it has not wrapped, so rows are in order and growing is a copy.
+        rows = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held, _FIRST_ROWS), self.ring_size)), np.int64)
+        rows[:, :held] = ring.rows
+        return rows
+
+
+_MANY_BLOCKS = 256
+
+
+class ColumnLog:
+    """Rows that are appended in blocks and read together; the oldest make room.
+
+    Parameters
+    ----------
+    names
+        Of the columns, int64 each.
+    limit
+        How many rows are kept: ``limit * 8 * len(names)`` bytes, and up to twice that while a block is appended.
+
+    Examples
+    --------
+    >>> log = ColumnLog(("time_ns",), limit=2)
+    >>> log.append({"time_ns": np.arange(5)})
+    >>> log.read()["time_ns"].tolist(), log.appended_count
+    ([3, 4], 5)
+    """
+
+    def __init__(self, names: Sequence[str], limit: int) -> None:
+        self._names = tuple(names)
+        self._limit = limit
+        self._blocks: deque[Int64Array] = deque()
+        self.appended_count = 0
+        """Rows so far, those that are gone too."""
+        self._held_count = 0
+
+    def __len__(self) -> int:
+        return self._held_count
+
+    def append(self, columns: Mapping[str, Int64Array]) -> None:
+        """Append rows, given as equally long columns."""
+        block = np.stack([columns[name] for name in self._names])[:, -self._limit :]
+        if not block.size:
+            return
+        self.appended_count += len(columns[self._names[0]])
+        self._blocks.append(block)
+        self._held_count += block.shape[1]
+        if self._held_count > self._limit or len(self._blocks) > _MANY_BLOCKS:
+            self._compact()
+
+    def read(self, cursor: int = 0) -> dict[str, Int64Array]:
+        """Return the rows that were appended since a cursor and are still there; the next cursor is `appended_count`."""
+        wanted = min(self._held_count, self.appended_count - cursor)
+        if len(self._blocks) > 1:
+            self._compact()
+        block = self._blocks[0] if self._blocks else np.empty((len(self._names), 0), np.int64)
+        return dict(zip(self._names, block[:, block.shape[1] - wanted :], strict=True))
+
+    def clear(self) -> None:
+        """Forget every row; cursors go on."""
+        self._blocks.clear()
+        self._held_count = 0
+
+    def _compact(self) -> None:
+        whole = np.concatenate(tuple(self._blocks), axis=1)[:, -self._limit :]
+        self._blocks = deque((whole,))
+        self._held_count = whole.shape[1]
+
+
+class Intervals(NamedTuple):
+    """Intervals of several groups, half open: each begins at its start and has ended at its end."""
+
+    group: Int64Array
+    """Shape (n,), int64; those of one group enclose each other."""
+    start: Int64Array
+    """Shape (n,), int64."""
+    end: Int64Array
+    """Shape (n,), int64."""
+    number: Int64Array
+    """Of two that start together the one with the lower number is the outer one; shape (n,), int64."""
+
+
+def find_innermost(intervals: Intervals, group: Int64Array, at: Int64Array, itself: Int64Array | None = None) -> Int64Array:
+    """Return for each moment of a group the index of the innermost interval around it, or -1.
+
+    Where intervals overlap without enclosing each other, the one that started last counts.
+
+    Parameters
+    ----------
+    intervals
+        In any order.
+    group, at
+        Of each moment; shape (n,), int64.
+    itself
+        The index of the interval that begins there, which is not around itself, or -1; shape (n,), int64.
+
+    Examples
+    --------
+    >>> outer_and_inner = Intervals(*np.array([[7, 7], [0, 10], [100, 20], [0, 1]]))
+    >>> find_innermost(outer_and_inner, np.array([7, 7, 7, 8]), np.array([15, 20, 100, 15])).tolist()
+    [1, 0, -1, -1]
+    """
+    found = np.full(len(at), -1, np.int64)
+    if not len(at) or not len(intervals.group):
+        return found
+    order = np.lexsort((intervals.number, intervals.start, intervals.group))
+    ordered = Intervals(*(column[order] for column in intervals))
+    found = _last_started(ordered, group, at)
+    above = find_enclosing(ordered)
+    if itself is not None:
+        mine = np.flatnonzero(itself >= 0)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        found[mine] = above[place[itself[mine]]]
+    inside = np.flatnonzero(found >= 0)
+    while inside.size:
+        inside = inside[at[inside] >= ordered.end[found[inside]]]
+        found[inside] = above[found[inside]]
+        inside = inside[found[inside] >= 0]
+    return np.where(found >= 0, order[found], -1).astype(np.int64)
+
+
+def find_enclosing(ordered: Intervals) -> Int64Array:
+    """Return for each interval the index of the innermost one that encloses it, or -1.
+
+    Parameters
+    ----------
+    ordered
+        Sorted by group, start and number.
+
+    Notes
+    -----
+    Each looks at the one before it. Where that ends too early, so do all that it encloses, and the next to look at is what
+    encloses it: as all do this at once, the distance doubles with each round.
+    """
+    above = np.arange(-1, len(ordered.start) - 1, dtype=np.int64)
+    above[np.flatnonzero(np.diff(ordered.group)) + 1] = -1
+    unsettled = np.arange(len(above))
+    while unsettled.size:
+        before = above[unsettled]
+        unsettled = unsettled[(before >= 0) & (ordered.end[before] < ordered.end[unsettled])]
+        above[unsettled] = above[above[unsettled]]
+    return above
+
+
+def _last_started(ordered: Intervals, group: Int64Array, at: Int64Array) -> Int64Array:
+    """Return the index of the interval of its group that started last before each moment, or at it; or -1."""
+    found = np.full(len(at), -1, np.int64)
+    order = np.argsort(group, kind="stable")
+    groups = group[order]
+    begins = np.flatnonzero(np.diff(ordered.group, prepend=ordered.group[0] - 1))
+    for first, last in zip(begins.tolist(), [*begins[1:].tolist(), len(ordered.group)], strict=True):
+        number = ordered.group[first]
+        low, high = np.searchsorted(groups, number), np.searchsorted(groups, number, side="right")
+        asked = order[low:high]
+        place = first - 1 + np.searchsorted(ordered.start[first:last], at[asked], side="right")
+        found[asked] = np.where(place >= first, place, -1)
+    return found

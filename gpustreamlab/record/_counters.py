@@ -1,0 +1,173 @@
+"""Samples of quantities of lanes, thinned and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from gpustreamlab.model import Counters
+from gpustreamlab.record._buffer import ColumnLog
+from gpustreamlab.record._names import NameTable
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
+
+KEPT_SAMPLES = 262_144
+"""Samples that are kept for the trace; the newest count."""
+SAMPLE_EVERY_NS = 1_000_000
+"""Of the samples of one lane and counter within a millisecond the last one counts, and the highest where that is higher."""
+COUNTER_NAMES = 64
+"""Different counters told apart."""
+
+_COLUMNS = ("time_ns", "lane", "name", "value")
+
+
+class CounterLog:
+    """The newest samples of all lanes.
+
+    Parameters
+    ----------
+    limit
+        How many are kept.
+    """
+
+    def __init__(self, limit: int = KEPT_SAMPLES) -> None:
+        self._log = ColumnLog(_COLUMNS, limit)
+        self._last = np.empty((4, 0), np.int64)  # of each lane and counter's last millisecond: later ones may take their place
+        self._names = NameTable(COUNTER_NAMES)
+
+    @property
+    def sample_count(self) -> int:
+        """Samples so far, those that are gone too."""
+        return self._log.appended_count
+
+    def code(self, name: str) -> int:
+        """Return the code of a counter."""
+        return self._names.code(name)
+
+    def append(self, time_ns: Int64Array, lane: Int64Array, name: Int64Array, value: FloatArray) -> None:
+        """Take samples, in any order."""
+        fresh = np.stack((time_ns, lane, name, np.asarray(value, np.float64).view(np.int64)))
+        rows = np.concatenate((self._last, fresh), axis=1)
+        # Stable: of two samples at one time the later one told of counts.
+        rows = rows[:, np.lexsort((rows[0], rows[2], rows[1]))]
+        counts = samples_that_count(rows[0], rows[1], rows[2], rows[3].view(np.float64))
+        is_other = (np.diff(rows[1:3], axis=1) != 0).any(axis=0)
+        ends = np.flatnonzero(np.append(is_other, True))
+        millisecond = rows[0] // SAMPLE_EVERY_NS
+        series = np.append(0, np.cumsum(is_other))
+        is_last = millisecond == millisecond[ends][series]
+        self._last = rows[:, counts & is_last]
+        self._keep(rows[:, counts & ~is_last])
+
+    def settle(self) -> None:
+        """Let no later sample take the place of one that is there."""
+        self._keep(self._last)
+        self._last = self._last[:, :0]
+
+    def clear(self) -> None:
+        """Forget all samples."""
+        self._log.clear()
+        self._last = self._last[:, :0]
+
+    def counters(self, since: int = 0) -> Counters:
+        """Return the samples in order of time, of which those before a count of them are left out."""
+        columns = self._log.read(since)
+        rows = np.concatenate((np.stack([columns[name] for name in _COLUMNS]), self._last), axis=1)
+        time_ns, lane, name, value = rows[:, np.argsort(rows[0], kind="stable")]
+        return Counters(
+            time_ns=time_ns,
+            lane=lane.astype(np.int32),
+            name=name.astype(np.int32),
+            value=np.ascontiguousarray(value).view(np.float64),
+            names=self._names.texts,
+        )
+
+    def _keep(self, rows: Int64Array) -> None:
+        rows = rows[:, np.argsort(rows[0], kind="stable")]
+        self._log.append(dict(zip(_COLUMNS, rows, strict=True)))
+
+
+def samples_that_count(time_ns: Int64Array, lane: Int64Array, name: Int64Array, value: FloatArray) -> BoolArray:
+    """Tell which samples are kept: in each millisecond the last of a lane and counter, and the highest where that is higher.
+
+    Parameters
+    ----------
+    time_ns, lane, name, value
+        Ordered by lane, counter and time; shape (n,) each, one at least.
+
+    Examples
+    --------
+    >>> one = np.zeros(4, np.int64)
+    >>> samples_that_count(np.arange(4), one, one, np.array([1.0, 5.0, 5.0, 2.0])).tolist()
+    [False, True, False, True]
+    """
+    is_end = np.append((np.diff(np.stack((lane, name, time_ns // SAMPLE_EVERY_NS)), axis=1) != 0).any(axis=0), True)
+    ends = np.flatnonzero(is_end)
+    group = np.append(0, np.cumsum(is_end[:-1]))
+    height = np.where(np.isnan(value), -np.inf, value)
+    order = np.lexsort((-height, group))  # stable: the first of equally high ones
+    tops = order[np.append(True, np.diff(group[order]) != 0)]
+    counts: BoolArray = is_end.copy()
+    counts[tops[height[tops] > height[ends]]] = True
+    return counts
+
+
+class LaneSample(NamedTuple):
+    """A quantity of a lane at a moment."""
+
+    host_ns: int
+    """By the host's clock."""
+    lane: int
+    """Index of the lane."""
+    name: str
+    """Of the counter, with its unit as suffix."""
+    value: float
+    """How much."""
+
+
+class Sampler(Protocol):
+    """Keeps quantities of lanes."""
+
+    def take_samples(self) -> Sequence[LaneSample]:
+        """Return the samples since the last time. Called without any lock."""
+        ...
+
+    def tell_all(self) -> None:
+        """Let the next samples begin with how everything is now: what was told before is forgotten."""
+        ...
+
+
+class SampleColumns(NamedTuple):
+    """Samples as a log of counters takes them, shape (n_samples,) each."""
+
+    time_ns: Int64Array
+    """On the session's clock."""
+    lane: Int64Array
+    """Index of the lane."""
+    name: Int64Array
+    """Code of the counter."""
+    value: FloatArray
+    """How much."""
+
+
+def sample_columns(
+    samples: Sequence[LaneSample], *, to_clock_ns: Callable[[int], int], code: Callable[[str], int]
+) -> SampleColumns:
+    """Return samples as columns.
+
+    Their first and last time are put on the clock, and those between along the line: clocks drift by millionths.
+    """
+    host_ns = np.array([sample.host_ns for sample in samples], np.int64)
+    ends = np.array([host_ns.min(), host_ns.max()])
+    offsets = np.array([to_clock_ns(int(end)) - int(end) for end in ends])
+    time_ns = host_ns + np.rint(np.interp((host_ns - ends[0]).astype(float), ends - ends[0], offsets - offsets[0])).astype(
+        np.int64
+    )
+    codes = {name: code(name) for name in dict.fromkeys(sample.name for sample in samples)}
+    return SampleColumns(
+        time_ns + offsets[0],
+        np.array([sample.lane for sample in samples], np.int64),
+        np.array([codes[sample.name] for sample in samples], np.int64),
+        np.array([sample.value for sample in samples], np.float64),
+    )

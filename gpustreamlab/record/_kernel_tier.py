@@ -1,0 +1,479 @@
+"""The kernel tier of a recorder: where its records come from, when it was on, and what it knows."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab.backends import Activities, ActivitySource, Backend
+from gpustreamlab.model import EDGE_KINDS, Counters, WorkDetail
+from gpustreamlab.record._counters import LaneSample, sample_columns
+from gpustreamlab.record._extents import HOST_CODE, NEVER, ClosedRanges, is_work, span_work
+from gpustreamlab.record._lanes import LaneTable
+from gpustreamlab.record._names import HostThreads, NameTable, ThreadNames
+from gpustreamlab.record._ranges import RecordedLane, ThreadState
+from gpustreamlab.record._work import DEPENDENCY_COLUMNS, Columns, FindRanges, WorkReader, find_waits
+from gpustreamlab.typing import EdgeKind, Int64Array
+
+_log = logging.getLogger(__name__)
+
+
+KEPT_WINDOWS = 10_000
+"""Windows that are told apart; of more, the two oldest count as one."""
+
+
+class CaptureWindows:
+    """From when to when kernels were captured, on the backend's clock."""
+
+    def __init__(self) -> None:
+        self._closed: list[tuple[int, int]] = []
+        self._open_ns: int | None = None
+
+    @property
+    def were_any(self) -> bool:
+        """True if kernels are captured, or were."""
+        return bool(self._closed) or self._open_ns is not None
+
+    @property
+    def is_open(self) -> bool:
+        """True while kernels are captured."""
+        return self._open_ns is not None
+
+    def open(self, now_ns: int) -> None:
+        """Note that kernels are captured from now on."""
+        self._open_ns = now_ns
+
+    def close(self, now_ns: int) -> None:
+        """Note that they are not any more; nothing to do where they were not."""
+        if self._open_ns is None:
+            return
+        self._closed.append((self._open_ns, max(self._open_ns, now_ns)))
+        self._open_ns = None
+        if len(self._closed) > KEPT_WINDOWS:
+            self._closed[:2] = [(self._closed[0][0], self._closed[1][1])]
+
+    def until(self, now_ns: Callable[[], int]) -> tuple[tuple[int, int], ...]:
+        """Return all windows; one that is open ends now."""
+        if self._open_ns is None:
+            return tuple(self._closed)
+        return (*self._closed, (self._open_ns, max(self._open_ns, now_ns())))
+
+    def clear(self) -> None:
+        """Forget those that are closed."""
+        self._closed.clear()
+
+
+WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
+LAUNCH_CODE = EDGE_KINDS.index(EdgeKind.LAUNCH)
+
+
+class WorkTables(NamedTuple):
+    """What the recorder knows of work beside its rows."""
+
+    details: tuple[WorkDetail, ...]
+    """By their code."""
+    counters: Counters
+    """Memory of streams."""
+    dependencies: Mapping[str, Int64Array]
+    """Which stream was told to wait for which."""
+    were_captured: bool
+    """Whether kernels were captured at any time."""
+
+
+NO_WORK = WorkTables((), Counters(), dict.fromkeys(DEPENDENCY_COLUMNS, np.empty(0, np.int64)), were_captured=False)
+"""Stands where no kernels were captured."""
+
+
+def extra_columns(rows: Mapping[str, Int64Array], parent: Int64Array, details: Sequence[WorkDetail]) -> dict[str, NDArray[Any]]:
+    """Return the columns that a trace has beside those of all traces."""
+    facts = [
+        (one.grid_blocks, one.block_threads, one.registers, one.static_shared_bytes + one.dynamic_shared_bytes)
+        for one in details
+    ]
+    table = np.array([*facts, (0, 0, 0, 0)], np.int64).T  # -1, no detail, is last
+    detail = rows["detail"]
+    columns: dict[str, NDArray[Any]] = {"detail": detail.astype(np.int32)}
+    columns |= {name: rows[name] for name in ("correlation", "size_bytes")}
+    for name, fact in zip(("grid_blocks", "block_threads", "registers", "shared_bytes"), table, strict=True):
+        columns[name] = fact[detail]
+    return columns | span_work(rows, parent)
+
+
+def work_edges(
+    rows: Mapping[str, Int64Array], dependencies: Mapping[str, Int64Array]
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return edges as source, target and code of the kind: from calls to what they launched, and between work that waited."""
+    work = np.flatnonzero(is_work(rows["kind"]))
+    correlation = rows["correlation"][work]
+    first, second = find_waits(dependencies, rows["lane"][work], correlation)
+    call, launched = _find_launches(rows, work, correlation)
+    codes = np.concatenate((np.full(len(first), WAIT_CODE), np.full(len(call), LAUNCH_CODE)))
+    return np.concatenate((work[first], call)), np.concatenate((work[second], launched)), codes
+
+
+def _find_launches(rows: Mapping[str, Int64Array], work: Int64Array, correlation: Int64Array) -> tuple[Int64Array, Int64Array]:
+    calls = np.flatnonzero((rows["kind"] == HOST_CODE) & (rows["correlation"] != 0))
+    if not len(calls) or not len(work):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    order = np.argsort(rows["correlation"][calls], kind="stable")
+    known = rows["correlation"][calls][order]
+    at = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
+    is_found = known[at] == correlation
+    return calls[order[at[is_found]]], work[is_found]
+
+
+class KernelTier:
+    """Takes what a source of activities tells, in batches.
+
+    Work that was launched while kernels were captured may end, and be told of, after `stop`: it is taken until `finish`.
+
+    Whatever goes wrong here ends the capture, and nothing else.
+
+    Parameters
+    ----------
+    backend
+        Whose clock is used.
+    observing
+        Makes questions cost no virtual time.
+    names, threads, lanes
+        The recorder's tables.
+    find_ranges
+        Finds the range around each call.
+    on_loss
+        Called where nothing comes any more, with the host time up to which nothing is missing.
+    find_idle
+        Finds the lanes that have closed ranges without events, and no work left; by their place in the table.
+    store
+        Takes rows for the ring, what `WorkExtents.fold` takes of work, and what is called once that has been folded in.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        observing: Callable[[], AbstractContextManager[None]],
+        *,
+        names: NameTable,
+        threads: ThreadNames,
+        lanes: LaneTable,
+        find_ranges: FindRanges,
+        find_idle: Callable[[], Iterable[int]],
+        on_loss: Callable[[int], object],
+        store: Callable[[Sequence[Columns], Int64Array, Callable[[], None]], None],
+    ) -> None:
+        self._backend = backend
+        self._observing = observing
+        self._find_ranges = find_ranges
+        self._find_idle = find_idle
+        self._on_loss = on_loss
+        self._store = store
+        self._told_until: dict[int, int] = {}  # host time by thread: see `Activities.told_until`
+        self._done_until: dict[int, int] = {}  # host time by lane: what was launched there before it has ended
+        self._threads = HostThreads(lanes, threads)
+        self._reader = WorkReader(names, lanes, self._threads)
+        # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
+        self._lock = threading.RLock()
+        self._is_taking = False
+        self._source: ActivitySource | None = None
+        self._tell_loss: Callable[[str], object] = bool
+        self._dropped_before = 0
+        self._dropped_base = 0
+        self._taken_ns = self._taken_host_ns = self._noisy_ns = 0
+        self.windows = CaptureWindows()
+        """When kernels were captured."""
+        self.closed = ClosedRanges()
+        """Ranges that launches are looked up in. Replaced, never emptied: another thread may be in the middle of it."""
+        self.is_awaiting = False
+        """True while work may be told of: from before the start until `finish`. As long ranges go to `closed`."""
+        self.stop_count = 0
+        """How often capturing has ended."""
+        self.keeps_calls = True
+        """Whether calls of the host get rows."""
+        self.description = ""
+        """Where the records come from, in words."""
+        self.note = ""
+        """Why kernels are missing although they were asked for."""
+        self.error_ns = 0
+        """Bound on the error of a start or end of work."""
+        self.edit_count = 0
+        """Goes up with every change of the above."""
+
+    @property
+    def is_on(self) -> bool:
+        """True while kernels are captured."""
+        return self.windows.is_open
+
+    @property
+    def times_ranges(self) -> bool:
+        """Whether ranges need no events now."""
+        return self.is_on and bool(getattr(self._source, "times_ranges", False))
+
+    def told_until_ns(self, lane: int, thread: int | None) -> int:
+        """Return the host time up to which all work that a thread, or any, has launched on a lane has ended and was told of."""
+        if not self.is_awaiting:
+            return NEVER
+        told = self._told_until
+        return min(self._done_until.get(lane, -1), max(told.values(), default=-1) if thread is None else told.get(thread, -1))
+
+    @property
+    def dropped_count(self) -> int:
+        """Records that are missing."""
+        source = self._source
+        lost = 0 if source is None else max(0, source.dropped_count - self._dropped_base)
+        return self._dropped_before + lost + self._reader.refused_count
+
+    @property
+    def sample_count(self) -> int:
+        """Samples of counters so far."""
+        return self._reader.counters.sample_count
+
+    def start(
+        self,
+        source: ActivitySource,
+        find_lanes: Callable[[], Sequence[RecordedLane]],
+        *,
+        keeps_calls: bool,
+        tell_loss: Callable[[str], object],
+    ) -> None:
+        """Capture kernels from now on; where the source refuses, its error goes to the caller and nothing has changed."""
+        with delayed_interrupts(), self._lock:
+            if self.is_on:
+                self.take()
+                if keeps_calls != self.keeps_calls and self.windows.is_open:  # else taking has shown that it is over
+                    source.start(with_calls=keeps_calls)
+                self.keeps_calls = keeps_calls
+                return
+            if self._source is not None and self._source is not source:
+                self._take_rest()
+                self._forget_source()
+            self._start_source(source, with_calls=keeps_calls)
+            if self._source is None:
+                self._source, self._dropped_base = source, source.dropped_count
+            self._tell_loss, self.keeps_calls = tell_loss, keeps_calls
+            self.description, self.note = source.description, ""
+            self._taken_ns = self._now_ns()
+            self.windows.open(self._taken_ns)
+            self.edit_count += 1
+            for recorded in sorted(find_lanes(), key=lambda lane: not lane.is_retired):
+                self.note_stream(recorded)
+
+    def stop(self) -> None:
+        """Capture no more kernels, and take what is complete; `take` goes on to take the rest. Idempotent."""
+        with delayed_interrupts(), self._lock:
+            if self.is_on:
+                self._noisy_ns = self._backend.glance_ns()
+                self._stop_source()
+                self.take(is_complete=False)
+
+    def is_quiet(self, quiet_ns: int, *, is_idle: bool) -> bool:
+        """Tell whether, since the stop, no work was told of for so long, and the device was idle whenever this was asked."""
+        now_ns = self._backend.glance_ns()
+        if not is_idle:
+            self._noisy_ns = now_ns
+        return now_ns - self._noisy_ns >= quiet_ns
+
+    def finish(self, stop_count: int) -> None:
+        """Take the rest of what was captured, where it was stopped before the device was idle, that is at this `stop_count`."""
+        with delayed_interrupts(), self._lock:
+            if self.is_awaiting and not self.is_on and self.stop_count == stop_count:
+                self._take_rest()
+
+    def end(self) -> None:
+        """Stop, take the rest, and forget the source, which stays its owner's."""
+        with delayed_interrupts(), self._lock:
+            self._stop_source()
+            self._take_rest()
+            self._forget_source()
+
+    def abandon(self) -> None:
+        """Forget the source without a word to it: it is of the process that this one was forked from."""
+        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._source = None
+        self._is_taking = self.is_awaiting = False
+        self.windows.close(0)
+
+    def note_stream(self, recorded: RecordedLane) -> None:
+        """Note where the records' stream belongs from now on. What goes wrong is logged: it must not stop the user's work."""
+        source = self._source
+        if source is None or not self.is_on or recorded.is_closed:
+            return
+        try:
+            key = source.key_of(recorded.stream)
+            self._reader.note_context(key[0], recorded.lane.context)
+            self._reader.keys.note(key, lane=recorded.index, partition=recorded.partition, from_ns=self._now_ns())
+        except Exception as error:  # noqa: BLE001 - logged; the stream's work then has a lane of its own
+            _log.warning("Kernels of stream %r cannot be told from those of others: %s", recorded.name, error)
+
+    def note_thread(self, state: ThreadState) -> None:
+        """Take that a thread has begun to use the session: another one may have had its number before."""
+        with self._observing():
+            self._threads.note(state.ident, state.name, self._backend.host_time_ns())
+
+    def take(self, *, is_last: bool = False, is_complete: bool = True) -> None:
+        """Take what the source tells, and store it. Never waits for the device; after a failure the capture is off.
+
+        Parameters
+        ----------
+        is_last
+            Ask for what would otherwise be waited for.
+        is_complete
+            Let no work wait for its call.
+        """
+        if not self._has_source:
+            return
+        reason = ""
+        with delayed_interrupts(), self._lock:
+            source = self._source
+            if source is None or self._is_taking:
+                return  # called from inside itself: who takes already goes on when this returns
+            self._is_taking = True
+            try:
+                reason = self._take_from(source, is_last=is_last, is_complete=is_complete)
+                if reason:
+                    self._lose(reason)
+            finally:
+                self._is_taking = False
+        if reason:
+            self._tell_loss(reason)
+
+    def clear(self) -> None:
+        """Forget what is not in the ring."""
+        with self._lock:
+            self._reader.clear()
+            self.windows.clear()
+            self._dropped_before = 0
+            self._dropped_base = 0 if self._source is None else self._source.dropped_count
+            self.edit_count += 1
+
+    def add_samples(self, samples: Sequence[LaneSample]) -> None:
+        """Take quantities of lanes that others keep, whether kernels are captured or not."""
+        with self._lock, self._observing():
+            counters = self._reader.counters
+            counters.append(*sample_columns(samples, to_clock_ns=self._backend.host_to_clock_ns, code=counters.code))
+
+    def tables(self) -> WorkTables:
+        """Return what is known beside the rows of the ring."""
+        with self._lock:
+            reader = self._reader
+            return WorkTables(
+                reader.details.all, self.counters_from(0), reader.dependencies.read(), were_captured=self.windows.were_any
+            )
+
+    def dependencies_from(self, cursor: int) -> tuple[dict[str, Int64Array], int]:
+        """Return the waits of streams since a cursor, and the next cursor."""
+        with self._lock:
+            dependencies = self._reader.dependencies
+            return dependencies.read(cursor), dependencies.appended_count
+
+    def counters_from(self, sample_count: int) -> Counters:
+        """Return the samples that came after so many, in order of time."""
+        with self._lock:
+            return self._reader.counters.counters(sample_count)
+
+    def details_from(self, code: int) -> tuple[WorkDetail, ...]:
+        """Return the details from this code on."""
+        return self._reader.details.starting_at(code)
+
+    @property
+    def _has_source(self) -> bool:
+        return self._source is not None
+
+    def _take_from(self, source: ActivitySource, *, is_last: bool, is_complete: bool) -> str:
+        """Take and store a batch; return why there will be no more, or nothing."""
+        try:
+            with self._observing():
+                asked_ns = self._now_ns()
+                asked_host_ns = self._backend.host_time_ns()
+                idle = [*self._find_idle()]
+                activities = source.drain(is_last=is_last)
+                if len(activities.calls) or len(activities.annotations):
+                    self._threads.look(self._backend.host_time_ns())
+                blocks = self._reader.read(
+                    activities,
+                    source,
+                    self._find_ranges,
+                    with_calls=self.keeps_calls,
+                    is_complete=is_complete or is_last,
+                )
+            if len(activities.work):
+                self._noisy_ns = asked_host_ns
+            told = partial(self._note_told, activities, dict.fromkeys(idle, asked_host_ns))
+            self._store(blocks, self._reader.launched, told)
+            self.error_ns = max(self.error_ns, source.error_ns)
+            self._taken_ns, self._taken_host_ns = asked_ns, asked_host_ns
+            lost = source.lost_reason if self.is_on else ""
+        except Exception as error:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
+            _log.debug("Activities could not be read", exc_info=True)
+            self._close_window(self._taken_ns)
+            self._forget_source()
+            source.stop()
+            return f"{type(error).__name__}: {error}"
+        return lost
+
+    def _note_told(self, activities: Activities, idle: Mapping[int, int]) -> None:
+        """Note up to when what was launched has ended and was told of. A stream ends its work in the order of the launches."""
+        lane, launched_ns = self._reader.launched[:2]
+        newest = {one: int(launched_ns[lane == one].max()) - 1 for one in np.unique(lane).tolist()}
+        for known, told in ((self._told_until, activities.told_until), (self._done_until, newest), (self._done_until, idle)):
+            for key, until_ns in told.items():
+                known[key] = max(until_ns, known.get(key, -1))
+
+    def _lose(self, reason: str) -> None:
+        source = self._source
+        self._on_loss(self._taken_host_ns if source is None else source.complete_until_host_ns)
+        self._stop_source()
+        self.note = f"Kernels are not captured any more. {reason}"
+        self._let_go()
+
+    def _start_source(self, source: ActivitySource, *, with_calls: bool) -> None:
+        was_awaiting, self.is_awaiting = self.is_awaiting, True  # a range may end before the start returns
+        try:
+            source.start(with_calls=with_calls)
+        except BaseException:
+            self.is_awaiting = was_awaiting
+            raise
+
+    def _stop_source(self) -> None:
+        if self._source is not None:
+            if self.is_on:
+                self._close_window(self._complete_until_ns(self._source))
+            self._source.stop()
+
+    def _take_rest(self) -> None:
+        self.take(is_last=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget what late work is looked up in."""
+        self.is_awaiting = False
+        self.closed = ClosedRanges()
+        self._reader.forget_calls()
+
+    def _complete_until_ns(self, source: ActivitySource) -> int:
+        """Return until when everything is told of: now, or where the source has lost the device, when it saw it last."""
+        with self._observing():
+            now_ns = self._now_ns()
+            return min(now_ns, self._backend.host_to_clock_ns(source.complete_until_host_ns)) if source.lost_reason else now_ns
+
+    def _close_window(self, at_ns: int) -> None:
+        if self.is_on:
+            self.windows.close(at_ns)
+            self.stop_count += 1
+            self._reader.counters.settle()
+            self.edit_count += 1
+
+    def _forget_source(self) -> None:
+        if self._source is not None:
+            self._dropped_before += max(0, self._source.dropped_count - self._dropped_base)
+            self._source = None
+
+    def _now_ns(self) -> int:
+        with self._observing():
+            return self._backend.host_to_clock_ns(self._backend.host_time_ns())

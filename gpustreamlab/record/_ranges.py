@@ -1,0 +1,524 @@
+"""Named ranges on a lane: an NVTX range, and two events on the stream where kernels do not tell when its work ran.
+
+This is the hot path: well under a microsecond of Python beside the event records. A range holds no state of its own, so it
+is made once for each name and used again; what is open stands in a list of the thread. Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gpustreamlab._util import tasks
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
+from gpustreamlab._util.tasks import LoopWatch
+from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
+from gpustreamlab.record._names import cut_text
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends import BackendStream
+    from gpustreamlab.model import Lane
+    from gpustreamlab.record._names import ThreadNames
+    from gpustreamlab.record._recorder import Recorder
+
+_log = logging.getLogger(__name__)
+
+
+FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int, int]
+"""A closed range whose device work may still run: its pair of events or `NO_EVENTS`, its name's code, when it was queued
+(host ns), its number, its parent's number or -1, and when it was closed (host ns). A plain tuple: a named one takes 0.3 us."""
+
+OpenEntry: TypeAlias = "tuple[tuple[Any, Any], int, int, Range | None]"
+"""An open range: its pair of events, when it was queued (host ns), its number, and what closes it."""
+
+NO_EVENTS: tuple[None, None] = (None, None)
+"""Stands for the events of a range that is timed by the work inside it."""
+
+NOTHING_OPEN: OpenEntry = (NO_EVENTS, 0, -1, None)
+"""What lies below the outermost open range, so that every range has one below it."""
+
+READ_TRIES = 100
+"""How often a set that other threads change is read until it stays as it is meanwhile."""
+COLLECT_EVERY = 4_096
+"""Closed ranges after which finished ones are collected in passing, so that their events are used again."""
+
+_CALL_REFERENCES = 2
+"""References to a variable's object within `_is_lost`: the variable, and the argument of the function that counts."""
+
+
+class RecordedLane:
+    """What the recorder knows of one stream in one place: on the whole card, or in one partition."""
+
+    __slots__ = (
+        "handed_over",
+        "incoming",
+        "index",
+        "is_closed",
+        "is_retired",
+        "lane",
+        "last_number",
+        "name",
+        "partition",
+        "started",
+        "stream",
+        "writers",
+    )
+
+    def __init__(self, index: int, lane: Lane, stream: BackendStream, partition: int) -> None:
+        self.index = index
+        self.lane = lane
+        """The stream as the timeline shows it while it works here."""
+        self.name = lane.name
+        self.stream = stream
+        self.partition = partition
+        """Code of the partition that it works in, or -1."""
+        self.is_closed = False
+        """True once the stream is about to be destroyed: nothing can be recorded any more."""
+        self.is_retired = False
+        """True once another one has taken its place."""
+        self.last_number = -1
+        """Number of the range opened last, or -1."""
+        self.incoming: list[int] = []
+        """Numbers of ranges that the next range of this lane waits for."""
+        self.writers: list[LaneWriter] = []
+        """One for each thread that has ranges here."""
+        self.handed_over: list[tuple[FinishedRange, int]] = []
+        """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
+        self.started: weakref.WeakSet[OpenRange] = weakref.WeakSet()
+        """Ranges that any thread may end, and none has."""
+
+    @property
+    def is_selected(self) -> bool:
+        """True if any thread has the stream selected, or a range open on it."""
+        states = [writer.owner() for writer in tuple(self.writers)]
+        return bool(self.started) or any(
+            state is not None
+            and (
+                any(selection.stream.recorded.index == self.index for selection in tuple(state.selections))
+                or any(entry[3] is not None and entry[3].lane.index == self.index for entry in tuple(state.open_ranges))
+            )
+            for state in states
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing of it is open, and nothing waits for the device."""
+        # In this order: a range that is being left is open until it waits.
+        return not self.is_selected and not self.has_waiting
+
+    @property
+    def has_waiting(self) -> bool:
+        """True if closed ranges wait for the device, or to be told of their work."""
+        return bool(self.handed_over) or any(writer.finished for writer in tuple(self.writers))
+
+    def closed_ranges(self) -> list[FinishedRange]:
+        """Return the closed ranges that wait."""
+        rows = [row for writer in tuple(self.writers) for row in tuple(writer.finished)]
+        return rows + [row for row, _ in tuple(self.handed_over)]
+
+    @property
+    def is_spent(self) -> bool:
+        """True if nothing more can come from here."""
+        return self.is_closed or (self.is_retired and self.is_idle)
+
+    def started_by_work(self) -> list[tuple[int, int]]:
+        """Return number and host time of the opening of ranges without events that any thread may end, and none has."""
+        return [started.timed_by_work for started in self.started_ranges() if started.timed_by_work is not None]
+
+    def started_ranges(self) -> tuple[OpenRange, ...]:
+        """Return the ranges that any thread may end, and none has. Other threads may change that meanwhile."""
+        for _ in range(READ_TRIES):
+            try:
+                return tuple(self.started)
+            except RuntimeError:
+                continue
+        return ()
+
+    def take_over(self, before: RecordedLane) -> None:
+        """Go on where the same stream was before: with its waits, and the range that others wait for."""
+        self.incoming, before.incoming = before.incoming, []
+        self.last_number = before.last_number
+
+    def retire(self) -> None:
+        """Give the place to another one; what is selected or waiting here still comes to its end."""
+        self.is_retired = True
+
+    def close(self) -> None:
+        """Refuse to record from now on: some drivers take the handle of a destroyed stream for the NULL stream."""
+        self.is_closed = True
+        for writer in tuple(self.writers):
+            writer.record = self.refuse
+
+    def refuse(self, event: Any) -> object:
+        """Stand in for the stream's own ``record_raw`` once it is closed."""
+        raise StreamClosedError(
+            f"Stream {self.name!r} is closed; it takes no ranges. "
+            f"Make another with lab.stream({self.name!r}) on an open session."
+        )
+
+
+class ThreadState:
+    """What one thread has open and selected."""
+
+    __slots__ = ("__weakref__", "ident", "name", "open_ranges", "selections", "thread", "watch", "writer", "writers")
+
+    def __init__(self, threads: ThreadNames) -> None:
+        self.ident = threading.get_ident() & 0xFFFF_FFFF
+        """The thread as activities number it."""
+        self.name = cut_text(threading.current_thread().name)
+        """Its name."""
+        self.thread = threads.code(self.ident, self.name)
+        """Its code."""
+        self.open_ranges: list[OpenEntry] = [NOTHING_OPEN]
+        """`NOTHING_OPEN`, then the open ranges, innermost last."""
+        self.writer: LaneWriter | None = None
+        """Writer of the selected lane."""
+        self.writers: dict[RecordedLane, LaneWriter] = {}
+        """Writers by lane."""
+        self.selections: list[Any] = []
+        """Streams selected, innermost last; kept for `gpustreamlab.streams.selection`."""
+        self.watch = LoopWatch()
+        """Tells whether an event loop ran other tasks meanwhile; kept for `gpustreamlab.streams.selection`."""
+
+    @property
+    def top_number(self) -> int:
+        """Number of the innermost open range, or -1."""
+        return self.open_ranges[-1][2]
+
+    def open_number(self, lane: RecordedLane) -> int:
+        """Return the number of the innermost range that is open on a stream, wherever it works, or -1."""
+        numbers = (number for _, _, number, opened in reversed(self.open_ranges) if opened and opened.lane.index == lane.index)
+        return next(numbers, -1)
+
+    @property
+    def open_count(self) -> int:
+        """How many ranges are open."""
+        return sum(closer is not None for _, _, _, closer in tuple(self.open_ranges))
+
+
+class LaneWriter:
+    """One thread's way to one lane: since a thread closes its ranges in the stream's order, no lock is needed."""
+
+    __slots__ = ("collect_at", "finished", "ident", "lane", "open_ranges", "owner", "ranges", "record", "recorder", "thread")
+
+    def __init__(self, recorder: Recorder, lane: RecordedLane, state: ThreadState, *, collect_at: int) -> None:
+        self.recorder = recorder
+        self.lane = lane
+        self.record: Callable[[Any], object] = lane.refuse if lane.is_closed else lane.stream.record_raw
+        self.open_ranges = state.open_ranges
+        self.thread, self.ident = state.thread, state.ident
+        self.owner = weakref.ref(state)
+        """The thread's state, which ends with the thread. Not the thread: Ctrl-C inside ``Thread.is_alive`` marks a running
+        thread as stopped (seen with CPython 3.11)."""
+        self.ranges: dict[str, Range] = {}
+        """Ranges made so far, by name."""
+        self.finished: list[FinishedRange] = []
+        """Closed ranges in the order in which the stream ends them."""
+        self.collect_at = collect_at
+        """How many closed ranges bring about the next collection in passing."""
+
+    def range(self, name: str) -> Range:
+        """Return the range of this name, to enter with ``with`` any number of times, inside itself too."""
+        try:
+            return self.ranges[name]
+        except KeyError:
+            return self.recorder.make_range(self, name)
+
+
+class Range:
+    """A named range on a lane, for one thread, as a context manager.
+
+    Opening and closing return at once. While kernels are recorded they put nothing on the stream: the work inside tells from
+    when to when the range lasted. Else each enqueues an event. An exception inside passes through unchanged and the range
+    is kept. An interrupt (Ctrl-C) while it opens or closes leaves no range open: it is kept whole, or counted as dropped.
+    """
+
+    __slots__ = ("_annotation", "_code", "_name", "_writer")
+
+    def __init__(self, writer: LaneWriter, name: str, code: int, annotation: Any) -> None:
+        self._writer = writer
+        self._name = name
+        self._code = code
+        self._annotation = annotation
+
+    @property
+    def name(self) -> str:
+        """How the user calls it."""
+        return self._name
+
+    @property
+    def lane(self) -> RecordedLane:
+        """The lane that it records on."""
+        return self._writer.lane
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it is given to whoever asks for a range of its name."""
+        return self._writer.ranges.get(self._name) is self
+
+    def __enter__(self) -> None:
+        writer = self._writer
+        recorder = writer.recorder
+        now_ns = recorder.host_time_ns()
+        if now_ns >= recorder.next_tick_ns:
+            recorder.tick(now_ns)
+        lane = writer.lane
+        try:
+            if recorder.is_timed_by_work:
+                events = NO_EVENTS
+                if lane.is_closed:
+                    lane.refuse(None)
+            else:
+                try:
+                    events = recorder.pop_pair()
+                except IndexError:
+                    events = recorder.new_pair()
+                writer.record(events[0])
+        except Exception as error:
+            recorder.count_failed(1)
+            raise recorder.explain(error, self._name, lane) from error
+        lane.last_number = number = next(recorder.numbers)
+        entry = (events, now_ns, number, self)
+        open_ranges = writer.open_ranges
+        try:
+            recorder.push_range(self._annotation)
+            open_ranges.append(entry)
+            if lane.incoming:
+                recorder.close_edges(lane, number)
+        except BaseException:
+            # The block does not run, so nothing will be missing: the range is not counted.
+            if open_ranges and open_ranges[-1] is entry:
+                del open_ranges[-1]
+            recorder.pop_range()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        writer = self._writer
+        recorder = writer.recorder
+        # Before NVTX is told: what CUPTI tells of behind that marker was launched later.
+        closed_ns = recorder.host_time_ns()
+        open_ranges = writer.open_ranges
+        if open_ranges[-1][3] is not self and not self._uncover(error):
+            return
+        events, queued_host_ns, number, _ = entry = open_ranges[-1]
+        try:
+            # No call stands before this one, so an interrupt comes after NVTX has been told.
+            recorder.pop_range()
+            if events is NO_EVENTS:
+                if not recorder.is_timed_by_work:
+                    events = recorder.new_end()
+                elif error is not None:
+                    recorder.look_for_loss(writer.record)
+            if events[1] is not None or writer.lane.is_closed:
+                writer.record(events[1])
+            finished = writer.finished
+            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2], closed_ns))
+            del open_ranges[-1]
+            if len(finished) >= writer.collect_at:
+                writer.recorder.collect_in_passing(writer)
+        except Exception as failure:  # noqa: BLE001 - raised again, unless the user's own error is on its way
+            try:
+                self._tell(failure, error)
+            finally:
+                self._settle(entry)
+        except BaseException:
+            self._settle(entry)
+            raise
+
+    def set_aside(self) -> ParkedRange:
+        """Return what opens it again later, maybe in another thread; from now on nobody else is given this object."""
+        if self.is_listed:
+            del self._writer.ranges[self._name]
+        return ParkedRange(self)
+
+    def reopen(self) -> None:
+        """Open it again: for its thread and lane, or a stand-in where the task that opened it has moved."""
+        writer = self._writer.recorder.thread_state().writer
+        if writer is None or writer is self._writer:
+            self.__enter__()
+        else:
+            StandInRange(writer, self).__enter__()
+
+    def _uncover(self, error: BaseException | None) -> bool:
+        """Leave it where others were opened after it and not left; tell whether it is the innermost one now.
+
+        An exit out of turn takes only itself away, as where a generator that holds it is dropped inside a later block. What an
+        interrupt has left open above it is dropped, and counted.
+        """
+        if self._left_stand_in(error):
+            return False
+        if self._writer.owner() is not self._writer.recorder.thread_state():
+            self._refuse_to_leave(error, "in a thread that did not enter it")
+            return False
+        opened = self._writer.open_ranges
+        place = next((place for place in range(len(opened) - 1, 0, -1) if opened[place][3] is self), 0)
+        if not place:
+            self._refuse_to_leave(error)
+            return False
+        if all(_is_lost(opened, above, error) for above in range(place + 1, len(opened))):
+            self._writer.recorder.count_failed(self._writer.recorder.drop_open(opened, place + 1))
+            return True
+        self._leave_below(opened, place, error)
+        return False
+
+    def _left_stand_in(self, error: BaseException | None) -> bool:
+        """Leave what stands for it where its task goes on; tell whether there was such a one."""
+        innermost = self._writer.recorder.thread_state().open_ranges[-1][3]
+        if isinstance(innermost, StandInRange) and innermost.original is self:
+            innermost.__exit__(None, error, None)
+            return True
+        return False
+
+    def _leave_below(self, opened: list[OpenEntry], place: int, error: BaseException | None) -> None:
+        """Leave it and nothing else, from below others; NVTX, which ends the last one, then shows a later one as ended."""
+        with delayed_interrupts():
+            try:
+                self.end_below(opened, place, error)
+            finally:
+                tasks.lower_ranges(self._writer.recorder, place)
+
+    def end_below(self, opened: list[OpenEntry], place: int, error: BaseException | None) -> None:
+        """End it at its place among the open ones, below those opened later, which stay. Who calls holds interrupts back."""
+        later = opened[place + 1 :]
+        del opened[place + 1 :]
+        try:
+            self.__exit__(None, error, None)
+        finally:
+            opened[place:] = later
+
+    def _refuse_to_leave(self, error: BaseException | None, how: str = "twice, or after a range around it") -> None:
+        lane = self._writer.lane
+        if lane.is_closed:
+            return
+        message = (
+            f"Range {self._name[:60]!r} on stream {lane.name!r} was left {how}; it is not in the trace. "
+            "Enter and leave ranges with nested `with` blocks."
+        )
+        if error is None:
+            raise SelectionError(message)
+        _log.warning(message)
+
+    def _settle(self, entry: OpenEntry) -> None:
+        """Leave no half a range where closing was cut off: it is kept already, or it counts as dropped."""
+        writer = self._writer
+        if writer.open_ranges and writer.open_ranges[-1] is entry:
+            del writer.open_ranges[-1]
+            if not writer.finished or writer.finished[-1][3] != entry[2]:
+                writer.recorder.count_failed(1)
+
+    def _tell(self, failure: Exception, error: BaseException | None) -> None:
+        lane = self._writer.lane
+        if lane.is_closed:
+            return  # closing a stream ends what is open on it
+        mapped = self._writer.recorder.explain(failure, self._name, lane)
+        if error is None:
+            raise mapped from failure
+        # The user's own exception matters more than a range that could not be closed after it.
+        if not isinstance(mapped, StickyDeviceError):
+            _log.warning("%s", mapped)
+        elif not any(mapped.where in note for note in getattr(error, "__notes__", ())):
+            error.add_note(str(mapped))
+
+
+def _is_lost(opened: list[OpenEntry], place: int, error: BaseException | None) -> bool:
+    """Tell whether the block of a range has ended without leaving it: by an interrupt in the instant beyond reach.
+
+    The block of a ``with`` statement has a reference to it, by which it leaves. Others have the list, once for each time that
+    it is open, and the writer that made it.
+    """
+    opening = opened[place][3]
+    if opening is None or isinstance(error, KeyboardInterrupt):
+        return True
+    own = sum(entry[3] is opening for entry in opened) + opening.is_listed
+    return sys.getrefcount(opening) <= own + _CALL_REFERENCES
+
+
+class StandInRange(Range):
+    """A range that a task opened in another thread or lane, and goes on with here; leaving the original leaves this one."""
+
+    __slots__ = ("original",)
+
+    def __init__(self, writer: LaneWriter, original: Range) -> None:
+        super().__init__(writer, original._name, original._code, original._annotation)  # noqa: SLF001 - of its base class
+        self.original = original
+
+    def set_aside(self) -> ParkedRange:
+        """Return what opens the original again."""
+        return ParkedRange(self.original)
+
+
+class ParkedRange:
+    """A range of a suspended task."""
+
+    __slots__ = ("_range",)
+
+    def __init__(self, parked: Range) -> None:
+        self._range = parked
+
+    def resume(self) -> None:
+        """Open it again in this thread, on the lane selected in it."""
+        self._range.reopen()
+
+    def abandon(self) -> None:
+        """Do nothing: leaving a range that is not open is told."""
+
+
+class OpenRange(ProcessBound):
+    """A range that any thread may end: for work that starts in one callback and ends in another.
+
+    It is no parent of other ranges, since those follow the thread, and other tools do not see it; close it with `end`.
+    """
+
+    def __init__(self, recorder: Recorder, lane: RecordedLane, name: str) -> None:
+        self._recorder = recorder
+        self._lane = lane
+        self._name = name
+        state = recorder.thread_state()
+        self._thread = state.thread
+        self._parent = state.top_number
+        self._queued_host_ns = recorder.host_time_ns()
+        self._code, _ = recorder.prepare(name)
+        self._events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
+        self._is_ended = False
+        self._record(self._events[0])
+        self._number = lane.last_number = next(recorder.numbers)
+        lane.started.add(self)
+
+    @property
+    def timed_by_work(self) -> tuple[int, int] | None:
+        """Its number and the host time of its opening, where it is open and has no events."""
+        return (self._number, self._queued_host_ns) if self._events is NO_EVENTS else None
+
+    def end(self) -> None:
+        """Close the range behind the work enqueued so far. Idempotent; on a closed stream the range counts as dropped."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        recorder = self._recorder
+        try:
+            if self._lane.is_closed:
+                recorder.count_failed(1)
+                return
+            events = self._events
+            if events is NO_EVENTS and not recorder.is_timed_by_work:
+                events = recorder.new_end()
+            self._record(events[1])
+            row = (events, self._code, self._queued_host_ns, self._number, self._parent, recorder.host_time_ns())
+            recorder.hand_over(self._lane, row, self._thread)
+        finally:
+            self._lane.started.discard(self)  # at the end: until it waits, what is told of its work is laid against it as open
+
+    def _record(self, event: Any) -> None:
+        if event is None and not self._lane.is_closed:
+            return
+        record = self._lane.refuse if self._lane.is_closed else self._lane.stream.record_raw
+        try:
+            record(event)
+        except Exception as error:
+            self._recorder.count_failed(1)
+            raise self._recorder.explain(error, self._name, self._lane) from error

@@ -1,0 +1,516 @@
+"""Turn what a source of activities tells into rows of the ring."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from itertools import islice
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from gpustreamlab.analysis import distinct
+from gpustreamlab.backends import OWN_PREFIX, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, WorkDetail
+from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, ColumnLog
+from gpustreamlab.record._counters import CounterLog
+from gpustreamlab.record._extents import WORK_FIELDS
+from gpustreamlab.record._lanes import LaneTable
+from gpustreamlab.record._names import HostThreads, NameTable, cut_text, plain_text
+from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
+
+KEPT_LAUNCHES = 262_144
+"""Calls that late work is looked up in; the newest count. A stream holds about a thousand launches that have not ended."""
+
+
+class Launches:
+    """The newest calls, by correlation. One call may have enqueued much work: a graph.
+
+    Parameters
+    ----------
+    limit
+        How many are kept.
+    """
+
+    def __init__(self, limit: int = KEPT_LAUNCHES) -> None:
+        self._limit = limit
+        # Correlation, start, thread's code, number of the range, start on the host's clock; by correlation.
+        self._rows = np.empty((5, 0), np.int64)
+
+    def __len__(self) -> int:
+        return self._rows.shape[1]
+
+    def add(
+        self,
+        correlation: Int64Array,
+        start_ns: Int64Array,
+        thread: Int64Array,
+        parent: Int64Array,
+        start_host_ns: Int64Array,
+    ) -> None:
+        """Take more calls; `trim` forgets the oldest."""
+        rows = np.concatenate((self._rows, np.stack((correlation, start_ns, thread, parent, start_host_ns))), axis=1)
+        self._rows = rows[:, np.argsort(rows[0], kind="stable")]
+
+    def find(self, correlation: Int64Array) -> Int64Array:
+        """Return the row of each call, or -1; for `take`. Of two calls of one number the later one counts."""
+        known = self._rows[0]
+        if not len(known):
+            return np.full(len(correlation), -1, np.int64)
+        at = np.maximum(np.searchsorted(known, correlation, side="right") - 1, 0)
+        return np.where((known[at] == correlation) & (correlation != 0), at, -1)
+
+    def take(self, row: Int64Array) -> Int64Array:
+        """Return start, thread's code, range's number and start on the host's clock; -1 each for row -1; shape (4, n)."""
+        if not len(self):
+            return np.full((4, len(row)), -1, np.int64)
+        return np.where(row >= 0, self._rows[1:, row], -1)
+
+    def trim(self) -> None:
+        """Forget the oldest calls beyond the limit."""
+        if len(self) > self._limit:
+            newest = np.argpartition(self._rows[1], -self._limit)[-self._limit :]
+            self._rows = self._rows[:, np.sort(newest)]
+
+    def clear(self) -> None:
+        """Forget all calls: the numbers of those to come may begin anew."""
+        self._rows = self._rows[:, :0]
+
+
+StreamKey: TypeAlias = tuple[int, int]
+"""A context and a stream, as an `ActivitySource` numbers them."""
+
+KEPT_KEYS = 65_536
+"""Streams that are told apart, closed ones too; the newest count."""
+KEPT_PLACES = 256
+"""Places of one stream that are told apart by time; the newest count."""
+
+_ALWAYS = np.iinfo(np.int64).min
+
+
+class Place(NamedTuple):
+    """Where a stream's work belongs from some time on."""
+
+    from_ns: int
+    """When it was enqueued, on the backend's clock."""
+    lane: int
+    """Index of the lane."""
+    partition: int
+    """Code of the partition, or -1."""
+
+
+class StreamKeys:
+    """The places of every stream by its key. Closed streams stay: their work may be told of late."""
+
+    def __init__(self) -> None:
+        self._places: dict[StreamKey, tuple[Place, ...]] = {}
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def note(self, key: StreamKey, *, lane: int, partition: int, from_ns: int) -> None:
+        """Note where a stream's work belongs from now on; what it did before was there too if nothing else is known."""
+        with self._lock:
+            places = self._places.get(key, ())
+            if places and places[-1][1:] == (lane, partition):
+                return
+            place = Place(from_ns if places else _ALWAYS, lane, partition)
+            self._places[key] = (*places, place)[-KEPT_PLACES:]
+            while len(self._places) > KEPT_KEYS:
+                del self._places[next(iter(self._places))]
+
+    def find(
+        self, context: Int64Array, stream: Int64Array, at_ns: Int64Array, make: Callable[[StreamKey], int]
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the lane and the partition of each piece of work.
+
+        Parameters
+        ----------
+        context, stream
+            Of each piece; shape (n,), int64.
+        at_ns
+            When it was enqueued; shape (n,), int64.
+        make
+            Returns a lane for a stream that is not known.
+        """
+        contexts, context_code = distinct(context)
+        streams, stream_code = distinct(stream)
+        pairs, code = distinct(context_code * max(1, len(streams)) + stream_code)
+        keys = [(int(contexts[pair // len(streams)]), int(streams[pair % len(streams)])) for pair in pairs.tolist()]
+        places = [self._places_of(key, make) for key in keys]
+        # Most streams have been in one place only.
+        lane = np.array([known[-1].lane for known in places], np.int64)[code]
+        partition = np.array([known[-1].partition for known in places], np.int64)[code]
+        for number, known in enumerate(places):
+            if len(known) > 1:
+                mine = np.flatnonzero(code == number)
+                from_ns = np.array([place.from_ns for place in known], np.int64)
+                place = np.maximum(0, np.searchsorted(from_ns, at_ns[mine], side="right") - 1)
+                lane[mine] = np.array([entry.lane for entry in known], np.int64)[place]
+                partition[mine] = np.array([entry.partition for entry in known], np.int64)[place]
+        return lane, partition
+
+    def _places_of(self, key: StreamKey, make: Callable[[StreamKey], int]) -> tuple[Place, ...]:
+        with self._lock:
+            known = self._places.get(key)
+            if known is None:
+                self.note(key, lane=make(key), partition=-1, from_ns=_ALWAYS)
+                known = self._places[key]
+            return known
+
+
+DETAIL_LIMIT = 65_536
+"""Different details told apart in one session; later ones share one that says so."""
+DETAIL_CHARACTERS = 64 << 20
+"""Characters of all their names together, beyond which later ones share it too."""
+MAX_FULL_NAME = 8_192
+"""Longest full name, in characters; a longer one is cut and ends in "…"."""
+OTHER_DETAIL = WorkDetail(full_name="(other details)")
+"""Stands for all that are beyond a limit."""
+
+
+class DetailTable:
+    """Codes for details, in the order in which they were first seen.
+
+    Parameters
+    ----------
+    limit
+        How many are told apart.
+    characters
+        How long their names may be together.
+    """
+
+    def __init__(self, limit: int = DETAIL_LIMIT, characters: int = DETAIL_CHARACTERS) -> None:
+        self._limit = limit
+        self._characters_left = characters
+        self._codes: dict[WorkDetail, int] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def all(self) -> tuple[WorkDetail, ...]:
+        """Every detail, by its code."""
+        with self._lock:
+            return tuple(self._codes)
+
+    def starting_at(self, code: int) -> tuple[WorkDetail, ...]:
+        """Return the details from this code on."""
+        with self._lock:
+            return tuple(islice(reversed(self._codes), max(0, len(self._codes) - code)))[::-1]
+
+    def codes(self, details: Iterable[WorkDetail]) -> Int64Array:
+        """Return the code of each detail, and -1 behind them for what has none."""
+        with self._lock:
+            return np.array([*map(self._code, details), -1], np.int64)
+
+    def _code(self, detail: WorkDetail) -> int:
+        known = self._codes.get(detail)
+        if known is not None:
+            return known
+        name = detail.full_name
+        cut = plain_text(name if len(name) <= MAX_FULL_NAME + 1 else f"{name[:MAX_FULL_NAME]}…")
+        if cut != name:
+            return self._code(replace(detail, full_name=cut))
+        length = len(name)
+        if len(self._codes) >= self._limit - 1 or length > self._characters_left:
+            return self._codes.setdefault(OTHER_DETAIL, len(self._codes))
+        self._characters_left -= length
+        return self._codes.setdefault(detail, len(self._codes))
+
+
+KEPT_DEPENDENCIES = 262_144
+"""Waits of streams for streams that are kept for the trace; the newest count."""
+DEPENDENCY_COLUMNS = ("source_lane", "record", "target_lane", "wait")
+"""The lane that is waited for and the call that recorded the event; the lane that waits and the call that made it."""
+
+_CALL_BITS = 44
+
+
+def find_waits(
+    dependencies: Mapping[str, Int64Array], lane: Int64Array, correlation: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return the last work before each event, and the first work after each wait for it, where there are both.
+
+    Parameters
+    ----------
+    dependencies
+        Columns of `DEPENDENCY_COLUMNS`.
+    lane, correlation
+        Of work, in the order of its starts; shape (n,), int64.
+
+    Returns
+    -------
+    tuple of two ndarrays of int64, shape (n_waits,)
+        Places in `lane`: what had to end first, and what waited.
+    """
+    known = np.flatnonzero(correlation > 0)
+    if not len(known) or not len(dependencies["wait"]):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    keys = _key(lane[known], correlation[known])
+    order = np.argsort(keys, kind="stable")
+    keys, places = keys[order], known[order]
+    before = np.searchsorted(keys, _key(dependencies["source_lane"], dependencies["record"])) - 1
+    after = np.searchsorted(keys, _key(dependencies["target_lane"], dependencies["wait"]), side="right")
+    is_there = (before >= 0) & (after < len(keys))
+    source, target = places[before[is_there]], places[after[is_there]]
+    is_meant = (lane[source] == dependencies["source_lane"][is_there]) & (lane[target] == dependencies["target_lane"][is_there])
+    pairs = np.unique(np.stack((source[is_meant], target[is_meant])), axis=1)
+    pairs = pairs[:, pairs[0] != pairs[1]]
+    return pairs[0], pairs[1]
+
+
+def _key(lane: Int64Array, correlation: Int64Array) -> Int64Array:
+    """Return what sorts by lane, and in it by the order of the calls."""
+    return (lane << _CALL_BITS) + np.clip(correlation, 0, (1 << _CALL_BITS) - 1)
+
+
+Columns: TypeAlias = dict[str, Int64Array]
+FindRanges: TypeAlias = Callable[[Int64Array, Int64Array], Int64Array]
+"""Returns the number of the range that threads had open at host times, or -1."""
+
+HOST_CODE = SPAN_KINDS.index(SpanKind.HOST)
+ANNOTATION_CODE = SPAN_KINDS.index(SpanKind.ANNOTATION)
+WORK_CODES = tuple(SPAN_KINDS.index(kind) for kind in DEVICE_WORK)
+
+_DEFAULTS = {"partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0, "thread": -1, "parent": -1}
+
+
+class WorkReader:
+    """Reads batches of activities, in the order in which they are told of.
+
+    Work may be told of before the call that enqueued it, and long after: it waits for one more batch, then it goes without.
+
+    Parameters
+    ----------
+    names
+        Codes of names, shared with ranges.
+    lanes
+        Where streams of others and threads get lanes.
+    threads
+        Names and lanes of threads.
+    """
+
+    def __init__(self, names: NameTable, lanes: LaneTable, threads: HostThreads) -> None:
+        self._names = names
+        self._lanes = lanes
+        self._threads = threads
+        self._launches = Launches()
+        self._next_number = FIRST_WORK_NUMBER
+        self._waiting: Columns = {}
+        self._contexts: dict[int, int] = {}  # the backend's number of each context by that of the records
+        self.keys = StreamKeys()
+        """Which streams the records name."""
+        self.details = DetailTable()
+        """How work was launched."""
+        self.counters = CounterLog()
+        """Memory of streams."""
+        self.dependencies = ColumnLog(DEPENDENCY_COLUMNS, KEPT_DEPENDENCIES)
+        """Which stream was told to wait for which."""
+        self.refused_count = 0
+        """Records that make no sense, and are nowhere."""
+        self.launched: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)
+        """Of the work that `read` returned last: what `WorkExtents.fold` takes."""
+
+    def note_context(self, told: int, number: int) -> None:
+        """Note how records number a context that has a number here."""
+        self._contexts[told] = number
+
+    def read(
+        self,
+        activities: Activities,
+        source: ActivitySource,
+        find_ranges: FindRanges,
+        *,
+        with_calls: bool,
+        is_complete: bool,
+    ) -> list[Columns]:
+        """Return the rows of a batch, as columns for the ring.
+
+        Parameters
+        ----------
+        source
+            Tells of streams that are not known.
+        find_ranges
+            Finds the range around each call and annotation.
+        with_calls
+            Whether calls get rows.
+        is_complete
+            Let no work wait for its call.
+        """
+        activities = _without_own(activities)
+        codes = self._name_codes(activities, with_calls=with_calls)
+        blocks = [
+            self._read_annotations(activities.annotations, codes, find_ranges),
+            *self._read_calls(activities.calls, codes, find_ranges, with_calls=with_calls),
+            self._read_work(activities, codes, source, is_complete=is_complete),
+        ]
+        self._read_dependencies(activities, source)
+        self._read_memory(activities, source)
+        self._launches.trim()
+        return [block for block in blocks if len(block["start_ns"])]
+
+    def clear(self) -> None:
+        """Forget samples, waits between streams, and the count of what made no sense."""
+        self.counters.clear()
+        self.dependencies.clear()
+        self.refused_count = 0
+
+    def forget_calls(self) -> None:
+        """Forget which calls were made: no work of theirs is to come."""
+        self._launches.clear()
+
+    def _name_codes(self, activities: Activities, *, with_calls: bool) -> Int64Array:
+        """Return the code of each name that rows will have, and -1 for others: what is in no row has no colour either."""
+        calls = (activities.calls,) if with_calls else ()
+        shown = np.concatenate([batch.name for batch in (activities.work, activities.annotations, *calls)])
+        codes = np.full(len(activities.names), -1, np.int64)
+        for name in np.unique(shown[_points_into(shown, len(codes))]).tolist():
+            codes[name] = self._names.code(cut_text(activities.names[name]))
+        return codes
+
+    def _read_calls(self, batch: CallBatch, names: Int64Array, find_ranges: FindRanges, *, with_calls: bool) -> list[Columns]:
+        is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
+        calls = self._keep(_columns_of(batch), is_good)
+        if not len(calls["start_ns"]):
+            return []
+        parent = find_ranges(calls["thread"], calls["start_host_ns"])
+        thread = self._threads.codes(calls["thread"], calls["start_host_ns"])
+        self._launches.add(calls["correlation"], calls["start_ns"], thread, parent, calls["start_host_ns"])
+        if not with_calls:
+            return []
+        row = {
+            "start_ns": calls["start_ns"],
+            "end_ns": calls["end_ns"],
+            "queued_ns": calls["start_ns"],
+            "lane": self._threads.lanes(calls["thread"], calls["start_host_ns"]),
+            "name": names[calls["name"]],
+            "kind": np.full(len(parent), HOST_CODE, np.int64),
+            "parent": parent,
+            "thread": thread,
+            "size_bytes": calls["size_bytes"],
+            "correlation": calls["correlation"],
+        }
+        return [self._finish(row)]
+
+    def _read_annotations(self, batch: AnnotationBatch, names: Int64Array, find_ranges: FindRanges) -> Columns:
+        is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
+        told = self._keep(_columns_of(batch), is_good)
+        row = {
+            "start_ns": told["start_ns"],
+            "end_ns": told["end_ns"],
+            "queued_ns": told["start_ns"],
+            "lane": self._threads.lanes(told["thread"], told["start_host_ns"]),
+            "name": names[told["name"]],
+            "kind": np.full(len(told["name"]), ANNOTATION_CODE, np.int64),
+            "parent": find_ranges(told["thread"], told["start_host_ns"]),
+            "thread": self._threads.codes(told["thread"], told["start_host_ns"]),
+        }
+        return self._finish(row)
+
+    def _read_work(self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool) -> Columns:
+        batch = activities.work
+        is_good = (
+            _is_ordered(batch.start_ns, batch.end_ns)
+            & (batch.start_ns > 0)
+            & np.isin(batch.kind, WORK_CODES)
+            & _points_into(batch.name, len(names))
+            & _points_into(batch.detail + 1, len(activities.details) + 1)
+        )
+        work = self._keep(_columns_of(batch), is_good)
+        work["name"] = names[work["name"]]
+        work["detail"] = self.details.codes(activities.details)[work["detail"]]
+        held_count = len(self._waiting.get("name", ()))
+        if held_count:
+            work = {name: np.concatenate((self._waiting[name], column)) for name, column in work.items()}
+        launch = self._launches.find(work["correlation"])
+        waits = (launch < 0) & (work["correlation"] != 0)
+        waits[:held_count] = False
+        if is_complete or not waits.any():
+            self._waiting = {}
+        else:
+            self._waiting = {name: column[waits] for name, column in work.items()}
+            work = {name: column[~waits] for name, column in work.items()}
+            launch = launch[~waits]
+        return self._place_work(work, launch, source)
+
+    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> Columns:
+        called_ns, thread, parent, launch_host_ns = self._launches.take(launch)
+        queued_ns = np.where(launch >= 0, np.minimum(called_ns, work["start_ns"]), work["start_ns"])
+        lane, partition = self._find_lanes(work["context"], work["stream"], queued_ns, source)
+        told = np.stack((lane, launch_host_ns, work["start_ns"], work["end_ns"], work["correlation"]))
+        self.launched = told[:, launch >= 0]
+        kept = ("start_ns", "end_ns", "name", "kind", "detail", "size_bytes", "correlation")
+        found = {"queued_ns": queued_ns, "lane": lane, "partition": partition, "parent": parent, "thread": thread}
+        return self._finish({name: work[name] for name in kept} | found)
+
+    def _read_dependencies(self, activities: Activities, source: ActivitySource) -> None:
+        batch = activities.dependencies
+        if not len(batch):
+            return
+        # As late as can be: these streams are where they are now.
+        now = np.full(len(batch), np.iinfo(np.int64).max)
+        source_lane, _ = self._find_lanes(batch.source_context, batch.source_stream, now, source)
+        target_lane, _ = self._find_lanes(batch.target_context, batch.target_stream, now, source)
+        columns = (source_lane, batch.record, target_lane, batch.wait)
+        self.dependencies.append(dict(zip(DEPENDENCY_COLUMNS, columns, strict=True)))
+
+    def _read_memory(self, activities: Activities, source: ActivitySource) -> None:
+        batch = activities.memory
+        is_good = _points_into(batch.name, len(activities.names))
+        self.refused_count += len(batch) - int(is_good.sum())
+        if not is_good.any():
+            return
+        used, place = distinct(batch.name[is_good])
+        codes = np.array([self.counters.code(cut_text(activities.names[name])) for name in used.tolist()], np.int64)
+        time_ns = batch.time_ns[is_good]
+        lane, _ = self._find_lanes(batch.context[is_good], batch.stream[is_good], time_ns, source)
+        self.counters.append(time_ns, lane, codes[place], batch.value[is_good])
+
+    def _find_lanes(
+        self, context: Int64Array, stream: Int64Array, at_ns: Int64Array, source: ActivitySource
+    ) -> tuple[Int64Array, Int64Array]:
+        def make(key: StreamKey) -> int:
+            told, number = key
+            return self._lanes.add_outside(self._contexts.get(told, told), number, source.describe_stream(told, number))
+
+        return self.keys.find(context, stream, at_ns, make)
+
+    def _keep(self, columns: Columns, is_good: BoolArray) -> Columns:
+        """Leave out and count what makes no sense."""
+        refused = len(is_good) - int(np.count_nonzero(is_good))
+        if not refused:
+            return columns
+        self.refused_count += refused
+        return {name: column[is_good] for name, column in columns.items()}
+
+    def _finish(self, row: Mapping[str, Int64Array]) -> Columns:
+        """Return all columns of the ring, with a number for each row."""
+        count = len(row["start_ns"])
+        number = np.arange(self._next_number, self._next_number + count)
+        self._next_number += count
+        filled = {name: np.full(count, value, np.int64) for name, value in _DEFAULTS.items() if name not in row}
+        columns = dict(row) | filled | {"number": number}
+        return {name: columns[name] for name in SPAN_COLUMNS}
+
+
+def _without_own(activities: Activities) -> Activities:
+    """Leave out the kernels of this package."""
+    own = [code for code, name in enumerate(activities.names) if name.startswith(OWN_PREFIX)]
+    if not own:
+        return activities
+    kept = ~np.isin(activities.work.name, own)
+    return replace(activities, work=WorkBatch(**{name: column[kept] for name, column in _columns_of(activities.work).items()}))
+
+
+def _columns_of(batch: WorkBatch | CallBatch | AnnotationBatch) -> Columns:
+    return {entry.name: getattr(batch, entry.name) for entry in fields(batch)}
+
+
+def _is_ordered(start_ns: Int64Array, end_ns: Int64Array) -> BoolArray:
+    """Tell which records end when they have begun, and begin within the session."""
+    return (start_ns >= 0) & (end_ns >= start_ns)
+
+
+def _points_into(index: Int64Array, count: int) -> BoolArray:
+    return (index >= 0) & (index < count)

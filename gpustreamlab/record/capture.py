@@ -1,0 +1,388 @@
+"""How much of the device's work is captured: named ranges always, every kernel, copy and call where that is asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Protocol, Self
+
+from gpustreamlab._util.background import Updater
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
+from gpustreamlab.backends import ActivitySource, Backend
+from gpustreamlab.errors import (
+    CaptureUnavailableError,
+    CaptureWarning,
+    DeviceError,
+    GPUStreamLabError,
+    OptionError,
+    SessionClosedError,
+    SessionError,
+    StickyDeviceError,
+    nearest_hint,
+)
+from gpustreamlab.record import Recorder
+from gpustreamlab.typing import CaptureTier
+
+__all__ = ["Capture", "CaptureControl", "read_tier"]
+
+_log = logging.getLogger(__name__)
+
+
+AUTO = "auto"
+"""Kernels where they can be captured, else ranges."""
+QUIET_NS = 1_000_000_000
+"""After a stop for which nobody waited, the rest is taken when the streams that are known have had no work for so long."""
+DRAIN_HZ = 5.0
+"""How often a thread on the side takes what was captured."""
+PASSED_ON = "A later session captures kernels now, and one at a time can: this one goes on when that has closed."
+"""Why a session that captured kernels from its start captures them no more."""
+
+_begun: list[weakref.ref[CaptureControl]] = []
+"""Captures that began with their sessions, the newest last. Where one alone can capture, it is the newest: whoever runs
+``lab = Session()`` once more means the new one, and the old one is still there then."""
+
+
+class Capture(ProcessBound):
+    """What is captured from `Session.capture` on. As a context manager it goes back, at its end, to what was before.
+
+    Examples
+    --------
+    >>> from gpustreamlab import Session
+    >>> with Session("sim") as lab:
+    ...     with lab.capture("kernels") as capture:
+    ...         print(capture)
+    ...     print(capture)
+    <Capture: kernels and host calls (simulated device)>
+    <Capture: stopped>
+    """
+
+    def __init__(self, control: CaptureControl, request: _Request) -> None:
+        self._control = control
+        self._request = request
+        request.holder = weakref.ref(self)
+
+    def __enter__(self) -> Self:
+        try:
+            if not self.is_active:
+                raise SessionError(
+                    "This capture has ended, so it would capture nothing. Make another with lab.capture('kernels')."
+                )
+        except KeyboardInterrupt:  # the block does not begin, so nothing will leave it
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.stop()
+        except KeyboardInterrupt:  # it came before `take_back` could hold it back, or was held back to its end
+            self.stop()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Capture: {self._control.text if self.is_active else 'stopped'}>"
+
+    @property
+    def tier(self) -> CaptureTier:
+        """What is captured now."""
+        return self._control.tier
+
+    @property
+    def note(self) -> str:
+        """Why kernels are not captured although they were asked for; empty where they are, or were not asked for."""
+        return self._control.note if self._request.wants_kernels else ""
+
+    @property
+    def is_active(self) -> bool:
+        """True until `stop`, or until the session closes."""
+        return self._control.is_asked(self._request)
+
+    def stop(self) -> None:
+        """Go back to what was captured before. Idempotent; never raises.
+
+        What still runs then, or has yet to begin, comes into the trace when it has ended: `Session.synchronize` waits for it.
+        """
+        self._control.take_back(self._request)
+
+
+class CaptureControl:
+    """The captures of one session: what was asked for, what is in force, and the thread that takes what comes.
+
+    What goes wrong with the source of kernels ends their capture, and nothing else.
+
+    Parameters
+    ----------
+    backend, recorder
+        The session's.
+    """
+
+    def __init__(self, backend: Backend, recorder: Recorder) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
+        self._lock = threading.RLock()
+        self._requests: list[_Request] = []
+        self._first: _Request | None = None
+        self._source: ActivitySource | None = None
+        self._updater: Updater | None = None
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it captures nothing any more."""
+        return self._is_closed
+
+    @property
+    def tier(self) -> CaptureTier:
+        """What is in force."""
+        return CaptureTier.KERNELS if self._recorder.is_capturing else CaptureTier.RANGES
+
+    @property
+    def note(self) -> str:
+        """Why kernels are not captured although they were asked for; empty where they are."""
+        return "" if self._recorder.is_capturing else self._recorder.capture_note
+
+    @property
+    def text(self) -> str:
+        """What is in force, in words."""
+        told = ""
+        if self._source is not None and self._recorder.is_capturing:
+            told = f"{' and host calls' if self._recorder.keeps_calls else ''} ({self._source.description})"
+        return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
+
+    def begin(self, tier: CaptureTier | str) -> None:
+        """Capture from the session's start, without calls of the host. Of what only one can have, the newest session has it."""
+        self.capture(tier, host=False, stacklevel=4)
+        self._first = self._requests[-1]
+        if not self._first.wants_kernels:
+            return
+        if not self._recorder.is_capturing and any(other.pass_on() for other in _others(self)):
+            self.take_up()
+        _begun.append(weakref.ref(self))
+
+    def pass_on(self) -> bool:
+        """Leave kernels to a later session, where they were captured only because this one began so; tell whether they were."""
+        with delayed_interrupts(), self._lock:
+            if self._requests != [self._first] or not self._recorder.is_capturing:
+                return False
+            self._stop_updater()
+            self._recorder.end_capture()
+            self._recorder.note_capture(PASSED_ON)
+            return True
+
+    def take_up(self) -> bool:
+        """Capture kernels, where they were asked for and can be had now; tell whether they are captured."""
+        with delayed_interrupts(), self._lock:
+            if self._requests and self._requests[-1].wants_kernels and not self._is_closed:
+                self._try(self._requests[-1])
+            return self._recorder.is_capturing
+
+    def capture(self, tier: CaptureTier | str = AUTO, *, host: bool = True, stacklevel: int = 3) -> Capture:
+        """Capture kernels or ranges from now on; see `Session.capture`. A warning points so many callers up."""
+        wanted = read_tier(tier)
+        if not isinstance(host, bool):
+            raise OptionError(f"host is {host!r}; it must be True or False. Use lab.capture('kernels', host=False).")
+        request = _Request(wanted is not CaptureTier.RANGES, host)
+        capture = Capture(self, request)
+        try:
+            refusal = self._ask(request, is_choosy=wanted is not None)
+        except BaseException:
+            self.take_back(request)  # an interrupt comes at the end: nobody gets what could take it back
+            raise
+        if refusal and wanted is not None:
+            _log.warning("%s", refusal)
+            warnings.warn(refusal, CaptureWarning, stacklevel=stacklevel)
+        return capture
+
+    def _ask(self, request: _Request, *, is_choosy: bool) -> str:
+        """Put a request in force, above the others; return why it is less than was asked for, or nothing."""
+        with delayed_interrupts(), self._lock:
+            if self._is_closed:
+                raise SessionClosedError("This session was closed meanwhile; it cannot capture. Start another with Session().")
+            refusal = self._apply(request) if is_choosy else self._try(request)
+            if self._requests and self._requests[-1].holder() is None:
+                del self._requests[:-1]  # nobody can take it back, so it stays below all that follows
+            self._requests.append(request)
+        return refusal
+
+    def is_asked(self, request: _Request) -> bool:
+        """Tell whether a request is neither taken back nor over."""
+        return not self._is_closed and request in self._requests
+
+    def take_back(self, request: _Request) -> None:
+        """Take a request back; where it was the newest, go back to the one before."""
+        with delayed_interrupts(), self._lock:
+            if not self.is_asked(request):
+                return
+            is_newest = self._requests[-1] is request
+            self._requests.remove(request)
+            if is_newest:
+                self._try(self._requests[-1] if self._requests else _Request(wants_kernels=False, host=True))
+
+    def finish(self, streams: Iterable[_Waitable]) -> None:
+        """Wait for the streams, where work was captured that may still run, then `close`."""
+        if self._recorder.is_awaiting_work:
+            for stream in streams:
+                try:
+                    stream.drain()
+                except DeviceError as error:  # closing the stream tells of it; what had not ended is known now
+                    if isinstance(error, StickyDeviceError):
+                        self._recorder.blame.tell(error)
+        self.close()
+
+    def close(self) -> None:
+        """Stop, take what is left, and close the source; another session then captures, if it waits for that. Idempotent."""
+        with delayed_interrupts():
+            with self._lock:
+                was_capturing = self._recorder.is_capturing
+                self._is_closed = True
+                self._stop_updater()
+                self._recorder.end_capture()
+                source, self._source = self._source, None
+                if source is not None:
+                    source.close()
+            if was_capturing:
+                any(other.take_up() for other in _others(self))
+
+    def disown(self) -> None:
+        """Give everything up without touching it: in a forked child it is the parent's."""
+        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
+        self._updater = None  # its thread is not in this process
+        self._is_closed = True
+
+    def _try(self, request: _Request) -> str:
+        """Do what `_apply` does, and only note where kernels cannot be captured at all."""
+        try:
+            return self._apply(request)
+        except GPUStreamLabError as error:
+            self._recorder.note_capture(str(error))
+            return str(error)
+
+    def _apply(self, request: _Request) -> str:
+        """Capture what was asked for; return why it is less, or nothing."""
+        with self._recorder.observing():  # to look on costs the simulated program nothing
+            return self._apply_observing(request)
+
+    def _apply_observing(self, request: _Request) -> str:
+        if not request.wants_kernels:
+            self._recorder.stop_capture()
+            if not self._is_lingering:
+                self._stop_updater()
+            return ""
+        source = self._find_source()
+        try:
+            self._recorder.start_capture(source, keeps_calls=request.host, tell_loss=_tell_loss)
+        except CaptureUnavailableError as error:
+            refusal = f"Kernels are not captured, only ranges. {error}"
+            self._recorder.note_capture(refusal)
+            return refusal
+        if self._updater is None or not self._updater.is_running:
+            self._updater = Updater(_step_of(self, source), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
+            self._updater.start()
+        return ""
+
+    @property
+    def _is_lingering(self) -> bool:
+        """Whether a capture that was stopped still costs every launch, until the last of its work is told of."""
+        return self._recorder.is_awaiting_work and bool(getattr(self._source, "is_attached", False))
+
+    def _find_source(self) -> ActivitySource:
+        if self._source is None:
+            make = getattr(self._backend, "activity_source", None)
+            if make is None:
+                raise CaptureUnavailableError(
+                    f"Backend {self._backend.name!r} does not record kernels: it has no activity_source(). Use "
+                    "lab.capture('ranges'), which works everywhere."
+                )
+            self._source = make()
+        return self._source
+
+    def _stop_updater(self) -> None:
+        updater, self._updater = self._updater, None
+        if updater is not None:
+            updater.stop()
+
+    def take(self) -> bool:
+        """Take what was captured by now; tell whether more may come."""
+        with self._recorder.observing():
+            with suppress(DeviceError):  # whoever uses the device is told
+                self._recorder.collect()
+            source = self._source
+            if source is None or source.keep_up():
+                self._recorder.collect_work()
+        if self._is_lingering and not self._recorder.is_capturing:
+            self._recorder.finish_when_quiet(QUIET_NS)
+        return self._recorder.is_capturing or self._is_lingering
+
+
+class _Waitable(Protocol):
+    """A stream."""
+
+    def drain(self) -> None:
+        """Block the host until its work has ended, unless somebody closes it."""
+        ...
+
+
+class _Request:
+    """What a caller asked for."""
+
+    __slots__ = ("holder", "host", "wants_kernels")
+
+    def __init__(self, wants_kernels: bool, host: bool) -> None:  # noqa: FBT001 - two fields
+        self.wants_kernels = wants_kernels
+        self.host = host
+        self.holder: Callable[[], object] = bool
+        """Returns None once nobody can take it back any more."""
+
+
+def _others(control: CaptureControl) -> list[CaptureControl]:
+    """Return the other captures that began with their sessions, the newest first."""
+    _begun[:] = [known for known in _begun if (one := known()) is not None and not one.is_closed]
+    return [one for known in reversed(_begun) if (one := known()) is not None and one is not control]
+
+
+def read_tier(tier: CaptureTier | str, *, usage: str = "lab.capture('kernels')") -> CaptureTier | None:
+    """Return what is asked for; None for whatever can be had. An error shows this usage.
+
+    Raises
+    ------
+    OptionError
+        If there is no such tier.
+    """
+    if tier == AUTO:
+        return None
+    try:
+        return CaptureTier(tier)
+    except ValueError as error:
+        raise OptionError(
+            f"There is no capture tier {tier!r}. {nearest_hint(str(tier), [*CaptureTier, AUTO])} Use {usage}."
+        ) from error
+
+
+def _tell_loss(reason: str) -> None:
+    """Warn that kernels are not captured any more. Whoever found it out goes on."""
+    message = f"Kernels are not captured any more, only ranges. {reason}"
+    _log.warning("%s", message)
+    try:
+        warnings.warn(message, CaptureWarning, stacklevel=2)
+    except CaptureWarning:  # as the user's filters want it; but this is not where the user called
+        _log.debug("The warning was made an error.")
+
+
+def _step_of(control: CaptureControl, source: ActivitySource) -> Callable[[], bool]:
+    """Return what the thread on the side does; it does not keep a session alive, and cleans up after one that was lost."""
+    known = weakref.ref(control)
+
+    def step() -> bool:
+        alive = known()
+        if alive is None:
+            source.close()
+            return False
+        return alive.take()
+
+    return step

@@ -1,0 +1,1 @@
+"""Where changes of a running session go: live views, and a file."""

@@ -1,0 +1,353 @@
+"""The form of a spool: one Arrow IPC stream, whose batches also carry what else has changed.
+
+Any Arrow reader reads the rows. Each batch has, as custom metadata, a JSON object of facts (`FACTS_KEY`) and a checksum of the
+facts and the rows (`CHECKSUM_KEY`), so that a torn or damaged batch is told from a whole one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.errors import OptionError, TraceFileError
+from gpustreamlab.record import SPAN_COLUMNS
+from gpustreamlab.typing import Int64Array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+SPOOL_VERSION = 1
+"""Version of the form that this package writes; it reads this one and every older one."""
+VERSION_KEY = b"gpustreamlab.spool"
+FACTS_KEY = b"gpustreamlab"
+CHECKSUM_KEY = b"crc32"
+COMPRESSION_LEVEL = 1
+"""Of zstd: 15 bytes and 0.2 us for a span of 104 bytes; level 3 saves less than a tenth more."""
+
+_STREAM_BEGINS = b"\xff\xff\xff\xff"
+
+
+class Batch(NamedTuple):
+    """Rows of the ring, and what else has changed."""
+
+    columns: dict[str, Int64Array]
+    """Shape (n_rows,) each."""
+    facts: dict[str, Any]
+    """A JSON object."""
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return len(self.columns["number"])
+
+
+class BatchEncoder:
+    """Turns batches into the bytes of one stream. What it returned need not be written: no batch leans on another.
+
+    It lets go of the interpreter as seldom as it can: each time, a busy cell keeps it for 5 ms and more.
+    """
+
+    def __init__(self) -> None:
+        import pyarrow as pa
+
+        self._pa = pa
+        self._schema = pa.schema(
+            [(name, pa.int64()) for name in SPAN_COLUMNS], metadata={VERSION_KEY: str(SPOOL_VERSION).encode()}
+        )
+        # One thread: the cores are the user's.
+        self._options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", COMPRESSION_LEVEL), use_threads=False)
+        self.head = self._schema.serialize().to_pybytes()
+        """What stands before the first batch that is written."""
+
+    def encode(self, batch: Batch) -> bytes:
+        """Return the bytes of a batch."""
+        text = json.dumps(batch.facts, separators=(",", ":")).encode()
+        values = np.stack([batch.columns[name] for name in SPAN_COLUMNS])
+        checksum = str(_checksum(text, SPAN_COLUMNS, [values])).encode()
+        sink, writer = self._open()
+        writer.write_batch(self._rows(values), custom_metadata={FACTS_KEY: text, CHECKSUM_KEY: checksum})
+        return self._behind_head(sink)
+
+    def end(self) -> bytes:
+        """Return what stands behind the last batch."""
+        sink, writer = self._open()
+        writer.close()
+        return self._behind_head(sink)
+
+    def _open(self) -> tuple[pa.BufferOutputStream, pa.RecordBatchStreamWriter]:
+        """Begin the stream anew, in memory."""
+        sink = self._pa.BufferOutputStream()
+        return sink, self._pa.ipc.RecordBatchStreamWriter(sink, self._schema, options=self._options)
+
+    def _rows(self, values: NDArray[np.int64]) -> pa.RecordBatch:
+        """Return rows of shape (n_columns, n_rows) as Arrow's, which share their memory."""
+        row_count = values.shape[1]
+        data, column_bytes = self._pa.py_buffer(values), row_count * values.itemsize
+        arrays = [
+            self._pa.Array.from_buffers(self._pa.int64(), row_count, [None, data.slice(place * column_bytes, column_bytes)])
+            for place in range(len(values))
+        ]
+        return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _behind_head(self, sink: pa.BufferOutputStream) -> bytes:
+        made: bytes = sink.getvalue().slice(len(self.head)).to_pybytes()
+        return made
+
+
+class BatchReader:
+    """Reads the whole batches of a spool, in order; stops at the first one that is torn or damaged.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    TraceFileError
+        If it is no spool, or of a newer version.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        import pyarrow as pa
+
+        self._failures = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError)
+        self._file = Path(path).open("rb")  # noqa: SIM115 - closed by `close`
+        try:
+            self._stream = pa.ipc.open_stream(pa.PythonFile(_Clipped(self._file), mode="r"))
+            _check_schema(self._stream.schema)
+        except self._failures as error:
+            self.close()
+            if isinstance(error, TraceFileError):
+                raise
+            raise TraceFileError(
+                f"its beginning is damaged, or it is something else: {' '.join(str(error).split())}"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        self.damage = ""
+        """What stopped the reading before the end; empty if nothing did."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            try:
+                rows, carried = self._stream.read_next_batch_with_custom_metadata()
+                batch = _decode(rows, dict(carried or {}))
+            except StopIteration:
+                return
+            except self._failures as error:
+                self.damage = " ".join(str(error).split()) or type(error).__name__
+                return
+            yield batch
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def is_spool(path: str | PathLike[str]) -> bool:
+    """Tell whether a file begins as an Arrow stream does; Parquet begins otherwise."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_STREAM_BEGINS)) == _STREAM_BEGINS
+    except (OSError, ValueError):
+        return False
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    if VERSION_KEY not in (schema.metadata or {}):
+        raise ValueError("it is an Arrow stream, but no spool that Session(spool=...) wrote")
+    version = int(schema.metadata[VERSION_KEY])
+    if version > SPOOL_VERSION:
+        raise TraceFileError(
+            f"it is a spool of version {version}; this gpustreamlab reads up to {SPOOL_VERSION}. "
+            "Update with: pip install --upgrade gpustreamlab"
+        )
+    wrong = [field.name for field in schema if str(field.type) != "int64"]
+    if wrong:
+        raise ValueError(f"its columns {wrong} are no int64")
+
+
+def _decode(rows: pa.RecordBatch, carried: Mapping[bytes, bytes]) -> Batch:
+    rows.validate(full=True)
+    columns = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.null_count:
+            raise ValueError(f"column {name!r} has nulls")
+        columns[name] = column.to_numpy(zero_copy_only=False)
+    text = carried[FACTS_KEY]
+    if _checksum(text, columns, columns.values()) != int(carried[CHECKSUM_KEY]):
+        raise ValueError("the checksum of a batch is wrong")
+    facts = json.loads(text)
+    if not isinstance(facts, dict):
+        raise TypeError("the facts of a batch are no object")
+    return Batch(columns, facts)
+
+
+def _checksum(text: bytes, names: Iterable[str], parts: Iterable[NDArray[np.int64]]) -> int:
+    """Return the checksum of a batch's facts, the names of its columns and their values, one column after another."""
+    value = zlib.crc32(text, zlib.crc32(" ".join(names).encode()))  # the names stand in the schema, which may be damaged too
+    for part in parts:
+        value = zlib.crc32(np.ascontiguousarray(part).data, value)
+    return value
+
+
+class _Clipped(io.RawIOBase):
+    """A file that is never asked for more than it has: a damaged length must not take memory."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self._left_bytes = file.seek(0, io.SEEK_END)
+        file.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._left_bytes if size < 0 else min(size, self._left_bytes)
+        data = self._file.read(wanted)
+        self._left_bytes -= len(data)
+        return data
+
+
+DEFAULT_LIMIT_BYTES = 16 << 30
+"""How large a spool may become: about a billion spans."""
+LEAST_LIMIT_BYTES = 1 << 16
+
+
+class SpoolFile:
+    """A new file to append to. Each write goes to the system at once: a killed process loses nothing of it.
+
+    Parameters
+    ----------
+    path
+        Where; it must not hold anything yet. True chooses a name in the current folder.
+    limit_bytes
+        How large it may become.
+
+    Raises
+    ------
+    OptionError
+        If it is no path, or no size.
+    TraceFileError
+        If it cannot be written, or holds something.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str] | bool,  # noqa: FBT001 - `spool=True` is what the user types
+        *,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    ) -> None:
+        self._descriptor = -1
+        self.limit_bytes = _check_limit(limit_bytes)
+        self.path = _chosen_path(path)
+        self._is_new = not os.path.lexists(self.path)
+        self.size_bytes = 0
+        """Bytes that count; what stands behind them is the rest of a write that failed."""
+        self._descriptor = _open_new(self.path)
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def is_gone(self) -> bool:
+        """True if the file was removed: what is written then goes nowhere."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    def append(self, data: bytes) -> None:
+        """Append bytes; where that fails, or is interrupted, none of them count."""
+        if os.fstat(self._descriptor).st_size != self.size_bytes:
+            os.ftruncate(self._descriptor, self.size_bytes)
+        os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+        self.size_bytes += len(data)
+
+    def cut(self) -> None:
+        """Give back what a failed write has left behind."""
+        os.ftruncate(self._descriptor, self.size_bytes)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def discard(self) -> None:
+        """Close the file, and remove it if it was not there before: nothing came of what it was for."""
+        self.close()
+        if self._is_new:
+            self.path.unlink(missing_ok=True)
+
+
+def open_spool_file(path: str | PathLike[str] | bool | None, limit_bytes: int) -> SpoolFile | None:  # noqa: FBT001
+    """Return the file of ``Session(spool=path)``, or None where none is asked for."""
+    _check_limit(limit_bytes)
+    return None if path is None or path is False else SpoolFile(path, limit_bytes=limit_bytes)
+
+
+def _check_limit(value: object) -> int:
+    if type(value) is not int or value < LEAST_LIMIT_BYTES:
+        raise OptionError(
+            f"spool_limit_bytes is {value!r}; it must be a number of bytes, at least {LEAST_LIMIT_BYTES:,}. "
+            "Use for example gpustreamlab.Session(spool='run.gsl', spool_limit_bytes=4 << 30)."
+        )
+    return value
+
+
+def _chosen_path(path: object) -> Path:
+    if path is True:
+        return _free_path(Path(time.strftime("gpustreamlab-%Y%m%d-%H%M%S.gsl")).absolute())
+    if not isinstance(path, (str, PathLike)) or not str(path):
+        raise OptionError(
+            f"spool is {path!r}; it must be a file name, or True to have one chosen. Use gpustreamlab.Session(spool='run.gsl')."
+        )
+    try:
+        return Path(path).expanduser().absolute()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _not_opened(path, error) from error
+
+
+def _open_new(path: Path) -> int:
+    try:
+        if path.is_dir():
+            raise _not_opened(path, "it is a folder", f"Name a file in it: spool={str(path / 'run.gsl')!r}.")
+        if path.exists() and not path.is_file():
+            raise _not_opened(path, "it is no file")
+        if path.exists() and path.stat().st_size:
+            raise _not_opened(path, "it holds something already", f"Use spool={str(_free_path(path))!r}.")
+        return os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    except TraceFileError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _not_opened(path, getattr(error, "strerror", None) or error) from error
+
+
+def _free_path(path: Path) -> Path:
+    """Return the path, or the first one after it that is not taken."""
+    number = 2
+    free = path
+    while free.exists():
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+        number += 1
+    return free
+
+
+def _not_opened(
+    path: object, reason: object, fix: str = "Give a path in a writable folder, or leave spool out."
+) -> TraceFileError:
+    return TraceFileError(f"The run cannot be spooled to {str(path)!r}: {reason}. {fix}")

@@ -1,0 +1,375 @@
+"""What a live view is sent: the spans that came since the last time, small and in bounded memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from gpustreamlab.analysis import (
+    Basis,
+    LiveRows,
+    basis_of,
+    busy_edges,
+    concurrency,
+    display_name,
+    finding_text,
+    over_wall,
+    used_stream_count,
+)
+from gpustreamlab.draw import (
+    Header,
+    NameLooks,
+    SpanColumns,
+    detail_entries,
+    draw_figure,
+    pack_columns,
+    plan_header,
+    plan_tables,
+)
+from gpustreamlab.errors import OptionError
+from gpustreamlab.model import DEVICE_WORK, Counters, Trace
+from gpustreamlab.record import Recorder
+from gpustreamlab.sinks._live_spans import MAX_SPANS, SpanReader
+from gpustreamlab.typing import SpanKind
+
+EVERY_S = 1.0
+"""How often it is found anew, at most."""
+REST = 20.0
+"""After a look, none follows for this many times as long as it took: of long sessions it is found less often."""
+
+
+class FindingWatch:
+    """Finds how much of a recorder's work ran at once, now and then.
+
+    Parameters
+    ----------
+    recorder
+        Whose spans.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._seen_count = 0
+        self._next_s = 0.0
+        self._clears = 0
+        self.text = ""
+        """What was found last; empty where fewer than two streams were busy."""
+        self.basis: Basis | None = None
+        """What the figures are of; None where that was not found yet."""
+
+    def look(self, span_count: int, *, is_last: bool = False) -> None:
+        """Find it anew where that is due and there are other spans than the last time.
+
+        Parameters
+        ----------
+        span_count
+            How many spans there are by now.
+        is_last
+            Whether it is due in any case.
+        """
+        began_s, clears = time.monotonic(), self._clears
+        if span_count == self._seen_count or (began_s < self._next_s and not is_last):
+            return
+        trace = self._recorder.trace()
+        basis, text = basis_of(trace), _finding(trace)
+        ended_s = time.monotonic()
+        self._next_s = max(began_s + EVERY_S, ended_s + REST * (ended_s - began_s))
+        if clears == self._clears:
+            self._seen_count, self.text, self.basis = span_count, text, basis
+
+    def forget(self) -> None:
+        """Take back what was found, as its spans are forgotten."""
+        self._clears += 1
+        self._seen_count, self.text, self.basis = 0, "", None
+
+
+def _finding(trace: Trace) -> str:
+    basis = basis_of(trace)
+    edges_ns = busy_edges(trace, basis.counted)
+    if sum(map(bool, map(len, edges_ns))) < 2:
+        return ""
+    result = over_wall(trace, concurrency(trace, edges_ns))
+    return finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted)
+
+
+NAME_CHARACTERS = 200
+"""How many characters of a name a page gets."""
+
+COUNT_EVERY_S = 0.5
+"""How often the number of spans above the picture is sent anew."""
+
+MEMORY_EVERY_S = 2.0
+"""How often the memory of the lanes is sent anew, with the tables."""
+
+_ADDED = ("names", "name_styles", "details")
+_COUNTED = (SpanKind.RANGE, *DEVICE_WORK)
+"""Kinds that count as busy; the page leaves out the ranges that start while kernels are captured."""
+
+
+class TablePlanner:
+    """Keeps the tables of one page.
+
+    Parameters
+    ----------
+    recorder
+        Whose lanes, partitions, layouts, markers and names.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._source: tuple[object, ...] = ()
+        self._header: dict[str, Any] = {}
+        self._version: tuple[object, ...] = ()
+        self._counted = 0
+        self._counted_s = 0.0
+        self._name_count = 0
+        self._looks = NameLooks()
+        self._detail_count = 0
+        self._counters = Counters()
+        self._memory_s = -MEMORY_EVERY_S
+        self.planned: dict[str, Any] = {}
+        """The tables as they were sent last, without names."""
+
+    def changes(
+        self,
+        reader: SpanReader,
+        *,
+        title: str,
+        now_ns: int,
+        finding: str = "",
+        basis: Basis | None = None,
+        pending_count: int = 0,
+    ) -> dict[str, Any]:
+        """Return what has changed since the last time: ``tables``, ``header`` and ``names``."""
+        pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
+        version = self._recorder.tables_version(), title, finding, basis, reader.zero_ns, pending_count
+        now_s = time.monotonic()
+        is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
+        if (*version, reader.rows.version) == self._version and not is_stale:
+            return {}
+        self._counted, self._counted_s = reader.span_count, now_s
+        trace = self._with_memory(self._recorder.tables(title=title), now_s)
+        spans_ns = float(reader.end_ns - reader.start_ns)
+        header = plan_header(
+            trace,
+            finding=finding,
+            span_count=reader.span_count,
+            width_ns=spans_ns,
+            pending_count=pending_count,
+            basis=basis,
+        )
+        changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header)
+        changed |= self._new_names() | self._new_details()
+        self._version = (*version, reader.rows.version)  # lanes without spans were given rows
+        return changed
+
+    def whole(self) -> dict[str, Any]:
+        """Return all tables as they were sent last, with all names sent so far."""
+        details = self._recorder.details_from(0)[: self._detail_count]
+        return (
+            self.planned
+            | _name_tables(self._recorder.names_from(0)[: self._name_count], self._looks)
+            | {"details": detail_entries(details)}
+        )
+
+    def _with_memory(self, trace: Trace, now_s: float) -> Trace:
+        """Add the memory of the lanes, as it was when it was last asked for."""
+        if now_s - self._memory_s >= MEMORY_EVERY_S:
+            self._memory_s = now_s
+            self._counters, _ = self._recorder.counters_from(0)
+        is_known = len(self._counters) and int(self._counters.lane.max()) < len(trace.lanes)
+        return replace(trace, counters=self._counters) if is_known else trace
+
+    def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
+        reader.rows.reserve(len(trace.lanes))
+        source = (*_source_of(trace, reader.rows), header.busy_word, reader.zero_ns, reader.clear_count)
+        if source == self._source:
+            return {}
+        self._source = source
+        width_ns = float(max(0, reader.end_ns - reader.zero_ns, now_ns - reader.zero_ns))
+        rows = reader.rows.table(lane_count=len(trace.lanes))
+        self.planned = plan_tables(trace, rows, zero_ns=reader.zero_ns, width_ns=width_ns, header=header, counted=_COUNTED)
+        return {"tables": {name: entry for name, entry in self.planned.items() if name not in _ADDED}}
+
+    def _new_header(self, header: Header) -> dict[str, Any]:
+        facts = asdict(header)
+        changed = {name: fact for name, fact in facts.items() if fact != self._header.get(name)}
+        self._header = self.planned["header"] = facts
+        return {"header": changed} if changed else {}
+
+    def _new_names(self) -> dict[str, Any]:
+        fresh = self._recorder.names_from(self._name_count)
+        if not fresh:
+            return {}
+        tables = _name_tables(fresh, self._looks)
+        start, self._name_count = self._name_count, self._name_count + len(fresh)
+        return {"names": {"from": start} | tables}
+
+    def _new_details(self) -> dict[str, Any]:
+        fresh = self._recorder.details_from(self._detail_count)
+        if not fresh:
+            return {}
+        start, self._detail_count = self._detail_count, self._detail_count + len(fresh)
+        return {"details": {"from": start, "entries": detail_entries(fresh)}}
+
+
+def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:
+    """Return what the tables depend on."""
+    meta = trace.metadata
+    tables = (trace.lanes, trace.threads, trace.partitions, trace.layouts, trace.layout, trace.markers, len(trace.counters))
+    return (*tables, meta.device, meta.epoch_unix_ns, *rows.version)
+
+
+def _name_tables(names: Sequence[str], looks: NameLooks) -> dict[str, list[Any]]:
+    return {
+        "names": [_shown(name) for name in names],
+        "name_styles": [[style.fill, style.hatch, style.text] for style in looks.add(names)],
+    }
+
+
+def _shown(name: str) -> str:
+    # Most names are short and plain; looking at each of their letters takes far longer.
+    return name if name and len(name) <= NAME_CHARACTERS and name.isprintable() else display_name(name, NAME_CHARACTERS)
+
+
+DEFAULT_CAPACITY = 1_000_000
+"""Spans that a live view holds; the oldest make room."""
+DEFAULT_MAX_RATE = 20_000
+"""Items of one update beyond which narrow spans are merged."""
+SNAPSHOT_LEVEL = 1
+"""How hard all spans are compressed: a page that waits for them, and the kernel, have better things to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What a page is sent."""
+
+    facts: dict[str, Any]
+    """All but the spans, as a JSON object."""
+    blob: bytes
+    """The spans, which ``facts["manifest"]`` tells how to read."""
+
+
+class LiveFeed:
+    """Turns what a recorder collects into updates of a page.
+
+    Every method may be called from any thread. Nothing here waits for the device. Memory is bounded: 4 bytes for each of
+    `capacity` spans, and some MB.
+
+    Parameters
+    ----------
+    recorder
+        Where spans come from.
+    title
+        Returns the title of the timeline.
+    capacity
+        How many spans a page holds; the oldest make room.
+    max_rate
+        How many items an update has, or up to twice as many; where more spans came, narrow ones are merged.
+
+    Raises
+    ------
+    OptionError
+        If a number is out of range.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        title: Callable[[], str] = str,
+        capacity: int = DEFAULT_CAPACITY,
+        max_rate: int = DEFAULT_MAX_RATE,
+    ) -> None:
+        self.capacity = check_span_limit("capacity", capacity)
+        self.max_rate = check_span_limit("max_rate", max_rate)
+        self._recorder = recorder
+        self._title = title
+        self._lock = threading.RLock()
+        self._reader = SpanReader(recorder, capacity)
+        self._planner = TablePlanner(recorder)
+        self._finding = FindingWatch(recorder)
+        self._number = 0
+        self._pending_count = 0
+        with recorder.observing():
+            self._planner.changes(self._reader, title=title(), now_ns=0)
+
+    def refresh(self) -> Update | None:
+        """Return what is new since the last refresh; None where nothing is."""
+        with self._lock, self._recorder.observing():
+            clear_count, pending = self._reader.clear_count, self._pending_count
+            new = self._reader.read_new(self.max_rate)
+            self._pending_count = self._recorder.pending_count
+            now_ns = self._recorder.now_ns()
+            is_cleared = new.is_moved or self._reader.clear_count != clear_count
+            if self._reader.clear_count != clear_count:
+                self._finding.forget()
+            changed = self._planner.changes(
+                self._reader,
+                title=self._title(),
+                now_ns=now_ns,
+                finding=self._finding.text,
+                basis=self._finding.basis,
+                pending_count=self._pending_count,
+            )
+            if not (new.span_count or changed or is_cleared or self._pending_count != pending):
+                return None
+            self._number += 1
+            merged = 0 if new.is_moved else new.span_count - len(new.columns)
+            facts = {"missed": new.missed_count, "merged": merged, "is_cleared": is_cleared, "is_moved": new.is_moved}
+            return self._pack(changed | facts, new.columns, now_ns, level=None)
+
+    def find(self, *, is_last: bool = False) -> None:
+        """Find out how much ran at once; the next refresh tells it. Does nothing where that was found shortly before.
+
+        Parameters
+        ----------
+        is_last
+            Whether to do it in any case.
+        """
+        with self._recorder.observing():
+            self._finding.look(self._reader.span_count, is_last=is_last)
+
+    def snapshot(self) -> Update:
+        """Return everything up to the last refresh, for a page that comes later or has missed something."""
+        with self._lock, self._recorder.observing():
+            columns = self._reader.read_again(self._reader.first)
+            return self._pack({"tables": self._planner.whole()}, columns, self._recorder.now_ns(), level=SNAPSHOT_LEVEL)
+
+    def figure(self) -> dict[str, Any]:
+        """Return the figure as an item of BokehJS; the page draws everything else into it."""
+        from bokeh.embed import json_item
+
+        with self._lock:
+            item: dict[str, Any] = json_item(draw_figure(self._planner.planned))
+        return item
+
+    def _pack(self, facts: dict[str, Any], columns: SpanColumns, now_ns: int, *, level: int | None) -> Update:
+        manifest, blob = pack_columns(columns, level=level)
+        common = {
+            "number": self._number,
+            "manifest": manifest,
+            "now_ns": float(now_ns - self._reader.zero_ns),
+            "clear_count": self._reader.clear_count,
+            "pending": self._pending_count,
+        }
+        return Update(facts=facts | common, blob=blob)
+
+
+def check_span_limit(name: str, value: object) -> int:
+    """Return a limit on spans; raise `OptionError` for what is none.
+
+    Examples
+    --------
+    >>> check_span_limit("capacity", 1_000)
+    1000
+    """
+    if type(value) is not int or not 1 <= value <= MAX_SPANS:
+        raise OptionError(
+            f"{name} is {value!r}; it must be a number of spans, from 1 to {MAX_SPANS:,}. "
+            f"Use for example lab.timeline({name}=100_000)."
+        )
+    return value

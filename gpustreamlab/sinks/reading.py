@@ -1,0 +1,216 @@
+"""Makes a trace of a spool, however the run ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.errors import TraceError, TraceFileError
+from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata
+from gpustreamlab.record import DEPENDENCY_COLUMNS, SPAN_COLUMNS, WorkTables, build_trace, samples_that_count
+from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader, is_spool
+from gpustreamlab.sinks.spool import LISTS, SAMPLE_COLUMNS
+from gpustreamlab.typing import CaptureTier, Int64Array
+
+__all__ = ["load_trace", "read_spool"]
+
+_INDEX_COLUMNS = ("parent", "thread", "partition", "detail")
+"""Columns in which -1 stands for nothing."""
+
+
+def load_trace(path: str | PathLike[str]) -> Trace:
+    """Read a trace that `Trace.save` wrote, or what ``Session(spool=...)`` has written so far.
+
+    What a killed process has spooled is read up to the last whole piece; ``trace.metadata.recovery_note`` then says what may be
+    missing.
+
+    Raises
+    ------
+    TraceFileError
+        If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
+    """
+    return read_spool(path) if _is_spool(path) else Trace.load(path)
+
+
+def read_spool(path: str | PathLike[str]) -> Trace:
+    """Read what ``Session(spool=...)`` has written so far; see `load_trace`."""
+    target = Path(path)
+    try:
+        reader = BatchReader(target)
+        try:
+            replay = _Replay()
+            for batch in reader:
+                replay.apply(batch)
+        finally:
+            reader.close()
+        return replay.trace(reader.damage)
+    except (TraceError, OSError, *_GARBAGE) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+        raise TraceFileError(
+            f"{str(target)!r} cannot be read as a spool: {reason.rstrip('.')}. Nothing of it can be used."
+        ) from error
+
+
+_GARBAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, MemoryError)
+"""What a file raises whose checksums are right and whose contents are not."""
+
+
+class _Replay:
+    """Does again what the batches of a spool say, in their order."""
+
+    def __init__(self) -> None:
+        self._rows: list[Mapping[str, Int64Array]] = []
+        self._names: list[str] = []
+        self._edges: list[list[int]] = []
+        self._details: list[dict[str, Any]] = []
+        self._dependencies: list[dict[str, list[int]]] = []
+        self._samples: list[dict[str, list[Any]]] = []
+        self._lists: dict[str, list[Any]] = {name: [] for name in LISTS}
+        self._metadata: dict[str, Any] | None = None
+        self._last: dict[str, Any] = {}
+        self._limit_bytes = 0
+        self._unfinished = ""
+
+    def apply(self, batch: Batch) -> None:
+        """Take in the next batch."""
+        facts = batch.facts
+        if facts.get("clear"):
+            for forgotten in (self._rows, self._edges, self._dependencies, self._samples):
+                forgotten.clear()
+        if len(batch.columns["number"]):
+            self._rows.append(batch.columns)
+        self._names += facts.get("names", ())
+        self._edges += facts.get("edges", ())
+        self._details += facts.get("details", ())
+        self._dependencies += [facts["dependencies"]] if "dependencies" in facts else []
+        self._samples += [facts["counters"]] if "counters" in facts else []
+        tables = facts.get("tables", {})
+        for name in LISTS:
+            if name in tables:
+                change = tables[name]
+                kept = self._lists[name][change["drop"] :][: change["keep"]]
+                self._lists[name] = kept + change["add"]
+        self._metadata = tables.get("metadata", self._metadata)
+        self._unfinished = facts.get("unfinished", self._unfinished)
+        self._limit_bytes = facts.get("limit_bytes", self._limit_bytes)
+        self._last = facts
+
+    def trace(self, damage: str) -> Trace:
+        """Return everything as a trace.
+
+        Parameters
+        ----------
+        damage
+            What stopped the reading before the end.
+        """
+        if self._metadata is None:
+            raise ValueError("it was cut off before anything was in it")
+        tables = self._tables()
+        columns = self._columns()
+        metadata = dataclasses.replace(
+            tables.metadata,
+            dropped_spans=self._last["missed"] + self._last["lost"],
+            pending_spans=self._last["pending"],
+            capture_windows=self._windows(tables.metadata, columns),
+            recovery_note=self._note(damage),
+        )
+        return build_trace(
+            columns,
+            names=self._names,
+            lanes=tables.lanes,
+            threads=tables.threads,
+            edges=[(source, target) for source, target in self._edges],
+            partitions=tables.partitions,
+            layouts=tables.layouts,
+            markers=tables.markers,
+            metadata=metadata,
+            work=WorkTables(
+                tables.details, self._counters(), self._waits(), were_captured=metadata.tier is CaptureTier.KERNELS
+            ),
+        )
+
+    def _tables(self) -> Trace:
+        """Return a trace without spans that holds the tables: they are stored as those of a saved trace are."""
+        import pyarrow as pa
+
+        metadata = self._metadata or {}
+        facts = {
+            "schema_version": metadata["schema_version"],
+            "metadata": metadata,
+            "names": [],
+            "extra": [],
+            "counter_names": [],
+            "layout": None,
+            "details": self._details,
+            **self._lists,
+        }
+        table = pa.table({name: pa.array([], pa.int64()) for name in COLUMN_DTYPES})
+        return Trace.from_arrow(table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)}))
+
+    def _columns(self) -> dict[str, Int64Array]:
+        count = sum(len(rows["number"]) for rows in self._rows)
+        columns = {}
+        for name in SPAN_COLUMNS:
+            parts = [rows[name] for rows in self._rows if name in rows]
+            absent = np.full(count, -1 if name in _INDEX_COLUMNS else 0, np.int64)
+            columns[name] = np.concatenate(parts) if parts else absent
+        return columns
+
+    def _windows(self, metadata: TraceMetadata, columns: Mapping[str, Int64Array]) -> tuple[tuple[int, int], ...]:
+        """Return when kernels were captured: a window that was open lasts as long as there are spans."""
+        windows = metadata.capture_windows
+        if not (windows and self._last["capturing"]):
+            return windows
+        start_ns, end_ns = windows[-1]
+        return (*windows[:-1], (start_ns, int(columns["end_ns"].max(initial=end_ns))))
+
+    def _waits(self) -> dict[str, Int64Array]:
+        return {
+            name: np.array([value for part in self._dependencies for value in part[name]], np.int64)
+            for name in DEPENDENCY_COLUMNS
+        }
+
+    def _counters(self) -> Counters:
+        """Return the samples; the newest of each counter were written again until a later one came, see `CounterLog`."""
+        if not self._samples:
+            return Counters()
+        types = (np.int64, np.int32, np.int32, np.float64)
+        time_ns, lane, name, value = (
+            np.array([one for part in self._samples for one in part[column]], dtype)
+            for column, dtype in zip(SAMPLE_COLUMNS, types, strict=True)
+        )
+        order = np.lexsort((time_ns, name, lane))
+        kept = order[samples_that_count(time_ns[order], lane[order], name[order], value[order])]
+        kept = kept[np.argsort(time_ns[kept], kind="stable")]
+        names = tuple(self._samples[-1]["names"])
+        return Counters(time_ns=time_ns[kept], lane=lane[kept], name=name[kept], value=value[kept], names=names)
+
+    def _note(self, damage: str) -> str:
+        """Say what may be missing."""
+        notes = []
+        if not self._last.get("end"):
+            written = datetime.fromtimestamp(self._last["written_unix_ns"] / 1e9, UTC)
+            missing = f"what came after {written:%Y-%m-%d %H:%M:%S} UTC is missing"
+            notes.append(f"recovered from a spool whose session was not closed: {missing}")
+            notes += [f"at that time {self._unfinished}"] if self._unfinished else []
+        if damage and self._last.get("end"):
+            notes.append("the end of the spool is damaged")
+        if self._limit_bytes:
+            notes.append(
+                f"the spool reached its limit of {self._limit_bytes:,} bytes (spool_limit_bytes), later spans are missing"
+            )
+        return "; ".join(notes)
+
+
+def _is_spool(path: str | PathLike[str]) -> bool:
+    try:
+        return is_spool(path)
+    except TypeError:  # no path at all, which `Trace.load` tells
+        return False

@@ -1,0 +1,461 @@
+"""A run on disk while it goes on: nothing is lost when the process is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab._util.background import Updater
+from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab.errors import DeviceError, SpoolWarning
+from gpustreamlab.model import Counters, Trace
+from gpustreamlab.record import SPAN_COLUMNS, Drained, Recorder
+from gpustreamlab.sinks._spool_format import Batch, BatchEncoder, SpoolFile
+from gpustreamlab.typing import Int64Array, SpoolState
+
+_log = logging.getLogger(__name__)
+
+
+MAX_BATCH_ROWS = 65_536
+"""Rows of one batch: 7 MB before they are compressed."""
+TABLES_EVERY_S = 10.0
+"""After how long what has no version, the errors of the clock, is looked at again."""
+LISTS = ("lanes", "threads", "partitions", "layouts", "markers")
+"""Tables of a trace that are written as what was added."""
+SAMPLE_COLUMNS = ("time_ns", "lane", "name", "value")
+"""Columns of `gpustreamlab.model.Counters`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How much of what a recorder has is on disk."""
+
+    cursor: int = 0
+    """Append index of the next row."""
+    clear_count: int = 0
+    """How often the recorder had been cleared."""
+    row_count: int = 0
+    """Rows that count: those since the last clear."""
+    missed_count: int = 0
+    """Rows that were overwritten before they could be written, since the last clear."""
+    name_count: int = 0
+    """Names written."""
+    detail_count: int = 0
+    """Details written."""
+    edge_cursor: int = 0
+    """Where the edges go on."""
+    dependency_cursor: int = 0
+    """Where the dependencies go on."""
+    sample_cursor: int = 0
+    """Where the samples of counters go on."""
+    samples: tuple[bytes, ...] = ()
+    """The samples that were written last: the newest of each counter come again."""
+    unfinished: str = ""
+    """The ranges that had not ended."""
+    tables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The tables as they were written, see `LISTS`, and ``metadata``."""
+    tables_version: tuple[object, ...] = ()
+    """What tells whether they have changed."""
+    tables_s: float = -TABLES_EVERY_S
+    """When they were looked at."""
+
+
+def read_changes(
+    recorder: Recorder, known: Progress, *, title: str = "", is_last: bool = False
+) -> Iterator[tuple[Batch, Progress]]:
+    """Read what is new, as batches, each with the progress that writing it makes.
+
+    Parameters
+    ----------
+    recorder
+        What is spooled.
+    known
+        What is on disk already.
+    title
+        The title of the session.
+    is_last
+        Whether to look at everything again, and to write that this is the end.
+    """
+    with recorder.observing():
+        drained = _drain(recorder, known.cursor)
+        # Names, lanes, threads and partitions are known before the rows that need them, so they are asked for afterwards.
+        facts, progress = _changed_facts(recorder, known, drained, title=title, is_last=is_last)
+    row_count = len(drained.columns["number"])
+    if not row_count and not facts and not is_last:
+        return
+    facts |= _state_facts(recorder, progress, is_last=is_last and row_count <= MAX_BATCH_ROWS)
+    first = drained.cursor - row_count
+    for low in range(0, max(row_count, 1), MAX_BATCH_ROWS):
+        high = min(low + MAX_BATCH_ROWS, row_count)
+        columns = {name: values[low:high] for name, values in drained.columns.items()}
+        progress = dataclasses.replace(progress, cursor=first + high, row_count=progress.row_count + high - low)
+        yield Batch(columns, facts), progress
+        facts = _state_facts(recorder, progress, is_last=is_last and high + MAX_BATCH_ROWS >= row_count)
+
+
+def rows_between(recorder: Recorder, batch: Batch, progress: Progress, low: int, high: int) -> tuple[Batch, Progress]:
+    """Return some rows of a batch, and the progress that writing them makes, where those before them are written.
+
+    Parameters
+    ----------
+    recorder
+        What is spooled.
+    batch, progress
+        The whole batch, and the progress that it would make.
+    low, high
+        The first row, and the one behind the last.
+    """
+    left_count = batch.row_count - high
+    progress = dataclasses.replace(progress, cursor=progress.cursor - left_count, row_count=progress.row_count - left_count)
+    facts = _state_facts(recorder, progress, is_last=False)
+    if not low:
+        facts = {**batch.facts, **facts}
+        facts.pop("end", None)
+    return Batch({name: values[low:high] for name, values in batch.columns.items()}, facts), progress
+
+
+def limit_batch(recorder: Recorder, known: Progress, limit_bytes: int) -> Batch:
+    """Return a batch that says that nothing more is written, for lack of room."""
+    facts = _state_facts(recorder, known, is_last=False) | {"limit_bytes": limit_bytes}
+    if not known.tables:  # without them, nothing could be read of a file in which this stands alone
+        facts["tables"] = {"metadata": dataclasses.asdict(recorder.tables().metadata)}
+    return Batch(no_rows(), facts)
+
+
+def end_batch(recorder: Recorder, known: Progress) -> Batch:
+    """Return a batch that says that the session was closed, and how many rows were not written."""
+    unwritten_count = recorder.drain_collected(known.cursor).cursor - known.cursor
+    facts = _state_facts(recorder, known, is_last=True)
+    return Batch(no_rows(), facts | {"missed": known.missed_count + unwritten_count})
+
+
+def no_rows() -> dict[str, Int64Array]:
+    """Return empty columns."""
+    return {name: np.empty(0, np.int64) for name in SPAN_COLUMNS}
+
+
+def _drain(recorder: Recorder, cursor: int) -> Drained:
+    try:
+        return recorder.drain(cursor)
+    except DeviceError:  # what had been collected before the device failed is still to be had
+        return recorder.drain_collected(cursor)
+
+
+def _changed_facts(
+    recorder: Recorder, known: Progress, drained: Drained, *, title: str, is_last: bool
+) -> tuple[dict[str, Any], Progress]:
+    facts, progress = _added_facts(recorder, known)
+    if drained.clear_count != known.clear_count:
+        facts["clear"] = True
+        # Rows that were cleared are not missed; those that the ring dropped since then are.
+        missed_count = recorder.dropped_count - recorder.lost_count
+        progress = dataclasses.replace(progress, clear_count=drained.clear_count, row_count=0, missed_count=missed_count)
+    elif drained.missed:
+        progress = dataclasses.replace(progress, missed_count=known.missed_count + drained.missed)
+    version = (*recorder.tables_version(), title)
+    now_s = time.monotonic()
+    if is_last or version != known.tables_version or now_s - known.tables_s >= TABLES_EVERY_S:
+        tables = recorder.tables(title=title)
+        changed = _changed_tables(tables, known.tables)
+        if changed:
+            facts["tables"] = changed
+        progress = dataclasses.replace(progress, tables=_kept(tables), tables_version=version, tables_s=now_s)
+    return facts, progress
+
+
+def _added_facts(recorder: Recorder, known: Progress) -> tuple[dict[str, Any], Progress]:
+    """Return what was appended to the tables that only grow."""
+    names = recorder.names_from(known.name_count)
+    details = recorder.details_from(known.detail_count)
+    edges, edge_cursor = recorder.edges_from(known.edge_cursor)
+    dependencies, dependency_cursor = recorder.dependencies_from(known.dependency_cursor)
+    counters, sample_cursor = recorder.counters_from(known.sample_cursor)
+    samples = tuple(getattr(counters, name).tobytes() for name in SAMPLE_COLUMNS)
+    facts = {
+        "names": names,
+        "details": [dataclasses.asdict(detail) for detail in details],
+        "edges": [list(edge) for edge in edges],
+        "dependencies": _lists(dependencies) if dependency_cursor != known.dependency_cursor else {},
+        "counters": {} if samples == known.samples or not len(counters) else _counter_facts(counters),
+    }
+    progress = dataclasses.replace(
+        known,
+        name_count=known.name_count + len(names),
+        detail_count=known.detail_count + len(details),
+        edge_cursor=edge_cursor,
+        dependency_cursor=dependency_cursor,
+        sample_cursor=sample_cursor,
+        samples=samples,
+    )
+    facts = {name: value for name, value in facts.items() if value}
+    unfinished = str(recorder.unfinished())
+    if unfinished != known.unfinished:
+        facts["unfinished"] = unfinished
+        progress = dataclasses.replace(progress, unfinished=unfinished)
+    return facts, progress
+
+
+def _counter_facts(counters: Counters) -> dict[str, Any]:
+    return {"names": counters.names, **_lists({name: getattr(counters, name) for name in SAMPLE_COLUMNS})}
+
+
+def _lists(columns: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
+    return {name: values.tolist() for name, values in columns.items()}
+
+
+def _state_facts(recorder: Recorder, progress: Progress, *, is_last: bool) -> dict[str, Any]:
+    """Say what is different in every batch."""
+    facts = {
+        "written_unix_ns": time.time_ns(),
+        "missed": progress.missed_count,
+        "lost": recorder.lost_count,
+        "pending": recorder.pending_count,
+        "capturing": recorder.is_capturing,
+    }
+    return facts | {"end": True} if is_last else facts
+
+
+def _kept(tables: Trace) -> dict[str, Any]:
+    return {name: getattr(tables, name) for name in (*LISTS, "metadata")}
+
+
+def _changed_tables(tables: Trace, known: Mapping[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for name in LISTS:
+        old, new = known.get(name, ()), getattr(tables, name)
+        if old != new:
+            changed[name] = _list_change(old, new)
+    if known.get("metadata") != tables.metadata:
+        changed["metadata"] = dataclasses.asdict(tables.metadata)
+    return changed
+
+
+def _list_change(old: Sequence[Any], new: Sequence[Any]) -> dict[str, Any]:
+    """Say how one list becomes another: how many are dropped at its beginning, how many then stay, and what follows."""
+    dropped = old.index(new[0]) if new and new[0] in old else len(old)
+    stay = 0
+    for before, after in zip(old[dropped:], new, strict=False):
+        if before != after:
+            break
+        stay += 1
+    return {"drop": dropped, "keep": stay, "add": [_plain(value) for value in new[stay:]]}
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
+
+
+REFRESH_HZ = 5.0
+"""How often what is new is written, a second."""
+RESERVED_BYTES = 1 << 13
+"""Room that is kept below the limit, to write that it was reached."""
+LEAST_ROWS = 64
+"""Fewer rows are not written for themselves where the room ends: each batch takes 2 KB beside them."""
+
+_ALIVE = (SpoolState.WRITING, SpoolState.FAILING)
+
+
+class Spool:
+    """A file that what is recorded is appended to while a session runs; made by ``Session(spool="run.gsl")``.
+
+    Nothing is written by the threads that record: one of its own drains the recorder. What is on disk stays readable when the
+    process is killed, by `gpustreamlab.load_trace`. A file that cannot be written any more costs one warning, and the session
+    goes on in memory.
+
+    Parameters
+    ----------
+    file
+        An empty one, which becomes its own.
+    recorder
+        What is spooled.
+    title
+        Returns the title of the session.
+    refresh_hz
+        How often what is new is written, a second.
+    """
+
+    def __init__(
+        self, file: SpoolFile, recorder: Recorder, title: Callable[[], str] = str, *, refresh_hz: float = REFRESH_HZ
+    ) -> None:
+        self._file = file
+        self._recorder = recorder
+        self._title = title
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        self._state = SpoolState.WRITING
+        self._problem = ""
+        self._is_warned = False
+        self._progress = Progress()
+        self._encoder = BatchEncoder()
+        self.refresh()
+        self._updater = Updater(_step_of(self), refresh_hz=refresh_hz, name="gpustreamlab spool")
+        self._updater.start()
+
+    def __repr__(self) -> str:
+        return f"<Spool {str(self.path)!r}: {self.summary}>"
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    @property
+    def state(self) -> SpoolState:
+        """Whether what is new is being written."""
+        return self._state
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is being written; empty where it is."""
+        return self._problem
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self._file.size_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """How large the file may become; what comes later is kept in memory only."""
+        return self._file.limit_bytes
+
+    @property
+    def span_count(self) -> int:
+        """Spans in the file, of those that were not cleared."""
+        return self._progress.row_count
+
+    @property
+    def missed_count(self) -> int:
+        """Spans that made room in memory before they could be written."""
+        return self._progress.missed_count
+
+    @property
+    def summary(self) -> str:
+        """How it stands, in half a line."""
+        missed = f", {self.missed_count:,} missed" if self.missed_count else ""
+        problem = f" ({self._problem})" if self._problem else ""
+        return f"{self.span_count:,} spans{missed}, {self.size_bytes:,} bytes, {self._state.value}{problem}"
+
+    def refresh(self) -> bool:
+        """Write what is new now; return whether all of it is in the file. A file that cannot be written raises nothing."""
+        if self._owner != os.getpid():
+            return False  # in a forked child the file is the parent's, and a thread that is not here may hold the lock
+        with self._lock:
+            return self._state in _ALIVE and self._write_changes()
+
+    def close(self) -> None:
+        """Write what is left, and that this is the end; close the file. Idempotent."""
+        if self._owner != os.getpid():
+            return
+        self._updater.stop()
+        with self._lock, delayed_interrupts():
+            if self._state is not SpoolState.CLOSED:
+                self._write_end()
+                self._state = SpoolState.CLOSED
+                self._file.close()
+
+    def _write_changes(self, *, is_last: bool = False) -> bool:
+        try:
+            for batch, progress in read_changes(self._recorder, self._progress, title=self._title(), is_last=is_last):
+                if not self._write(batch, progress):
+                    return False
+        except Exception as error:  # noqa: BLE001 - what fails here must not disturb the work that is recorded
+            _log.debug("The spool could not be written", exc_info=True)
+            self._give_up(SpoolState.FAILING, f"{type(error).__name__}: {error}")
+            return False
+        return True
+
+    def _write(self, batch: Batch, progress: Progress) -> bool:
+        try:
+            if self._file.is_gone:
+                self._give_up(SpoolState.REMOVED, "the file was removed")
+                return False
+            if not self._append(batch, progress):
+                self._append_what_fits(batch, progress)
+                said = limit_batch(self._recorder, self._progress, self.limit_bytes)  # room is kept for it
+                self._file.append(self._with_head(self._encoder.encode(said)))
+                self._give_up(SpoolState.FULL, f"it has reached spool_limit_bytes={self.limit_bytes:,}")
+                return False
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.cut()
+            self._give_up(SpoolState.FAILING, error.strerror or str(error))
+            return False
+        self._state, self._problem = SpoolState.WRITING, ""
+        return True
+
+    def _append(self, batch: Batch, progress: Progress) -> bool:
+        """Write a batch if there is room for it; tell whether there was."""
+        data = self._with_head(self._encoder.encode(batch))
+        if self.size_bytes + len(data) > self.limit_bytes - RESERVED_BYTES:
+            return False
+        with delayed_interrupts():  # a batch that is in the file and does not count would come twice
+            self._file.append(data)
+            self._progress = progress
+        return True
+
+    def _append_what_fits(self, batch: Batch, progress: Progress) -> None:
+        """Write the first rows of a batch for which there is no room as a whole: what fits, in halves."""
+        done_count, part_count = 0, batch.row_count // 2
+        while part_count >= LEAST_ROWS:
+            part = rows_between(self._recorder, batch, progress, done_count, done_count + part_count)
+            done_count += part_count if self._append(*part) else 0
+            part_count //= 2
+
+    def _write_end(self) -> None:
+        if self._state in _ALIVE:
+            self._write_changes(is_last=True)
+        with contextlib.suppress(OSError):
+            if self._state is SpoolState.FULL:
+                self._file.append(self._encoder.encode(end_batch(self._recorder, self._progress)))  # likewise
+            if self._state in {SpoolState.WRITING, SpoolState.FULL}:
+                self._file.append(self._with_head(self._encoder.end()))
+
+    def _with_head(self, data: bytes) -> bytes:
+        """Put the head before what is the first that the file holds: what failed to be written took none with it."""
+        return data if self.size_bytes else self._encoder.head + data
+
+    def _give_up(self, state: SpoolState, why: str) -> None:
+        """Note why nothing is written, and warn the first time."""
+        self._state, self._problem = state, why
+        if self._is_warned:
+            return
+        self._is_warned = True
+        again = " It is tried again, some times a second." if state is SpoolState.FAILING else ""
+        try:
+            warnings.warn(
+                f"The run is not written to {str(self.path)!r} any more: {why}.{again} Recording goes on in memory; keep it "
+                "with lab.trace.save('run.parquet'). lab.spool says how it stands.",
+                SpoolWarning,
+                stacklevel=2,
+            )
+        except SpoolWarning as warning:  # where warnings are errors; a thread has no caller to raise it to
+            _log.warning("%s", warning)
+
+
+def _step_of(spool: Spool) -> Callable[[], bool]:
+    """Return a function that refreshes a spool and does not keep it alive; False where there is nothing left to do."""
+    known = weakref.ref(spool)
+
+    def step() -> bool:
+        alive = known()
+        if alive is not None:
+            alive.refresh()
+        return alive is not None and alive.state in _ALIVE
+
+    return step

@@ -1,0 +1,522 @@
+"""Share out the SMs anew while work is in flight: drain the streams that move, and only those, then switch."""
+
+from __future__ import annotations
+
+import keyword
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab.backends import Backend, BackendStream, ContextSpec, order_behind
+from gpustreamlab.errors import OptionError, PartitionError, PartitionInUseError, PartitionNotFoundError, nearest_hint
+from gpustreamlab.green import ContextCache, context_specs, warn_user
+from gpustreamlab.model import Lane, Layout, Partition, Verification
+from gpustreamlab.record import Recorder
+from gpustreamlab.streams.life import LeftStreams, SessionLocks
+from gpustreamlab.streams.probe import SMProbe
+from gpustreamlab.streams.stream import Home, Stream
+
+__all__ = ["HomeMaker", "Partitions", "PlannedHomes"]
+
+_log = logging.getLogger(__name__)
+
+
+class HomeMaker:
+    """Makes places for the streams of one session. Who calls it holds the session's lock of its state.
+
+    Parameters
+    ----------
+    backend, recorder, cache
+        The session's.
+    """
+
+    def __init__(self, backend: Backend, recorder: Recorder, cache: ContextCache) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        self._cache = cache
+
+    def make(
+        self, name: str, priority: int, spec: ContextSpec | None, part: Partition | None, known: Stream | None = None
+    ) -> Home:
+        """Return a place for a stream to work: the one that a known stream had there before, or a new one."""
+        plain = _plain(part)
+        before = None if known is None else known.home_in(spec)
+        if before is not None and before.partition == plain:
+            return before
+        if before is not None:
+            made = before.backend_stream  # the same SMs under another name or request
+        elif spec is None:
+            made = self._backend.create_stream(priority=priority)
+        else:
+            made = self._cache.get(spec).create_stream(priority=priority)
+        try:
+            return self._register(name, made, spec, plain)
+        except BaseException:
+            if before is None:
+                made.close()
+            raise
+
+    def adopt(self, name: str, lent: BackendStream) -> Home:
+        """Return the place of a stream that others own."""
+        return self._register(name, lent, None, None, is_lent=True)
+
+    def order_behind(self, before: Sequence[Home], after: Sequence[Home]) -> None:
+        """Keep new work of streams that moved behind what another thread may have enqueued since they were found idle."""
+        for old, new in zip(before, after, strict=True):
+            if old.backend_stream is not new.backend_stream and not old.backend_stream.query():
+                order_behind(self._backend, new.backend_stream, old.backend_stream)
+
+    def _register(
+        self, name: str, made: BackendStream, spec: ContextSpec | None, part: Partition | None, *, is_lent: bool = False
+    ) -> Home:
+        device, context, handle = made.key
+        lane = Lane(
+            name=name,
+            device=device,
+            context=context,
+            stream=handle,
+            priority=made.priority,
+            partition=None if part is None else part.name,
+            sm_count=made.sm_count if part is None else part.granted_sms,
+        )
+        return Home(spec, part, made, self._recorder.add_lane(lane, made, part), is_lent)
+
+
+class _Planned(NamedTuple):
+    """Where a stream goes."""
+
+    home: Home
+    """The place."""
+    wanted: str | None
+    """The partition that it then wants."""
+    is_new: bool
+    """Whether the place was made for this, and not known to the stream."""
+    has_new_stream: bool
+    """Whether the backend's stream was made for this."""
+
+
+class PlannedHomes:
+    """Where streams go in one change of places. Who calls it holds the session's lock of its state, except for `abandon`.
+
+    Parameters
+    ----------
+    maker
+        Makes the places.
+    """
+
+    def __init__(self, maker: HomeMaker) -> None:
+        self._maker = maker
+        self._planned: dict[Stream, _Planned] = {}
+        self.is_settled = False
+        """True once the streams work there."""
+
+    @property
+    def moving(self) -> list[Stream]:
+        """The streams that go to other SMs."""
+        return [stream for stream, planned in self._planned.items() if planned.home.spec != stream.home.spec]
+
+    def put(self, stream: Stream, spec: ContextSpec | None, part: Partition | None, wanted: str | None) -> None:
+        """Plan where a stream goes; nothing is made where it has the place, or is planned to go there."""
+        known = self._planned.get(stream)
+        if known is not None and known.home.spec == spec and known.home.partition == _plain(part):
+            self._planned[stream] = known._replace(wanted=wanted)
+            return
+        if known is not None:
+            self._drop(stream)
+        before = stream.home_in(spec)
+        if before is not None and before.partition == _plain(part):
+            self._planned[stream] = _Planned(before, wanted, is_new=False, has_new_stream=False)
+            return
+        with delayed_interrupts():  # a stream that was made is in the plan
+            home = self._maker.make(stream.name, stream.priority, spec, part, stream)
+            self._planned[stream] = _Planned(home, wanted, is_new=True, has_new_stream=before is None)
+
+    def keep(self, streams: Collection[Stream]) -> None:
+        """Drop all streams but these: the others were closed meanwhile."""
+        for stream in [stream for stream in self._planned if stream not in streams]:
+            self._drop(stream)
+
+    def settle(self) -> None:
+        """Let the streams work there from now on. Nothing here waits; interrupts have to be held back by who calls."""
+        before, after = [], []
+        for stream, planned in tuple(self._planned.items()):
+            before.append(stream.home)
+            after.append(planned.home)
+            del self._planned[stream]
+            stream.wanted_partition = planned.wanted
+            stream.settle(planned.home)
+        self.is_settled = True
+        self._maker.order_behind(before, after)
+
+    def abandon(self) -> None:
+        """Give up the places that were made and are not going to be used."""
+        for stream in tuple(self._planned):
+            self._drop(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        with delayed_interrupts():
+            planned = self._planned.pop(stream, None)
+            if planned is not None and planned.is_new:
+                planned.home.recorded.close()
+                if planned.has_new_stream:
+                    planned.home.backend_stream.close()
+
+
+def _plain(part: Partition | None) -> Partition | None:
+    """Return a partition as it was planned, without what was measured."""
+    return part if part is None or part.sm_ids is None else replace(part, sm_ids=None)
+
+
+DRAIN_ROUNDS = 100
+"""How often streams that move are waited for, while others go on giving them work."""
+
+
+class Partitions:
+    """The current layout of one session, and the way to another.
+
+    Parameters
+    ----------
+    backend, recorder, locks
+        The session's.
+    cache
+        Its green contexts.
+    """
+
+    def __init__(self, backend: Backend, recorder: Recorder, cache: ContextCache, locks: SessionLocks) -> None:
+        self.cache = cache
+        self.layout: Layout | None = None
+        """How the SMs are shared out now; None for the whole card."""
+        self.find_streams: Callable[[], Collection[Stream]] = tuple
+        """Finds the session's streams, closed ones too."""
+        self._backend = backend
+        self._recorder = recorder
+        self._locks = locks
+        self.left = LeftStreams(is_lending=getattr(backend, "lends_streams", False))
+        """Streams that were closed while a thread had them selected, and their contexts."""
+        self._maker = HomeMaker(backend, recorder, cache)
+        self.probe = SMProbe(backend, cache)
+        """Finds out which SMs the partitions have."""
+        self._listeners: dict[object, Callable[[Layout | None], object]] = {}
+
+    def plan_moves(self, layout: Layout | None, renamed: Mapping[str, str]) -> list[Stream]:
+        """Return the streams that would be drained and moved for a layout.
+
+        Raises
+        ------
+        PartitionInUseError
+            If a stream works in a partition that the layout does not have.
+        """
+        with self._locks.state:
+            for old, new in renamed.items():
+                if (self.layout is not None and old not in self.layout) or (layout is not None and new not in layout):
+                    raise PartitionError(
+                        f"renamed says that partition {old!r} is {new!r} from now on; the layouts have no such names. "
+                        "Give old names of the layout in use, and new ones of the next."
+                    )
+            specs = context_specs(layout)
+            return [
+                stream
+                for stream in self._own_streams()
+                if self._wanted_spec(stream, layout, specs, renamed) != stream.home.spec
+            ]
+
+    def switch(self, layout: Layout | None, renamed: Mapping[str, str]) -> Layout | None:
+        """Go over to a layout: make its contexts, drain the streams that move, and switch all of them together.
+
+        An error or an interrupt leaves the old layout, whole; once the switch itself has begun, the new one. Who calls holds
+        the lock for moves. Streams that are made meanwhile are made in the old layout, and move along.
+
+        Returns
+        -------
+        Layout or None
+            The layout with the SMs that the device really granted.
+
+        Raises
+        ------
+        PartitionInUseError
+            If a stream works in a partition that would go, or is selected while it would have to move.
+        DeviceError
+            If the driver refuses a context.
+        """
+        self._require_idle_hosts(self.plan_moves(layout, renamed))
+        planned = PlannedHomes(self._maker)
+        try:
+            granted = self.probe.with_known_sms(self._make_contexts(layout))
+            self._change(
+                planned,
+                lambda: self._plan_switch(planned, granted, renamed),
+                lambda: self._take_layout(granted),
+            )
+        finally:
+            self._trim()
+        return granted
+
+    def prepare(self, layout: Layout) -> Layout:
+        """Make the contexts of a layout; return it with the SMs that the device really granted. Waits for no repartition."""
+        try:
+            granted = self._make_contexts(layout)
+        finally:
+            if len(self.cache) > self.cache.limit:
+                with self._locks.moves:
+                    self._trim()
+        return layout if granted is None else granted
+
+    def stay(self, stream: Stream, name: str | None) -> bool:
+        """Tell whether a stream is in a partition, or on the whole card; it then wants to stay. Under the lock of the state."""
+        part = None if name is None else self.find(name)
+        if stream.is_lent:
+            raise PartitionError(
+                f"Stream {stream.name!r} is lent by another library, which decides on its SMs. Make one of the session's own "
+                f"with lab.stream('other', partition={name!r})."
+            )
+        if self._spec_of(part) != stream.home.spec or name != stream.partition:
+            return False
+        stream.wanted_partition = name
+        return True
+
+    def move(self, stream: Stream, name: str | None) -> None:
+        """Move one stream to a partition of the current layout, or to the whole card; nothing where it is closed meanwhile.
+
+        Who calls holds the lock for moves.
+        """
+        with self._locks.state:
+            if stream.is_closed or self.stay(stream, name):
+                return
+            part = None if name is None else self.find(name)
+        if self._spec_of(part) != stream.home.spec:
+            self._require_idle_hosts([stream])
+        planned = PlannedHomes(self._maker)
+
+        def plan() -> None:
+            if stream.is_closed:
+                planned.abandon()
+            else:
+                planned.put(stream, self._spec_of(part), part, name)
+
+        self._change(planned, plan, bool)
+
+    def find(self, name: str) -> Partition:
+        """Return a partition of the current layout; raise `PartitionNotFoundError` where there is none of this name."""
+        if self.layout is not None and name in self.layout:
+            return self.layout[name]
+        shown = str(name)[:40]
+        if self.layout is not None and len(self.layout):
+            raise PartitionNotFoundError(f"There is no partition {shown!r}. {nearest_hint(shown, self.layout.names)}")
+        example = shown if shown.isidentifier() and not keyword.iskeyword(shown) else "decode"
+        raise PartitionNotFoundError(
+            f"There is no partition {shown!r}: the SMs are not shared out. Use lab.partition({example}=32, other='rest'), or "
+            f"%gpupartition {example}=32 other=rest."
+        )
+
+    def make_home(self, name: str, priority: int, partition: str | None) -> Home:
+        """Return a place for a new stream to work, in the layout in force. Under the lock of the state."""
+        part = None if partition is None else self.find(partition)
+        return self._maker.make(name, priority, self._spec_of(part), part)
+
+    def adopt(self, name: str, lent: BackendStream) -> Home:
+        """Return the place of a stream that others own. Under the lock of the state."""
+        return self._maker.adopt(name, lent)
+
+    def verify(self) -> Verification:
+        """Prove where every stream's work runs, and keep the SM ids that were seen. Who calls holds the lock for moves."""
+        with ExitStack() as staying:
+            streams = [
+                stream for stream in self.find_streams() if not stream.is_closed and staying.enter_context(stream.staying())
+            ]
+            proof = self.probe.verify(self.layout, streams)
+        self._keep_located()
+        return proof
+
+    def locate(self) -> Layout | None:
+        """Return the layout with the SM ids of each partition, measured where they are not known; no stream is touched.
+
+        Who calls holds the lock for moves.
+        """
+        if self.layout is not None and not self.layout.has_verified_sms:
+            self.probe.locate(self.layout)
+            self._keep_located()
+        return self.layout
+
+    def watch(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
+        """Call a function after each change; return what stops that. One that raises is dropped and logged."""
+        if not callable(listener):
+            raise OptionError(
+                f"A listener for layouts is a function, not a {type(listener).__name__}. Use lab.watch_layout(print)."
+            )
+        key = object()
+        self._listeners[key] = listener
+
+        def stop() -> None:
+            self._listeners.pop(key, None)
+
+        return stop
+
+    def tell(self) -> None:
+        """Tell everyone who watches how the layout is now."""
+        for key, listener in [*self._listeners.items()]:
+            try:
+                listener(self.layout)
+            except Exception:  # noqa: BLE001 - a widget must not break the user's work; logged below
+                self._listeners.pop(key, None)
+                _log.exception("A listener for layouts failed and was dropped")
+
+    def close(self) -> None:
+        """Destroy the contexts; their streams have to be closed before. Idempotent."""
+        try:
+            self.probe.close()
+        finally:
+            self.cache.close(self.left.take_context)
+
+    def _keep_located(self) -> None:
+        located = self.probe.with_known_sms(self.layout)
+        if located is not None and located != self.layout:
+            with self._locks.state, delayed_interrupts():
+                self.layout = located
+                self._recorder.note_verified(located)
+            self.tell()
+
+    def _own_streams(self) -> list[Stream]:
+        """Return the open streams that the session made."""
+        return [stream for stream in self.find_streams() if not (stream.is_closed or stream.is_lent)]
+
+    def _spec_of(self, part: Partition | None) -> ContextSpec | None:
+        """Return what the context of a partition of the current layout is made of."""
+        return None if part is None else context_specs(self.layout).get(part.name)
+
+    def _change(self, planned: PlannedHomes, plan: Callable[[], object], finish: Callable[[], object]) -> None:
+        """Drain the streams that move until all are idle at once, and let them work in their new places together.
+
+        Others go on meanwhile: they make, close and feed streams. Someone who feeds one through its handle could keep it busy
+        for ever. After some rounds the move goes on, and new work stays behind what is left.
+
+        Parameters
+        ----------
+        plan
+            Brings the plan up to date: called under the lock of the state, first, and before each try to switch.
+        finish
+            Called at the switch, before the streams settle.
+        """
+        try:
+            with self._locks.state:
+                plan()
+                moving = planned.moving
+            for rounds_left in reversed(range(DRAIN_ROUNDS)):
+                self._drain(moving)
+                with self._locks.state:
+                    plan()
+                    moving = planned.moving
+                    with _announced(moving):
+                        self._require_idle_hosts(moving)
+                        if rounds_left and not all(stream.backend_stream.query() for stream in moving):
+                            continue
+                        with delayed_interrupts():
+                            finish()
+                            planned.settle()
+                        break
+        except BaseException:
+            planned.abandon()
+            raise
+        finally:
+            if planned.is_settled:
+                self.tell()  # after an interrupt too
+
+    def _plan_switch(self, planned: PlannedHomes, layout: Layout | None, renamed: Mapping[str, str]) -> None:
+        """Plan where all streams go that are open now."""
+        specs, own = context_specs(layout), self._own_streams()
+        planned.keep(set(own))
+        for stream in own:
+            wanted, spec = _wanted(stream, renamed), self._wanted_spec(stream, layout, specs, renamed)
+            part = layout[wanted] if layout is not None and wanted is not None and wanted in layout else None
+            planned.put(stream, spec, part, wanted)
+
+    def _take_layout(self, layout: Layout | None) -> None:
+        if layout != self.layout:
+            self._recorder.note_layout(layout)
+        self.layout = layout
+
+    def _drain(self, streams: Iterable[Stream]) -> None:
+        for stream in streams:
+            stream.drain()
+        self._recorder.collect()
+
+    def _wanted_spec(
+        self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
+    ) -> ContextSpec | None:
+        wanted = _wanted(stream, renamed)
+        if layout is not None and stream.partition is not None and wanted not in layout:
+            raise PartitionInUseError(
+                f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this "
+                f"name. Keep it, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
+            )
+        return specs.get(wanted) if wanted is not None else None
+
+    def _require_idle_hosts(self, moving: Iterable[Stream]) -> None:
+        for stream in moving:
+            if self._recorder.is_in_use(stream.recorded):
+                raise PartitionInUseError(
+                    f"Stream {stream.name!r} is selected by a thread, or has a range open, so it cannot move to other SMs. "
+                    f"Leave `with lab.on({stream.name!r})` (or the %%gpustream cell), and end() what lab.start_range began."
+                )
+
+    def _make_contexts(self, layout: Layout | None) -> Layout | None:
+        """Make every context of a layout, and read back what was granted."""
+        specs = context_specs(layout)
+        if layout is None or not specs:
+            return layout
+        if len(specs) > self.cache.limit:
+            raise PartitionError(
+                f"The layout has {len(specs)} partitions, more than the {self.cache.limit} green contexts that this session "
+                f"keeps. Start it with gpustreamlab.Session(context_limit={len(specs)})."
+            )
+        granted = {name: self.cache.get(spec).sm_count for name, spec in specs.items()}
+        wrong = [part for part in layout if part.granted_sms != granted[part.name]]
+        for part in wrong:
+            warn_user(
+                f"Partition {part.name!r} was planned with {part.granted_sms} SMs; the device granted {granted[part.name]}."
+            )
+        if not wrong:
+            return layout
+        parts = tuple(replace(part, granted_sms=granted[part.name]) for part in layout)
+        left_sms = self._backend.device.sm_count - sum(granted.values())
+        return replace(layout, partitions=parts, remainder_sms=max(0, left_sms))
+
+    def _trim(self) -> None:
+        """Evict contexts above the limit. Who calls holds the lock for moves."""
+        if len(self.cache) <= self.cache.limit:
+            return
+        with self._locks.state:
+            streams = [stream for stream in self.find_streams() if not stream.is_gone]
+            in_use = {stream.home.spec for stream in streams} | set(context_specs(self.layout).values())
+            for stream in streams:
+                if stream.is_closed or self._recorder.is_in_use(stream.recorded):
+                    in_use |= stream.specs  # it is drained there, or a thread may have entered the old place a moment ago
+            in_use |= self.left.specs
+
+        def leave(spec: ContextSpec) -> None:
+            for stream in streams:
+                stream.leave_home(spec)
+            self.probe.forget(spec)
+
+        self.cache.trim({spec for spec in in_use if spec is not None}, leave)
+
+
+@contextmanager
+def _announced(streams: Iterable[Stream]) -> Iterator[None]:
+    """Let threads that select one of the streams meanwhile wait for the end of the block. Under the lock of the state."""
+    leaving = tuple(streams)
+    try:
+        for stream in leaving:
+            stream.is_leaving = True
+        yield
+    finally:
+        for stream in leaving:
+            stream.is_leaving = stream.is_closed
+
+
+def _wanted(stream: Stream, renamed: Mapping[str, str]) -> str | None:
+    """Return the partition that a stream goes to, by its name in the next layout."""
+    wanted = stream.wanted_partition
+    return None if wanted is None else renamed.get(wanted, wanted)

@@ -1,0 +1,348 @@
+"""Where a session is in its life, its locks, and its orderly end."""
+
+from __future__ import annotations
+
+import atexit
+import html
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, TypeAlias
+
+from gpustreamlab._util.defences import LEFT_TO_PARENT
+from gpustreamlab.backends import Backend, BackendContext, BackendStream, ContextSpec
+from gpustreamlab.errors import SessionClosedError
+from gpustreamlab.green import ContextCache
+from gpustreamlab.model import Layout
+from gpustreamlab.record import Blame, RecordedLane
+from gpustreamlab.typing import SessionState
+
+__all__ = [
+    "CloseStep",
+    "Closing",
+    "LeftStreams",
+    "SessionLife",
+    "SessionLocks",
+    "facts_table",
+    "failure_of",
+    "known_sessions",
+    "session_facts",
+]
+
+_log = logging.getLogger(__name__)
+
+
+CloseStep: TypeAlias = tuple[str, Callable[[], object]]
+"""What is closed, and what closes it."""
+
+
+class Closing:
+    """Steps that are left.
+
+    Parameters
+    ----------
+    steps
+        In their order.
+
+    Examples
+    --------
+    >>> closing = Closing([("first", lambda: 1 / 0), ("second", list)])
+    >>> closing.run()
+    >>> [(what, str(failure)) for what, failure in closing.failures]
+    [('first', 'division by zero')]
+    """
+
+    def __init__(self, steps: Iterable[CloseStep] = ()) -> None:
+        self._steps = list(steps)
+        self.failures: list[tuple[str, Exception]] = []
+        """What failed, and how."""
+
+    def run(self) -> None:
+        """Take each step once; one that is interrupted is taken again by the next call."""
+        while self._steps:
+            what, step = self._steps[0]
+            failure = failure_of(step)
+            del self._steps[:1]
+            if failure is not None:
+                self.failures.append((what, failure))
+
+
+def failure_of(step: Callable[[], object]) -> Exception | None:
+    """Return what a step raises; an interrupt comes through."""
+    try:
+        step()
+    except Exception as error:  # noqa: BLE001 - every failure of a close is reported, none stops the others
+        return error
+    return None
+
+
+class KnownSession(Protocol):
+    """What is done to a session from outside."""
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+    def _disown(self) -> None:
+        """Give everything up without touching it."""
+        ...
+
+
+known_sessions: weakref.WeakSet[KnownSession] = weakref.WeakSet()
+"""Those that are open."""
+
+
+def _leave_to_the_parent() -> None:
+    """Give up the sessions of the parent in a forked child: a CUDA context does not survive a fork."""
+    for session in list(known_sessions):
+        session._disown()  # noqa: SLF001 - what the registry is for
+    known_sessions.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+@atexit.register
+def _close_open_sessions() -> None:
+    """Close what is still open before the interpreter takes its modules apart."""
+    for session in list(known_sessions):
+        failure = failure_of(session.close)
+        if failure is not None:
+            _log.debug("A session could not be closed at exit: %s", failure)
+
+
+class SessionLocks:
+    """Who moves streams, and who changes what the session knows. Who needs both takes `moves` first.
+
+    Both are re-entrant: a finaliser or a signal handler may come in the middle of what they guard.
+    """
+
+    __slots__ = ("moves", "state")
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Make both anew: in a forked child, a thread that is not in this process may hold the others."""
+        self.moves = threading.RLock()
+        """Held by one repartition, move, proof, eviction or closing of the session at a time, also while it waits."""
+        self.state = threading.RLock()
+        """Held where streams are made, marked as closed and settled, and never while anybody waits for the device."""
+
+
+class SessionLife:
+    """Closed until `begin`: before everything is made, there is nothing to close.
+
+    Parameters
+    ----------
+    locks
+        The session's.
+    blame
+        Names the ranges where the device's context is lost.
+    """
+
+    __slots__ = ("_blame", "_locks", "_why_closed", "state")
+
+    def __init__(self, locks: SessionLocks, blame: Blame) -> None:
+        self._locks = locks
+        self._blame = blame
+        self._why_closed = "is closed"
+        self.state = SessionState.CLOSED
+        """Where it is."""
+
+    def begin(self) -> None:
+        """Take work from now on."""
+        self.state = SessionState.OPEN
+
+    def refuse_work(self) -> None:
+        """Take no new work from now on: the session is being closed."""
+        with self._locks.state:
+            if self.state is SessionState.OPEN:
+                self.state = SessionState.CLOSING
+
+    def end(self) -> None:
+        """Note that everything is released."""
+        self.state = SessionState.CLOSED
+
+    def leave_to_parent(self) -> None:
+        """End in a forked child, where other threads' locks are never given back."""
+        self._why_closed = LEFT_TO_PARENT
+        self._locks.renew()
+        self.state = SessionState.CLOSED
+
+    def require_open(self, doing: str) -> None:
+        """Raise `SessionClosedError`, with what the session cannot do, unless it is open."""
+        if self.state is not SessionState.OPEN:
+            # A child may have been forked in the middle of a change of what the trace is made from.
+            trace = "Read its trace there." if self._why_closed is LEFT_TO_PARENT else "Its trace can still be read."
+            raise SessionClosedError(
+                f"This session {self._why_closed}; it cannot {doing}. {trace} Start another with gpustreamlab.Session()."
+            )
+
+    @contextmanager
+    def working(self, doing: str) -> Iterator[None]:
+        """Hold the lock of the session's state, in a session that is open. Nobody waits for the device in here."""
+        with self._locks.state, self._blame:
+            self.require_open(doing)
+            yield
+
+    @contextmanager
+    def moving(self, doing: str) -> Iterator[None]:
+        """Hold the session's lock for moves, in a session that is open: it may have been closed while this thread waited."""
+        with self._locks.moves, self._blame:
+            self.require_open(doing)
+            yield
+
+
+class _Left(NamedTuple):
+    places: Sequence[RecordedLane]
+    stream: BackendStream
+    spec: ContextSpec | None
+    let_go: Callable[[], object]
+
+
+class LeftStreams:
+    """Destroys the backend's streams of a session, but none on which a library may still launch: that would end the process.
+
+    Parameters
+    ----------
+    is_lending
+        Whether libraries have these streams by their handles.
+    """
+
+    def __init__(self, *, is_lending: bool) -> None:
+        self._is_lending = is_lending
+        self._waiting: list[_Left] = []
+        self._contexts: dict[ContextSpec, BackendContext] = {}
+        self.disown()
+
+    @property
+    def specs(self) -> set[ContextSpec]:
+        """What the green contexts of the streams that wait are made of."""
+        return {left.spec for left in tuple(self._waiting) if left.spec is not None}
+
+    def is_needed(self, places: Sequence[RecordedLane]) -> bool:
+        """Tell whether a thread has a stream selected, in any of its places, so that a library may still launch there."""
+        return self._is_lending and any(place.is_selected for place in places)
+
+    def close(
+        self, places: Sequence[RecordedLane], stream: BackendStream, spec: ContextSpec | None, let_go: Callable[[], object]
+    ) -> None:
+        """Destroy a stream, now or when no thread has it selected any more.
+
+        Parameters
+        ----------
+        places, stream, spec
+            The stream as the recorder knows it, and the backend, and what its green context is made of.
+        let_go
+            Called before that, to free what work of that thread may still use.
+        """
+        if not self.is_needed(places):
+            _close_all([let_go, stream.close])
+            return
+        _log.warning(
+            "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
+            "is destroyed when its `with` block ends.",
+            places[0].name,
+        )
+        with self._lock:
+            self._waiting.append(_Left(places, stream, spec, let_go))
+        self.sweep()  # the thread may have left it in between
+
+    def take_context(self, spec: ContextSpec, context: BackendContext) -> bool:
+        """Take over a green context that is to be destroyed, if a stream in it waits; it goes with the last of them."""
+        with self._lock:
+            is_needed = spec in self.specs
+            if is_needed:
+                self._contexts[spec] = context
+        return is_needed
+
+    def sweep(self) -> None:
+        """Destroy what no thread has selected any more; one that fails keeps no other from being destroyed."""
+        with self._lock:
+            ended = [left for left in self._waiting if not self.is_needed(left.places)]
+            self._waiting = [left for left in self._waiting if left not in ended]
+            spare = self._contexts.keys() - self.specs
+            contexts = [self._contexts.pop(spec) for spec in spare]
+        streams = [close for left in ended for close in (left.let_go, left.stream.close)]
+        _close_all([*streams, *(context.close for context in contexts)])
+
+    def disown(self) -> None:
+        """Make its lock anew: in a forked child, a thread that is not in this process may hold the other one."""
+        self._lock = threading.RLock()
+
+
+def _close_all(closers: list[Callable[[], object]]) -> None:
+    failures: list[Exception] = []
+    for close in closers:
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001 - raised below, after the others
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def session_facts(
+    backend: Backend,
+    cache: ContextCache,
+    *,
+    layout: Layout | None,
+    counts: tuple[int, int],
+    streams: Sequence[str],
+    capture: str,
+    spool: str,
+    state: SessionState,
+) -> dict[str, str]:
+    """Return what the representations say, by its heading; never touches the device.
+
+    Parameters
+    ----------
+    counts
+        Spans that there are, and spans that were dropped.
+    streams
+        Names of the streams to list.
+    capture
+        What is captured, in words.
+    spool
+        How the spool stands, in words; empty without one.
+    """
+    device = backend.device
+    span_count, dropped_count = counts
+    listed = f" ({', '.join(streams[:8])}{', …' if len(streams) > 8 else ''})" if streams else ""
+    partitions = {} if layout is None else {"partitions": _partition_fact(layout, cache)}
+    return {
+        "device": f"{device.label}, {device.sm_count} SMs",
+        "numbers": "simulated, no hardware behind them" if device.simulated else "real, measured",
+        **partitions,
+        "streams": f"{_counted(len(streams), 'stream')}{listed}",
+        "captured": capture,
+        "spans": _counted(span_count, "span"),
+        "dropped": f"{dropped_count:,} dropped",
+        **({"spool": spool} if spool else {}),
+        "state": state.value,
+    }
+
+
+def facts_table(facts: Mapping[str, str], note: str) -> str:
+    """Return facts as HTML, with a note below them."""
+    left = "style='text-align:left'"
+    rows = "".join(
+        f"<tr><th {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>" for name, value in facts.items()
+    )
+    below = f"<p>{html.escape(note)}</p>" if note else ""
+    return f"<div><strong>gpustreamlab session</strong><table>{rows}</table>{below}</div>"
+
+
+def _partition_fact(layout: Layout, cache: ContextCache) -> str:
+    listed = ", ".join(f"{part.name} {part.granted_sms} SMs" for part in layout)
+    alive = f"{len(cache)} of at most {cache.limit} green contexts alive, {cache.created_count} in all"
+    return f"{listed} ({alive if layout.is_enforced else 'not enforced'})"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

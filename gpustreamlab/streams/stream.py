@@ -1,0 +1,648 @@
+"""Streams and events of a session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar, cast
+
+from gpustreamlab import adapters
+from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts
+from gpustreamlab.analysis import ScratchStatistics
+from gpustreamlab.backends import Backend, BackendStream, ContextSpec, acquire_order_event, release_order_events
+from gpustreamlab.errors import (
+    EventClosedError,
+    EventNotRecordedError,
+    InvalidNameError,
+    NotSimulatedError,
+    OptionError,
+    StreamClosedError,
+)
+from gpustreamlab.memory.lifetimes import Keeper
+from gpustreamlab.memory.scratch import Scratch, ScratchPool, check_held
+from gpustreamlab.model import Lane, Partition, check_name
+from gpustreamlab.record import Blame, RecordedLane, Recorder
+from gpustreamlab.streams.life import LeftStreams, SessionLocks
+
+__all__ = ["Event", "Home", "Stream", "check_label", "check_priority", "check_stream_name"]
+
+
+ArrayT = TypeVar("ArrayT")
+
+
+class Home(NamedTuple):
+    """Where a stream works: on the whole card, or in one partition. A stream that moves gets another."""
+
+    spec: ContextSpec | None
+    """What its green context is made of; None for the primary context."""
+    partition: Partition | None
+    """The partition; None for the whole card."""
+    backend_stream: BackendStream
+    """The backend's stream there."""
+    recorded: RecordedLane
+    """What the recorder knows of it."""
+    is_lent: bool = False
+    """True if others own the stream: it does not move."""
+
+
+class Stream(ProcessBound):
+    """An ordered queue of device work, and a lane of the timeline. Made by `Session.stream`.
+
+    Work enqueued in one stream runs in order; work of different streams may overlap. Every method returns at once, except
+    `synchronize` and `close`. Any library that reads ``__cuda_stream__`` (CuPy, torch, cuda.core, ...) takes it as its own.
+
+    A stream that moves to other SMs becomes another ``cudaStream_t``: ask for the handle when you need it. One that was given
+    out before goes on working where it was, and stays valid until the stream is closed or its green context makes room for
+    others (``Session(context_limit=...)``).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        home: Home,
+        backend: Backend,
+        recorder: Recorder,
+        locks: SessionLocks,
+        keeper: Keeper,
+        scratch_pool: ScratchPool,
+        left: LeftStreams,
+    ) -> None:
+        self.name = name
+        """How the user calls it."""
+        self.is_closed = False
+        """True once `close` has begun."""
+        self.is_leaving = False
+        """True while it may go to other SMs, and once `close` has begun: who selects it now looks again afterwards."""
+        self._why_closed = "is closed"
+        self._backend = backend
+        self._recorder = recorder
+        self._locks = locks
+        # Held by who waits for the backend's streams and by who destroys them. Who has it takes no lock of the session but
+        # that of the state.
+        self._life = threading.RLock()
+        self._keeper = keeper
+        self.wanted_partition: str | None = home.partition.name if home.partition else None
+        """The partition that it goes to where the layout has one of this name."""
+        self._homes: dict[ContextSpec | None, Home] = {home.spec: home}
+        self._left = left
+        self._arena = scratch_pool.open(self, home.backend_stream, home.recorded.index)
+        self._work_in(home)
+
+    def __repr__(self) -> str:
+        state = " closed" if self.is_closed else ""
+        where = f", {self.sm_count} SMs of {self.partition}" if self.partition is not None else ""
+        return f"<Stream {self.name!r}, priority {self.priority}{where}, handle {self.lane.stream:#x}{state}>"
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Lend the stream to other libraries: protocol version 0 and the handle. Source: the CUDA Python stream protocol."""
+        self.require_open()
+        return (0, self.backend_stream.handle)
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of the timeline, as a value."""
+        return self.recorded.lane
+
+    @property
+    def priority(self) -> int:
+        """CUDA priority: lower numbers run first; 0 is the lowest priority."""
+        return self.lane.priority
+
+    @property
+    def handle(self) -> int:
+        """Address of the ``cudaStream_t``, or the stream's number on the simulated device; a closed stream has none.
+
+        Raises
+        ------
+        StreamClosedError
+            If the stream is closed.
+        """
+        self.require_open()
+        return self.lane.stream
+
+    @property
+    def cupy(self) -> Any:
+        """The stream as CuPy has it, a ``cupy.cuda.Stream``. Like all of these it is the lane's stream now, not its owner."""
+        return adapters.cupy_view(self._lent())
+
+    @property
+    def torch(self) -> Any:
+        """The stream as torch has it, a ``torch.cuda.ExternalStream``."""
+        return adapters.torch_view(self._lent(), self._backend.device.ordinal)
+
+    @property
+    def numba(self) -> Any:
+        """The stream as Numba-CUDA has it, to name in ``kernel[grid, block, lane.numba]``."""
+        return adapters.numba_view(self._lent())
+
+    @property
+    def core(self) -> Any:
+        """The stream as cuda.core has it, a ``cuda.core.Stream``, to pass to ``launch``."""
+        return adapters.core_view(self._lent())
+
+    @property
+    def partition(self) -> str | None:
+        """Name of the partition that it works in; None for the whole card."""
+        return self.lane.partition
+
+    @property
+    def sm_count(self) -> int:
+        """How many SMs its kernels may run on: size a grid by this, not by the card."""
+        return self.lane.sm_count
+
+    @property
+    def is_lent(self) -> bool:
+        """True if another library owns the stream; it then decides on its SMs."""
+        return self.home.is_lent
+
+    def record(self, event: Event | None = None) -> Event:
+        """Record an event behind the work enqueued so far.
+
+        Parameters
+        ----------
+        event
+            An event to record again; a new one if None.
+
+        Raises
+        ------
+        StreamClosedError
+            If the stream is closed.
+        EventClosedError
+            If the event is closed.
+        """
+        self.require_open()
+        if event is None:
+            event = Event(self._backend)
+        elif not isinstance(event, Event):
+            raise OptionError(
+                f"Stream {self.name!r} cannot record a {type(event).__name__}. Pass an event of lab.event(), "
+                "or nothing for a new one."
+            )
+        event.record(self)
+        return event
+
+    def wait(self, other: Event | Stream | str) -> None:
+        """Make work enqueued from now on wait for an event, or for all that another stream, or the one of a name, holds now.
+
+        Waiting for an event that was never recorded is nothing to wait for, as in CUDA.
+
+        Raises
+        ------
+        StreamClosedError
+            If either stream is closed.
+        EventClosedError
+            If the event is closed.
+        StreamNotFoundError
+            If no stream has the name.
+        OptionError
+            If `other` is none of these, or is of another simulated device.
+        """
+        self.require_open()
+        if isinstance(other, str):
+            other = cast(Stream, self._keeper.find(other))
+        if isinstance(other, Stream):
+            with other._record_order() as event:  # noqa: SLF001 - of this class
+                self.wait(event)
+            return
+        if not isinstance(other, Event):
+            raise OptionError(
+                f"Stream {self.name!r} cannot wait for {other!r:.40}. Pass an event of lab.stream(name).record(), a stream "
+                "of the session, or its name."
+            )
+        other.make_wait(self)
+
+    def hold(self, *objects: object) -> None:
+        """Keep objects alive until what is enqueued now is done: what the work reads and writes. Nothing waits.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     lane = lab.stream("a")
+        ...     with lab.on(lane):
+        ...         spin(lab, 1_000_000)
+        ...     lane.hold(lab.xp.zeros(8))
+        ...     print(lab.held_count)
+        ...     lane.synchronize()
+        ...     lab.held_count
+        1
+        0
+        """
+        self.require_open()
+        check_held(objects)
+        self._keeper.hold(self, objects)
+
+    def use(self, array: ArrayT, after: str | Event | Stream | None = None) -> ArrayT:
+        """Use an array that another lane wrote: wait for that lane, and keep the memory until this one is done with it.
+
+        The memory is kept until nobody refers to it any more, and then until what this lane holds at that moment is done,
+        however early its last user drops it. Nothing waits on the host.
+
+        Parameters
+        ----------
+        array
+            An array of CuPy, torch or NumPy, or of the simulated device: all its views count. Of another library: the object.
+        after
+            What wrote it: a lane, its name, or an event. If None, the lanes that are known to have written it.
+
+        Returns
+        -------
+        object
+            The array.
+
+        Raises
+        ------
+        OptionError
+            If what wrote the array is not known and not given.
+        """
+        check_held((array,))
+        return self._keeper.use(self, array, after)
+
+    def scratch(self, nbytes: int) -> Scratch:
+        """Return device memory for work of this stream: from an arena of its own, reused without a wait.
+
+        Parameters
+        ----------
+        nbytes
+            How many bytes; 0 gives the smallest block.
+
+        Returns
+        -------
+        Scratch
+            To use in a ``with`` block, at whose end the stream may give the memory to its later work; or until `close`, or
+            until it is garbage.
+
+        Raises
+        ------
+        OptionError
+            If it is no size.
+        DeviceMemoryError
+            If the device, or ``Session(scratch_limit_bytes=...)``, allows no more.
+        StreamClosedError
+            If the stream is closed.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     lane = lab.stream("a")
+        ...     with lab.on(lane), lane.scratch(1 << 20) as work:
+        ...         work.array((512, 512), "float32")[:] = 1
+        ...     print(lane.scratch_statistics)
+        scratch of a: 0 B in use of 1,048,576 B, at most 1,048,576 B; 1 allocation, 0 reused, 1 growth, 0 trims, 0.0% waste;
+        in the order of the stream
+        """
+        self.require_open()
+        return Scratch(self._arena, nbytes)
+
+    @property
+    def scratch_statistics(self) -> ScratchStatistics:
+        """How much scratch memory is in use, reserved, reused and wasted."""
+        return self._arena.statistics
+
+    def trim_scratch(self, keep_bytes: int = 0) -> int:
+        """Give scratch memory that is not in use back to the device, but for so many bytes; return how many were given back."""
+        self.require_open()
+        return self._arena.trim(keep_bytes)
+
+    def query(self) -> bool:
+        """Tell whether all work enqueued so far has ended, without waiting for it."""
+        self.require_open()
+        with self._recorder.blame:
+            return self.backend_stream.query()
+
+    def synchronize(self) -> None:
+        """Block the host until all work enqueued so far has ended."""
+        self.require_open()
+        with self._keeper.waiting(), self._recorder.blame:
+            self.backend_stream.synchronize()
+
+    def close(self) -> None:
+        """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent.
+
+        New work is refused from the beginning. A second thread that closes it waits until it is closed; nobody else waits.
+        A range that is open on it cannot end any more: it is counted as dropped.
+        """
+        failures: list[Exception] = []
+        with self._locks.state:  # from here on it moves no more
+            self.is_closed = self.is_leaving = True
+        with self._life:
+            if self.is_gone:
+                return  # its name, and its place in every table, may be those of another stream by now
+            try:
+                self._arena.close(keeps_held=self._left.is_needed(self._recorder.places_of(self.recorded)))
+            except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
+                failures.append(error)
+            while self._homes:
+                try:
+                    self._close_home(next(iter(self._homes.values())))
+                except Exception as error:  # noqa: BLE001 - raised below, after the other homes
+                    failures.append(error)
+        if failures:
+            raise failures[0]
+
+    @property
+    def is_gone(self) -> bool:
+        """True once it is closed and nothing of it is left, so that its name can be used again."""
+        return self.is_closed and not self._homes
+
+    def drain(self) -> None:
+        """Wait for its work where it works now; nothing to do where somebody closes it."""
+        with self._life:
+            if not self.is_closed:
+                self.backend_stream.synchronize()
+
+    @contextmanager
+    def staying(self) -> Iterator[bool]:
+        """Keep it from being destroyed in a ``with`` block; tells whether it is still there."""
+        with self._life:
+            yield not self.is_closed
+
+    def wait_for_move(self) -> None:
+        """Wait until no other thread is about to move it to other SMs, or to close it."""
+        with self._locks.state:
+            self.is_leaving = self.is_closed  # left by an interrupt, or this runs amid its own move
+
+    def disown(self) -> None:
+        """Take no work any more, and touch nothing: in a forked child the stream is the parent's."""
+        self._life = threading.RLock()  # a thread that is not in this process may hold the other one
+        self.is_closed = self.is_leaving = True
+        self._why_closed = LEFT_TO_PARENT
+        for home in self._homes.values():
+            home.recorded.close()
+        self._homes.clear()  # they are not waited for, and not destroyed
+
+    def home_in(self, spec: ContextSpec | None) -> Home | None:
+        """Return where it worked before on the same SMs, or None."""
+        return self._homes.get(spec)
+
+    @property
+    def specs(self) -> set[ContextSpec | None]:
+        """Where it works or worked: what its green contexts are made of, and None for the primary context."""
+        return set(self._homes)
+
+    def settle(self, home: Home) -> None:
+        """Work there from now on. Nothing here waits: what the old home holds still runs there."""
+        replaced = self._homes.get(home.spec)
+        if replaced is not None and replaced is not home:
+            replaced.recorded.retire()
+        self._homes[home.spec] = home
+        if home is not self.home:
+            home.recorded.take_over(self.recorded)
+            self._work_in(home)
+
+    def _work_in(self, home: Home) -> None:
+        self.home = home
+        """Where it works now."""
+        self.backend_stream = home.backend_stream
+        self.recorded = home.recorded
+        self._arena.work_on(home.backend_stream)
+        self._recorder.show_lane(home.recorded)
+
+    def leave_home(self, spec: ContextSpec) -> None:
+        """Destroy the backend's stream of a home in which it does not work any more."""
+        if spec not in self._homes:
+            return  # without its lock, which is held while somebody closes it
+        with self._life:
+            home = self._homes.get(spec)
+            if home is not None:
+                self._close_home(home)
+
+    def _close_home(self, home: Home) -> None:
+        try:
+            for place in self._recorder.places_of(home.recorded):
+                if place.stream is home.backend_stream:
+                    place.close()  # before anything else, see there
+            home.backend_stream.synchronize()
+            self._recorder.collect(home.recorded)
+        except Exception:
+            self._let_go(home)
+            raise
+        # An interrupt comes through: work may still run there, so all stays as it is for the next call.
+        self._let_go(home)
+
+    def _let_go(self, home: Home) -> None:
+        try:
+            # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
+            self._keeper.settle(self, home.backend_stream, is_last=self.is_closed and len(self._homes) == 1)
+        finally:
+            self._forget_home(home)
+
+    def _forget_home(self, home: Home) -> None:
+        with delayed_interrupts():  # what is not destroyed stays known
+            try:
+                self._arena.leave(home.backend_stream)
+                let_go = self._arena.free_held if home is self.home else bool
+                self._left.close(self._recorder.places_of(home.recorded), home.backend_stream, home.spec, let_go)
+            finally:
+                self._homes.pop(home.spec, None)  # at the very end: without it the stream counts as gone
+
+    def close_left(self) -> None:
+        """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""
+        self._left.sweep()
+
+    def _lent(self) -> Stream:
+        self.require_open()
+        if self._backend.device.simulated and not getattr(self._backend, "lends_streams", False):
+            raise NotSimulatedError(
+                f"Stream {self.name!r} is of the simulated device, so no library can work on it. Use lab.on({self.name!r}) and "
+                "lab.xp, or a GPU."
+            )
+        return self
+
+    def _record_order(self, event: Event | None = None) -> Event:
+        """Do what `record` does, with an event that has no time: for what orders work."""
+        self.require_open()
+        made = Event(self._backend, has_time=False) if event is None else event
+        made.record(self)
+        return made
+
+    def is_within_reach_of(self, backend: Backend) -> bool:
+        """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""
+        return _share_a_clock(backend, self._backend)
+
+    def note_edge(self, range_number: int) -> None:
+        """Note for the timeline that the stream waits for an earlier range of another stream."""
+        self._recorder.add_edge(range_number, self.recorded)
+
+    @property
+    def blame(self) -> Blame:
+        """Names the ranges where the device's context is lost."""
+        return self._recorder.blame
+
+    def require_open(self) -> None:
+        """Raise `StreamClosedError` if the stream is closed."""
+        if self.is_closed:
+            raise StreamClosedError(
+                f"Stream {self.name!r} {self._why_closed}. Make another with lab.stream({self.name!r}) on an open session."
+            )
+
+
+class Event(ProcessBound):
+    """A point in a stream that others can wait for, and that has a time. Made by `Session.event` or `Stream.record`.
+
+    An event means the work in front of it when it was last recorded. As a context manager it gives its device event back
+    to the pool at the end.
+    """
+
+    def __init__(self, backend: Backend, *, has_time: bool = True) -> None:
+        self._backend = backend
+        self._has_time = has_time
+        self._event: Any = backend.acquire_event() if has_time else acquire_order_event(backend)
+        self._stream: Stream | None = None
+        self._range_number = -1
+
+    def __enter__(self) -> Event:
+        self._require_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._event is None:
+            return "<Event closed>"
+        return f"<Event recorded on {self._stream.name!r}>" if self._stream else "<Event not recorded>"
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `close` was called."""
+        return self._event is None
+
+    def record(self, stream: Stream) -> None:
+        """Record behind the work that the stream holds now; an earlier recording is forgotten."""
+        event = self._require_open()
+        _require_stream(stream, "An event is recorded on")
+        stream.require_open()
+        self._require_reach(stream)
+        with stream.blame:
+            stream.backend_stream.record(event)
+        self._stream = stream
+        self._range_number = stream.recorded.last_number
+
+    def make_wait(self, stream: Stream) -> None:
+        """Make a stream's later work wait for this event; what `Stream.wait` does."""
+        event = self._require_open()
+        _require_stream(stream, "An event makes wait")
+        stream.require_open()
+        self._require_reach(stream)
+        if self._stream is None:
+            return
+        with stream.blame:
+            stream.backend_stream.wait(event)
+        if stream is not self._stream:
+            stream.note_edge(self._range_number)
+
+    def query(self) -> bool:
+        """Tell whether the work in front of the event has ended; True if it was never recorded, as in CUDA."""
+        event = self._require_open()
+        if self._stream is None:
+            return True
+        with self._stream.blame:
+            return self._backend.is_event_done(event)
+
+    def synchronize(self) -> None:
+        """Block the host until the work in front of the event has ended."""
+        event = self._require_open()
+        if self._stream is not None:
+            with self._stream.blame:
+                self._backend.synchronize_event(event)
+
+    def elapsed_ns(self, end: Event) -> int:
+        """Return the device time from this event to a later one, in ns, waiting for both.
+
+        The value is what the device's own event clock says, uncorrected: a float32 of milliseconds on CUDA, so it is
+        coarser than 1 ns above 16 ms. Source: CUDA driver API, ``cuEventElapsedTime``.
+
+        Raises
+        ------
+        EventNotRecordedError
+            If either event was never recorded.
+        EventClosedError
+            If either event is closed.
+        OptionError
+            If `end` is no event, or is of another simulated device.
+        """
+        if not isinstance(end, Event):
+            raise OptionError(f"The time to a {type(end).__name__} is not known. Pass an event of lab.stream(name).record().")
+        if not _share_a_clock(self._backend, end._backend):
+            raise OptionError(
+                "These events are of two sessions, and each simulated device has a clock of its own. Use events of one session."
+            )
+        for event in (self, end):
+            event._require_open()  # noqa: SLF001 - the other event is of this class
+            if event._stream is None:  # noqa: SLF001
+                raise EventNotRecordedError(
+                    "Time between two events needs both recorded. Record them with stream.record(event) around the work."
+                )
+            event.synchronize()
+        return self._backend.elapsed_ns(self._require_open(), end._require_open())
+
+    def close(self) -> None:
+        """Give the device event back to the pool. Closing twice is silent; work that waits for it still does."""
+        event, self._event = self._event, None
+        if event is not None and self._has_time:
+            self._backend.release_events((event,))
+        elif event is not None:
+            release_order_events(self._backend, (event,))
+
+    def _require_open(self) -> Any:
+        if self._event is None:
+            raise EventClosedError("This event is closed. Record a new one with lab.stream(name).record().")
+        return self._event
+
+    def _require_reach(self, stream: Stream) -> None:
+        if not stream.is_within_reach_of(self._backend):
+            raise OptionError(
+                f"This event and stream {stream.name!r} are of two sessions, and each simulated device has a clock of its own. "
+                "Use streams and events of one session."
+            )
+
+
+def check_label(label: object) -> str:
+    """Return the name of a range, which is any text; raise `InvalidNameError` for what is no text.
+
+    Examples
+    --------
+    >>> check_label("load <image> 3")
+    'load <image> 3'
+    """
+    if not isinstance(label, str):
+        example = "load" if label is None else str(label)[:40]
+        raise InvalidNameError(f"A range's label is a str, not {type(label).__name__}. Pass a text, for example {example!r}.")
+    return label
+
+
+def check_stream_name(name: object) -> str:
+    """Return a stream's name that magics can take; raise `InvalidNameError` otherwise. See `gpustreamlab.model.check_name`."""
+    return check_name(name, "stream", "lab.stream('copy')")
+
+
+def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
+    """Return a priority that the device takes; raise `OptionError` otherwise.
+
+    Parameters
+    ----------
+    priority_range
+        Lowest and highest priority of the device, for example (0, -5).
+    """
+    lowest, highest = priority_range
+    if isinstance(priority, bool) or not isinstance(priority, int) or not highest <= priority <= lowest:
+        raise OptionError(
+            f"Priority {priority!r} is outside what the device takes: a whole number from {highest} (runs first) to {lowest} "
+            f"(the default). Use priority={highest} for the most urgent stream."
+        )
+    return priority
+
+
+def _require_stream(stream: object, what: str) -> None:
+    if not isinstance(stream, Stream):
+        raise OptionError(f"{what} a stream of the session, not a {type(stream).__name__}. Use lab.stream('name').")
+
+
+def _share_a_clock(one: Backend, other: Backend) -> bool:
+    """Tell whether two backends are one, or both of real devices: each simulated device has a clock of its own."""
+    return one is other or not (one.device.simulated or other.device.simulated)

@@ -1,0 +1,273 @@
+"""The streams of a session, by name: its own, and those that others lend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from types import EllipsisType
+
+from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab.backends import Backend, BackendStream, lent_handle
+from gpustreamlab.errors import (
+    OptionError,
+    PartitionError,
+    StreamClosedError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamRefusedError,
+    nearest_hint,
+)
+from gpustreamlab.memory.lifetimes import Keeper
+from gpustreamlab.memory.scratch import ScratchPool
+from gpustreamlab.record import Recorder
+from gpustreamlab.streams.layout import Partitions
+from gpustreamlab.streams.life import SessionLife, SessionLocks
+from gpustreamlab.streams.stream import Home, Stream, check_priority, check_stream_name
+from gpustreamlab.typing import SessionState
+
+__all__ = ["LaneFinder", "StreamTable"]
+
+
+KEPT_CLOSED = 256
+"""Closed streams that are known by their names, so that messages say that they are closed; the oldest make room."""
+
+
+class StreamTable:
+    """Makes and finds the streams of one session. Who changes it holds the session's lock of its state.
+
+    Parameters
+    ----------
+    backend, recorder, partitions, locks, keeper, scratch_pool
+        The session's.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        recorder: Recorder,
+        partitions: Partitions,
+        locks: SessionLocks,
+        keeper: Keeper,
+        scratch_pool: ScratchPool,
+    ) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        self._partitions = partitions
+        self._locks = locks
+        self._keeper = keeper
+        self._scratch_pool = scratch_pool
+        keeper.find = self.find
+        self.by_name: dict[str, Stream] = {}
+        """Every stream that there was, by its name; the last `KEPT_CLOSED` closed ones stay until the name is used again."""
+        self._by_handle: dict[int, Stream] = {}  # some may have closed or moved since
+        self._forgets_at = KEPT_CLOSED
+        partitions.find_streams = lambda: (*self.by_name.values(),)
+
+    @property
+    def open_streams(self) -> dict[str, Stream]:
+        """The streams that are not closed, in the order of their making."""
+        return {name: stream for name, stream in [*self.by_name.items()] if not stream.is_closed}
+
+    def with_handle(self, handle: int) -> Stream | None:
+        """Return the open stream that has a handle now, or None."""
+        known = self._by_handle.get(handle)
+        if known is None or known.is_closed or known.lane.stream != handle:
+            self._by_handle = by_handle = {stream.lane.stream: stream for stream in self.open_streams.values()}
+            known = by_handle.get(handle)
+        return known
+
+    def get(
+        self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None
+    ) -> tuple[Stream, bool]:
+        """Return the stream of a name, made on first use, and whether it is as asked for; see `Session.stream`.
+
+        If it is not, it has to move, or is being closed: its name is used again when it is gone. Both take a wait for the
+        device, so they are not done here.
+        """
+        known = self.by_name.get(name)
+        if known is None or known.is_gone:
+            return self._make(name, priority, None if isinstance(partition, EllipsisType) else partition, external), True
+        if known.is_closed:
+            return known, False
+        if priority is not None and priority != known.priority:
+            raise StreamExistsError(
+                f"Stream {known.name!r} exists with priority {known.priority}, not {priority}. "
+                f"Close it first with lab.stream({known.name!r}).close(), or use another name."
+            )
+        if external is not None and lent_handle(external) != known.handle:
+            raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
+        return known, isinstance(partition, EllipsisType) or self._partitions.stay(known, partition)
+
+    def find(self, stream: object) -> Stream | None:
+        """Return the stream that a name or a stream stands for; None for a lender that may be no lane yet.
+
+        Raises
+        ------
+        StreamNotFoundError
+            If no stream has the name.
+        StreamClosedError
+            If the stream is closed, and not of this session.
+        """
+        if isinstance(stream, str):
+            found = self.by_name.get(stream)
+            if found is None:
+                shown = stream[:40]
+                hint = nearest_hint(shown, self.open_streams)
+                raise StreamNotFoundError(
+                    f"The session has no stream {shown!r}.{hint and f' {hint}'} Make it first with lab.stream({shown!r})."
+                )
+            return found
+        if isinstance(stream, Stream) and self.by_name.get(stream.name) is stream:
+            return stream
+        if isinstance(stream, Stream) and stream.is_closed:
+            raise StreamClosedError(f"Stream {stream.name!r} is closed. Make another with lab.stream({stream.name!r}).")
+        return None
+
+    def take(self, lender: object) -> Stream:
+        """Return the lane of a stream that others own, making it on first use."""
+        made = self._adopt(lender)
+        known = self._with_key(made)
+        if known is not None:
+            made.close()
+            return known
+        return self._add(name := next(self._free_names(lender)), self._partitions.adopt(name, made))
+
+    def _make(self, name: str, priority: int | None, partition: str | None, external: object | None) -> Stream:
+        if external is None:
+            with delayed_interrupts():  # a stream that was made is in the table
+                return self._add(name, self._partitions.make_home(name, priority or 0, partition))
+        made = self._adopt(external)
+        try:
+            self._require_as_lent(name, made, priority, partition)
+        except Exception:
+            made.close()
+            raise
+        return self._add(name, self._partitions.adopt(name, made))
+
+    def _require_as_lent(self, name: str, made: BackendStream, priority: int | None, partition: str | None) -> None:
+        if priority is not None and made.priority != priority:
+            raise OptionError(
+                f"Stream {name!r} cannot have priority {priority}: the stream lent to it was made with {made.priority}. "
+                "Leave out priority=, or make the stream with it where it comes from."
+            )
+        if partition is not None:
+            raise PartitionError(
+                f"Stream {name!r} cannot work in partition {partition!r}: it is lent by another library, which decides on its "
+                "SMs. Leave out one of the two."
+            )
+        known = self._with_key(made)
+        if known is not None:
+            raise StreamExistsError(f"This stream is a lane already, named {known.name!r}. Use lab.stream({known.name!r}).")
+
+    def _adopt(self, lender: object) -> BackendStream:
+        if isinstance(lender, Stream) and not lender.is_within_reach_of(self._backend):
+            raise StreamRefusedError(
+                f"Stream {lender.name!r} is of another session, and each simulated device has streams of its own. Make one "
+                f"here with lab.stream({lender.name!r}), or give both sessions one backend object."
+            )
+        return self._backend.adopt_stream(lender)
+
+    def _with_key(self, made: BackendStream) -> Stream | None:
+        return next((known for known in self.open_streams.values() if known.lane.key == made.key), None)
+
+    def _free_names(self, lender: object) -> Iterator[str]:
+        library = type(lender).__module__.partition(".")[0]
+        source = type(lender).__name__ if library == "__main__" else library  # a notebook, or a script
+        return (name for number in count(1) if (name := f"{source}-{number}") not in self.by_name)
+
+    def _forget_closed(self) -> None:
+        if len(self.by_name) < self._forgets_at:
+            return  # so that a stream among thousands is made as fast as the first
+        gone = [stream for stream in self.by_name.values() if stream.is_gone]
+        for stream in gone[:-KEPT_CLOSED]:
+            self._scratch_pool.forget(stream.recorded.index)
+            del self.by_name[stream.name]
+        self._by_handle.clear()
+        self._forgets_at = len(self.by_name) + (len(self.by_name) - KEPT_CLOSED) // 8
+
+    def _add(self, name: str, home: Home) -> Stream:
+        self._forget_closed()
+        stream = self.by_name[name] = Stream(
+            name,
+            home,
+            self._backend,
+            self._recorder,
+            self._locks,
+            self._keeper,
+            self._scratch_pool,
+            self._partitions.left,
+        )
+        self._by_handle[stream.lane.stream] = stream
+        return stream
+
+
+_OPEN = SessionState.OPEN
+
+
+class LaneFinder:
+    """Asks the table of streams, and takes the locks and the waits that its answers ask for.
+
+    Parameters
+    ----------
+    backend, table, partitions, life
+        The session's.
+    """
+
+    __slots__ = ("_backend", "_by_name", "_life", "_partitions", "_table")
+
+    def __init__(self, backend: Backend, table: StreamTable, partitions: Partitions, life: SessionLife) -> None:
+        self._backend = backend
+        self._table = table
+        self._partitions = partitions
+        self._life = life
+        self._by_name = table.by_name  # one lookup less where a stream is selected
+
+    def get(self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None) -> Stream:
+        """Return the stream of a name, made on first use, and moved where it is elsewhere; see `Session.stream`."""
+        if self._life.state is not _OPEN:
+            self._life.require_open(_getting(name))
+        check_stream_name(name)
+        if priority is not None:
+            check_priority(priority, self._backend.priority_range)
+        elif external is None and isinstance(partition, EllipsisType):
+            known = self._by_name.get(name)  # the hot path, without any lock
+            if known is not None and not known.is_closed:
+                return known
+        doing = _getting(name)
+        while True:
+            with self._life.working(doing):
+                found, is_as_asked = self._table.get(name, priority, partition, external)
+            if is_as_asked:
+                return found
+            if found.is_closed:
+                found.close()  # waits for the thread that closes it, or goes on where that was interrupted
+            elif not isinstance(partition, EllipsisType):
+                with self._life.moving(doing):
+                    self._partitions.move(found, partition)
+
+    def choose(self, stream: object) -> Stream:
+        """Return the stream to select for a name, a stream, or a lender; the hot path of a selection."""
+        if self._life.state is not _OPEN:
+            self._life.require_open("select a stream")
+        if type(stream) is str:
+            chosen = self._by_name.get(stream) or self.find(stream)
+        elif type(stream) is Stream and self._by_name.get(stream.name) is stream:
+            chosen = stream
+        else:
+            chosen = self.find(stream)
+        if chosen.is_closed:
+            chosen.require_open()
+        return chosen
+
+    def find(self, stream: object) -> Stream:
+        """Return the stream of a name, a stream, or a lender, which becomes a lane on first use; it may be closed."""
+        found = self._table.find(stream)
+        if found is None:
+            with self._life.working("take a stream"):
+                found = self._table.take(stream)
+        return found
+
+
+def _getting(name: object) -> str:
+    """Return what a closed session cannot do."""
+    return f"get stream {name!r}"[:60]

@@ -1,0 +1,165 @@
+"""The ring of finished spans."""
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpustreamlab.errors import OptionError
+from gpustreamlab.record import SpanBuffer
+from gpustreamlab.record._buffer import SPAN_COLUMNS
+
+
+def columns(first, count):
+    return {name: np.arange(first, first + count, dtype=np.int64) * (place + 1) for place, name in enumerate(SPAN_COLUMNS)}
+
+
+@given(
+    ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20), reads=st.lists(st.booleans(), max_size=20)
+)
+def test_a_reader_sees_every_span_once_or_is_told_how_many_it_missed(ring_size, blocks, reads):
+    buffer = SpanBuffer(ring_size)
+    appended = cursor = missed = 0
+    seen = []
+    for block, is_read in zip(blocks, [*reads, *[True] * len(blocks)], strict=False):
+        buffer.append(columns(appended, block))
+        appended += block
+        if is_read:
+            drained = buffer.drain(cursor)
+            cursor, missed = drained.cursor, missed + drained.missed
+            seen += drained.columns["start_ns"].tolist()
+            assert all(len(values) == len(drained.columns["start_ns"]) for values in drained.columns.values())
+    drained = buffer.drain(cursor)
+    seen += drained.columns["start_ns"].tolist()
+    missed += drained.missed
+    assert len(seen) + missed == appended
+    assert seen == sorted(set(seen))
+    assert seen[-ring_size:] == list(range(appended))[-ring_size:][-len(seen[-ring_size:]) :]
+
+
+@given(ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20))
+def test_the_newest_stay_and_the_rest_is_counted(ring_size, blocks):
+    buffer = SpanBuffer(ring_size)
+    appended = 0
+    for block in blocks:
+        buffer.append(columns(appended, block))
+        appended += block
+    kept = buffer.drain(0).columns["start_ns"].tolist()
+    assert kept == list(range(appended))[-ring_size:]
+    assert buffer.dropped_count == appended - len(kept)
+
+
+def test_memory_grows_with_use_and_not_before():
+    assert SpanBuffer(1_000_000)._ring.rows.nbytes < 1_000_000
+
+
+@given(
+    ring_size=st.integers(1, 9_000),
+    before=st.lists(st.integers(0, 9_000), max_size=4),
+    after=st.lists(st.integers(0, 30), max_size=9),
+)
+def test_clearing_gives_the_memory_back_and_append_indices_go_on(ring_size, before, after):
+    # GIVEN a buffer that has grown
+    buffer, appended = SpanBuffer(ring_size), 0
+    for block in before:
+        buffer.append(columns(appended, block))
+        appended += block
+
+    # WHEN it is cleared, THEN it holds nothing
+    cleared = appended
+    buffer.clear()
+    assert buffer._ring.rows.nbytes == 0
+    assert len(buffer) == buffer.dropped_count == 0
+
+    # AND what comes later is kept as ever
+    for block in after:
+        buffer.append(columns(appended, block))
+        appended += block
+    drained = buffer.drain(cleared)
+    assert drained.columns["start_ns"].tolist() == list(range(cleared, appended))[-ring_size:]
+    assert drained.missed == buffer.dropped_count == max(0, appended - cleared - ring_size)
+    assert buffer.drain(0).columns["start_ns"].tolist() == drained.columns["start_ns"].tolist()
+
+    # AND in no more memory than in a new buffer
+    new = SpanBuffer(ring_size)
+    for block in after:
+        new.append(columns(0, block))
+    assert buffer._ring.rows.nbytes == new._ring.rows.nbytes
+
+
+RING = 10_000
+CALLS = {
+    "append": lambda buffer, at: buffer.append(columns(at, 3)),
+    "append many": lambda buffer, at: buffer.append(columns(at, 9_000)),
+    "read": lambda buffer, at: buffer.drain(0),
+    "clear": lambda buffer, at: buffer.clear(),
+}
+OUTER_AT, INNER_AT = 100_000, 200_000
+
+
+def outcome(held_count, calls):
+    """Return what a ring holds after calls, how many it was told of, how often it was cleared; and what they read."""
+    spans, told_count, clear_count, seen = list(range(held_count))[-RING:], held_count, 0, []
+    for name, at in calls:
+        count = {"append": 3, "append many": 9_000}.get(name, 0)
+        spans = [] if name == "clear" else [*spans, *range(at, at + count)][-RING:]
+        told_count, clear_count = told_count + count, clear_count + (name == "clear")
+        if name == "read":
+            seen.append(spans)
+    return spans, told_count, clear_count, sorted(seen)
+
+
+def run_inside(outer, inner, place):
+    """Make a call, and another in the middle, at one of the places where CPython lets signal handlers run: around its calls."""
+    results, events = [], itertools.count()
+
+    def come_in(*_):
+        if next(events) == place:
+            sys.setprofile(None)
+            results.append(inner())
+
+    sys.setprofile(come_in)
+    try:
+        last = outer()
+    finally:
+        sys.setprofile(None)
+    return [*results, last]
+
+
+@pytest.mark.parametrize("inner", CALLS)
+@pytest.mark.parametrize("outer", CALLS)
+@pytest.mark.parametrize("held_count", [0, 5, 6_000, 12_000])
+def test_what_comes_in_the_middle_of_a_call_is_as_if_before_or_after_it(outer, inner, held_count):
+    orders = ((outer, OUTER_AT), (inner, INNER_AT)), ((inner, INNER_AT), (outer, OUTER_AT))
+    possible = [outcome(held_count, calls) for calls in orders]
+    for place in itertools.count():
+        # GIVEN a ring, and a call of it
+        buffer = SpanBuffer(RING)
+        buffer.append(columns(0, held_count))
+
+        # WHEN a signal handler comes in, at each place once, with another call
+        results = run_inside(lambda: CALLS[outer](buffer, OUTER_AT), lambda: CALLS[inner](buffer, INNER_AT), place)  # noqa: B023
+        if len(results) == 1:
+            assert place > 3
+            return
+
+        # THEN both calls have done what they do one after the other
+        held = buffer.drain(0)
+        seen = sorted(result.columns["start_ns"].tolist() for result in results if result is not None)
+        assert (held.columns["start_ns"].tolist(), held.cursor, held.clear_count, seen) in possible, place
+
+
+def test_drained_columns_are_copies():
+    buffer = SpanBuffer(10)
+    buffer.append(columns(0, 5))
+    buffer.drain(0).columns["start_ns"][:] = -1
+    assert buffer.drain(0).columns["start_ns"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("ring_size", [0, -1, True, 1.5, "10"])
+def test_a_ring_of_no_size_is_refused(ring_size):
+    with pytest.raises(OptionError, match="ring_size"):
+        SpanBuffer(ring_size)

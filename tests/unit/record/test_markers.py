@@ -1,0 +1,157 @@
+"""Marked moments: by the user and by cells."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import DeviceError, InvalidNameError, SessionClosedError
+from gpustreamlab.model import Marker
+from gpustreamlab.record._markers import KEPT_MARKERS, Markers
+from gpustreamlab.typing import MarkerKind
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        session.stream("copy")
+        yield session
+
+
+def record(lab, name="work"):
+    with lab.on("copy", name):
+        pass
+    lab.synchronize()
+
+
+def texts(lab, kind=None):
+    return [marker.text for marker in lab.trace.markers if kind is None or marker.kind == kind]
+
+
+def test_a_mark_is_in_the_trace_at_its_time(lab):
+    record(lab)
+    lab.mark("half-way")
+    record(lab)
+    (marker,) = lab.trace.markers
+
+    assert (marker.text, marker.kind) == ("half-way", MarkerKind.MARK)
+    assert lab.trace.end_ns[0] <= marker.time_ns <= lab.trace.start_ns[1]
+
+
+def test_marks_cost_the_simulated_host_nothing(lab):
+    before = lab.backend.driver.clock.now_ns
+    lab.mark("now")
+    lab.begin_cell("In [1]")
+    lab.end_cell("In [1]")
+
+    assert lab.backend.driver.clock.now_ns == before
+
+
+def test_a_cell_is_marked_only_if_it_recorded_ranges(lab):
+    for number, is_busy in enumerate([True, False, True]):
+        lab.begin_cell(f"In [{number}]")
+        if is_busy:
+            record(lab)
+        lab.end_cell(f"In [{number}]")
+
+    assert texts(lab, MarkerKind.CELL) == ["In [0]", "In [2]"]
+
+
+def test_a_cell_that_runs_is_marked_as_soon_as_it_records(lab):
+    lab.begin_cell("In [1]")
+    assert texts(lab) == []
+    record(lab)
+    assert texts(lab) == ["In [1]"]
+    lab.end_cell("In [1]")
+
+    assert texts(lab) == ["In [1]"]
+
+
+def test_looking_at_the_trace_is_no_range(lab):
+    lab.begin_cell("In [1]")
+    for _ in range(5):
+        assert texts(lab) == []
+    lab.end_cell("In [1]")
+
+    assert texts(lab) == []
+
+
+def test_the_cell_that_made_the_session_is_marked_where_it_was_made():
+    with Session("sim") as lab:
+        lab.stream("copy")
+        record(lab)
+        lab.end_cell("In [7]")
+        (marker,) = lab.trace.markers
+        start_ns = int(lab.trace.start_ns[0])
+
+    assert marker.text == "In [7]"
+    assert 0 <= marker.time_ns < start_ns
+
+
+def test_a_cell_within_a_cell_is_marked_too(lab):
+    lab.begin_cell("In [1]")
+    record(lab)
+    lab.begin_cell("In [2]")
+    record(lab)
+    lab.end_cell("In [2]")
+    lab.end_cell("In [1]")
+
+    assert texts(lab) == ["In [1]", "In [2]"]
+
+
+def test_the_newest_marks_are_kept_and_the_others_counted(lab):
+    for number in range(KEPT_MARKERS + 3):
+        lab.mark(str(number))
+
+    assert texts(lab)[0] == "3"
+    assert len(lab.trace.markers) == KEPT_MARKERS
+    assert lab.trace.metadata.dropped_markers == 3
+
+
+def test_clear_forgets_marks_and_their_count(lab):
+    lab.mark("warm-up")
+    lab.begin_cell("In [1]")
+    record(lab)
+    lab.clear()
+
+    assert lab.trace.markers == ()
+    assert lab.trace.metadata.dropped_markers == 0
+
+
+def test_long_and_broken_text_is_kept_as_far_as_it_can_be_stored(lab):
+    lab.mark("x" * 10_000 + "\ud800")
+    lab.mark("\ud800")
+
+    assert [len(text) for text in texts(lab)] == [1_001, 1]
+
+
+def test_a_mark_that_is_no_text_is_refused(lab):
+    with pytest.raises(InvalidNameError, match=r"lab.mark\('5'\)"):
+        lab.mark(5)
+
+
+def test_a_closed_session_takes_no_mark():
+    lab = Session("sim")
+    lab.close()
+    with pytest.raises(SessionClosedError, match="mark a moment"):
+        lab.mark("late")
+
+
+def test_markers_are_in_order_of_time_and_survive_a_device_that_fails():
+    markers = Markers(itertools.count().__next__, 0)
+    markers.note("late", MarkerKind.MARK, 20)
+    markers.note("early", MarkerKind.MARK, 10)
+    assert [marker.text for marker in markers.changes(lambda host_ns: host_ns)] == ["early", "late"]
+
+    def fail(host_ns):
+        raise DeviceError("lost")
+
+    markers.note("lost", MarkerKind.MARK, 30)
+    assert [marker.text for marker in markers.changes(fail)] == ["early", "late"]
+    assert [marker.text for marker in markers.changes(lambda host_ns: host_ns)] == ["early", "late", "lost"]
+
+
+def test_a_marker_is_a_value():
+    assert Marker(time_ns=1, text="a", kind="mark") == Marker(time_ns=1, text="a", kind=MarkerKind.MARK)

@@ -1,0 +1,286 @@
+"""Ranges from opening to trace, on a backend whose device is played by the test."""
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.backends import ClockInfo, RangeTimes, green_capabilities
+from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
+from gpustreamlab.model import Device
+from gpustreamlab.record._names import NameTable
+
+
+class PlayedStream:
+    """Records events in order; they happen when the test says so."""
+
+    key, handle, priority, sm_count = (0, 0, 7), 7, 0, 1
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def record_raw(self, event):
+        if self.backend.is_broken:
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        self.backend.recorded.append(event)
+        event["at_ns"] = len(self.backend.recorded) * 1_000
+
+    record = record_raw
+
+    def synchronize(self):
+        self.backend.done_count = len(self.backend.recorded)
+
+    def close(self):
+        pass
+
+
+class PlayedBackend:
+    """A device of which the test decides how far it has come. Everything else raises, as a fake should."""
+
+    name, xp, priority_range = "played", np, (0, -5)
+    device = Device(name="played", sm_count=1)
+    capabilities = green_capabilities((13, 0), (13, 0), None)
+
+    def __init__(self):
+        self.recorded, self.done_count, self.is_broken = [], 0, False
+        self.made, self.released, self.ticks, self.pushed = 0, 0, [], []
+        self.now_ns = 0
+
+    def create_stream(self, *, priority):
+        return PlayedStream(self)
+
+    def select(self, stream):
+        return None
+
+    def restore(self, token):
+        pass
+
+    def acquire_event(self):
+        self.made += 1
+        return {}
+
+    def release_events(self, events):
+        self.released += len(list(events))
+
+    def is_event_done(self, event):
+        if self.is_broken:
+            raise StickyDeviceError("lost")
+        return event["at_ns"] <= self.done_count * 1_000
+
+    def synchronize(self):
+        self.done_count = len(self.recorded)
+
+    def host_time_ns(self):
+        self.now_ns += 10
+        return self.now_ns
+
+    def glance_ns(self):
+        return self.now_ns
+
+    def host_to_clock_ns(self, host_ns):
+        return host_ns
+
+    def tick(self, now_ns):
+        self.ticks.append(now_ns)
+        return now_ns + 1_000
+
+    def resolve(self, starts, ends, queued_host_ns):
+        times = [np.array([event["at_ns"] for event in events], np.int64) for events in (starts, ends)]
+        return RangeTimes(*times, queued_host_ns)
+
+    def clock_info(self):
+        return ClockInfo(
+            description="played", epoch_unix_ns=0, clock_error_ns=0, range_error_ns=0, range_correction_ns=0, host_error_ns=0
+        )
+
+    def annotation(self, name):
+        return name
+
+    def push_range(self, annotation):
+        self.pushed.append(annotation)
+
+    def pop_range(self):
+        self.pushed.append("pop")
+
+    def map_error(self, error, doing):
+        return DeviceError(f"{doing} failed: {error}")
+
+
+@pytest.fixture
+def backend():
+    return PlayedBackend()
+
+
+@pytest.fixture
+def lab(backend):
+    session = Session(backend)
+    session.stream("a")
+    yield session
+    backend.is_broken = False
+    session.close()
+
+
+def names(trace):
+    return [trace.names[code] for code in trace.name]
+
+
+def test_only_ranges_whose_work_has_ended_are_in_the_trace(lab, backend):
+    for label in "xyz":
+        with lab.on("a", label):
+            pass
+    for done_count, expected in ((0, []), (1, []), (2, ["x"]), (5, ["x", "y"]), (6, ["x", "y", "z"])):
+        backend.done_count = done_count
+        assert names(lab.trace) == expected
+        assert lab.trace.metadata.pending_spans == 3 - len(expected)
+
+
+def test_nvtx_ranges_lie_inside_the_events(lab, backend):
+    with lab.on("a", "outer"), lab.range("inner"):
+        pass
+    assert backend.pushed == ["outer", "inner", "pop", "pop"]
+
+
+def test_events_are_used_again(lab, backend):
+    for _ in range(10):
+        with lab.on("a"):
+            pass
+        backend.synchronize()
+        lab.trace  # noqa: B018 - collects
+    assert backend.made == 2
+
+
+def test_many_ranges_are_collected_in_passing(lab, backend):
+    with lab.on("a"):
+        for _ in range(20_000):
+            with lab.range("x"):
+                backend.done_count = len(backend.recorded)
+    assert backend.made <= 2 * 4_100
+
+
+def test_what_the_device_does_not_get_done_is_dropped_and_counted(backend):
+    with Session(backend, pending_limit=5) as lab:
+        lab.stream("a")
+        for number in range(8):
+            with lab.on("a", f"n{number}"):
+                pass
+        backend.synchronize()
+        assert names(lab.trace) == ["n0", "n1", "n2", "n3", "n4"]
+        assert lab.trace.metadata.dropped_spans == 3
+
+
+def test_an_interrupted_range_does_not_become_a_parent_for_ever(lab, backend):
+    with lab.on("a", "outer"):
+        lab.range("interrupted").__enter__()
+    with lab.on("a", "later"):
+        pass
+    backend.synchronize()
+    assert names(lab.trace) == ["outer", "later"]
+    assert lab.trace.parent.tolist() == [-1, -1]
+
+
+def test_the_clock_ticks_when_it_is_due_only(lab, backend):
+    for _ in range(300):
+        with lab.on("a"):
+            pass
+    assert len(backend.ticks) < 30
+    assert np.diff(backend.ticks).min() >= 1_000
+
+
+def test_a_users_error_passes_through_a_stream_that_has_failed_too(lab, backend, caplog):
+    caplog.set_level(logging.WARNING)
+
+    def fail():
+        with lab.on("a", "bad"):
+            backend.is_broken = True
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert "bad" in caplog.text
+    assert lab.trace.metadata.dropped_spans == 1
+    assert lab.current is None
+
+
+def test_a_failing_stream_is_told_with_the_range_and_the_stream(lab, backend):
+    with pytest.raises(DeviceError, match=r"range 'bad' on stream 'a' failed: CUDA_ERROR_ILLEGAL"), lab.on("a", "bad"):
+        backend.is_broken = True
+    assert lab.current is None
+    with pytest.raises(DeviceError, match="Recording range 'x'"), lab.on("a", "x"):
+        raise AssertionError("the block of a range that did not open ran")
+    assert lab.current is None
+
+
+def test_a_lost_device_keeps_the_trace_so_far(lab, backend):
+    with lab.on("a", "kept"):
+        pass
+    backend.synchronize()
+    assert names(lab.trace) == ["kept"]
+    with lab.on("a", "lost"):
+        pass
+    backend.is_broken = True
+    assert names(lab.trace) == ["kept"]
+    assert lab.trace.metadata.pending_spans == 1
+
+
+def test_a_range_inside_itself(lab, backend):
+    with lab.on("a", "x"), lab.range("x"), lab.range("x"):
+        pass
+    backend.synchronize()
+    assert lab.trace.parent.tolist() == [-1, 0, 1]
+
+
+def test_names_beyond_the_limit_share_one():
+    table = NameTable(3)
+    assert [table.code(text) for text in ("a", "b", "c", "d", "a")] == [0, 1, 2, 2, 0]
+    assert table.texts == ("a", "b", NameTable.OTHER)
+
+
+def test_names_that_utf8_cannot_write_are_replaced(lab, backend):
+    with lab.on("a", "\ud800x"):
+        pass
+    backend.synchronize()
+    assert names(lab.trace) == ["?x"]
+
+
+@pytest.mark.parametrize("pending_limit", [0, -5, 1.5, True])
+def test_a_pending_limit_below_one_is_refused(backend, pending_limit):
+    with pytest.raises(OptionError, match="pending_limit"):
+        Session(backend, pending_limit=pending_limit)
+
+
+def test_writers_of_ended_threads_go_away(lab, backend):
+    def work():
+        with lab.on("a"):
+            pass
+
+    for _ in range(50):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        backend.synchronize()
+        lab.trace  # noqa: B018 - collects
+    assert len(lab.streams["a"].recorded.writers) <= 1
+
+
+def test_many_threads_on_one_lane_lose_nothing():
+    with Session("sim") as lab:
+        lab.stream("a")
+
+        def work(number):
+            for _ in range(200):
+                with lab.on("a", f"t{number}"), lab.range("inner"):
+                    time.sleep(0)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        lab.synchronize()
+        trace = lab.trace
+        assert len(trace) == 3_200
+        inner = np.flatnonzero(trace.name == trace.names.index("inner"))
+        assert (trace.thread[inner] == trace.thread[trace.parent[inner]]).all()

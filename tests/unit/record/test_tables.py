@@ -1,0 +1,205 @@
+"""What is kept beside the ring: bounded logs, counters, details, lanes, windows, launches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab.backends import StreamFacts
+from gpustreamlab.model import Lane, WorkDetail
+from gpustreamlab.record import _kernel_tier
+from gpustreamlab.record._buffer import ColumnLog
+from gpustreamlab.record._counters import CounterLog
+from gpustreamlab.record._kernel_tier import CaptureWindows
+from gpustreamlab.record._lanes import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
+from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
+
+
+def ints(*values):
+    return np.array(values, np.int64)
+
+
+class TestColumnLog:
+    def test_the_newest_rows_are_kept(self):
+        log = ColumnLog(("a", "b"), limit=3)
+        for first in (0, 2, 4):
+            log.append({"a": ints(first, first + 1), "b": ints(first, first + 1) * 10})
+
+        assert log.read()["a"].tolist() == [3, 4, 5]
+        assert log.read()["b"].tolist() == [30, 40, 50]
+        assert (len(log), log.appended_count) == (3, 6)
+
+    def test_a_cursor_reads_what_is_new_and_still_there(self):
+        log = ColumnLog(("a",), limit=3)
+        log.append({"a": ints(0, 1)})
+        assert log.read(log.appended_count)["a"].tolist() == []
+        log.append({"a": ints(2)})
+        assert log.read(2)["a"].tolist() == [2]
+        log.clear()
+        log.append({"a": ints(3)})
+        assert log.read(0)["a"].tolist() == [3]
+
+    def test_many_small_blocks_take_no_more_memory_than_their_rows(self):
+        log = ColumnLog(("a",), limit=100_000)
+        for number in range(2_000):
+            log.append({"a": ints(number)})
+        assert len(log._blocks) <= 257
+        assert log.read()["a"].tolist() == list(range(2_000))
+
+
+class TestCounters:
+    def append(self, log, *samples):
+        time_ns, lane, name, value = zip(*samples, strict=True)
+        log.append(ints(*time_ns), ints(*lane), ints(*name), np.array(value, np.float64))
+
+    def test_the_last_sample_of_a_millisecond_counts(self):
+        log = CounterLog()
+        name = log.code("pool_used_bytes")
+        self.append(log, (100, 0, name, 1.0), (900_000, 0, name, 2.0), (1_000_000, 0, name, 3.0), (5, 1, name, 7.0))
+        self.append(log, (1_500_000, 0, name, 4.5))
+        found = log.counters()
+
+        assert list(zip(found.lane.tolist(), found.time_ns.tolist(), found.value.tolist(), strict=True)) == [
+            (1, 5, 7.0),
+            (0, 900_000, 2.0),
+            (0, 1_500_000, 4.5),
+        ]
+        assert found.names == ("pool_used_bytes",)
+
+    def test_samples_are_bounded(self):
+        log = CounterLog(limit=4)
+        self.append(log, *((number * 1_000_000, 0, log.code("bytes"), float(number)) for number in range(100)))
+        log.settle()
+        assert log.counters().value.tolist() == [96.0, 97.0, 98.0, 99.0]
+
+    def test_clear_forgets_them(self):
+        log = CounterLog()
+        self.append(log, (1, 0, log.code("bytes"), 1.0))
+        log.clear()
+        assert len(log.counters()) == 0
+
+
+class TestDetails:
+    def test_beyond_the_limit_one_detail_is_shared(self):
+        table = DetailTable(limit=3)
+        codes = table.codes([WorkDetail(full_name=str(number)) for number in range(5)])
+        assert codes.tolist() == [0, 1, 2, 2, 2, -1]
+        assert table.all[2] == OTHER_DETAIL
+        assert table.starting_at(1) == table.all[1:]
+
+    def test_names_are_bounded_together_and_each(self):
+        table = DetailTable(characters=10_000)
+        table.codes([WorkDetail(full_name="x" * 65_536), WorkDetail(full_name="y" * 65_536), WorkDetail(full_name="z")])
+        shown = [detail.full_name[:1] + detail.full_name[-1:] for detail in table.all]
+        assert shown == ["x…", "()", "zz"]
+
+    def test_a_name_that_utf8_cannot_write_is_replaced(self):
+        table = DetailTable()
+        table.codes([WorkDetail(full_name="a\ud800")] * 2)
+        assert [detail.full_name for detail in table.all] == ["a?"]
+
+
+class TestLanes:
+    def test_streams_of_others_share_a_lane_beyond_the_limit(self):
+        lanes = LaneTable()
+        found = {lanes.add_outside(1, number, StreamFacts(f"stream {number}", 132, 0)) for number in range(OUTSIDE_LANES + 9)}
+        assert len(found) == OUTSIDE_LANES
+        assert lanes.all[-1].name == OTHER_STREAMS
+        assert lanes.all[-1].outside
+
+    def test_threads_share_a_lane_beyond_the_limit(self):
+        lanes = LaneTable()
+        found = {lanes.add_host(number, f"thread {number}") for number in range(HOST_LANES + 9)}
+        assert len(found) == HOST_LANES
+        assert lanes.all[-1].name == OTHER_THREADS
+
+    def test_names_are_unique_and_never_those_of_the_sessions_streams(self):
+        lanes = LaneTable()
+        facts = StreamFacts("torch", 132, 0)
+        lanes.add_outside(1, 1, facts)
+        lanes.add_outside(2, 1, facts)
+        own = lanes.add(Lane(name="torch"))
+        assert [lane.name for lane in lanes.all] == ["stream torch", "stream torch (2)", "torch"]
+        assert lanes.add(Lane(name="torch")) == own
+
+
+class TestStreamKeys:
+    def find(self, keys, *asked):
+        context, stream, at_ns = (ints(*column) for column in zip(*asked, strict=True))
+        lane, partition = keys.find(context, stream, at_ns, lambda key: 90 + key[1])
+        return list(zip(lane.tolist(), partition.tolist(), strict=True))
+
+    def test_a_stream_that_changed_its_place_is_where_it_was_then(self):
+        keys = StreamKeys()
+        keys.note((1, 7), lane=0, partition=-1, from_ns=100)
+        keys.note((1, 7), lane=0, partition=3, from_ns=500)
+        keys.note((1, 7), lane=0, partition=3, from_ns=600)
+        assert self.find(keys, (1, 7, 5), (1, 7, 499), (1, 7, 500), (1, 7, 10**9)) == [(0, -1), (0, -1), (0, 3), (0, 3)]
+
+    def test_the_same_stream_number_in_two_contexts_is_two_streams(self):
+        keys = StreamKeys()
+        keys.note((1, 7), lane=0, partition=-1, from_ns=0)
+        keys.note((2, 7), lane=1, partition=2, from_ns=0)
+        assert self.find(keys, (2, 7, 5), (1, 7, 5), (3, 9, 5), (3, 9, 6)) == [(1, 2), (0, -1), (99, -1), (99, -1)]
+
+
+class TestWindows:
+    def test_an_open_window_ends_now(self):
+        windows = CaptureWindows()
+        windows.open(5)
+        windows.close(9)
+        windows.open(20)
+        assert windows.until(lambda: 30) == ((5, 9), (20, 30))
+        windows.clear()
+        assert windows.until(lambda: 30) == ((20, 30),)
+
+    def test_windows_are_bounded(self, monkeypatch):
+        monkeypatch.setattr(_kernel_tier, "KEPT_WINDOWS", 2)
+        windows = CaptureWindows()
+        for number in range(4):
+            windows.open(number * 10)
+            windows.close(number * 10 + 1)
+        assert windows.until(lambda: 0) == ((0, 21), (30, 31))
+
+
+class TestLaunches:
+    def test_calls_are_found_in_any_order_and_the_oldest_are_forgotten(self):
+        launches = Launches(limit=2)
+        launches.add(ints(9, 3), ints(90, 30), ints(0, 1), ints(-1, 5), ints(90, 30))
+        launches.add(ints(4), ints(40), ints(1), ints(6), ints(40))
+        found = launches.find(ints(4, 3, 0, 7))
+        assert [column.tolist() for column in launches.take(found)] == [
+            [40, 30, -1, -1],
+            [1, 1, -1, -1],
+            [6, 5, -1, -1],
+            [40, 30, -1, -1],
+        ]
+        launches.trim()
+        assert launches.find(ints(3, 4, 9)).tolist() == [-1, 0, 1]
+
+    def test_the_newest_calls_are_kept_where_their_numbers_begin_anew(self):
+        launches = Launches(limit=4)
+        launches.add(np.arange(2**32 - 4, 2**32), ints(1, 2, 3, 4), ints(0, 0, 0, 0), ints(9, 9, 9, 9), ints(1, 2, 3, 4))
+        launches.trim()
+        launches.add(ints(1, 2, 3), ints(5, 6, 7), ints(0, 0, 0), ints(5, 6, 7), ints(5, 6, 7))
+        launches.trim()
+        assert launches.take(launches.find(ints(1, 2, 3, 2**32 - 1, 2**32 - 2)))[2].tolist() == [5, 6, 7, 9, -1]
+
+    def test_of_two_calls_of_one_number_the_later_counts(self):
+        launches = Launches()
+        launches.add(ints(7, 7), ints(10, 20), ints(0, 0), ints(1, 2), ints(10, 20))
+        launches.add(ints(7), ints(30), ints(0), ints(3), ints(30))
+        assert launches.take(launches.find(ints(7, 6, 8)))[2].tolist() == [3, -1, -1]
+        launches.clear()
+        assert launches.find(ints(7)).tolist() == [-1]
+
+    def test_nothing_is_found_where_there_is_nothing(self):
+        launches = Launches()
+        assert launches.take(launches.find(ints(1)))[2].tolist() == [-1]
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_log_takes_empty_blocks(size):
+    log = ColumnLog(("a",), limit=2)
+    log.append({"a": np.zeros(size, np.int64)})
+    assert len(log.read()["a"]) == size
