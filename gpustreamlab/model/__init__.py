@@ -3,7 +3,6 @@
 from gpustreamlab.model._columns import EDGE_KINDS, SM_SHARED_BYTES, Counters, Edges, WorkDetail
 from gpustreamlab.model._device import Capabilities, Capability, Device, Lane, Marker
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
-from gpustreamlab.model._whole_file import write_file_whole
 from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
 from gpustreamlab.model._partition import (
     Layout,
@@ -16,6 +15,7 @@ from gpustreamlab.model._partition import (
     WorkqueueOptions,
 )
 from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
+from gpustreamlab.model._whole_file import write_file_whole
 
 __all__ = [
     "COLUMN_DTYPES",
