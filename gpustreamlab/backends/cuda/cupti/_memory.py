@@ -238,7 +238,6 @@ def _try(note: Callable[..., None], *facts: Any) -> None:
 
 ASYNC_USED = "async_used_bytes"
 """Counter of what was allocated with ``cudaMallocAsync`` in a stream and not freed."""
-"""Allocations in stream order whose stream is remembered at once; further ones are not counted."""
 
 
 class MemoryReader:
