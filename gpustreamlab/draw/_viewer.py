@@ -13,11 +13,12 @@ VIEWER_FILES: tuple[str, ...] = (
     "arrays.js", "columns.js", "intervals.js", "unions.js", "steps.js", "sm_stack.js", "matches.js", "name_times.js", "rows.js",
     "evict.js", "store.js", "lod.js", "busy.js", "totals.js",
     # picture
-    "units.js", "view.js", "theme.js", "paint.js", "paint_lanes.js", "paint_bars.js", "paint_edges.js", "paint_marks.js",
-    "memory.js", "paint_strips.js", "paint_overlay.js", "layer.js", "scroll.js", "minimap.js", "viewer.js",
+    "units.js", "view.js", "theme.js", "brush.js", "paint.js", "paint_lanes.js", "paint_bars.js", "paint_edges.js",
+    "paint_marks.js", "memory.js", "paint_strips.js", "paint_overlay.js", "layer.js", "scroll.js", "minimap.js", "viewer.js",
     # controls
-    "nodes.js", "work_facts.js", "facts.js", "copy.js", "pins.js", "query.js", "examples.js", "help.js", "tips.js", "waits.js",
-    "details.js", "search.js", "keys.js", "select.js", "ruler.js", "waits_button.js", "legend.js", "follow.js", "compare.js",
+    "nodes.js", "names.js", "work_facts.js", "facts.js", "copy.js", "pins.js", "query.js", "examples.js", "help.js",
+    "tips.js", "waits.js", "details.js", "search.js", "keys.js", "select.js", "ruler.js", "waits_button.js", "legend.js",
+    "follow.js", "compare.js",
 )  # fmt: skip
 """The scripts of the viewer, in the order in which they stand in one scope."""
 

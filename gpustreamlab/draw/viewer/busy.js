@@ -15,15 +15,6 @@ function smShares(store, tables, x0, x1, n) {
   return bands.map(sums => scaled(sums, n / (x1 - x0)))
 }
 
-/**
- * Left border of a column of n in a window, from where the window begins.
- *
- * Columns of less than a ns are exact that way however far from 0 they are: times there have no digits left for such parts.
- */
-function columnEdge(column, width, n) {
-  return column < n ? (width * column) / n : width
-}
-
 function scaled(values, factor) {
   for (let index = 0; index < values.length; index++) values[index] *= factor
   return values

@@ -8,19 +8,6 @@ function exactTime(ns) {
   return short === exact ? exact : `${short} (${exact})`
 }
 
-function nameOf(view, code) {
-  return view.tables.names[code] ?? "(no name)"
-}
-
-function laneOf(view, rowCode) {
-  return view.tables.lanes[view.tables.rows[rowCode].lane]
-}
-
-/** What a lane is called on the screen. */
-function laneText(lane) {
-  return lane.label || lane.name
-}
-
 /** The facts of one span. */
 function spanFacts(view, { row: code, index }) {
   const { store, tables } = view

@@ -168,11 +168,6 @@ function kindEntries(view, { kinds }) {
   })
 }
 
-/** The class of calls of the host that a name stands for, or "". */
-function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
-  return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? ""
-}
-
 /** Calls of the host by what they are for; each class stands for all of its names. */
 function callEntries(view, { order, times }) {
   const all = order.filter(code => callLabel(view, code))

@@ -339,3 +339,8 @@ function isStray(row, index) {
   const owner = row.ownerLane[index]
   return owner >= 0 && owner !== row.lane
 }
+
+/** Whether a call blocked the host until the device was done; draw/_work.NO_WAIT stands for all that did not. */
+function isBlocked(row, index) {
+  return row.work("waitedName", index) > WORK_DEFAULTS.waitedName
+}

@@ -136,3 +136,12 @@ function timesFrom(unions, side, t) {
   }
   return times.sort()
 }
+
+/**
+ * Left border of a column of n in a window, from where the window begins.
+ *
+ * Columns of less than a ns are exact that way however far from 0 they are: times there have no digits left for such parts.
+ */
+function columnEdge(column, width, n) {
+  return column < n ? (width * column) / n : width
+}

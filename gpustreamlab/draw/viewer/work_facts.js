@@ -65,11 +65,6 @@ function signedTime(ns) {
   return `${ns < 0 ? "−" : "+"}${formatNs(Math.abs(ns))}`
 }
 
-/** Whether a call blocked the host until the device was done; draw/_work.NO_WAIT stands for all that did not. */
-function isBlocked(row, index) {
-  return row.work("waitedName", index) > WORK_DEFAULTS.waitedName
-}
-
 /** What a call of the host is for, and for how long it blocked the host. */
 function callFacts(view, row, index) {
   const { tables } = view
