@@ -1,9 +1,13 @@
 // What all parts of the picture paint with. Bars are painted in device pixels, so that their edges are sharp;
 // lines and texts in CSS pixels.
-const BAND_PX = 26 // Width of a partition's band, left of its lanes.
-const TINT = 0.3 // How much of its colour the line above its lanes has.
+
+import { isBlocked } from "./rows.js"
+import { blend, FONT } from "./theme.js"
+
+export const BAND_PX = 26 // Width of a partition's band, left of its lanes.
+export const TINT = 0.3 // How much of its colour the line above its lanes has.
 const HATCH_PX = 8
-const HATCH_LINES = {
+export const HATCH_LINES = {
   "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
   "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
   "-": [[0, 4, 8, 4]],
@@ -12,11 +16,11 @@ const HATCH_LINES = {
   "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
   ".": [[3, 4, 5, 4]],
 }
-const SPARE_FILL = "#8d99a6" // Of a name that is not in the tables.
-const BAR_INK = "#101418", BAR_PAPER = "#ffffff" // Signs on light and on dark bars, in both themes.
+export const SPARE_FILL = "#8d99a6" // Of a name that is not in the tables.
+export const BAR_INK = "#101418", BAR_PAPER = "#ffffff" // Signs on light and on dark bars, in both themes.
 
 // Hatches as canvas patterns. Their lines move with the bars, not with the window.
-class Hatches {
+export class Hatches {
   constructor() { this.made = new Map() }
 
   get(ctx, sign, colour, alpha, ratio) {
@@ -47,7 +51,7 @@ function makeHatch(ctx, sign, colour, alpha, ratio) {
 }
 
 // Texts that are cut to the room that they have; widths are measured once for each text and font.
-class Texts {
+export class Texts {
   constructor() { this.widths = new Map() }
 
   width(ctx, text) {
@@ -70,10 +74,10 @@ class Texts {
   }
 }
 
-const setFont = (ctx, px, weight = "normal") => { ctx.font = `${weight} ${px}px ${FONT}` }
+export const setFont = (ctx, px, weight = "normal") => { ctx.font = `${weight} ${px}px ${FONT}` }
 
 // What the bars of each name and kind look like, as small numbers.
-class Looks {
+export class Looks {
   constructor(tables, theme) {
     this.fills = []
     this.hatches = []
@@ -118,14 +122,14 @@ function codeOf(list, places, value) {
   return places.get(value)
 }
 
-const SHADES = 16, DIM_SHADE = 3
-const PALE_SHADE = 5 // Of ranges beside kernels.
+export const SHADES = 16, DIM_SHADE = 3
+export const PALE_SHADE = 5 // Of ranges beside kernels.
 
 // A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
 const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))
 
 // Paint within the lanes (or from `left` on), as far as they are in view.
-function clipLanes(ctx, view, left, paint) {
+export function clipLanes(ctx, view, left, paint) {
   ctx.save()
   ctx.beginPath()
   ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop())

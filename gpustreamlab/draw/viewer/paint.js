@@ -1,6 +1,17 @@
 // The picture: its parts, in the order in which they are painted.
 
-class Painter {
+import { Hatches, Looks, setFont, Texts } from "./brush.js"
+import { LodItems } from "./lod.js"
+import { paintMemory, paintMemoryLabels } from "./memory.js"
+import { paintBars } from "./paint_bars.js"
+import { paintEdges, paintOwnEdges, paintOwnLaunches } from "./paint_edges.js"
+import { paintGroups, paintLaneLabels, paintShades } from "./paint_lanes.js"
+import { paintMarks } from "./paint_marks.js"
+import { paintMoreLanes, paintOutlines, paintRuler, paintSelection } from "./paint_overlay.js"
+import { paintStrips } from "./paint_strips.js"
+import { formatBase, tickBase } from "./units.js"
+
+export class Painter {
   constructor(view, theme) {
     this.view = view
     this.hatches = new Hatches()
