@@ -57,7 +57,8 @@ def engine_page(chromium):
         if not name:
             return route.fulfill(body="<!DOCTYPE html>", content_type="text/html")
         loaded.add(name)
-        return route.fulfill(path=FOLDER / name, content_type="text/javascript")
+        # Given the path, Playwright would read the file in a thread that stays.
+        return route.fulfill(body=(FOLDER / name).read_bytes(), content_type="text/javascript")
 
     page.route(f"{ORIGIN}**", serve)
     page.goto(ORIGIN)
