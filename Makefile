@@ -10,7 +10,7 @@ PARALLEL := --numprocesses=logical --maxprocesses=8 --dist=worksteal
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test test-long lint types layers unit browser notebooks gpu bench clean
+.PHONY: help demo lab test test-long lint types layers unit browser notebooks viewer gpu bench clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -53,6 +53,9 @@ browser: .venv/.dev  ## the exported page in a headless browser
 
 notebooks: .venv/.dev  ## every notebook, executed
 	$(PYTEST) $(PARALLEL) --dist=loadfile tests/notebooks
+
+viewer:  ## bundle the modules of the timeline's viewer after a change to them; needs npm
+	python3 scripts/bundle_viewer.py
 
 gpu:  ## the GPU tests with the current python, on a machine with a GPU; keeps the report in bench/results
 	python3 scripts/run_gpu_tests.py --report bench/results/gpu-tests.xml

@@ -46,7 +46,7 @@ class TimelinePage(anywidget.AnyWidget):
         How many spans the page holds.
     """
 
-    _esm = f"const gsl = {viewer_script()}\n{(_STATIC / 'timeline.js').read_text(encoding='utf-8')}"
+    _esm = f"{viewer_script()}\n{(_STATIC / 'timeline.js').read_text(encoding='utf-8')}"
     _css = f"{viewer_style()}\n{(_STATIC / 'timeline.css').read_text(encoding='utf-8')}"
 
     item = traitlets.Unicode().tag(sync=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
+from gpustreamlab.draw import _viewer as viewer
 from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, pack_columns
-from gpustreamlab.draw._viewer import scope, viewer_text
 
-FILES = (
-    "arrays.js", "evict.js", "intervals.js", "matches.js", "rows.js", "steps.js", "sm_stack.js", "unions.js",
-    "columns.js", "store.js", "lod.js", "busy.js", "totals.js",
-)  # fmt: skip
+FOLDER = Path(viewer.__file__).parent / "viewer"
+ORIGIN = "http://localhost/"
+MODULES = ("busy.js", "columns.js", "intervals.js", "lod.js", "matches.js", "store.js", "totals.js")
+BELOW = ("arrays.js", "evict.js", "rows.js", "sm_stack.js", "steps.js", "unions.js")
+"""What these import: the engine knows no picture."""
 
 HELPERS = r"""
 const bytesOf = text => Uint8Array.from(atob(text), sign => sign.charCodeAt(0))
@@ -45,11 +47,30 @@ Object.assign(window, {bytesOf, stateOf, itemsOf, rowOf, workOf})
 
 @contextmanager
 def engine_page(chromium):
+    """Lend a page into which the engine's modules are imported as they stand in the sources."""
     page = chromium.new_page()
-    errors = []
+    errors, loaded = [], set()
     page.on("pageerror", lambda error: errors.append(str(error)))
-    script = scope([viewer_text(name) for name in FILES])
-    page.evaluate(f"() => {{ window.E = {script}\n{HELPERS} }}")
+
+    def serve(route):
+        name = route.request.url.removeprefix(ORIGIN)
+        if not name:
+            return route.fulfill(body="<!DOCTYPE html>", content_type="text/html")
+        loaded.add(name)
+        # Given the path, Playwright would read the file in a thread that stays.
+        return route.fulfill(body=(FOLDER / name).read_bytes(), content_type="text/javascript")
+
+    page.route(f"{ORIGIN}**", serve)
+    page.goto(ORIGIN)
+    page.evaluate(
+        """async names => {
+          const modules = await Promise.all(names.map(name => import(`/${name}`)))
+          window.E = Object.assign({}, ...modules)
+        }""",
+        MODULES,
+    )
+    assert loaded == {*MODULES, *BELOW}
+    page.evaluate(f"() => {{ {HELPERS} }}")
     yield page
     page.close()
     assert errors == []

@@ -51,7 +51,7 @@ def draw(page, text, path):
     """Draw a page in one of the browser: in its document, where that has drawn one before, or from a file at the path."""
     is_warm = page.evaluate("'gslRedraw' in window")
     if is_warm:
-        text = text.replace(bokeh_text(), pack_text("")).replace(viewer_packed(), pack_text("window.gpustreamlab"))
+        text = text.replace(bokeh_text(), pack_text("")).replace(viewer_packed(), pack_text(""))
         page.evaluate("text => gslRedraw(text)", text)
     else:
         path.write_text(text, encoding="utf-8")

@@ -1,30 +1,30 @@
 // Typed arrays that grow, and searches in sorted ones.
 
 /** Room for `length` values and half as many more, so that appending one by one is linear. */
-function roomFor(length) {
+export function roomFor(length) {
   return Math.max(64, Math.ceil(length * 1.5))
 }
 
 /** A larger copy that keeps the first `kept` values. */
-function grown(values, size, kept, kind = values.constructor) {
+export function grown(values, size, kept, kind = values.constructor) {
   const larger = new kind(size)
   if (kept) larger.set(values.subarray(0, kept))
   return larger
 }
 
 /** The same array if it is long enough, or a larger copy. */
-function roomy(values, size, kept) {
+export function roomy(values, size, kept) {
   return values.length >= size ? values : grown(values, roomFor(size), kept)
 }
 
-function sumBetween(values, from, to) {
+export function sumBetween(values, from, to) {
   let sum = 0
   for (let index = from; index < to; index++) sum += values[index]
   return sum
 }
 
 /** First of the sorted values between two places that is at least t. */
-function lowerBound(values, t, from, to) {
+export function lowerBound(values, t, from, to) {
   while (from < to) {
     const middle = (from + to) >>> 1
     if (values[middle] < t) from = middle + 1
@@ -34,7 +34,7 @@ function lowerBound(values, t, from, to) {
 }
 
 /** First of the sorted values between two places that is more than t. */
-function upperBound(values, t, from, to) {
+export function upperBound(values, t, from, to) {
   while (from < to) {
     const middle = (from + to) >>> 1
     if (values[middle] <= t) from = middle + 1
@@ -44,7 +44,7 @@ function upperBound(values, t, from, to) {
 }
 
 /** The same as lowerBound by steps that double from `step` on: cheap where the answer is near. */
-function gallop(values, t, from, to, step = 1) {
+export function gallop(values, t, from, to, step = 1) {
   let ahead = from + step - 1
   while (ahead < to && values[ahead] < t) {
     from = ahead + 1

@@ -1,7 +1,11 @@
 // How many lanes, and how many SMs, are busy: exact means over columns of pixels.
 
+import { gallop, lowerBound, upperBound } from "./arrays.js"
+import { columnEdge } from "./steps.js"
+import { unionsOf } from "./unions.js"
+
 /** Mean number of busy lanes in each of n equal columns of [x0, x1]. */
-function busyShares(store, tables, x0, x1, n) {
+export function busyShares(store, tables, x0, x1, n) {
   const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps()
   if (steps) steps.addIntegrals(x0, x1, [lanes])
   else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes)
@@ -9,19 +13,10 @@ function busyShares(store, tables, x0, x1, n) {
 }
 
 /** Mean SMs of each band in each of n equal columns: stacked in the order of `tables.bands`, never more than the card has. */
-function smShares(store, tables, x0, x1, n) {
+export function smShares(store, tables, x0, x1, n) {
   const bands = tables.bands.map(() => new Float64Array(n))
   if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands)
   return bands.map(sums => scaled(sums, n / (x1 - x0)))
-}
-
-/**
- * Left border of a column of n in a window, from where the window begins.
- *
- * Columns of less than a ns are exact that way however far from 0 they are: times there have no digits left for such parts.
- */
-function columnEdge(column, width, n) {
-  return column < n ? (width * column) / n : width
 }
 
 function scaled(values, factor) {
@@ -79,7 +74,7 @@ function coveredWithin(union, next, before, from, t, x0) {
 }
 
 /** How much of [from, to] the intervals first to last cover, all of which touch it. */
-function coverage(union, first, last, from, to) {
+export function coverage(union, first, last, from, to) {
   if (last < first) return 0
   const before = from - union.start[first], after = union.end[last] - to
   let sum = union.busySum(first, last)

@@ -6,27 +6,27 @@
 
 const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array }
 const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array }
-const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"])
+export const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"])
 // What is known of device work, and what a span has of which nothing is. Batches and rows without any such span store none.
-const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 }
-const WORK_COLUMNS = Object.keys(WORK_DEFAULTS)
+export const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 }
+export const WORK_COLUMNS = Object.keys(WORK_DEFAULTS)
 const TWO_TO_32 = 4294967296
-const COLUMNS_FORMAT = 2 // FORMAT of draw/_columns.py
+export const COLUMNS_FORMAT = 2 // FORMAT of draw/_columns.py
 const FROM_INDEX = 0, FROM_RANK = 2 // What places are told from; else from the previous one of the row.
 
 /** Inflate a blob that `pack_columns` deflated. */
-async function inflate(bytes) {
+export async function inflate(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))
   return new Uint8Array(await new Response(stream).arrayBuffer())
 }
 
 /** Read a batch from a blob as it came, deflated or not. */
-async function readBatch(manifest, bytes) {
+export async function readBatch(manifest, bytes) {
   return unpackColumns(manifest, manifest.deflated ? await inflate(bytes) : bytes)
 }
 
 // Spans of some rows, in order of (row, start), as typed arrays of length n. `runs` holds [row, from, to] of each row.
-class SpanBatch {
+export class SpanBatch {
   constructor(runs, columns) {
     this.runs = runs
     this.n = columns.start.length
@@ -54,7 +54,7 @@ class SpanBatch {
 }
 
 /** Refuse what another version of the package wrote. */
-function checkFormat(what, format, known) {
+export function checkFormat(what, format, known) {
   if (format === known) return
   throw new Error(
     `${what} format ${format}, and the viewer here reads format ${known}: they are of two versions of gpustreamlab. ` +
@@ -62,7 +62,7 @@ function checkFormat(what, format, known) {
 }
 
 /** Turn inflated bytes into a batch. */
-function unpackColumns(manifest, bytes) {
+export function unpackColumns(manifest, bytes) {
   checkFormat("These spans have", manifest.format, COLUMNS_FORMAT)
   const reader = new ColumnReader(manifest, bytes)
   const runs = readRuns(manifest.runs)

@@ -1,7 +1,9 @@
 // Copy a text also where the browser keeps its clipboard from the page: on plain http, and in frames of other sites.
 
+import { makeNode } from "./nodes.js"
+
 /** Copy `text`; where no way works, show it selected in a text area within `place`, so that Ctrl+C does. */
-async function copyText(text, button, place) {
+export async function copyText(text, button, place) {
   const says = button.textContent
   const isCopied = (await copyByClipboard(text)) || copyByCommand(text, place)
   if (isCopied) {
@@ -18,7 +20,7 @@ async function copyByClipboard(text) {
     if (!navigator.clipboard) return false
     await navigator.clipboard.writeText(text)
     return true
-  } catch (error) {
+  } catch {
     return false
   }
 }
@@ -30,7 +32,7 @@ function copyByCommand(text, place) {
   place.append(area)
   area.select()
   let isCopied = false
-  try { isCopied = document.execCommand("copy") } catch (error) { isCopied = false }
+  try { isCopied = document.execCommand("copy") } catch { isCopied = false }
   area.remove()
   focused?.focus?.({ preventScroll: true })
   return isCopied

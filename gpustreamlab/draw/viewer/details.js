@@ -1,9 +1,20 @@
 // The panel of the span that was clicked: what the tip says, where it is in the trace, and what encloses it.
 
+import { copyText } from "./copy.js"
+import { factList, hitTitle, isSpan, mergedFacts, spanFacts } from "./facts.js"
+import { nameOf } from "./names.js"
+import { announce, commandsOf, listen, makeButton, makeNode, partOf, rootOf } from "./nodes.js"
+import { enclosingSpans, movedPin, pinAnchor } from "./pins.js"
+import { endOfHit } from "./rows.js"
+import { figurePoint } from "./tips.js"
+import { formatNs } from "./units.js"
+import { FILTER_KEYS } from "./view.js"
+import { waitFacts, waitNodes } from "./waits.js"
+
 const CLICK_PX = 4
 
 /** Pin what is clicked, and show its details until Esc. */
-function addDetails(viewer) {
+export function addDetails(viewer) {
   const { view } = viewer
   const figure = partOf(viewer, "figure")
   const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true })
@@ -30,7 +41,7 @@ function addDetails(viewer) {
 }
 
 /** Whether a press and its release make a click, not a drag. */
-function isClick(down, up) {
+export function isClick(down, up) {
   return Boolean(down) && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX
 }
 
@@ -142,7 +153,7 @@ function factsText(title, facts) {
 }
 
 /** Zoom so that a hit fills most of the width. */
-function fitHit(view, hit) {
+export function fitHit(view, hit) {
   const row = view.store.row(hit.row)
   const [first, last] = isSpan(hit) ? [hit.index, hit.index] : [hit.first, hit.last]
   const start = row.start[first], end = endOfHit(row, first, last)

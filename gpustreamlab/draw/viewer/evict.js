@@ -1,7 +1,9 @@
 // What goes when a store is full: the spans that ended first.
 
+import { lowerBound, upperBound } from "./arrays.js"
+
 /** Take away spans until `wanted` are left. */
-function evictOldest(store, wanted) {
+export function evictOldest(store, wanted) {
   const rows = store.rows.filter(row => row.length)
   const ends = rows.map(sortedEnds)
   const limit = timeByWhichEnded(rows, ends, store.length - wanted)

@@ -1,10 +1,13 @@
 // Searches that find something in this timeline: all are made of one span of it.
 
+import { laneText, nameOf } from "./names.js"
+import { isStray } from "./rows.js"
+
 const EXAMPLE_LETTERS = 24
 const DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]]
 
 /** What can be searched, as pairs of an example and what it means; of fields, those that the example span has. */
-function searchExamples(view) {
+export function searchExamples(view) {
   const { store, tables } = view, found = exampleSpan(store)
   if (!found) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]]
   const { row, index } = found, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`

@@ -1,28 +1,21 @@
 // What is known about a span, or about spans drawn as one, as pairs of label and text.
 
+import { laneOf, laneText, nameOf } from "./names.js"
+import { makeNode } from "./nodes.js"
+import { endOfHit } from "./rows.js"
+import { formatCount, formatNs } from "./units.js"
+import { callFacts, isWork, launchFacts, ownerFacts, withinFacts } from "./work_facts.js"
+
 const TOP_NAMES = 5
 
 /** A time in its unit, with the exact ns behind it. */
-function exactTime(ns) {
+export function exactTime(ns) {
   const short = formatNs(ns), exact = `${Math.round(ns).toLocaleString("en-US")} ns`
   return short === exact ? exact : `${short} (${exact})`
 }
 
-function nameOf(view, code) {
-  return view.tables.names[code] ?? "(no name)"
-}
-
-function laneOf(view, rowCode) {
-  return view.tables.lanes[view.tables.rows[rowCode].lane]
-}
-
-/** What a lane is called on the screen. */
-function laneText(lane) {
-  return lane.label || lane.name
-}
-
 /** The facts of one span. */
-function spanFacts(view, { row: code, index }) {
+export function spanFacts(view, { row: code, index }) {
   const { store, tables } = view
   const row = store.row(code)
   const count = store.countSum(code, index, index), kind = tables.kinds[row.kind[index]], thread = tables.threads[row.thread[index]]
@@ -46,7 +39,7 @@ function spanFacts(view, { row: code, index }) {
 }
 
 /** The facts of several spans that are too narrow to draw apart. */
-function mergedFacts(view, hit) {
+export function mergedFacts(view, hit) {
   const { store, tables } = view
   const row = store.row(hit.row)
   const start = row.start[hit.first]
@@ -83,7 +76,7 @@ function topNames(row, nameCount, first, last) {
 }
 
 /** A share of 0 to 1 as a percentage that rounds no part to nothing and none to the whole; as analysis.format_share. */
-function formatShare(share) {
+export function formatShare(share) {
   if (Number.isNaN(share)) return "-"
   if (share > 0 && share < 0.005) return "<1%"
   if (share >= 0.995 && share < 1) return ">99%"
@@ -91,18 +84,18 @@ function formatShare(share) {
 }
 
 /** Whether a hit stands for one span; else for several that are drawn as one. */
-function isSpan(hit) {
+export function isSpan(hit) {
   return hit.index !== undefined
 }
 
 /** The heading of a hit. */
-function hitTitle(view, hit) {
+export function hitTitle(view, hit) {
   if (isSpan(hit)) return nameOf(view, view.store.row(hit.row).name[hit.index])
   return `${formatCount(hit.count ?? view.store.countSum(hit.row, hit.first, hit.last))} spans`
 }
 
 /** A list of facts as terms and texts. */
-function factList(facts) {
+export function factList(facts) {
   const list = makeNode("dl", { class: "gsl-facts" })
   for (const [label, text] of facts) list.append(makeNode("div", { "data-fact": label }, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })))
   return list

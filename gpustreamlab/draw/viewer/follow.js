@@ -1,11 +1,14 @@
 // Live views: stick to now, or hold the picture while data arrives.
 
+import { commandsOf, makeButton, makeNode, newsOf, toolsOf } from "./nodes.js"
+import { formatCount } from "./units.js"
+
 const FOLLOW_NS = 10e9 // A session shorter than that is shown whole; of a longer one the end, unless the reader zooms.
 const FOLLOW_MARGIN = 0.02 // Room right of now, as a share of the width.
 const NEARLY_NS = 1
 
 /** Add the buttons of a live view; others need none. */
-function addFollow(viewer) {
+export function addFollow(viewer) {
   const { view } = viewer
   if (!view.isLive) return () => {}
   const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() })

@@ -1,5 +1,8 @@
 // The sheet of keys, of what the mouse does, and of what can be searched.
 
+import { searchExamples } from "./examples.js"
+import { closeAbove, commandsOf, listen, makeButton, makeNode, openAbove, rootOf, toolsOf } from "./nodes.js"
+
 const HELP_ROWS = [
   ["W  S", "Zoom in, out (at the pointer, else the middle)"],
   ["A  D", "Move to earlier, later"],
@@ -24,7 +27,7 @@ const HELP_MOUSE_ROWS = [
 ]
 
 /** Add the help button and the sheet that it opens. */
-function addHelp(viewer) {
+export function addHelp(viewer) {
   const root = rootOf(viewer)
   const close = makeButton("Close", { key: "Escape", onclick: () => shut() })
   const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close)

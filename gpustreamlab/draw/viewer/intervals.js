@@ -1,8 +1,10 @@
 // Intervals in order of time, with sums of their lengths.
 
-const SUM_SPANS = 8
+import { grown, lowerBound, roomFor, roomy, sumBetween } from "./arrays.js"
 
-class Intervals {
+export const SUM_SPANS = 8
+
+export class Intervals {
   constructor(size = 16) {
     // The arrays may be longer than `length`.
     this.start = new Float64Array(size)
@@ -79,7 +81,7 @@ class Intervals {
 }
 
 /** Union of lists of disjoint intervals, by pairs: an interval moves only as often as the number of lists has bits. */
-function uniteAll(lists) {
+export function uniteAll(lists) {
   while (lists.length > 1) {
     const pairs = []
     for (let index = 0; index < lists.length; index += 2) {

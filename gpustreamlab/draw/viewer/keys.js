@@ -1,5 +1,12 @@
 // Keys as in Perfetto and chrome://tracing.
 
+import { fitHit } from "./details.js"
+import { isSpan } from "./facts.js"
+import { addHelp } from "./help.js"
+import { commandsOf, listen, partOf, rootOf } from "./nodes.js"
+import { endOfHit } from "./rows.js"
+import { figurePoint } from "./tips.js"
+
 const ZOOM_STEP = 1.5
 const PAN_STEP = 0.2
 const PAGE_STEP = 0.8
@@ -8,7 +15,7 @@ const SCROLLS = /^(Arrow|Page|Home|End)/
 const NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]"
 
 /** Let keys steer the viewer while it has the focus, or the pointer is over it, or nothing else is on the page. */
-function addKeys(viewer) {
+export function addKeys(viewer) {
   const root = rootOf(viewer), figure = partOf(viewer, "figure")
   root.tabIndex = 0
   root.dataset.lmSuppressShortcuts = "true"

@@ -1,5 +1,7 @@
 // The renderers inside the Bokeh figure: one for the picture, one above it for what follows the pointer.
 
+import { formatTicks } from "./units.js"
+
 // Annotations whose painting is a function on the model. BokehJS is asked for its classes once.
 const layerClasses = new WeakMap()
 
@@ -21,7 +23,7 @@ function layerClass(Bokeh) {
 }
 
 // Add both to a plot that is not shown yet.
-function addLayers(Bokeh, plot, view, painter) {
+export function addLayers(Bokeh, plot, view, painter) {
   const Layer = layerClass(Bokeh)
   const paint = part => (ctx, plotView, ratio) => {
     placeFrame(view, plotView)
@@ -44,7 +46,7 @@ function placeFrame(view, plotView) {
 }
 
 // Ticks in the unit that suits the window, written without evaluating code from text: some pages forbid that.
-function tickFormatter(Bokeh, view) {
+export function tickFormatter(Bokeh, view) {
   const {TickFormatter} = Bokeh.require("models/formatters/tick_formatter")
   class TimelineTickFormatter extends TickFormatter {
     doFormat(ticks) { return formatTicks(ticks, view.x0, view.x1 - view.x0) }
@@ -55,7 +57,7 @@ function tickFormatter(Bokeh, view) {
 
 // BokehJS 3.9 never takes back what a plot listens to on the browser's viewport, which lasts as long as the page, and so
 // would the plot, the viewer and all its spans. To be called before the plot's view is made.
-function leaveViewport(plot) {
+export function leaveViewport(plot) {
   const {visualViewport} = window
   if (!visualViewport) return
   const heard = []
@@ -73,7 +75,7 @@ function leaveViewport(plot) {
 }
 
 // BokehJS waits for 1/60 s after a paint before it asks for a frame, and so misses every second one.
-function paintEachFrame(plotView) {
+export function paintEachFrame(plotView) {
   let due = null
   const paint = done => {
     due = null

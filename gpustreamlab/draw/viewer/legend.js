@@ -1,5 +1,12 @@
 // What the colours and hatches mean; a click hides what it stands for.
 
+import { SPARE_FILL } from "./brush.js"
+import { NameTimes } from "./name_times.js"
+import { callLabel, nameOf } from "./names.js"
+import { closeAbove, commandsOf, listen, makeButton, makeNode, makeSwatch, openAbove, partOf, rootOf, throttled } from "./nodes.js"
+import { formatCount, formatNs } from "./units.js"
+import { FILTER_KEYS } from "./view.js"
+
 const LEGEND_NAMES = 14
 const LEGEND_LINES = 2
 const LEAST_NAMES = 3
@@ -14,7 +21,7 @@ const PLAIN_FILL = "#d5d9dd" // Under a kind's hatch where its colour is that of
  * In a live view names keep their places, and new ones come behind, so that none moves away from under the pointer; who stops
  * following gets them sorted anew.
  */
-function addLegend(viewer) {
+export function addLegend(viewer) {
   const { view } = viewer
   const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" })
   const sheet = makeNode("section", { class: "gsl-sheet gsl-all", role: "dialog", "aria-label": "All of the legend", tabindex: "-1", hidden: true })
@@ -143,7 +150,7 @@ function nameEntries(view, { times, order }) {
 }
 
 /** Names that differ by a number as one, with what they have together, the longest first; a live view keeps the places that there are. */
-function groupNames(view, names, keepsPlaces = false) {
+export function groupNames(view, names, keepsPlaces = false) {
   const groups = new Map()
   for (const { name: code, busy, count } of names) {
     const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key)
@@ -166,11 +173,6 @@ function kindEntries(view, { kinds }) {
     const [fill, hatch] = view.tables.kind_styles[code], kind = view.tables.kinds[code]
     return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : SPARE_FILL), hatch, isPale: hasPale && PALE_KINDS.has(kind) }
   })
-}
-
-/** The class of calls of the host that a name stands for, or "". */
-function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
-  return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? ""
 }
 
 /** Calls of the host by what they are for; each class stands for all of its names. */
@@ -232,7 +234,10 @@ function retime(chips, names) {
 function toggleEntry(view, { group, codes }) {
   const hidden = new Set(view[group])
   const isHidden = codes.every(code => hidden.has(code))
-  for (const code of codes) isHidden ? hidden.delete(code) : hidden.add(code)
+  for (const code of codes) {
+    if (isHidden) hidden.delete(code)
+    else hidden.add(code)
+  }
   view.set(group, hidden)
 }
 

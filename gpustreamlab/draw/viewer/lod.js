@@ -4,11 +4,13 @@
 // own. Shorter ones of a row that start in the same bin, with no long one between them, merge into one item. The rule is the
 // same in Python (analysis/_lod.py); the two are tested against each other.
 
-const BIN_PX = 1.5
+import { gallop, grown } from "./arrays.js"
+
+export const BIN_PX = 1.5
 const PICK_SAMPLES = 8
 
 /** Smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 … ns that is at least 1.5 px. */
-function binWidth(nsPerPx) {
+export function binWidth(nsPerPx) {
   const wanted = BIN_PX * nsPerPx
   let width = 1
   while (width < wanted) {
@@ -19,7 +21,7 @@ function binWidth(nsPerPx) {
 }
 
 // Items in arrays that grow and are used again: set `length` to 0 before each frame.
-class LodItems {
+export class LodItems {
   constructor(capacity = 4096) {
     this.length = 0
     this.capacity = 0
@@ -50,7 +52,7 @@ class LodItems {
 }
 
 /** Push the items of a row that touch [x0, x1] onto `out`. */
-function decimate(store, code, x0, x1, bin, out) {
+export function decimate(store, code, x0, x1, bin, out) {
   const row = store.row(code)
   const begin = row.firstEndingFrom(x0)
   if (begin >= row.length) return

@@ -1,7 +1,7 @@
 // Spans that a search finds. What is searched for is an array by name code that `store.setMatches` takes.
 
 /** How many of the spans that are shown match. */
-function countMatches(store) {
+export function countMatches(store) {
   if (!store.matches) return 0
   return store.rows.reduce((sum, { code, length }) => {
     const row = length ? store.row(code) : { length: 0 }
@@ -14,7 +14,7 @@ function countMatches(store) {
  *
  * `from` is {row, index} of a span, {time} in ns, or null for the first (or last) of all.
  */
-function nextMatch(store, from, direction = 1) {
+export function nextMatch(store, from, direction = 1) {
   if (!store.matches) return null
   const anchor = anchorOf(store, from, direction)
   let found = null

@@ -1,11 +1,17 @@
 // The memory of a lane over time, below its rows: what is in use as an area, what is reserved as a line above it.
 
-function paintMemory(ctx, painter) {
+import { upperBound } from "./arrays.js"
+import { clipLanes, setFont } from "./brush.js"
+import { exactTime } from "./facts.js"
+import { nearPx } from "./paint_edges.js"
+import { formatBytes, formatNs } from "./units.js"
+
+export function paintMemory(ctx, painter) {
   eachStrip(ctx, painter, (strip, box) => paintMemoryStrip(ctx, painter, strip, box))
 }
 
 // What a strip's height stands for, over the lines of marks.
-function paintMemoryLabels(ctx, painter) {
+export function paintMemoryLabels(ctx, painter) {
   eachStrip(ctx, painter, (strip, {top}) => labelMemory(ctx, painter, strip, top))
 }
 
@@ -70,7 +76,7 @@ function memoryPath(view, {time, value}, y) {
 }
 
 /** What the memory strip at a place of the figure tells of that moment: {lane, time, facts}, or null. */
-function memoryAt(view, px, py) {
+export function memoryAt(view, px, py) {
   const {frame} = view
   if (px < frame.left || px > frame.right || py < view.lanesTop() || py >= view.lanesBottom()) return null
   const strip = (view.tables.memory ?? []).find(({top, bottom}) => py >= view.yAt(top) && py < view.yAt(bottom))

@@ -1,9 +1,17 @@
 // The whole session in one line: how many lanes were busy, the marks, and the window, which can be dragged.
-const MINIMAP_PX = 36
+
+import { setFont } from "./brush.js"
+import { busyShares } from "./busy.js"
+import { LABEL_GAP_PX } from "./paint_lanes.js"
+import { markColour } from "./paint_marks.js"
+import { stepShape } from "./paint_strips.js"
+import { FILTER_KEYS, MIN_WINDOW_NS } from "./view.js"
+
+export const MINIMAP_PX = 36
 const GRIP_PX = 6 // Within this distance of its edge, the window is resized.
 const LEAST_BOX_PX = 6 // The window is drawn at least this wide, so that it can be seen and hit.
 
-class Minimap {
+export class Minimap {
   constructor(viewer, element) {
     this.viewer = viewer
     this.view = viewer.view

@@ -1,6 +1,8 @@
 // How much time each name takes, kept up to date from what was appended since: a live session may hold millions of spans.
 
-class NameTimes {
+import { isBlocked, isStray } from "./rows.js"
+
+export class NameTimes {
   constructor() {
     this.names = new Map() // By name code: {busy, count}, of all spans, hidden or not.
     this.kinds = new Set()

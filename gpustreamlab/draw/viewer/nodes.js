@@ -1,7 +1,7 @@
 // Elements of the viewer's own DOM. What comes from data goes in as text, never as HTML.
 
 /** Make an element: `facts` are attributes, `on…` listeners, `text` its text; the rest are its children. */
-function makeNode(tag, facts = {}, ...children) {
+export function makeNode(tag, facts = {}, ...children) {
   const element = document.createElement(tag)
   for (const [name, value] of Object.entries(facts)) {
     if (name === "text") element.textContent = value
@@ -20,13 +20,13 @@ function isFocusable(element) {
 }
 
 /** Make a button; `label` is read aloud and shown as its tip, with the key that does the same. */
-function makeButton(text, { label = text, key = "", ...facts } = {}) {
+export function makeButton(text, { label = text, key = "", ...facts } = {}) {
   const title = key ? `${label} (${key})` : label
   return makeNode("button", { type: "button", title, "aria-label": label, "aria-keyshortcuts": key || null, text, ...facts })
 }
 
 /** A sample of a look: its colour with its hatch over it; `isPale` is that of a range beside kernels. */
-function makeSwatch(fill, hatch, letter = "", isPale = false) {
+export function makeSwatch(fill, hatch, letter = "", isPale = false) {
   const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter })
   if (fill) swatch.style.backgroundColor = fill
   swatch.dataset.hatch = hatch || " "
@@ -39,42 +39,42 @@ function makeSwatch(fill, hatch, letter = "", isPale = false) {
 }
 
 /** The viewer's root; it has the focus when keys are meant for the timeline. */
-function rootOf(viewer) {
+export function rootOf(viewer) {
   const element = viewer.element
   return element.matches(".gsl-viewer") ? element : element.querySelector(".gsl-viewer")
 }
 
 /** A part of the viewer by its class. */
-function partOf(viewer, name) {
+export function partOf(viewer, name) {
   return rootOf(viewer).querySelector(`.gsl-${name}`)
 }
 
 /** The group of buttons in the bar that wraps as one. */
-function toolsOf(viewer) {
+export function toolsOf(viewer) {
   const bar = partOf(viewer, "bar")
   return bar.querySelector(".gsl-tools") ?? bar.appendChild(makeNode("div", { class: "gsl-tools" }))
 }
 
 /** A place for short news left of Bokeh's buttons, where nothing else is: so the picture does not move when there are some. */
-function newsOf(viewer) {
+export function newsOf(viewer) {
   const figure = partOf(viewer, "figure")
   return figure.querySelector(".gsl-news") ?? figure.appendChild(makeNode("div", { class: "gsl-news" }))
 }
 
 /** What the controls can ask of each other, by name: so none needs to know which others there are. */
-function commandsOf(viewer) {
+export function commandsOf(viewer) {
   viewer.commands ??= {}
   return viewer.commands
 }
 
 /** Listen to an element and return a function that stops it. */
-function listen(element, type, listener, options) {
+export function listen(element, type, listener, options) {
   element.addEventListener(type, listener, options)
   return () => element.removeEventListener(type, listener, options)
 }
 
 /** Call at once, then at most every so many ms, with the last call never lost; `stop` forgets a pending one. */
-function throttled(action, everyMs) {
+export function throttled(action, everyMs) {
   let timer = 0, last = -Infinity
   const call = () => {
     if (timer) return
@@ -90,18 +90,18 @@ function throttled(action, everyMs) {
 }
 
 /** Show an element above everything, where the browser can, so that no scrolling parent cuts it. */
-function openAbove(element) {
+export function openAbove(element) {
   element.hidden = false
   if (element.isConnected && element.popover && !element.matches(":popover-open")) element.showPopover()
 }
 
-function closeAbove(element) {
+export function closeAbove(element) {
   if (element.isConnected && element.popover && element.matches(":popover-open")) element.hidePopover()
   element.hidden = true
 }
 
 /** A text for the screen reader: what changed where nothing that has the focus did. */
-function announce(viewer, text) {
+export function announce(viewer, text) {
   const root = rootOf(viewer)
   let status = root.querySelector(".gsl-status")
   if (!status) root.append(status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" }))

@@ -36,7 +36,7 @@
 
   // A page within a notebook follows the notebook, where it may look; a page of its own follows the system.
   const findHost = () => {
-    try { return window.parent !== window ? window.parent.document.body : null } catch (error) { return null }
+    try { return window.parent !== window ? window.parent.document.body : null } catch { return null }
   }
   const isDarkColour = colour => {
     const parts = colour.match(/[\d.]+/g)
@@ -68,7 +68,7 @@
     try {
       fitFrame()
       new ResizeObserver(fitFrame).observe(document.body)
-    } catch (error) { /* The frame belongs to another site: its height stays. */ }
+    } catch { /* The frame belongs to another site: its height stays. */ }
   }
 
   const startViewer = async which => {
@@ -85,7 +85,7 @@
   }
   const startViewers = async () => {
     runScript(await unpackedText("gsl-bokeh"))
-    runScript("window.gpustreamlab = " + await unpackedText("gsl-viewer"))
+    runScript(await unpackedText("gsl-viewer"))
     window.gslViewer = await startViewer("")
     if (!element("gsl-data-b")) return
     // A page that compares has a second timeline.

@@ -1,4 +1,10 @@
 // Bars: a span that is wide enough for itself, or one bar for many that are not, paler where they leave gaps.
+
+import { BAR_INK, BAR_PAPER, clipLanes, DIM_SHADE, PALE_SHADE, setFont, SHADES } from "./brush.js"
+import { binWidth, decimate } from "./lod.js"
+import { isStray } from "./rows.js"
+import { formatNs } from "./units.js"
+
 const WIDE_PX = 4 // From here on a bar has an edge and a hatch.
 const LABEL_MIN_PX = 26
 const LONELY_PX = 3
@@ -8,7 +14,7 @@ const STRAY_PX = 8 // The sign of work that left its stream.
 const LEAST_DENSITY = 0.3 // A few narrow spans shall still be seen.
 
 // Find what is in view, remember it for the pointer, and paint it.
-function paintBars(ctx, painter) {
+export function paintBars(ctx, painter) {
   const {view, items, ratio} = painter
   items.length = 0
   const segments = collectItems(view, items)

@@ -1,5 +1,10 @@
 // Waits as arrows: from the end of what was waited for to the start of what waited, or to where that had to wait within. All are faint, so that the bars stay in
 // sight; those of the span that is pinned or under the pointer are full, on the layer that follows the pointer.
+
+import { clipLanes } from "./brush.js"
+import { BIN_PX, binWidth } from "./lod.js"
+import { spanEndingAt, spanStartingAt } from "./waits.js"
+
 const MAX_EDGES = 2000
 const FEW_EDGES = 40 // So many leave the bars in sight; of more, only one is drawn for each so many px.
 const EDGE_BIN_PX = 24
@@ -7,7 +12,7 @@ const ARROW_PX = 6
 const FAINT = 0.35
 const UNKNOWN = 0, SHOWN = 1, HIDDEN = 2 // Whether the filter leaves both ends of an arrow.
 
-function paintEdges(ctx, painter) {
+export function paintEdges(ctx, painter) {
   const {view, theme} = painter, {edges} = view.store
   painter.hiddenEdges = 0
   if (!view.showsWaits || !edges || !edges.length) return
@@ -17,7 +22,7 @@ function paintEdges(ctx, painter) {
 }
 
 // Full arrows of what is pinned or under the pointer, as far as they pass the window.
-function paintOwnEdges(ctx, {view, theme}) {
+export function paintOwnEdges(ctx, {view, theme}) {
   const {edges} = view.store, hits = [view.pinned, view.hovered].filter(Boolean)
   if (!view.showsWaits || !edges || !edges.length || !hits.length) return
   const ends = hits.map(hit => endsOf(view, hit)).filter(Boolean), places = []
@@ -29,7 +34,7 @@ function paintOwnEdges(ctx, {view, theme}) {
 
 // From the calls that launched to what they launched: only those of what is pinned or under the pointer, since there is one
 // for each kernel.
-function paintOwnLaunches(ctx, {view, theme}) {
+export function paintOwnLaunches(ctx, {view, theme}) {
   const {launches} = view.store, hits = [view.pinned, view.hovered].filter(Boolean)
   if (!launches.length || !hits.length) return
   const ends = hits.map(hit => launchEndsOf(view, hit)).filter(Boolean), places = []
@@ -148,11 +153,11 @@ function addArrow(lines, heads, view, edges, place) {
 }
 
 // Where an arrow ends. A range that was told to wait after it had begun waited within, where what it waited for ended.
-function headTime(store, {row1, x0, x1, place1}, i) {
+export function headTime(store, {row1, x0, x1, place1}, i) {
   if (x1[i] >= x0[i]) return x1[i]
   const row = store.row(row1[i]), index = spanStartingAt(row, x1[i], place1[i])
   return index < 0 ? x1[i] : Math.min(x0[i], row.end[index])
 }
 
 // Far outside, coordinates would be too large for a canvas.
-const nearPx = (view, px) => Math.max(-5000, Math.min(view.frame.right + 5000, px))
+export const nearPx = (view, px) => Math.max(-5000, Math.min(view.frame.right + 5000, px))

@@ -1,9 +1,14 @@
 // Lanes without their bars: shades, the partitions' lines and bands, names.
+
+import { BAND_PX, BAR_INK, clipLanes, HATCH_LINES, setFont, TINT } from "./brush.js"
+import { blend } from "./theme.js"
+import { workWord } from "./work_facts.js"
+
 const HEAD_PX = 22 // Height of a line with a partition's name.
-const LABEL_GAP_PX = 10
+export const LABEL_GAP_PX = 10
 
 // Every second lane is shaded, so that the eye finds the way from a bar to its label.
-function paintShades(ctx, {view, theme}) {
+export function paintShades(ctx, {view, theme}) {
   const {frame, tables} = view
   clipLanes(ctx, view, frame.left, () => {
     ctx.fillStyle = theme.shade
@@ -26,7 +31,7 @@ function paintPartLines(ctx, view, theme) {
 }
 
 // The place of a lane from the top, counted once for each plan.
-function laneRank(view, code) {
+export function laneRank(view, code) {
   if (view.rankedOrder !== view.laneOrder) {
     view.laneRanks = new Int32Array(view.laneOrder.length)
     view.laneOrder.forEach((lane, rank) => { view.laneRanks[lane] = rank })
@@ -36,7 +41,7 @@ function laneRank(view, code) {
 }
 
 // A partition's line stays at the top as long as one of its lanes is in view.
-function paintGroups(ctx, painter) {
+export function paintGroups(ctx, painter) {
   const {view} = painter
   if (!view.tables.groups.length) return
   clipLanes(ctx, view, 0, () => {
@@ -95,7 +100,7 @@ function inDevicePx(ctx, ratio, paint) {
 }
 
 // Names beside the lanes, as far as there is room between them.
-function paintLaneLabels(ctx, painter) {
+export function paintLaneLabels(ctx, painter) {
   const {view} = painter, {frame, tables} = view
   const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left
   let free = view.lanesTop() - 4

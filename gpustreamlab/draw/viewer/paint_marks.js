@@ -1,14 +1,17 @@
 // Moments: changes of the layout, marks of the user, cells. A line through all, and a label where there is room.
+
+import { setFont } from "./brush.js"
+
 const MARK_DASHES = {layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3]}
 // Where moments are too near to each other, what was asked for comes before what happens anyway.
 const MARK_RANKS = {layout: 0, mark: 1, cell: 2}
 const MARK_HIT_PX = 4
 const LINE_GAP_PX = 2
 
-const markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft
+export const markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft
 const markRank = ({kind}) => MARK_RANKS[kind] ?? 3
 
-function paintMarks(ctx, painter) {
+export function paintMarks(ctx, painter) {
   const {view} = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time)
   paintMarkLines(ctx, painter, marks)
   const taken = view.tables.mark_rows.map(() => [])
@@ -70,7 +73,7 @@ function labelMark(ctx, {view, theme, texts}, mark, taken) {
 }
 
 // The marks whose lines are at most MARK_HIT_PX from a place of the figure, those first that are labelled first.
-function marksAt(view, px, py) {
+export function marksAt(view, px, py) {
   const {frame, nsPerPx} = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx
   if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return []
   const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1))

@@ -1,7 +1,12 @@
 // What follows the pointer or the user: outlines, the selection, the ruler, and signs of what is out of view.
 // It is on a layer of its own, so that the bars are not painted again for it.
 
-function paintOutlines(ctx, {view, theme}) {
+import { clipLanes, setFont } from "./brush.js"
+import { laneRank } from "./paint_lanes.js"
+import { endOfHit } from "./rows.js"
+import { formatCount, formatNs } from "./units.js"
+
+export function paintOutlines(ctx, {view, theme}) {
   for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
     const box = hit && boxOf(view, hit)
     if (!box) continue
@@ -16,7 +21,7 @@ function paintOutlines(ctx, {view, theme}) {
 }
 
 // Where a span, or several merged ones, are painted.
-function boxOf(view, hit) {
+export function boxOf(view, hit) {
   const place = view.tables.rows[hit.row]
   if (!place) return null
   const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last
@@ -27,7 +32,7 @@ function boxOf(view, hit) {
   return {left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top)}
 }
 
-function paintSelection(ctx, {view, theme}) {
+export function paintSelection(ctx, {view, theme}) {
   if (!view.selection) return
   const {start, end, lanes} = view.selection, {frame} = view
   const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end))
@@ -45,7 +50,7 @@ function paintSelection(ctx, {view, theme}) {
 }
 
 // Two lines and how long it is between them.
-function paintRuler(ctx, painter) {
+export function paintRuler(ctx, painter) {
   const {view, theme} = painter
   if (!view.ruler) return
   const {start, end} = view.ruler, {frame} = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end))
@@ -83,7 +88,7 @@ function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBold = fal
 }
 
 // How many lanes are out of view, above and below; and how many waits have no arrow.
-function paintMoreLanes(ctx, painter) {
+export function paintMoreLanes(ctx, painter) {
   const {view, theme} = painter, {tables, frame} = view, look = {fill: theme.paper, ink: theme.soft, line: theme.grid}
   const say = (sign, count, middle) => paintPill(
     ctx, painter, `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`, frame.right - 4, middle, look)

@@ -1,11 +1,20 @@
 // Strips below the lanes: SMs in use by partition, stacked, and how many lanes are busy. Each px column shows its exact mean.
+
+import { BAR_INK, HATCH_LINES, setFont } from "./brush.js"
+import { busyShares, smShares } from "./busy.js"
+import { nearPx } from "./paint_edges.js"
+import { LABEL_GAP_PX } from "./paint_lanes.js"
+import { LaneSteps } from "./steps.js"
+import { unionsOf } from "./unions.js"
+import { formatCount } from "./units.js"
+
 const RUN_GAP_PX = 2
 const PEAK_SLACK = 0.02
 const PEAK_STEPS = 100_000, LIVE_PEAK_STEPS = 4_000, MAX_PEAK_STEPS = 2_000_000 // So many are looked through for the peak.
 const STEP_SLACK = 1e-3
 const SMS_LABEL_PX = 38, SMS_LABEL_HIGH_PX = 13 // An area of that size is labelled with its SMs.
 
-function paintStrips(ctx, painter) {
+export function paintStrips(ctx, painter) {
   const {view} = painter, columns = Math.max(1, Math.round(view.frame.right - view.frame.left))
   for (const strip of view.parts.strips) {
     const box = {left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns}
@@ -102,7 +111,7 @@ function paintBusy(ctx, painter, box) {
 
 // The top of the scale: the most lanes that were busy at once. Where there are too many changes to know it, it is the highest
 // mean of a px column that was drawn so far, and only grows, until lanes or the filter change.
-function busyPeak(view, lanes) {
+export function busyPeak(view, lanes) {
   const {store, tables} = view
   if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0
   if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
@@ -138,7 +147,7 @@ function clipStrip(ctx, view, {left, top, bottom}, paint) {
 }
 
 // The area between two step lines, given by the mean of each px column.
-function stepShape(low, high, {left, top, bottom}, most) {
+export function stepShape(low, high, {left, top, bottom}, most) {
   const shape = new Path2D(), scale = (bottom - top) / most
   const above = stepLine(high, left), below = stepLine(low, left)
   for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale)

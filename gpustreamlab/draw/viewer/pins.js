@@ -1,14 +1,17 @@
 // A pinned span is known by its row and index; both change when late spans arrive before it, old ones go, or names are hidden.
 
+import { isSpan } from "./facts.js"
+import { isWork } from "./work_facts.js"
+
 /** What tells the pinned span, or the first and last of several drawn as one, from all others. */
-function pinAnchor(view, hit) {
+export function pinAnchor(view, hit) {
   const row = view.store.row(hit.row)
   const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last]
   return { hit, starts: indices.map(i => row.start[i]), places: indices.map(i => row.place[i]) }
 }
 
 /** Where the anchored hit is now: the same object if it did not move, another if it did, null if it is gone. */
-function movedPin(view, anchor) {
+export function movedPin(view, anchor) {
   const { hit, starts, places } = anchor
   if (!view.tables.rows[hit.row]) return null
   const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place))
@@ -18,7 +21,7 @@ function movedPin(view, anchor) {
 }
 
 /** The spans of the same lane that enclose one, from the outside; rows of a lane lie in each other from the top down. */
-function enclosingSpans(view, { row: code, index }) {
+export function enclosingSpans(view, { row: code, index }) {
   const { store, tables } = view
   if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return []
   const own = tables.rows[code], row = store.row(code)

@@ -1,13 +1,15 @@
 // What a search means. A search is a Uint8Array by name code, 1 where the name matches, so that painting asks one number a span;
 // what else was asked for (stream:, kind:, partition:, thread:, > and <) is a function in its property `also`.
 
+import { isStray } from "./rows.js"
+
 const UNIT_NS = { ns: 1, us: 1e3, "µs": 1e3, "μs": 1e3, ms: 1e6, s: 1e9, min: 60e9 }
 const FIELD = /^(stream|lane|kind|partition|thread|name|is):(.*)$/is
 const SOME_FIELD = /^([a-z]+):(?!:)/i // What looks like a field; "at::mm" is a name.
 const LIMIT = /^([<>])=?(\d+(?:\.\d+)?|\.\d+)(ns|us|µs|μs|ms|s|min)$/i
 
 /** Turn the text of the search box into a search, or null where it asks for nothing. */
-function compileSearch(text, tables) {
+export function compileSearch(text, tables) {
   const asked = parseSearch(text)
   if (!asked) return null
   const has = (value, words) => words.every(word => String(value).toLowerCase().includes(word))
@@ -38,7 +40,7 @@ function alsoAsked(rows, columns, { minNs, maxNs, traits }) {
 }
 
 /** What is wrong with a search, for people, or "": a word that looks like a field or a duration, is none, and is in no name. */
-function searchProblem(text, { names }) {
+export function searchProblem(text, { names }) {
   const isInName = word => names.some(name => name.toLowerCase().includes(word.toLowerCase()))
   const odd = searchWords(text).find(word => !FIELD.test(word) && !LIMIT.test(word) && (SOME_FIELD.test(word) || /^[<>]=?[^<>=]/.test(word)) && !isInName(word))
   if (!odd) return ""
@@ -71,12 +73,12 @@ function parseSearch(text) {
 }
 
 /** Whether names or rows came since the search was compiled. */
-function searchIsStale(matches, tables) {
+export function searchIsStale(matches, tables) {
   return matches.length !== tables.names.length || matches.rowCount !== tables.rows.length
 }
 
 /** How many of the spans that match what the store searches for start before a span, or are it: its number among them. */
-function matchNumber(store, { row: code, index }) {
+export function matchNumber(store, { row: code, index }) {
   const { start: starts } = store.row(code), start = starts[index]
   let count = 0
   for (const { code: other } of store.rows) {

@@ -1,10 +1,14 @@
 // The spans of one row, in arrays by column, sorted by (start, end, place).
 
+import { grown, lowerBound, roomFor, roomy, sumBetween, upperBound } from "./arrays.js"
+import { SIGNED_COLUMNS, SpanBatch, WORK_COLUMNS, WORK_DEFAULTS } from "./columns.js"
+import { Intervals, SUM_SPANS } from "./intervals.js"
+
 const ROW_COLUMNS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place"]
 const SUMMED_COLUMNS = ["count", "busy"]
 const MATCH_SPANS = 64
 
-class Row extends Intervals {
+export class Row extends Intervals {
   constructor(code) {
     super(0)
     this.code = code
@@ -274,7 +278,7 @@ class Row extends Intervals {
 }
 
 /** Latest end of the spans first to last of a row: the last one's, unless they overlap. */
-function endOfHit(row, first, last) {
+export function endOfHit(row, first, last) {
   let latest = row.end[last]
   if (row.overlaps) for (let index = first; index < last; index++) if (row.end[index] > latest) latest = row.end[index]
   return latest
@@ -286,7 +290,7 @@ function compareSpans(spans, index, others, other) {
 }
 
 /** A row's columns at these indices, counted from `from`, as a batch has them. */
-function takeColumns(row, from, indices) {
+export function takeColumns(row, from, indices) {
   return Object.fromEntries(row.stored().map(name => {
     const column = row[storedName(name)].subarray(from, row.length), kind = column.constructor
     // In a loop over arrays of one type, between native conversions: over many types it is several times slower.
@@ -311,7 +315,7 @@ function renamed(columns) {
 }
 
 /** Write values behind the first `length` of an array, or of a larger one where they do not fit. */
-function joined(values, length, fresh, from, to) {
+export function joined(values, length, fresh, from, to) {
   const size = length + to - from
   const kind = values.BYTES_PER_ELEMENT < fresh.BYTES_PER_ELEMENT ? fresh.constructor : values.constructor
   const isLonger = values.length < size
@@ -334,8 +338,13 @@ function onesOf(length) {
 }
 
 /** Whether a kernel, copy or fill ran on another lane than the one which its range had selected. */
-function isStray(row, index) {
+export function isStray(row, index) {
   if (!row.hasWork) return false
   const owner = row.ownerLane[index]
   return owner >= 0 && owner !== row.lane
+}
+
+/** Whether a call blocked the host until the device was done; draw/_work.NO_WAIT stands for all that did not. */
+export function isBlocked(row, index) {
+  return row.work("waitedName", index) > WORK_DEFAULTS.waitedName
 }

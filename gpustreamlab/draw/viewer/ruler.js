@@ -1,9 +1,16 @@
 // A ruler between two clicks: how long, and how often a second that is.
 
+import { isClick } from "./details.js"
+import { isSpan } from "./facts.js"
+import { commandsOf, listen, makeButton, makeNode, newsOf, partOf, rootOf, toolsOf } from "./nodes.js"
+import { endOfHit } from "./rows.js"
+import { figurePoint } from "./tips.js"
+import { formatNs } from "./units.js"
+
 const SNAP_PX = 6
 
 /** Add the ruler: its button, its key, and what it measured. */
-function addRuler(viewer) {
+export function addRuler(viewer) {
   const { view } = viewer
   const figure = partOf(viewer, "figure")
   const button = makeButton("Ruler", { label: "Measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() })
@@ -71,7 +78,7 @@ function addRuler(viewer) {
   }
 }
 
-function pinnedEdges(view) {
+export function pinnedEdges(view) {
   const { pinned } = view, row = view.store.row(pinned.row)
   const [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last]
   return [row.start[first], endOfHit(row, first, last)]

@@ -1,8 +1,9 @@
 // Lanes that are higher than their place: a slim bar at the right, and the wheel: whether it scrolls the page, scrolls the lanes or zooms.
+
 const SCROLL_PX = 10
 const LEAST_THUMB_PX = 24
 
-function addScrolling(viewer) {
+export function addScrolling(viewer) {
   const {view, figureElement} = viewer
   const bar = document.createElement("div"), thumb = document.createElement("div")
   bar.className = "gsl-scroll"

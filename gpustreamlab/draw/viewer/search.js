@@ -1,10 +1,16 @@
 // Find spans: what matches keeps its look, the rest is dimmed, Enter goes from one to the next in time.
 
+import { isSpan } from "./facts.js"
+import { countMatches, nextMatch } from "./matches.js"
+import { commandsOf, listen, makeButton, makeNode, partOf, rootOf, throttled } from "./nodes.js"
+import { compileSearch, matchNumber, searchIsStale, searchProblem } from "./query.js"
+import { formatCount } from "./units.js"
+
 const SEARCH_AFTER_MS = 120
 const RECOUNT_EVERY_MS = 500
 
 /** Add the search box. */
-function addSearch(viewer) {
+export function addSearch(viewer) {
   const { view } = viewer
   const box = makeNode("input", {
     type: "search", placeholder: "Search  /", "aria-label": "Search spans", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off",

@@ -1,5 +1,15 @@
 // A window of time and lanes, and what happened in it: totals by lane and by name, and which lanes overlapped.
 
+import { copyText } from "./copy.js"
+import { formatShare } from "./facts.js"
+import { groupNames } from "./legend.js"
+import { laneText } from "./names.js"
+import { announce, commandsOf, listen, makeButton, makeNode, makeSwatch, partOf, rootOf, throttled, toolsOf } from "./nodes.js"
+import { figurePoint } from "./tips.js"
+import { totals } from "./totals.js"
+import { formatCount, formatNs } from "./units.js"
+import { FILTER_KEYS } from "./view.js"
+
 const SELECT_MIN_PX = 3
 const TABLE_ROWS = 200 // More are counted, not shown: nobody reads them, and the browser would wait for them.
 const TOTALS_EVERY_MS = 1000
@@ -11,7 +21,7 @@ const NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["S
 const pairHeads = word => [["Streams"], ["Both", `Time in which both were ${word}`], ["of the shorter", "Share of the time of the stream that has less of it"]]
 
 /** Select with Shift and drag, or with Bokeh's box tool; totals stand in a panel. */
-function addSelect(viewer) {
+export function addSelect(viewer) {
   const { view } = viewer
   const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals of the selection", hidden: true })
   partOf(viewer, "panels").append(panel)
@@ -199,7 +209,7 @@ function totalTable(caption, heads, rows, about) {
 }
 
 /** The pandas expression that gives the selected spans: those that touch the window, by the trace's own exact integers. */
-function dataFrameFilter(tables, { start, end, lanes }) {
+export function dataFrameFilter(tables, { start, end, lanes }) {
   const from = BigInt(tables.zero_ns) + BigInt(Math.floor(start)), to = BigInt(tables.zero_ns) + BigInt(Math.ceil(end))
   const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`]
   // JSON's strings are Python's, also with quotes, controls and half surrogates in them.

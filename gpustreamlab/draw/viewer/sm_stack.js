@@ -1,7 +1,10 @@
 // SMs in use over time, as steps. A level is the set of partitions that are busy; each set that occurs is kept once, with the
 // SMs of each band in it.
 
-class SmStack extends StepSeries {
+import { lowerBound, roomy } from "./arrays.js"
+import { StepSeries } from "./steps.js"
+
+export class SmStack extends StepSeries {
   constructor(shape, slots, tables) {
     super(tables.bands.length)
     this.shape = shape
@@ -76,7 +79,7 @@ function togglesFrom(union, t, number) {
 }
 
 /** Merge lists of toggles by pairs, in order of time. */
-function mergeToggles(lists) {
+export function mergeToggles(lists) {
   while (lists.length > 1) {
     const pairs = []
     for (let index = 0; index < lists.length; index += 2) {

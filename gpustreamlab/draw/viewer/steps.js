@@ -1,8 +1,10 @@
 // Heights over time as steps: each is a time and the number of a level; a level is a height for each of some bands.
 
+import { gallop, lowerBound, roomy, upperBound } from "./arrays.js"
+
 const SUM_STEPS = 64
 
-class StepSeries {
+export class StepSeries {
   constructor(bandCount) {
     this.bandCount = bandCount
     this.time = new Float64Array(64)
@@ -102,7 +104,7 @@ class StepSeries {
 }
 
 // How many lanes are busy over time. It takes the place of the lanes' unions where these are many.
-class LaneSteps extends StepSeries {
+export class LaneSteps extends StepSeries {
   constructor() {
     super(1)
   }
@@ -135,4 +137,13 @@ function timesFrom(unions, side, t) {
     at += part.length
   }
   return times.sort()
+}
+
+/**
+ * Left border of a column of n in a window, from where the window begins.
+ *
+ * Columns of less than a ns are exact that way however far from 0 they are: times there have no digits left for such parts.
+ */
+export function columnEdge(column, width, n) {
+  return column < n ? (width * column) / n : width
 }

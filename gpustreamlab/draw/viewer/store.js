@@ -1,12 +1,17 @@
 // The spans that the page holds, by row. Times are float64 ns since `tables.zero_ns`.
 
+import { sumBetween } from "./arrays.js"
+import { SpanBatch } from "./columns.js"
+import { evictOldest } from "./evict.js"
+import { joined, Row, takeColumns } from "./rows.js"
+
 const DEFAULT_CAPACITY = 20_000_000
 const EDGE_CAPACITY = 200_000
 const WAIT_EDGE = 0, LAUNCH_EDGE = 1 // Codes of EdgeKind.
 const EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"]
 const FREED_SHARE = 1 / 8 // Of the capacity, after an eviction: so evictions are rare.
 
-class SpanStore {
+export class SpanStore {
   constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
     this.capacity = capacity
     this.edges = new EdgeList(edgeCapacity) // What waited for what.

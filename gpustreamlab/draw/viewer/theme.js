@@ -1,6 +1,7 @@
 // Colours from the page's style, so that the picture follows the theme of what surrounds it.
+
 const THEME_DEFAULTS = {ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e"}
-const FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
+export const FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 // JupyterLab changes its attributes before the style sheet of the new theme has loaded.
 const THEME_DELAYS_MS = [60, 300, 1000]
 
@@ -17,12 +18,12 @@ function parseColour(text) {
 }
 
 // A colour over another one, as the eye sees it.
-function blend(over, under, alpha) {
+export function blend(over, under, alpha) {
   const a = parseColour(over), b = parseColour(under)
   return "#" + [0, 1, 2].map(i => Math.round(a[i] * alpha + b[i] * (1 - alpha)).toString(16).padStart(2, "0")).join("")
 }
 
-function readTheme(element) {
+export function readTheme(element) {
   const style = getComputedStyle(element), theme = {}
   for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
     const [r, g, b, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value)
@@ -38,7 +39,7 @@ function readTheme(element) {
 }
 
 // Call back whenever what the theme depends on may have changed; returns a function that stops.
-function watchTheme(callback) {
+export function watchTheme(callback) {
   const system = window.matchMedia("(prefers-color-scheme: dark)"), contrast = window.matchMedia("(prefers-contrast: more)")
   let timers = []
   const changed = () => {
@@ -58,7 +59,7 @@ function watchTheme(callback) {
 }
 
 // Bokeh's own parts: the time axis, its grid, the buttons.
-function themePlot(plot, theme) {
+export function themePlot(plot, theme) {
   for (const axis of plot.below)
     axis.setv({major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid})
   for (const part of plot.center)

@@ -1,11 +1,18 @@
 // What is under the pointer, beside it: a span, or else the marks whose line is near.
 
+import { exactTime, factList, hitTitle, isSpan, mergedFacts, spanFacts } from "./facts.js"
+import { memoryAt } from "./memory.js"
+import { laneText } from "./names.js"
+import { closeAbove, commandsOf, listen, makeNode, openAbove, partOf, rootOf } from "./nodes.js"
+import { marksAt } from "./paint_marks.js"
+import { formatCount } from "./units.js"
+
 const TIP_GAP_PX = 12
 const TIP_MARKS = 5
 const MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" }
 
 /** Show the facts of the span under the pointer, without covering it. */
-function addTips(viewer) {
+export function addTips(viewer) {
   const { view } = viewer
   const figure = partOf(viewer, "figure")
   const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", hidden: true })
@@ -52,7 +59,7 @@ function addTips(viewer) {
 }
 
 /** Where a place of the window is in the figure, in its px. */
-function figurePoint(viewer, { x, y }) {
+export function figurePoint(viewer, { x, y }) {
   const box = partOf(viewer, "figure").getBoundingClientRect()
   return { x: x - box.left, y: y - box.top }
 }

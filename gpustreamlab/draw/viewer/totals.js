@@ -1,5 +1,10 @@
 // What a window holds: totals of lanes and names, and the overlap of lanes.
 
+import { lowerBound, roomy, upperBound } from "./arrays.js"
+import { coverage } from "./busy.js"
+import { mergeToggles } from "./sm_stack.js"
+import { uncapturedRanges, unionsOf } from "./unions.js"
+
 const PAIRED_LANES = 16 // Lanes whose overlap is computed, at most: the busiest. A sum is kept for each set of them.
 const OTHER_LANES = 48 // Lanes outside a selection that are paired with those in it, at most: the busiest.
 
@@ -11,7 +16,7 @@ const OTHER_LANES = 48 // Lanes outside a selection that are paired with those i
  * set with any lane that was busy in the window: who selects one lane asks what ran beside it. What a filter hides is part of
  * all that.
  */
-function totals(store, tables, { start, end, lanes = null }) {
+export function totals(store, tables, { start, end, lanes = null }) {
   const sums = new WindowSums(tables, start, end)
   for (const row of store.rows) if (row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane))) sums.addRow(row)
   const unions = unionsOf(store, tables)

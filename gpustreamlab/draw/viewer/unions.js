@@ -1,10 +1,16 @@
 // When each lane and each partition was busy: unions of counted spans, brought up to date from what was appended since.
 
+import { upperBound } from "./arrays.js"
+import { Intervals, uniteAll } from "./intervals.js"
+import { Row } from "./rows.js"
+import { SmStack } from "./sm_stack.js"
+import { LaneSteps } from "./steps.js"
+
 const busyUnions = new WeakMap()
 const MANY_LANES = 48 // From how many on their number is kept as steps: one search a frame instead of one for each lane.
 
 /** The unions of a store; they last as long as it does. */
-function unionsOf(store, tables) {
+export function unionsOf(store, tables) {
   let unions = busyUnions.get(store)
   if (!unions) busyUnions.set(store, (unions = new BusyUnions(store)))
   unions.use(tables)
@@ -176,7 +182,7 @@ function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, captu
  *
  * A range that started while kernels were captured leaves it to its kernels: it also contains the wait for them.
  */
-function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
+export function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
   const windows = capture?.windows ?? [], range = windows.length ? kinds.indexOf("range") : -1
   if (range < 0 || !counted[range]) return null
   const starts = Float64Array.from(windows, ([start]) => start), ends = Float64Array.from(windows, ([, end]) => end)

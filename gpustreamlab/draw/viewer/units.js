@@ -1,4 +1,5 @@
 // Times and counts for people: the same words as gpustreamlab.analysis.format_ns.
+
 const FIRST_MINUTE_NS = 120e9
 
 // What lies half-way goes to the even number, as in Python.
@@ -16,7 +17,7 @@ const grouped = text => {
 
 const threeDigits = value => grouped(toFixedEven(value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2))
 
-function formatNs(ns) {
+export function formatNs(ns) {
   if (ns < 0) return "-" + formatNs(-ns)
   if (!(ns < Infinity)) return "-"
   if (ns < 999.5) return Number(ns.toPrecision(3)) + " ns"
@@ -25,7 +26,7 @@ function formatNs(ns) {
   return ns < FIRST_MINUTE_NS * 0.9995 ? threeDigits(ns / 1e9) + " s" : threeDigits(ns / 60e9) + " min"
 }
 
-const formatCount = count => grouped(Math.round(count).toFixed(0))
+export const formatCount = count => grouped(Math.round(count).toFixed(0))
 
 const TICK_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 60e9]]
 
@@ -33,13 +34,13 @@ const TICK_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 60
 const tickUnit = widthNs => TICK_UNITS[widthNs > FIRST_MINUTE_NS ? 4 : widthNs >= 1e9 ? 3 : widthNs >= 1e6 ? 2 : widthNs >= 1e3 ? 1 : 0]
 
 // Far from 0 and zoomed in, all ticks begin with the same digits: those are written once, as the base, and ticks count from it.
-function tickBase(startNs, widthNs) {
+export function tickBase(startNs, widthNs) {
   if (!(widthNs > 0) || Math.abs(startNs) < 2000 * widthNs) return 0
   const step = 10 ** Math.ceil(Math.log10(widthNs))
   return Math.floor(startNs / step) * step
 }
 
-function formatTicks(ticks, startNs, widthNs) {
+export function formatTicks(ticks, startNs, widthNs) {
   const [unit, scale] = tickUnit(widthNs), base = tickBase(startNs, widthNs)
   const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) / scale : 1
   const wanted = unit === "min" ? (step % 1 > 1e-9 ? 1 : 0) : Math.ceil(-Math.log10(step) - 1e-9)
@@ -52,7 +53,7 @@ function formatTicks(ticks, startNs, widthNs) {
 }
 
 // All digits of the base, in seconds: "12.345 678 s".
-function formatBase(baseNs) {
+export function formatBase(baseNs) {
   const text = (Math.abs(baseNs) / 1e9).toFixed(9).replace(/0+$/, "").replace(/\.$/, "")
   const [whole, part] = text.split(".")
   return `${baseNs < 0 ? "-" : ""}${grouped(whole)}${part ? "." + part.replace(/\d{3}(?=\d)/g, "$&\u202f") : ""} s`
@@ -61,7 +62,7 @@ function formatBase(baseNs) {
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"]
 
 /** A number of bytes with three digits and its unit; as draw/_memory.format_bytes. */
-function formatBytes(bytes) {
+export function formatBytes(bytes) {
   let place = 0
   while (Math.abs(bytes) >= 1023.5 && place < BYTE_UNITS.length - 1) { bytes /= 1024; place += 1 }
   return `${bytes.toFixed(place === 0 || Math.abs(bytes) >= 100 ? 0 : Math.abs(bytes) >= 10 ? 1 : 2)} ${BYTE_UNITS[place]}`
@@ -70,7 +71,7 @@ function formatBytes(bytes) {
 const SPEED_UNITS = ["GB/s", "MB/s", "kB/s"]
 
 /** Bytes in a ns, which are GB in a second, with three digits and a unit: "4,250 GB/s", "12.0 MB/s". */
-function formatSpeed(bytesPerNs) {
+export function formatSpeed(bytesPerNs) {
   let place = 0
   while (bytesPerNs < 0.9995 && place < SPEED_UNITS.length - 1) { bytesPerNs *= 1000; place += 1 }
   return `${threeDigits(bytesPerNs)} ${SPEED_UNITS[place]}`

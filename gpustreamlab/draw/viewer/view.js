@@ -1,14 +1,15 @@
 // What is in view, and what is marked in it. Everything that the viewer's parts share goes through here; it knows no Bokeh.
+
 const LANES_MAX_PX = 520 // Lanes that are higher scroll within, so that the time axis stays in view.
 const LANES_MIN_PX = 60
 const LANES_GAP_PX = 12 // Between the lanes and the strips, and between those.
 const SMS_STRIP_PX = 66
 const BUSY_STRIP_PX = 44
 const CAPTURE_STRIP_PX = 12
-const MIN_WINDOW_NS = 10
+export const MIN_WINDOW_NS = 10
 const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
 const HIT_PX = 3 // How far a pointer may be off.
-const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"])
+export const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"])
 const STATE_KEYS = new Set(["isLive", "isFollowing", "isPaused"])
 
 // Where the parts of the figure are, in px from the top of its frame.
@@ -25,7 +26,7 @@ function planParts(tables) {
   return {lanesPx, strips, headPx, innerPx: bottom}
 }
 
-class View {
+export class View {
   constructor(tables, store) {
     this.store = store
     this.listeners = new Map()

@@ -1,17 +1,30 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
+
+import { checkFormat } from "./columns.js"
+import { addDetails } from "./details.js"
+import { addFollow } from "./follow.js"
+import { addKeys } from "./keys.js"
+import { addLayers, leaveViewport, paintEachFrame, tickFormatter } from "./layer.js"
+import { addLegend } from "./legend.js"
+import { Minimap, MINIMAP_PX } from "./minimap.js"
+import { Painter } from "./paint.js"
+import { addRuler } from "./ruler.js"
+import { addScrolling } from "./scroll.js"
+import { addSearch } from "./search.js"
+import { addSelect } from "./select.js"
+import { SpanStore } from "./store.js"
+import { readTheme, themePlot, watchTheme } from "./theme.js"
+import { addTips } from "./tips.js"
+import { View } from "./view.js"
+import { addWaitsButton } from "./waits_button.js"
+
 const AXIS_PX = 48 // Ticks and title below the frame.
 const TOOLBAR_PX = 32
-const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
+export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-// The controls that this page has, in their order.
-const controls = () => [
-  typeof addTips === "function" && addTips, typeof addDetails === "function" && addDetails,
-  typeof addSearch === "function" && addSearch, typeof addKeys === "function" && addKeys,
-  typeof addSelect === "function" && addSelect, typeof addRuler === "function" && addRuler,
-  typeof addWaitsButton === "function" && addWaitsButton, typeof addLegend === "function" && addLegend, typeof addFollow === "function" && addFollow,
-].filter(Boolean)
+const CONTROLS = [addTips, addDetails, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addLegend, addFollow] // In their order.
 
-class Viewer {
+export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false}) {
     checkFormat("This timeline has", tables.format, TABLES_FORMAT)
     this.Bokeh = Bokeh
@@ -40,7 +53,7 @@ class Viewer {
     if (this.isDestroyed) { this.dropPlot(); return this }
     this.plotView = this.views.roots.find(view => view.model === this.plot)
     this.connect()
-    for (const add of controls()) this.removers.push(add(this))
+    for (const add of CONTROLS) this.removers.push(add(this))
     this.view.fit()
     this.minimap.request()
     return this

@@ -1,5 +1,10 @@
 // What a span waited for, and what waited for it: arrows know places, which are looked up as spans here.
 
+import { isSpan } from "./facts.js"
+import { laneOf, laneText, nameOf } from "./names.js"
+import { makeButton, makeNode } from "./nodes.js"
+import { formatCount, formatNs } from "./units.js"
+
 const SHOWN_WAITS = 20
 const WAIT_ENDS = {
   for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
@@ -60,7 +65,7 @@ function launchNodes(view, hit) {
 }
 
 /** The span that ends at a time and has a place in the trace, or -1. */
-function spanEndingAt(row, time, place = -1) {
+export function spanEndingAt(row, time, place = -1) {
   const last = row.indexAt(time)
   for (let index = row.length ? row.firstEndingFrom(time) : 0; index <= last; index += 1) {
     if (row.end[index] === time && isAtPlace(row, index, place)) return index
@@ -69,7 +74,7 @@ function spanEndingAt(row, time, place = -1) {
 }
 
 /** The span that starts at a time and has a place in the trace, or -1. */
-function spanStartingAt(row, time, place = -1) {
+export function spanStartingAt(row, time, place = -1) {
   for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
     if (isAtPlace(row, index, place)) return index
   }
@@ -89,14 +94,14 @@ function gapText(gapNs, side) {
 }
 
 /** The waits of a hit as pairs of label and texts, to be copied with its facts. */
-function waitFacts(view, hit) {
+export function waitFacts(view, hit) {
   if (!isSpan(hit)) return []
   const launches = launchesOf(view, hit).map(launch => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)])
   return [...launches, ...["for", "by"].flatMap(side => waitsOf(view, hit, side).map(wait => [`waited ${side}`, waitText(view, wait, side)]))]
 }
 
 /** The waits of a hit as lists of links, each of which pins the other span. */
-function waitNodes(view, hit) {
+export function waitNodes(view, hit) {
   if (!isSpan(hit)) return []
   return [...launchNodes(view, hit), ...["for", "by"].flatMap(side => {
     const waits = waitsOf(view, hit, side)

@@ -1,7 +1,9 @@
 // The switch of the arrows between spans.
 
+import { commandsOf, makeButton, toolsOf } from "./nodes.js"
+
 /** Add the button that shows and hides the waits, where there are any. */
-function addWaitsButton(viewer) {
+export function addWaitsButton(viewer) {
   const { view } = viewer
   const toggle = () => view.store.edges.length && view.set("showsWaits", !view.showsWaits)
   const button = makeButton("Waits", { label: "Arrows from what was waited for to what waited", key: "E", class: "gsl-waits", onclick: toggle })

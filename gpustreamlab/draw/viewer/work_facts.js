@@ -1,14 +1,18 @@
 // What is known of a kernel, copy or fill, of the range around it, and of a call of the host, as pairs of label and text.
 
+import { callLabel, laneText, nameOf } from "./names.js"
+import { isBlocked, isStray } from "./rows.js"
+import { formatBytes, formatCount, formatNs, formatSpeed } from "./units.js"
+
 const WORK_KINDS = new Set(["kernel", "copy", "fill"])
 
 /** Whether a span is work of the device, by its kind. */
-function isWork({ tables }, row, index) {
+export function isWork({ tables }, row, index) {
   return isWorkKind(tables, row.kind[index])
 }
 
 /** How a kernel was launched, or how much was copied. */
-function launchFacts(view, row, index) {
+export function launchFacts(view, row, index) {
   const detail = view.tables.details?.[row.work("detail", index)], size = row.work("size", index)
   const facts = []
   if (detail) {
@@ -43,7 +47,7 @@ function sizeText(view, row, index, size) {
 }
 
 /** In which range work was launched, and whether it left the stream that the range had selected. */
-function ownerFacts(view, row, index) {
+export function ownerFacts(view, row, index) {
   const lane = row.work("ownerLane", index), code = row.work("ownerName", index)
   if (lane < 0) return []
   const name = code < 0 ? "a range" : `'${nameOf(view, code)}'`, stream = laneText(view.tables.lanes[lane])
@@ -52,7 +56,7 @@ function ownerFacts(view, row, index) {
 }
 
 /** When the first work in a range started, and when the last ended. */
-function withinFacts(row, index) {
+export function withinFacts(row, index) {
   const count = row.work("workCount", index)
   if (!count) return []
   const first = signedTime(row.work("workLead", index)), last = signedTime(-row.work("workTail", index))
@@ -65,13 +69,8 @@ function signedTime(ns) {
   return `${ns < 0 ? "−" : "+"}${formatNs(Math.abs(ns))}`
 }
 
-/** Whether a call blocked the host until the device was done; draw/_work.NO_WAIT stands for all that did not. */
-function isBlocked(row, index) {
-  return row.work("waitedName", index) > WORK_DEFAULTS.waitedName
-}
-
 /** What a call of the host is for, and for how long it blocked the host. */
-function callFacts(view, row, index) {
+export function callFacts(view, row, index) {
   const { tables } = view
   if (tables.kinds[row.kind[index]] !== "host") return []
   const label = callLabel(view, row.name[index]), waits = label === "synchronise" || isBlocked(row, index)
@@ -84,7 +83,7 @@ function callFacts(view, row, index) {
 const WORK_WORDS = { kernel: "kernels", copy: "copies", fill: "fills" }
 
 /** What the rows of work of a lane hold, as far as it came: draw/_scene.py says so where it knows all spans. */
-function workWord(view, lane) {
+export function workWord(view, lane) {
   const { store, tables } = view, kinds = new Set()
   for (const code of view.laneRows[lane]) {
     const row = store.ownRow(code)

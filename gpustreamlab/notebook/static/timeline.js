@@ -1,5 +1,5 @@
 // The live timeline: takes updates of the kernel, holds the spans of all views of one model, and lets the viewer draw them.
-// The viewer's scripts stand above this, in `gsl`.
+// The viewer's bundle stands above this, as `gpustreamlab`.
 
 const BOKEH_PROMISES = "__gslBokehPromises"
 const GONE_TEXT = "The kernel is gone. This is what had been recorded by then."
@@ -31,7 +31,7 @@ async function runBokeh(packed, version) {
 class Feed {
   constructor(model) {
     this.model = model
-    this.store = new gsl.SpanStore({ capacity: model.get("capacity") })
+    this.store = new gpustreamlab.SpanStore({ capacity: model.get("capacity") })
     this.tables = null
     this.number = -1 // Of the last update taken.
     this.clearCount = -1 // Goes up where the session forgets its spans.
@@ -70,7 +70,7 @@ class Feed {
   async takeSnapshot() {
     const { facts, blob } = this.model.get("snapshot") ?? {}
     if (!facts || facts.number <= this.number) return
-    const batch = await gsl.readBatch(facts.manifest, bytesOf(blob))
+    const batch = await gpustreamlab.readBatch(facts.manifest, bytesOf(blob))
     if (facts.number <= this.number && !this.isAsking) return
     this.isAsking = false
     this.number = facts.number
@@ -106,7 +106,7 @@ class Feed {
     if (facts.details) this.tables.details.splice(facts.details.from, facts.details.entries.length, ...facts.details.entries)
     if (facts.header && this.tables) Object.assign(this.tables.header, facts.header)
     if (facts.tables) this.setTables({ ...facts.tables, names: this.tables.names, name_styles: this.tables.name_styles, details: this.tables.details })
-    if (facts.manifest.n) this.store.append(gsl.unpackColumns(facts.manifest, bytesOf(blob)))
+    if (facts.manifest.n) this.store.append(gpustreamlab.unpackColumns(facts.manifest, bytesOf(blob)))
   }
 
   // Take all spans anew. Where an earlier start has come, zero is there now, and what the reader looks at moves along.
@@ -289,7 +289,7 @@ class LiveView {
   async start(Bokeh, item) {
     const { feed } = this
     await feed.loaded
-    this.viewer = new gsl.Viewer({ element: this.root, Bokeh, item, tables: feed.tables, store: feed.store, live: true })
+    this.viewer = new gpustreamlab.Viewer({ element: this.root, Bokeh, item, tables: feed.tables, store: feed.store, live: true })
     await this.viewer.start()
     if (this.viewer.isDestroyed) return
     restoreLook(this.viewer.view, feed.look)

@@ -7,7 +7,7 @@ import html
 import io
 import json
 import re
-from collections import Counter
+import shutil
 from pathlib import Path
 
 import bokeh
@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.draw import _viewer as viewer
 from gpustreamlab.draw import inline_html, pack_columns, plan_picture, timeline_page, viewer_script, viewer_style, write_html
 from gpustreamlab.draw._columns import ALPHABET, to_base85
 from gpustreamlab.draw._html import LEVEL, pack_text
-from gpustreamlab.draw._viewer import VIEWER_FILES, fill_template
+from gpustreamlab.draw._viewer import fill_template
+from scripts import bundle_viewer
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, pipeline_trace, random_trace
 
 
@@ -147,21 +147,24 @@ def test_inline_form_is_the_page_and_a_small_picture():
     assert len(inline_html(trace)) - len(timeline_page(trace, with_static=False)) < 150_000
 
 
-def test_viewer_is_one_expression_of_all_that_its_files_declare():
-    script = viewer_script()
-    for name in ("Viewer", "View", "SpanStore", "readBatch", "decimate", "formatNs"):
-        assert re.search(rf"return \{{[^}}]*\b{name}\b[^}}]*\}}", script), name
-    assert script.startswith("(() => {")
+def test_bundle_is_made_of_the_modules():
+    assert bundle_viewer.main(["--check"]) == 0, "Run: make viewer"
 
 
-def test_no_name_is_declared_twice_in_the_viewer():
-    names = re.search(r"return \{([^}]*)\}\n\}\)\(\)$", viewer_script()).group(1).split(", ")
-    assert [name for name, count in Counter(names).items() if count > 1] == []
+@pytest.mark.parametrize("name", ["rows.js", "bundle.js"])
+def test_bundle_that_is_not_made_of_the_modules_is_noticed(name, tmp_path, capsys):
+    folder = shutil.copytree(bundle_viewer.FOLDER, tmp_path / "viewer")
+    assert bundle_viewer.main(["--check", "--folder", str(folder)]) == 0
+    with (folder / name).open("a", encoding="utf-8") as file:
+        file.write("// more\n")
+    assert bundle_viewer.main(["--check", "--folder", str(folder)]) == 1
+    assert "Run: make viewer" in capsys.readouterr().err
 
 
-def test_every_script_of_the_viewer_is_listed_once():
-    folder = Path(viewer.__file__).parent / "viewer"
-    assert sorted(VIEWER_FILES) == sorted(path.name for path in folder.glob("*.js") if path.name != "page.js")
+def test_every_module_is_in_the_bundle():
+    # The bundler names each above what it declares, and leaves out those that nobody needs.
+    modules = {path.name for path in bundle_viewer.FOLDER.glob("*.js")} - set(bundle_viewer.NO_MODULES)
+    assert set(re.findall(r"^  // (\w+\.js)$", viewer_script(), re.MULTILINE)) == modules
 
 
 def test_scripts_and_styles_ask_for_nothing_from_elsewhere():

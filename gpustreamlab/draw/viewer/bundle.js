@@ -1,0 +1,5491 @@
+// Made by scripts/bundle_viewer.py. a8e704722552502aec4855994afce327a71b9eb7a743da41017c90a8241464b5
+"use strict";
+var gpustreamlab = (() => {
+  var __defProp = Object.defineProperty;
+  var __getOwnPropDesc = Object.getOwnPropertyDescriptor;
+  var __getOwnPropNames = Object.getOwnPropertyNames;
+  var __hasOwnProp = Object.prototype.hasOwnProperty;
+  var __export = (target, all) => {
+    for (var name in all)
+      __defProp(target, name, { get: all[name], enumerable: true });
+  };
+  var __copyProps = (to, from, except, desc) => {
+    if (from && typeof from === "object" || typeof from === "function") {
+      for (let key of __getOwnPropNames(from))
+        if (!__hasOwnProp.call(to, key) && key !== except)
+          __defProp(to, key, { get: () => from[key], enumerable: !(desc = __getOwnPropDesc(from, key)) || desc.enumerable });
+    }
+    return to;
+  };
+  var __toCommonJS = (mod) => __copyProps(__defProp({}, "__esModule", { value: true }), mod);
+
+  // index.js
+  var index_exports = {};
+  __export(index_exports, {
+    Row: () => Row,
+    SpanBatch: () => SpanBatch,
+    SpanStore: () => SpanStore,
+    TABLES_FORMAT: () => TABLES_FORMAT,
+    View: () => View,
+    Viewer: () => Viewer,
+    binWidth: () => binWidth,
+    boxOf: () => boxOf,
+    busyPeak: () => busyPeak,
+    dataFrameFilter: () => dataFrameFilter,
+    endOfHit: () => endOfHit,
+    fitHit: () => fitHit,
+    formatCount: () => formatCount,
+    formatNs: () => formatNs,
+    formatSpeed: () => formatSpeed,
+    formatTicks: () => formatTicks,
+    headTime: () => headTime,
+    linkRanges: () => linkRanges,
+    paintEdges: () => paintEdges,
+    paintOwnEdges: () => paintOwnEdges,
+    paintOwnLaunches: () => paintOwnLaunches,
+    pinnedEdges: () => pinnedEdges,
+    readBatch: () => readBatch,
+    totals: () => totals,
+    unpackColumns: () => unpackColumns,
+    workWord: () => workWord
+  });
+
+  // columns.js
+  var UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
+  var SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array };
+  var SIGNED_COLUMNS = /* @__PURE__ */ new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"]);
+  var WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 };
+  var WORK_COLUMNS = Object.keys(WORK_DEFAULTS);
+  var TWO_TO_32 = 4294967296;
+  var COLUMNS_FORMAT = 2;
+  var FROM_INDEX = 0;
+  var FROM_RANK = 2;
+  async function inflate(bytes) {
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  }
+  async function readBatch(manifest, bytes) {
+    return unpackColumns(manifest, manifest.deflated ? await inflate(bytes) : bytes);
+  }
+  var SpanBatch = class {
+    constructor(runs, columns) {
+      this.runs = runs;
+      this.n = columns.start.length;
+      this.isPlain = !columns.count && !columns.busy;
+      this.hasWork = Boolean(columns.detail);
+      const { count = null, busy = null, edges = null, ...stored } = columns;
+      Object.assign(this, stored, { countOrNull: count, busyOrNull: busy, edges });
+    }
+    get count() {
+      return this.countOrNull ??= new Uint8Array(this.n).fill(1);
+    }
+    get busy() {
+      return this.busyOrNull ??= this.start.map((start, index) => this.end[index] - start);
+    }
+    /** Row code of each span; runs are cheaper. */
+    get row() {
+      const codes = new Uint32Array(this.n);
+      for (const [row, from, to] of this.runs) codes.fill(row, from, to);
+      return codes;
+    }
+  };
+  function checkFormat(what, format, known) {
+    if (format === known) return;
+    throw new Error(
+      `${what} format ${format}, and the viewer here reads format ${known}: they are of two versions of gpustreamlab. Restart the kernel, reload the page, and save or show it again with one version.`
+    );
+  }
+  function unpackColumns(manifest, bytes) {
+    checkFormat("These spans have", manifest.format, COLUMNS_FORMAT);
+    const reader = new ColumnReader(manifest, bytes);
+    const runs = readRuns(manifest.runs);
+    const columns = readTimes(reader, runs);
+    for (const name of ["name", "kind", "thread", "partition", "queueing"]) columns[name] = reader.column(name);
+    if (manifest.columns.detail !== void 0) for (const name of WORK_COLUMNS) columns[name] = reader.column(name);
+    columns.place = readPlaces(reader, columns.start, runs);
+    if (manifest.columns.count !== 1) columns.count = reader.column("count");
+    if (manifest.columns.busy !== null) columns.busy = Float64Array.from(reader.column("busy"));
+    columns.edges = readEdges(manifest, bytes);
+    return new SpanBatch(runs, columns);
+  }
+  function readRuns(counts) {
+    let from = 0;
+    return counts.map(([row, count]) => [row, from, from += count]);
+  }
+  function readTimes(reader, runs) {
+    const start = new Float64Array(reader.column("gap")), end = new Float64Array(reader.column("duration"));
+    for (const [, from, to] of runs) {
+      let time = 0;
+      for (let index = from; index < to; index++) {
+        start[index] = time += start[index];
+        end[index] = time += end[index];
+      }
+    }
+    return { start, end };
+  }
+  function readPlaces(reader, start, runs) {
+    const { placeFrom, placeMost } = reader.columns, places = new Float64Array(reader.column("place"));
+    if (placeFrom === FROM_INDEX) for (let index = 0; index < places.length; index++) places[index] += index;
+    else if (placeFrom === FROM_RANK) addRanks(places, start, runs);
+    else {
+      for (const [, from, to] of runs) {
+        for (let index = from, place = 0; index < to; index++) places[index] = place += places[index];
+      }
+    }
+    return placeMost < TWO_TO_32 ? new Uint32Array(places) : places;
+  }
+  function addRanks(places, start, runs) {
+    const size = start.length;
+    let merged = { time: start, index: new Uint32Array(size).map((_, index) => index) };
+    let spare = { time: new Float64Array(size), index: new Uint32Array(size) };
+    for (let borders = [0, ...runs.map(([, , to]) => to)]; borders.length > 2; ) {
+      for (let number = 0; number + 1 < borders.length; number += 2) {
+        mergeTimes(merged, spare, borders[number], borders[number + 1], borders[number + 2] ?? borders[number + 1]);
+      }
+      borders = borders.filter((_, number) => number % 2 === 0 || number === borders.length - 1);
+      const free = merged.time === start ? { time: new Float64Array(size), index: merged.index } : merged;
+      merged = spare;
+      spare = free;
+    }
+    for (let rank = 0; rank < size; rank++) places[merged.index[rank]] += rank;
+  }
+  function mergeTimes(source, target, from, middle, to) {
+    const { time, index } = source, { time: mergedTime, index: mergedIndex } = target;
+    for (let at = from, i = from, j = middle; at < to; at++) {
+      const next = j >= to || i < middle && time[i] <= time[j] ? i++ : j++;
+      mergedTime[at] = time[next];
+      mergedIndex[at] = index[next];
+    }
+  }
+  function readEdges(manifest, bytes) {
+    const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes);
+    const x0 = Float64Array.from(reader.column("step")), x1 = Float64Array.from(reader.column("width"));
+    const place0 = Int32Array.from(reader.column("sourcePlace")), place1 = Int32Array.from(reader.column("targetPlace"));
+    for (let index = 0, time = 0, place = -1; index < reader.n; index++) {
+      x0[index] = time += x0[index];
+      x1[index] += time;
+      place0[index] = place += place0[index];
+      place1[index] += place;
+    }
+    return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), place0, place1, twin: Int32Array.from(reader.column("twin")), kind: reader.column("kind"), length: reader.n };
+  }
+  var ColumnReader = class {
+    constructor(manifest, bytes) {
+      this.n = manifest.n;
+      this.columns = manifest.columns;
+      this.isShuffled = manifest.deflated;
+      this.bytes = bytes;
+      this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    }
+    /** A column in the smallest typed array that holds it. */
+    column(name) {
+      const spec = this.columns[name];
+      const isConstant = typeof spec === "number";
+      const [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most];
+      const kind = smallestArray(least, most, SIGNED_COLUMNS.has(name) || least < 0);
+      if (isConstant) return new kind(this.n).fill(spec);
+      const raw = this.unsigned(spec);
+      const values = raw.constructor === kind ? raw : new kind(raw);
+      const odd = spec.exceptions ? this.readExceptions(raw, spec) : [];
+      if (spec.bias) for (let index = 0; index < values.length; index++) values[index] += spec.bias;
+      for (const [index, value] of odd) values[index] = value;
+      return values;
+    }
+    /** Where the exceptions stand, and their values. An array's indexOf finds the sign much faster than a loop does. */
+    readExceptions(raw, spec) {
+      const sign = 2 ** (8 * spec.bytes) - 1;
+      let index = -1;
+      return Array.from({ length: spec.exceptions }, (_, number) => {
+        index = raw.indexOf(sign, index + 1);
+        return [index, this.signed(spec.exceptionsAt, number, spec.exceptions)];
+      });
+    }
+    unsigned({ at, bytes: width }) {
+      if (width === 8) return this.wide(at);
+      const raw = new UNSIGNED_ARRAYS[width](this.n);
+      if (this.isShuffled) this.gather(raw, at, width);
+      else new Uint8Array(raw.buffer).set(this.bytes.subarray(at, at + width * this.n));
+      return raw;
+    }
+    gather(raw, at, width) {
+      const { bytes, n } = this;
+      if (width === 1) raw.set(bytes.subarray(at, at + n));
+      else if (width === 2) for (let index = 0; index < n; index++) raw[index] = bytes[at + index] | bytes[at + n + index] << 8;
+      else {
+        const second = at + n, third = at + 2 * n, fourth = at + 3 * n;
+        for (let index = 0; index < n; index++) {
+          raw[index] = bytes[at + index] | bytes[second + index] << 8 | bytes[third + index] << 16 | bytes[fourth + index] << 24;
+        }
+      }
+    }
+    wide(at) {
+      const raw = new Float64Array(this.n);
+      for (let index = 0; index < this.n; index++) raw[index] = this.signed(at, index, this.n);
+      return raw;
+    }
+    /** Value `index` of `count` signed integers of 8 bytes, which lie at `at`. */
+    signed(at, index, count) {
+      if (!this.isShuffled) {
+        return this.view.getUint32(at + 8 * index, true) + this.view.getInt32(at + 8 * index + 4, true) * TWO_TO_32;
+      }
+      let low = 0, high = 0;
+      for (let place = 3; place >= 0; place--) low = low * 256 + this.bytes[at + place * count + index];
+      for (let place = 7; place >= 4; place--) high = high << 8 | this.bytes[at + place * count + index];
+      return low + high * TWO_TO_32;
+    }
+  };
+  function smallestArray(least, most, isSigned) {
+    const arrays = isSigned ? SIGNED_ARRAYS : UNSIGNED_ARRAYS;
+    for (const width of [1, 2, 4]) {
+      const limit = 2 ** (8 * width - (isSigned ? 1 : 0));
+      if (most < limit && least >= (isSigned ? -limit : 0)) return arrays[width];
+    }
+    return Float64Array;
+  }
+
+  // compare.js
+  function linkRanges(first, second) {
+    let isFollowing = false;
+    const follow = (leader, follower) => leader.on("range", () => {
+      if (isFollowing) return;
+      isFollowing = true;
+      try {
+        follower.setRange(leader.x0, leader.x1);
+      } finally {
+        isFollowing = false;
+      }
+    });
+    const offs = [follow(first, second), follow(second, first)];
+    second.setRange(first.x0, first.x1);
+    return () => offs.forEach((off) => off());
+  }
+
+  // arrays.js
+  function roomFor(length) {
+    return Math.max(64, Math.ceil(length * 1.5));
+  }
+  function grown(values, size, kept, kind = values.constructor) {
+    const larger = new kind(size);
+    if (kept) larger.set(values.subarray(0, kept));
+    return larger;
+  }
+  function roomy(values, size, kept) {
+    return values.length >= size ? values : grown(values, roomFor(size), kept);
+  }
+  function sumBetween(values, from, to) {
+    let sum = 0;
+    for (let index = from; index < to; index++) sum += values[index];
+    return sum;
+  }
+  function lowerBound(values, t, from, to) {
+    while (from < to) {
+      const middle = from + to >>> 1;
+      if (values[middle] < t) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+  function upperBound(values, t, from, to) {
+    while (from < to) {
+      const middle = from + to >>> 1;
+      if (values[middle] <= t) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+  function gallop(values, t, from, to, step = 1) {
+    let ahead = from + step - 1;
+    while (ahead < to && values[ahead] < t) {
+      from = ahead + 1;
+      ahead += step;
+      step *= 2;
+    }
+    return lowerBound(values, t, from, Math.min(ahead, to));
+  }
+
+  // evict.js
+  function evictOldest(store, wanted) {
+    const rows = store.rows.filter((row) => row.length);
+    const ends = rows.map(sortedEnds);
+    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
+    let spare = store.length - wanted - endedBefore(rows, ends, limit);
+    rows.forEach((row, place) => {
+      const before = row.countSum(0, row.length - 1), length = row.length;
+      if (row.overlaps) spare -= keepLasting(row, limit, spare);
+      else spare -= dropEnded(row, ends[place], limit, spare);
+      const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
+      store.length -= length - row.length;
+      store.spanCount -= gone;
+      store.evictedCount += gone;
+    });
+    store.evictions++;
+    store.forgetFiltered();
+    store.edges.dropBefore(limit);
+    store.launches.dropBefore(limit);
+  }
+  function sortedEnds(row) {
+    return row.overlaps ? row.end.slice(0, row.length).sort() : row.end;
+  }
+  function timeByWhichEnded(rows, ends, count) {
+    let low = Infinity, high = -Infinity;
+    rows.forEach((row, place) => {
+      low = Math.min(low, ends[place][0]);
+      high = Math.max(high, ends[place][row.length - 1]);
+    });
+    while (low < high) {
+      const middle = low + Math.floor((high - low) / 2);
+      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+  function endedBefore(rows, ends, t) {
+    return rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
+  }
+  function dropEnded(row, ends, limit, spare) {
+    const before = lowerBound(ends, limit, 0, row.length);
+    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
+    if (before + at) row.dropBefore(before + at);
+    return at;
+  }
+  function keepLasting(row, limit, spare) {
+    const kept = new Uint32Array(row.length);
+    let count = 0, dropped = 0;
+    for (let index = 0; index < row.length; index++) {
+      const isSpare = row.end[index] === limit && dropped < spare;
+      if (isSpare) dropped++;
+      else if (row.end[index] >= limit) kept[count++] = index;
+    }
+    if (count < row.length) row.keep(kept.subarray(0, count));
+    return dropped;
+  }
+
+  // intervals.js
+  var SUM_SPANS = 8;
+  var Intervals = class _Intervals {
+    constructor(size = 16) {
+      this.start = new Float64Array(size);
+      this.end = new Float64Array(size);
+      this.length = 0;
+      this.busyOrNull = null;
+      this.sums = new Float64Array(1);
+      this.summed = 0;
+    }
+    /** Add intervals that are themselves disjoint and in order. */
+    add(fresh) {
+      if (!fresh.length) return;
+      const at = lowerBound(this.end, fresh.start[0], 0, this.length);
+      const tail = new _Intervals(0);
+      tail.start = this.start.slice(at, this.length);
+      tail.end = this.end.slice(at, this.length);
+      tail.length = this.length - at;
+      this.forgetSums(at);
+      this.reserve(at + tail.length + fresh.length);
+      this.length = at;
+      extendByBoth(this, tail, fresh);
+    }
+    reserve(size) {
+      if (this.start.length >= size) return;
+      this.start = grown(this.start, roomFor(size), this.length);
+      this.end = grown(this.end, roomFor(size), this.length);
+    }
+    /** Busy time of the intervals i to j, both included. */
+    busySum(i, j) {
+      return j - i < SUM_SPANS ? this.addBusy(i, j + 1) : this.busyBefore(j + 1) - this.busyBefore(i);
+    }
+    /** Busy time of the intervals before one. */
+    busyBefore(index) {
+      if (this.summed + SUM_SPANS <= this.length) this.sumUp();
+      const block = Math.floor(index / SUM_SPANS);
+      return this.sums[block] + this.addBusy(block * SUM_SPANS, index);
+    }
+    /** How much of a ns of an interval is busy: less than 1 where it stands for several spans. */
+    densityAt(index) {
+      return this.busyOrNull ? this.busyOrNull[index] / (this.end[index] - this.start[index]) : 1;
+    }
+    addBusy(from, to) {
+      if (this.busyOrNull) return sumBetween(this.busyOrNull, from, to);
+      const { start, end } = this;
+      let sum = 0;
+      for (let index = from; index < to; index++) sum += end[index] - start[index];
+      return sum;
+    }
+    sumUp() {
+      const blocks = Math.floor(this.length / SUM_SPANS);
+      let block = this.summed / SUM_SPANS;
+      this.sums = roomy(this.sums, blocks + 1, block + 1);
+      let sum = this.sums[block];
+      for (; block < blocks; block++) {
+        sum += this.addBusy(block * SUM_SPANS, (block + 1) * SUM_SPANS);
+        this.sums[block + 1] = sum;
+      }
+      this.summed = blocks * SUM_SPANS;
+    }
+    /** What is summed up from an index on is out of date. */
+    forgetSums(from) {
+      this.summed = Math.min(this.summed, Math.floor(from / SUM_SPANS) * SUM_SPANS);
+    }
+  };
+  function uniteAll(lists) {
+    while (lists.length > 1) {
+      const pairs = [];
+      for (let index = 0; index < lists.length; index += 2) {
+        pairs.push(index + 1 < lists.length ? unite(lists[index], lists[index + 1]) : lists[index]);
+      }
+      lists = pairs;
+    }
+    return lists[0] ?? new Intervals();
+  }
+  function unite(one, other) {
+    const union = new Intervals(one.length + other.length);
+    extendByBoth(union, one, other);
+    return union;
+  }
+  function extendByBoth(union, one, other) {
+    union.reserve(union.length + one.length + other.length);
+    const { start, end } = union;
+    let last = union.length - 1, reach = last < 0 ? -Infinity : end[last], i = 0, j = 0;
+    while (i < one.length || j < other.length) {
+      const isOne = j >= other.length || i < one.length && one.start[i] <= other.start[j];
+      const from = isOne ? one.start[i] : other.start[j], to = isOne ? one.end[i++] : other.end[j++];
+      if (from > reach) {
+        start[++last] = from;
+        end[last] = reach = to;
+      } else if (to > reach) end[last] = reach = to;
+    }
+    union.length = last + 1;
+  }
+
+  // rows.js
+  var ROW_COLUMNS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place"];
+  var SUMMED_COLUMNS = ["count", "busy"];
+  var MATCH_SPANS = 64;
+  var Row = class extends Intervals {
+    constructor(code) {
+      super(0);
+      this.code = code;
+      this.lane = -1;
+      this.isPale = false;
+      this.overlaps = false;
+      this.slack = 0;
+      this.edits = 0;
+      this.seen = { lane: 0, partition: 0, filter: 0, kinds: 0 };
+      for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0);
+      this.hasWork = false;
+      this.countOrNull = null;
+      this.countSums = new Float64Array(1);
+      this.countSummed = 0;
+      this.durations = null;
+      this.reaches = new Float64Array(0);
+      this.reached = 0;
+      this.forgetMatches();
+    }
+    get isPlain() {
+      return !this.countOrNull;
+    }
+    /** How many spans each stands for. */
+    get count() {
+      return this.countOrNull ?? onesOf(this.length);
+    }
+    /** Busy time of each. */
+    get busy() {
+      this.durations ??= this.busyOrNull ?? spanDurations(this, this.length);
+      return this.durations;
+    }
+    /** Last span that starts at t or before, or -1. */
+    indexAt(t) {
+      return upperBound(this.start, t, 0, this.length) - 1;
+    }
+    /** First span that starts at t or later, of those before `limit`. */
+    firstFrom(t, limit = this.length) {
+      return lowerBound(this.start, t, 0, limit);
+    }
+    /** First span that ends at t or later: none before it does. */
+    firstEndingFrom(t) {
+      return lowerBound(this.overlaps ? this.reach() : this.end, t, 0, this.length);
+    }
+    lastEnd() {
+      return (this.overlaps ? this.reach() : this.end)[this.length - 1];
+    }
+    /** How many spans those from i to j stand for. */
+    countSum(i, j) {
+      if (!this.countOrNull) return j - i + 1;
+      return j - i < SUM_SPANS ? sumBetween(this.countOrNull, i, j + 1) : this.countBefore(j + 1) - this.countBefore(i);
+    }
+    append(batch, from, to) {
+      this.durations = null;
+      if (!batch.isPlain && this.isPlain) this.storeSums();
+      if (batch.hasWork && !this.hasWork) this.storeWork();
+      const at = this.placeOf(batch, from);
+      if (at < this.length) this.mergeIn(batch, from, to, at);
+      else this.copyIn(batch, from, to);
+      this.watchShape(at);
+    }
+    /** Drop the spans before `index`. What is left of the arrays is not copied. */
+    dropBefore(index) {
+      for (const name of this.stored()) this[storedName(name)] = this[storedName(name)].subarray(index);
+      this.changeFrom(0, this.length - index);
+    }
+    /** Drop the spans from `index` on. */
+    dropFrom(index) {
+      this.changeFrom(index, index);
+    }
+    /** Keep only the spans of these indices, which are in order. */
+    keep(indices) {
+      Object.assign(this, renamed(takeColumns(this, 0, indices)));
+      this.changeFrom(0, indices.length);
+    }
+    /** Where a span of a batch belongs: behind all that come before it. */
+    placeOf(batch, from) {
+      let at = this.length;
+      if (!at || compareSpans(this, at - 1, batch, from) <= 0) return at;
+      at = this.firstFrom(batch.start[from]);
+      while (at < this.length && compareSpans(this, at, batch, from) <= 0) at++;
+      return at;
+    }
+    changeFrom(index, length) {
+      this.length = length;
+      this.edits++;
+      this.durations = null;
+      this.forgetSums(index);
+      this.countSummed = Math.min(this.countSummed, Math.floor(index / SUM_SPANS) * SUM_SPANS);
+      this.matchSummed = Math.min(this.matchSummed, Math.floor(index / MATCH_SPANS) * MATCH_SPANS);
+      this.reached = Math.min(this.reached, index);
+      for (const reader of Object.keys(this.seen)) this.seen[reader] = Math.min(this.seen[reader], index);
+    }
+    /** What is known of a span's device work; a default where nothing is. */
+    work(name, index) {
+      return this.hasWork ? this[name][index] : WORK_DEFAULTS[name];
+    }
+    stored() {
+      if (this.isPlain && !this.hasWork) return ROW_COLUMNS;
+      return [...ROW_COLUMNS, ...this.hasWork ? WORK_COLUMNS : [], ...this.isPlain ? [] : SUMMED_COLUMNS];
+    }
+    copyIn(batch, from, to) {
+      const length = this.length + to - from;
+      for (const name of this.stored()) {
+        const own = this[storedName(name)], fresh = batch[name] ?? defaultsOf(name, to);
+        this[storedName(name)] = this.length ? joined(own, this.length, fresh, from, to) : fresh.subarray(from, to);
+      }
+      this.length = length;
+    }
+    /** Late spans: what follows them is taken out and merged with them. */
+    mergeIn(batch, from, to, at) {
+      const columns = this.stored().map((name) => [name, this[storedName(name)].slice(at, this.length)]);
+      const tail = new SpanBatch([], Object.fromEntries(columns));
+      this.changeFrom(at, at);
+      let next = 0;
+      while (from < to && next < tail.n) {
+        const isLate = compareSpans(batch, from, tail, next) < 0;
+        const [spans, begin, end] = isLate ? [batch, from, to] : [tail, next, tail.n];
+        const [others, other] = isLate ? [tail, next] : [batch, from];
+        let index = begin + 1;
+        while (index < end && (compareSpans(spans, index, others, other) || (isLate ? 1 : -1)) < 0) index++;
+        this.copyIn(spans, begin, index);
+        if (isLate) from = index;
+        else next = index;
+      }
+      if (from < to) this.copyIn(batch, from, to);
+      if (next < tail.n) this.copyIn(tail, next, tail.n);
+    }
+    storeSums() {
+      this.countOrNull = new Uint8Array(this.length).fill(1);
+      this.busyOrNull = this.length ? spanDurations(this, this.length) : new Float64Array(0);
+    }
+    storeWork() {
+      for (const name of WORK_COLUMNS) this[name] = defaultsOf(name, this.length);
+      this.hasWork = true;
+    }
+    watchShape(from) {
+      const { start, end, length } = this;
+      for (let index = Math.max(1, from); index < length; index++) {
+        const over = end[index - 1] - start[index];
+        if (over <= 0) continue;
+        if (over > this.slack) this.slack = over;
+        if (end[index] < end[index - 1]) this.overlaps = true;
+      }
+    }
+    /** Latest end up to each span. */
+    reach() {
+      if (this.reached === this.length) return this.reaches;
+      this.reaches = roomy(this.reaches, this.length, this.reached);
+      let latest = this.reached ? this.reaches[this.reached - 1] : -Infinity;
+      for (let index = this.reached; index < this.length; index++) this.reaches[index] = latest = Math.max(latest, this.end[index]);
+      this.reached = this.length;
+      return this.reaches;
+    }
+    countBefore(index) {
+      const blocks = Math.floor(this.length / SUM_SPANS);
+      if (this.countSummed < blocks * SUM_SPANS) {
+        let block2 = this.countSummed / SUM_SPANS;
+        this.countSums = roomy(this.countSums, blocks + 1, block2 + 1);
+        for (; block2 < blocks; block2++) {
+          this.countSums[block2 + 1] = this.countSums[block2] + sumBetween(this.countOrNull, block2 * SUM_SPANS, (block2 + 1) * SUM_SPANS);
+        }
+        this.countSummed = blocks * SUM_SPANS;
+      }
+      const block = Math.floor(index / SUM_SPANS);
+      return this.countSums[block] + sumBetween(this.countOrNull, block * SUM_SPANS, index);
+    }
+    // Searches: an array by name code, not 0 where the name matches; what else is asked is its function `also(row, index)`.
+    isMatch(index, matches) {
+      return Boolean(matches[this.name[index]]) && (!matches.also || matches.also(this, index));
+    }
+    /** How many of the spans i to j match. */
+    matchCount(i, j, matches) {
+      return j - i < MATCH_SPANS ? this.addMatches(i, j + 1, matches) : this.matchesBefore(j + 1, matches) - this.matchesBefore(i, matches);
+    }
+    /** First matching span from `index` on, or the length. */
+    nextMatch(index, matches) {
+      this.sumMatches(matches);
+      for (let at = index; at < this.length; ) {
+        const block = Math.floor(at / MATCH_SPANS);
+        if (this.isEmptyBlock(block)) at = (block + 1) * MATCH_SPANS;
+        else if (this.isMatch(at, matches)) return at;
+        else at++;
+      }
+      return this.length;
+    }
+    /** Last matching span up to `index`, or -1. */
+    previousMatch(index, matches) {
+      this.sumMatches(matches);
+      for (let at = index; at >= 0; ) {
+        const block = Math.floor(at / MATCH_SPANS);
+        if (this.isEmptyBlock(block)) at = block * MATCH_SPANS - 1;
+        else if (this.isMatch(at, matches)) return at;
+        else at--;
+      }
+      return -1;
+    }
+    forgetMatches() {
+      this.matchSums = new Float64Array(1);
+      this.matchSummed = 0;
+    }
+    isEmptyBlock(block) {
+      return (block + 1) * MATCH_SPANS <= this.matchSummed && this.matchSums[block + 1] === this.matchSums[block];
+    }
+    addMatches(from, to, matches) {
+      const { name, countOrNull } = this;
+      let sum = 0;
+      for (let index = from; index < to; index++) {
+        if (matches[name[index]] && (!matches.also || matches.also(this, index))) sum += countOrNull ? countOrNull[index] : 1;
+      }
+      return sum;
+    }
+    matchesBefore(index, matches) {
+      this.sumMatches(matches);
+      const block = Math.floor(index / MATCH_SPANS);
+      return this.matchSums[block] + this.addMatches(block * MATCH_SPANS, index, matches);
+    }
+    sumMatches(matches) {
+      const blocks = Math.floor(this.length / MATCH_SPANS);
+      let block = this.matchSummed / MATCH_SPANS;
+      if (block >= blocks) return;
+      this.matchSums = roomy(this.matchSums, blocks + 1, block + 1);
+      for (; block < blocks; block++) {
+        this.matchSums[block + 1] = this.matchSums[block] + this.addMatches(block * MATCH_SPANS, (block + 1) * MATCH_SPANS, matches);
+      }
+      this.matchSummed = blocks * MATCH_SPANS;
+    }
+  };
+  function endOfHit(row, first, last) {
+    let latest = row.end[last];
+    if (row.overlaps) {
+      for (let index = first; index < last; index++) if (row.end[index] > latest) latest = row.end[index];
+    }
+    return latest;
+  }
+  function compareSpans(spans, index, others, other) {
+    return spans.start[index] - others.start[other] || spans.end[index] - others.end[other] || spans.place[index] - others.place[other];
+  }
+  function takeColumns(row, from, indices) {
+    return Object.fromEntries(row.stored().map((name) => {
+      const column = row[storedName(name)].subarray(from, row.length), kind = column.constructor;
+      const wide = kind === Float64Array ? column : new Float64Array(column), taken = new Float64Array(indices.length);
+      for (let index = 0; index < indices.length; index++) taken[index] = wide[indices[index]];
+      return [name, kind === Float64Array ? taken : new kind(taken)];
+    }));
+  }
+  function storedName(name) {
+    return name === "count" ? "countOrNull" : name === "busy" ? "busyOrNull" : name;
+  }
+  function defaultsOf(name, length) {
+    return new (SIGNED_COLUMNS.has(name) ? Int8Array : Uint8Array)(length).fill(WORK_DEFAULTS[name]);
+  }
+  function renamed(columns) {
+    return Object.fromEntries(Object.entries(columns).map(([name, column]) => [storedName(name), column]));
+  }
+  function joined(values, length, fresh, from, to) {
+    const size = length + to - from;
+    const kind = values.BYTES_PER_ELEMENT < fresh.BYTES_PER_ELEMENT ? fresh.constructor : values.constructor;
+    const isLonger = values.length < size;
+    const target = isLonger || kind !== values.constructor ? grown(values, isLonger ? roomFor(size) : values.length, length, kind) : values;
+    target.set(fresh.subarray(from, to), length);
+    return target;
+  }
+  function spanDurations({ start, end }, length) {
+    const durations = new Float64Array(length);
+    for (let index = 0; index < length; index++) durations[index] = end[index] - start[index];
+    return durations;
+  }
+  var sharedOnes = new Uint8Array(0);
+  function onesOf(length) {
+    if (sharedOnes.length < length) sharedOnes = new Uint8Array(roomFor(length)).fill(1);
+    return sharedOnes;
+  }
+  function isStray(row, index) {
+    if (!row.hasWork) return false;
+    const owner = row.ownerLane[index];
+    return owner >= 0 && owner !== row.lane;
+  }
+  function isBlocked(row, index) {
+    return row.work("waitedName", index) > WORK_DEFAULTS.waitedName;
+  }
+
+  // store.js
+  var DEFAULT_CAPACITY = 2e7;
+  var EDGE_CAPACITY = 2e5;
+  var WAIT_EDGE = 0;
+  var LAUNCH_EDGE = 1;
+  var EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"];
+  var FREED_SHARE = 1 / 8;
+  var SpanStore = class {
+    constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
+      this.capacity = capacity;
+      this.edges = new EdgeList(edgeCapacity);
+      this.launches = new EdgeList(edgeCapacity);
+      this.rowTable = [];
+      this.filter = null;
+      this.matches = null;
+      this.version = 0;
+      this.evictions = 0;
+      this.clear();
+    }
+    /** Forget all spans; rows, filter and matches stay. */
+    clear() {
+      this.rows = [];
+      this.filtered = /* @__PURE__ */ new Map();
+      this.length = 0;
+      this.spanCount = 0;
+      this.evictedCount = 0;
+      this.firstNs = 0;
+      this.lastNs = 0;
+      this.version++;
+      this.evictions++;
+      this.edges.clear();
+      this.launches.clear();
+    }
+    /** Take the rows of `tables`: as before, or more. */
+    setRows(rowTable) {
+      this.rowTable = rowTable;
+      for (const row of this.rows) this.describe(row);
+      for (const row of this.filtered.values()) this.describe(row);
+      this.version++;
+    }
+    append(batch) {
+      this.version++;
+      for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to);
+      this.length += batch.n;
+      this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n);
+      if (batch.edges) this.appendEdges(batch.edges);
+      if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)));
+      this.findExtent();
+    }
+    appendEdges(edges) {
+      if (!edges.kind?.some(Boolean)) return this.edges.append(edges);
+      this.edges.append(edgesOfKind(edges, WAIT_EDGE));
+      this.launches.append(edgesOfKind(edges, LAUNCH_EDGE));
+    }
+    /** The row as it is shown: without what the filter hides. */
+    row(code) {
+      return this.filter ? this.filteredRow(code) : this.ownRow(code);
+    }
+    /** The row with all of its spans. */
+    ownRow(code) {
+      while (this.rows.length <= code) this.rows.push(this.describe(new Row(this.rows.length)));
+      return this.rows[code];
+    }
+    /** Hide names, kinds and partitions: sets of codes; null shows all. */
+    setFilter(filter) {
+      const hidden = ["names", "kinds", "partitions"].map((key) => [key, new Set(filter?.[key])]);
+      this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null;
+      this.forgetFiltered();
+      this.version++;
+    }
+    /** Say what is searched for: an array by name code, not 0 where the name matches, or null. Names beyond its end do not match.
+     * Where its property `also` is a function of a row and an index, that must be true as well. */
+    setMatches(matches) {
+      this.matches = matches;
+      for (const row of this.rows) row.forgetMatches();
+      for (const row of this.filtered.values()) row.forgetMatches();
+      this.version++;
+    }
+    /** How many of the spans i to j match; all where nothing is searched. */
+    matchCount(code, i, j) {
+      const row = this.row(code);
+      return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j);
+    }
+    busySum(code, i, j) {
+      return this.row(code).busySum(i, j);
+    }
+    countSum(code, i, j) {
+      return this.row(code).countSum(i, j);
+    }
+    /** Last span of the row that starts at t or before, or -1. */
+    indexAt(code, t) {
+      return this.row(code).indexAt(t);
+    }
+    /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
+    indexOf(code, start, place) {
+      const row = this.row(code);
+      for (let index = row.firstFrom(start); index < row.length && row.start[index] === start; index++) {
+        if (row.place[index] === place) return index;
+      }
+      return -1;
+    }
+    describe(row) {
+      const entry = this.rowTable[row.code];
+      row.lane = entry ? entry.lane : -1;
+      row.isPale = Boolean(entry?.pale);
+      if (entry?.overlaps) row.overlaps = true;
+      return row;
+    }
+    filteredRow(code) {
+      const source = this.ownRow(code);
+      let shown = this.filtered.get(code);
+      if (!shown) this.filtered.set(code, shown = this.describe(new Row(code)));
+      const { filter: from } = source.seen;
+      if (from === source.length) return shown;
+      if (shown.length) shown.dropFrom(shown.placeOf(source, from));
+      const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)));
+      if (batch.n) shown.append(batch, 0, batch.n);
+      source.seen.filter = source.length;
+      return shown;
+    }
+    forgetFiltered() {
+      this.filtered.clear();
+      for (const row of this.rows) row.seen.filter = 0;
+    }
+    findExtent() {
+      let first = Infinity, last = -Infinity;
+      for (const row of this.rows) {
+        if (!row.length) continue;
+        first = Math.min(first, row.start[0]);
+        last = Math.max(last, row.lastEnd());
+      }
+      this.firstNs = first < Infinity ? first : 0;
+      this.lastNs = first < Infinity ? last : 0;
+    }
+  };
+  function shownIndices({ name, kind, partition, length }, from, { names, kinds, partitions }) {
+    const indices = new Uint32Array(length - from);
+    let count = 0;
+    for (let index = from; index < length; index++) {
+      if (!names.has(name[index]) && !kinds.has(kind[index]) && !partitions.has(partition[index])) indices[count++] = index - from;
+    }
+    return indices.subarray(0, count);
+  }
+  var EdgeList = class {
+    constructor(capacity) {
+      this.capacity = capacity;
+      this.clear();
+    }
+    clear() {
+      this.length = 0;
+      this.evictedCount = 0;
+      this.x0 = new Float64Array(0);
+      this.x1 = new Float64Array(0);
+      this.row0 = new Uint32Array(0);
+      this.row1 = new Uint32Array(0);
+      this.place0 = new Int32Array(0);
+      this.place1 = new Int32Array(0);
+      this.twin = new Int32Array(0);
+    }
+    append(edges) {
+      if (!edges.length) return;
+      for (const name of EDGE_COLUMNS) this[name] = joined(this[name], this.length, edges[name], 0, edges.length);
+      this.length += edges.length;
+      if (this.length > this.capacity) this.dropFirst(this.length - Math.floor(this.capacity * (1 - FREED_SHARE)));
+    }
+    dropFirst(count) {
+      for (const name of EDGE_COLUMNS) this[name].copyWithin(0, count, this.length);
+      this.length -= count;
+      this.evictedCount += count;
+    }
+    /** Drop those at the front that end at t or before. */
+    dropBefore(t) {
+      let count = 0;
+      while (count < this.length && this.x1[count] <= t) count++;
+      if (count) this.dropFirst(count);
+    }
+  };
+  function edgesOfKind(edges, kind) {
+    const places = [];
+    for (let i = 0; i < edges.length; i++) if (edges.kind[i] === kind) places.push(i);
+    const taken = Object.fromEntries(EDGE_COLUMNS.map((name) => [name, edges[name].constructor.from(places, (i) => edges[name][i])]));
+    return { ...taken, length: places.length };
+  }
+
+  // nodes.js
+  function makeNode(tag, facts = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(facts)) {
+      if (name === "text") element.textContent = value;
+      else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value === true) element.setAttribute(name, "");
+      else if (value !== false && value != null) element.setAttribute(name, value);
+    }
+    if (isFocusable(element)) element.dataset.lmSuppressShortcuts = "true";
+    element.append(...children.filter((child) => child != null));
+    return element;
+  }
+  function isFocusable(element) {
+    return element.matches("button, input, textarea, [tabindex]");
+  }
+  function makeButton(text, { label = text, key = "", ...facts } = {}) {
+    const title = key ? `${label} (${key})` : label;
+    return makeNode("button", { type: "button", title, "aria-label": label, "aria-keyshortcuts": key || null, text, ...facts });
+  }
+  function makeSwatch(fill, hatch, letter = "", isPale = false) {
+    const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter });
+    if (fill) swatch.style.backgroundColor = fill;
+    swatch.dataset.hatch = hatch || " ";
+    if (isPale) {
+      swatch.classList.add("gsl-pale");
+      swatch.style.backgroundColor = `color-mix(in srgb, ${fill} 31%, transparent)`;
+      swatch.style.borderTop = `2px solid ${fill}`;
+    }
+    return swatch;
+  }
+  function rootOf(viewer) {
+    const element = viewer.element;
+    return element.matches(".gsl-viewer") ? element : element.querySelector(".gsl-viewer");
+  }
+  function partOf(viewer, name) {
+    return rootOf(viewer).querySelector(`.gsl-${name}`);
+  }
+  function toolsOf(viewer) {
+    const bar = partOf(viewer, "bar");
+    return bar.querySelector(".gsl-tools") ?? bar.appendChild(makeNode("div", { class: "gsl-tools" }));
+  }
+  function newsOf(viewer) {
+    const figure = partOf(viewer, "figure");
+    return figure.querySelector(".gsl-news") ?? figure.appendChild(makeNode("div", { class: "gsl-news" }));
+  }
+  function commandsOf(viewer) {
+    viewer.commands ??= {};
+    return viewer.commands;
+  }
+  function listen(element, type, listener, options) {
+    element.addEventListener(type, listener, options);
+    return () => element.removeEventListener(type, listener, options);
+  }
+  function throttled(action, everyMs) {
+    let timer = 0, last = -Infinity;
+    const call = () => {
+      if (timer) return;
+      const waitMs = last + everyMs - performance.now();
+      timer = setTimeout(() => {
+        timer = 0;
+        last = performance.now();
+        action();
+      }, Math.max(0, waitMs));
+    };
+    call.stop = () => clearTimeout(timer);
+    return call;
+  }
+  function openAbove(element) {
+    element.hidden = false;
+    if (element.isConnected && element.popover && !element.matches(":popover-open")) element.showPopover();
+  }
+  function closeAbove(element) {
+    if (element.isConnected && element.popover && element.matches(":popover-open")) element.hidePopover();
+    element.hidden = true;
+  }
+  function announce(viewer, text) {
+    const root = rootOf(viewer);
+    let status = root.querySelector(".gsl-status");
+    if (!status) root.append(status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" }));
+    status.textContent = text;
+  }
+
+  // copy.js
+  async function copyText(text, button, place) {
+    const says = button.textContent;
+    const isCopied = await copyByClipboard(text) || copyByCommand(text, place);
+    if (isCopied) {
+      button.textContent = "Copied";
+      setTimeout(() => {
+        button.textContent = says;
+      }, 1500);
+    } else {
+      offerText(text, place);
+    }
+    return isCopied;
+  }
+  async function copyByClipboard(text) {
+    try {
+      if (!navigator.clipboard) return false;
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+  function copyByCommand(text, place) {
+    const focused = document.activeElement;
+    const area = makeNode("textarea", { class: "gsl-out", "aria-hidden": "true", tabindex: "-1" });
+    area.value = text;
+    place.append(area);
+    area.select();
+    let isCopied = false;
+    try {
+      isCopied = document.execCommand("copy");
+    } catch {
+      isCopied = false;
+    }
+    area.remove();
+    focused?.focus?.({ preventScroll: true });
+    return isCopied;
+  }
+  function offerText(text, place) {
+    place.querySelector(".gsl-offer")?.remove();
+    const area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
+    area.value = text;
+    place.append(makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area));
+    area.focus();
+    area.select();
+  }
+
+  // names.js
+  function nameOf(view, code) {
+    return view.tables.names[code] ?? "(no name)";
+  }
+  function laneOf(view, rowCode) {
+    return view.tables.lanes[view.tables.rows[rowCode].lane];
+  }
+  function laneText(lane) {
+    return lane.label || lane.name;
+  }
+  function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
+    return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? "";
+  }
+
+  // units.js
+  var FIRST_MINUTE_NS = 12e10;
+  var toFixedEven = (value, digits) => {
+    const scale = 10 ** digits, low = Math.floor(value * scale);
+    const isTie = (low + 0.5) / scale === value;
+    return (isTie && low % 2 === 0 ? low / scale : value).toFixed(digits);
+  };
+  var grouped = (text) => {
+    const [whole, part] = text.split(".");
+    const marked = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+    return part === void 0 ? marked : `${marked}.${part}`;
+  };
+  var threeDigits = (value) => grouped(toFixedEven(value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2));
+  function formatNs(ns) {
+    if (ns < 0) return "-" + formatNs(-ns);
+    if (!(ns < Infinity)) return "-";
+    if (ns < 999.5) return Number(ns.toPrecision(3)) + " ns";
+    if (ns < 999500) return threeDigits(ns / 1e3) + " µs";
+    if (ns < 9995e5) return threeDigits(ns / 1e6) + " ms";
+    return ns < FIRST_MINUTE_NS * 0.9995 ? threeDigits(ns / 1e9) + " s" : threeDigits(ns / 6e10) + " min";
+  }
+  var formatCount = (count) => grouped(Math.round(count).toFixed(0));
+  var TICK_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 6e10]];
+  var tickUnit = (widthNs) => TICK_UNITS[widthNs > FIRST_MINUTE_NS ? 4 : widthNs >= 1e9 ? 3 : widthNs >= 1e6 ? 2 : widthNs >= 1e3 ? 1 : 0];
+  function tickBase(startNs, widthNs) {
+    if (!(widthNs > 0) || Math.abs(startNs) < 2e3 * widthNs) return 0;
+    const step = 10 ** Math.ceil(Math.log10(widthNs));
+    return Math.floor(startNs / step) * step;
+  }
+  function formatTicks(ticks, startNs, widthNs) {
+    const [unit, scale] = tickUnit(widthNs), base = tickBase(startNs, widthNs);
+    const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) / scale : 1;
+    const wanted = unit === "min" ? step % 1 > 1e-9 ? 1 : 0 : Math.ceil(-Math.log10(step) - 1e-9);
+    const digits = Math.min(9, Math.max(0, wanted || 0));
+    return ticks.map((tick) => {
+      const text = grouped(Math.abs((tick - base) / scale).toFixed(digits));
+      const sign = tick < base && /[1-9]/.test(text) ? "-" : base ? "+" : "";
+      return `${sign}${text} ${unit}`;
+    });
+  }
+  function formatBase(baseNs) {
+    const text = (Math.abs(baseNs) / 1e9).toFixed(9).replace(/0+$/, "").replace(/\.$/, "");
+    const [whole, part] = text.split(".");
+    return `${baseNs < 0 ? "-" : ""}${grouped(whole)}${part ? "." + part.replace(/\d{3}(?=\d)/g, "$& ") : ""} s`;
+  }
+  var BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+  function formatBytes(bytes) {
+    let place = 0;
+    while (Math.abs(bytes) >= 1023.5 && place < BYTE_UNITS.length - 1) {
+      bytes /= 1024;
+      place += 1;
+    }
+    return `${bytes.toFixed(place === 0 || Math.abs(bytes) >= 100 ? 0 : Math.abs(bytes) >= 10 ? 1 : 2)} ${BYTE_UNITS[place]}`;
+  }
+  var SPEED_UNITS = ["GB/s", "MB/s", "kB/s"];
+  function formatSpeed(bytesPerNs) {
+    let place = 0;
+    while (bytesPerNs < 0.9995 && place < SPEED_UNITS.length - 1) {
+      bytesPerNs *= 1e3;
+      place += 1;
+    }
+    return `${threeDigits(bytesPerNs)} ${SPEED_UNITS[place]}`;
+  }
+
+  // work_facts.js
+  var WORK_KINDS = /* @__PURE__ */ new Set(["kernel", "copy", "fill"]);
+  function isWork({ tables }, row, index) {
+    return isWorkKind(tables, row.kind[index]);
+  }
+  function launchFacts(view, row, index) {
+    const detail = view.tables.details?.[row.work("detail", index)], size = row.work("size", index);
+    const facts = [];
+    if (detail) {
+      const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph] = detail;
+      if (fullName && fullName !== nameOf(view, row.name[index])) facts.push(["in full", fullName]);
+      const threads = block.some(Boolean) ? ` × ${sizesText(block)} threads` : "";
+      if (grid.some(Boolean)) facts.push(["grid", `${sizesText(grid)} blocks${threads}`]);
+      if (registers) facts.push(["registers", `${registers} a thread`]);
+      if (staticBytes + dynamicBytes) facts.push(["shared", sharedText(staticBytes, dynamicBytes)]);
+      if (graph) facts.push(["graph", `launched by CUDA graph ${graph}`]);
+    }
+    if (size) facts.push(["bytes", sizeText(view, row, index, size)]);
+    return facts;
+  }
+  function sizesText(sizes) {
+    const last = sizes.findLastIndex((size) => size > 1);
+    return sizes.slice(0, Math.max(1, last + 1)).map(formatCount).join("×");
+  }
+  function sharedText(staticBytes, dynamicBytes) {
+    const parts = staticBytes && dynamicBytes ? ` (${formatBytes(staticBytes)} static, ${formatBytes(dynamicBytes)} dynamic)` : "";
+    return `${formatBytes(staticBytes + dynamicBytes)} a block${parts}`;
+  }
+  function sizeText(view, row, index, size) {
+    const duration = row.end[index] - row.start[index], text = formatBytes(size);
+    return isWork(view, row, index) && duration > 0 ? `${text}, ${formatSpeed(size / duration)}` : text;
+  }
+  function ownerFacts(view, row, index) {
+    const lane = row.work("ownerLane", index), code = row.work("ownerName", index);
+    if (lane < 0) return [];
+    const name = code < 0 ? "a range" : `'${nameOf(view, code)}'`, stream = laneText(view.tables.lanes[lane]);
+    if (isStray(row, index)) return [["stray", `range ${name} selected stream ${stream}`]];
+    return [["range", name]];
+  }
+  function withinFacts(row, index) {
+    const count = row.work("workCount", index);
+    if (!count) return [];
+    const first = signedTime(row.work("workLead", index)), last = signedTime(-row.work("workTail", index));
+    const kernels = count === 1 ? "1 kernel or copy" : `${formatCount(count)} kernels and copies`;
+    return [["work", `first starts ${first}, last ends ${last}, ${kernels}`]];
+  }
+  function signedTime(ns) {
+    return `${ns < 0 ? "−" : "+"}${formatNs(Math.abs(ns))}`;
+  }
+  function callFacts(view, row, index) {
+    const { tables } = view;
+    if (tables.kinds[row.kind[index]] !== "host") return [];
+    const label = callLabel(view, row.name[index]), waits = label === "synchronise" || isBlocked(row, index);
+    const facts = waits ? [["call", `${label || "copy"}: the host waits for the device`]] : label ? [["call", label]] : [];
+    if (!isBlocked(row, index)) return facts;
+    const code = row.work("waitedName", index), duration = formatNs(row.end[index] - row.start[index]);
+    return [...facts, ["blocked", code < 0 ? duration : `${duration}, for ${nameOf(view, code)}`]];
+  }
+  var WORK_WORDS = { kernel: "kernels", copy: "copies", fill: "fills" };
+  function workWord(view, lane) {
+    const { store, tables } = view, kinds = /* @__PURE__ */ new Set();
+    for (const code of view.laneRows[lane]) {
+      const row = store.ownRow(code);
+      const known = row.kindsSeen ??= /* @__PURE__ */ new Set();
+      for (; row.seen.kinds < row.length; row.seen.kinds += 1) known.add(row.kind[row.seen.kinds]);
+      for (const kind of known) if (isWorkKind(tables, kind)) kinds.add(tables.kinds[kind]);
+    }
+    return kinds.size === 1 ? WORK_WORDS[[...kinds][0]] : "work";
+  }
+  var isWorkKind = ({ kinds }, kind) => WORK_KINDS.has(kinds[kind]);
+
+  // facts.js
+  var TOP_NAMES = 5;
+  function exactTime(ns) {
+    const short = formatNs(ns), exact = `${Math.round(ns).toLocaleString("en-US")} ns`;
+    return short === exact ? exact : `${short} (${exact})`;
+  }
+  function spanFacts(view, { row: code, index }) {
+    const { store, tables } = view;
+    const row = store.row(code);
+    const count = store.countSum(code, index, index), kind = tables.kinds[row.kind[index]], thread = tables.threads[row.thread[index]];
+    const facts = [
+      ["name", nameOf(view, row.name[index])],
+      ...row.hasWork ? ownerFacts(view, row, index).filter(([label]) => label === "stray") : [],
+      [laneOf(view, code).host ? "thread" : "stream", laneText(laneOf(view, code))],
+      ["partition", laneOf(view, code).host ? "" : tables.partitions[row.partition[index]]?.text ?? ""],
+      ["kind", kind],
+      ...callFacts(view, row, index),
+      ["start", exactTime(row.start[index])],
+      ["duration", exactTime(row.end[index] - row.start[index])],
+      ...withinFacts(row, index),
+      ...row.hasWork ? ownerFacts(view, row, index).filter(([label]) => label === "range") : [],
+      ...launchFacts(view, row, index),
+      ["queueing", laneOf(view, code).host ? "" : exactTime(row.queueing[index]) + (isWork(view, row, index) ? " from launch to start" : "")],
+      ["thread", laneOf(view, code).host ? "" : thread ?? ""]
+    ];
+    if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], [tables.header.busy_word, exactTime(store.busySum(code, index, index))]);
+    return facts.filter(([, text]) => text);
+  }
+  function mergedFacts(view, hit) {
+    const { store, tables } = view;
+    const row = store.row(hit.row);
+    const start = row.start[hit.first];
+    const end = endOfHit(row, hit.first, hit.last);
+    const busy = store.busySum(hit.row, hit.first, hit.last);
+    const top = topNames(row, view.tables.names.length, hit.first, hit.last);
+    return [
+      [laneOf(view, hit.row).host ? "thread" : "stream", laneText(laneOf(view, hit.row))],
+      ["start", exactTime(start)],
+      ["window", exactTime(end - start)],
+      [tables.header.busy_word, `${exactTime(busy)}, ${formatShare(end > start ? Math.min(1, busy / (end - start)) : NaN)}`],
+      ["names", top.map(([code, count]) => `${nameOf(view, code)} × ${formatCount(count)}`).join("\n") + moreNames(top)]
+    ];
+  }
+  function moreNames(top) {
+    return top.more ? `
++ ${formatCount(top.more)} more` : "";
+  }
+  function topNames(row, nameCount, first, last) {
+    const counts = new Float64Array(nameCount), times = new Float64Array(nameCount), codes = [];
+    const { name, start, end, countOrNull, busyOrNull } = row;
+    for (let i = first; i <= last; i += 1) {
+      const code = name[i];
+      if (!counts[code]) codes.push(code);
+      counts[code] += countOrNull ? countOrNull[i] : 1;
+      times[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i];
+    }
+    codes.sort((a, b) => times[b] - times[a] || a - b);
+    const top = codes.slice(0, TOP_NAMES).map((code) => [code, counts[code]]);
+    top.more = Math.max(0, codes.length - TOP_NAMES);
+    return top;
+  }
+  function formatShare(share) {
+    if (Number.isNaN(share)) return "-";
+    if (share > 0 && share < 5e-3) return "<1%";
+    if (share >= 0.995 && share < 1) return ">99%";
+    return `${Math.round(100 * share)}%`;
+  }
+  function isSpan(hit) {
+    return hit.index !== void 0;
+  }
+  function hitTitle(view, hit) {
+    if (isSpan(hit)) return nameOf(view, view.store.row(hit.row).name[hit.index]);
+    return `${formatCount(hit.count ?? view.store.countSum(hit.row, hit.first, hit.last))} spans`;
+  }
+  function factList(facts) {
+    const list = makeNode("dl", { class: "gsl-facts" });
+    for (const [label, text] of facts) list.append(makeNode("div", { "data-fact": label }, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })));
+    return list;
+  }
+
+  // pins.js
+  function pinAnchor(view, hit) {
+    const row = view.store.row(hit.row);
+    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
+    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
+  }
+  function movedPin(view, anchor) {
+    const { hit, starts, places } = anchor;
+    if (!view.tables.rows[hit.row]) return null;
+    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
+    if (found.includes(-1)) return null;
+    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
+    return found[0] === hit.first && found[1] === hit.last ? hit : null;
+  }
+  function enclosingSpans(view, { row: code, index }) {
+    const { store, tables } = view;
+    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
+    const own = tables.rows[code], row = store.row(code);
+    const start = row.start[index], end = row.end[index];
+    const found = [];
+    tables.rows.forEach((other, otherCode) => {
+      if (other.lane !== own.lane || other.top >= own.top) return;
+      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
+      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
+    });
+    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
+  }
+  function isInOwner(row, index) {
+    return row.ownerLane[index] === row.lane;
+  }
+
+  // theme.js
+  var THEME_DEFAULTS = { ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e" };
+  var FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif";
+  var THEME_DELAYS_MS = [60, 300, 1e3];
+  var colourContext = /* @__PURE__ */ (() => {
+    let ctx = null;
+    return () => ctx || (ctx = document.createElement("canvas").getContext("2d"));
+  })();
+  function parseColour(text) {
+    const ctx = colourContext();
+    ctx.fillStyle = "#000000";
+    ctx.fillStyle = text;
+    const value = ctx.fillStyle;
+    if (value[0] === "#") return [1, 3, 5].map((place) => parseInt(value.slice(place, place + 2), 16)).concat(1);
+    return value.match(/[\d.]+/g).map(Number);
+  }
+  function blend(over, under, alpha) {
+    const a = parseColour(over), b = parseColour(under);
+    return "#" + [0, 1, 2].map((i) => Math.round(a[i] * alpha + b[i] * (1 - alpha)).toString(16).padStart(2, "0")).join("");
+  }
+  function readTheme(element) {
+    const style = getComputedStyle(element), theme = {};
+    for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
+      const [r2, g2, b2, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value);
+      theme[name] = alpha < 0.05 ? value : blend(`rgb(${r2},${g2},${b2})`, "#ffffff", 1);
+    }
+    const [r, g, b] = parseColour(theme.paper);
+    theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128;
+    theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)";
+    theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2";
+    theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4";
+    theme.key = JSON.stringify(theme);
+    return theme;
+  }
+  function watchTheme(callback) {
+    const system = window.matchMedia("(prefers-color-scheme: dark)"), contrast = window.matchMedia("(prefers-contrast: more)");
+    let timers = [];
+    const changed = () => {
+      timers.forEach(clearTimeout);
+      timers = THEME_DELAYS_MS.map((delay) => setTimeout(callback, delay));
+      callback();
+    };
+    const observer = new MutationObserver(changed);
+    const attributes = { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"] };
+    for (const node of [document.documentElement, document.body]) observer.observe(node, attributes);
+    for (const query of [system, contrast]) query.addEventListener("change", changed);
+    return () => {
+      timers.forEach(clearTimeout);
+      observer.disconnect();
+      for (const query of [system, contrast]) query.removeEventListener("change", changed);
+    };
+  }
+  function themePlot(plot, theme) {
+    for (const axis of plot.below)
+      axis.setv({ major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid });
+    for (const part of plot.center)
+      if (/Grid$/.test(part.type)) part.setv({ grid_line_color: theme.grid, grid_line_alpha: 0.7 });
+  }
+
+  // brush.js
+  var BAND_PX = 26;
+  var TINT = 0.3;
+  var HATCH_PX = 8;
+  var HATCH_LINES = {
+    "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
+    "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
+    "-": [[0, 4, 8, 4]],
+    "|": [[4, 0, 4, 8]],
+    "x": [[0, 0, 8, 8], [8, 0, 0, 8]],
+    "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
+    ".": [[3, 4, 5, 4]]
+  };
+  var SPARE_FILL = "#8d99a6";
+  var BAR_INK = "#101418";
+  var BAR_PAPER = "#ffffff";
+  var Hatches = class {
+    constructor() {
+      this.made = /* @__PURE__ */ new Map();
+    }
+    get(ctx, sign, colour, alpha, ratio) {
+      const key = `${sign} ${colour} ${alpha} ${ratio}`;
+      if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, colour, alpha, ratio));
+      return this.made.get(key);
+    }
+    // Anchor all of them at a point of the canvas, in device px.
+    anchor(x, y) {
+      const matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
+      for (const pattern of this.made.values()) pattern.setTransform(matrix);
+    }
+  };
+  function makeHatch(ctx, sign, colour, alpha, ratio) {
+    const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio));
+    tile.width = tile.height = size;
+    const pen = tile.getContext("2d");
+    pen.scale(size / HATCH_PX, size / HATCH_PX);
+    pen.globalAlpha = alpha;
+    pen.strokeStyle = colour;
+    pen.lineWidth = sign === "." ? 2 : 1;
+    pen.beginPath();
+    for (const [x0, y0, x1, y1] of HATCH_LINES[sign] || []) {
+      pen.moveTo(x0, y0);
+      pen.lineTo(x1, y1);
+    }
+    pen.stroke();
+    return ctx.createPattern(tile, "repeat");
+  }
+  var Texts = class {
+    constructor() {
+      this.widths = /* @__PURE__ */ new Map();
+    }
+    width(ctx, text) {
+      const key = ctx.font + text;
+      let width = this.widths.get(key);
+      if (width === void 0) {
+        if (this.widths.size > 2e4) this.widths.clear();
+        this.widths.set(key, width = ctx.measureText(text).width);
+      }
+      return width;
+    }
+    // The text, or its begin with "…", or "" where not even that fits.
+    fit(ctx, text, roomPx) {
+      const width = this.width(ctx, text);
+      if (width <= roomPx) return text;
+      let keep = Math.min(text.length - 1, Math.floor(text.length * roomPx / width));
+      while (keep > 1 && this.width(ctx, text.slice(0, keep) + "…") > roomPx) keep--;
+      return keep < 2 ? "" : text.slice(0, keep).trimEnd() + "…";
+    }
+  };
+  var setFont = (ctx, px, weight = "normal") => {
+    ctx.font = `${weight} ${px}px ${FONT}`;
+  };
+  var Looks = class {
+    constructor(tables, theme) {
+      this.fills = [];
+      this.hatches = [];
+      this.places = /* @__PURE__ */ new Map();
+      this.paper = theme.paper;
+      this.paleInk = theme.ink;
+      this.nameFill = tables.name_styles.map((style) => this.fillCode(style[0]));
+      this.nameHatch = tables.name_styles.map((style) => this.hatchCode(style[1]));
+      this.nameText = tables.name_styles.map((style) => style[2]);
+      this.nameCount = tables.names.length;
+      this.addBlocked(tables.call_styles ?? []);
+      this.kindFill = tables.kind_styles.map((style) => style[0] ? this.fillCode(style[0]) : -1);
+      this.kindHatch = tables.kind_styles.map((style) => style[1] ? this.hatchCode(style[1]) : -1);
+      this.spareFill = this.fillCode(SPARE_FILL);
+      this.shades = this.fills.map((fill) => shadesOf(fill, theme.paper));
+    }
+    // Calls that blocked the host look as those do that are made to wait, whatever their name.
+    addBlocked(calls) {
+      const [, fill, hatch, text] = calls.find(([label]) => label === "synchronise") ?? [];
+      if (!fill) return;
+      this.blockedCode = this.nameCount;
+      this.nameFill[this.blockedCode] = this.fillCode(fill);
+      this.nameHatch[this.blockedCode] = this.hatchCode(hatch);
+      this.nameText[this.blockedCode] = text;
+    }
+    // The name after which a span looks.
+    name(row, index) {
+      return this.blockedCode !== void 0 && isBlocked(row, index) ? this.blockedCode : row.name[index];
+    }
+    // The ink on a bar, and the colour below it.
+    ink(row, name, kind) {
+      return row.isPale ? this.paleInk : this.text(name, kind);
+    }
+    ground({ isPale }, name, kind) {
+      const code = this.fill(name, kind);
+      return isPale ? this.shades[code][PALE_SHADE] : this.fills[code];
+    }
+    fillCode(fill) {
+      return codeOf(this.fills, this.places, fill);
+    }
+    hatchCode(sign) {
+      return sign in HATCH_LINES ? codeOf(this.hatches, this.places, sign) : -1;
+    }
+    fill(name, kind) {
+      const code = this.kindFill[kind];
+      return code >= 0 ? code : this.nameFill[name] ?? this.spareFill;
+    }
+    hatch(name, kind) {
+      const code = this.kindHatch[kind];
+      return code >= 0 ? code : this.nameHatch[name] ?? -1;
+    }
+    text(name, kind) {
+      return this.kindFill[kind] >= 0 ? BAR_INK : this.nameText[name] ?? BAR_INK;
+    }
+  };
+  function codeOf(list, places, value) {
+    if (!places.has(value)) {
+      places.set(value, list.length);
+      list.push(value);
+    }
+    return places.get(value);
+  }
+  var SHADES = 16;
+  var DIM_SHADE = 3;
+  var PALE_SHADE = 5;
+  var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
+  function clipLanes(ctx, view, left, paint) {
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop());
+    ctx.clip();
+    paint();
+    ctx.restore();
+  }
+
+  // lod.js
+  var BIN_PX = 1.5;
+  var PICK_SAMPLES = 8;
+  function binWidth(nsPerPx) {
+    const wanted = BIN_PX * nsPerPx;
+    let width = 1;
+    while (width < wanted) {
+      if (width > 1 && width * 1.5 >= wanted) return width * 1.5;
+      width *= 2;
+    }
+    return width;
+  }
+  var LodItems = class {
+    constructor(capacity = 4096) {
+      this.length = 0;
+      this.capacity = 0;
+      for (const name of ["row", "first", "last", "pick"]) this[name] = new Int32Array(0);
+      for (const name of ["left", "right", "count", "busy"]) this[name] = new Float64Array(0);
+      this.reserve(capacity);
+    }
+    push(row, left, right, first, last, count, busy, pick) {
+      if (this.length === this.capacity) this.reserve(2 * this.capacity);
+      const place = this.length++;
+      this.row[place] = row;
+      this.left[place] = left;
+      this.right[place] = right;
+      this.first[place] = first;
+      this.last[place] = last;
+      this.count[place] = count;
+      this.busy[place] = busy;
+      this.pick[place] = pick;
+    }
+    reserve(capacity) {
+      for (const name of ["row", "first", "last", "pick", "left", "right", "count", "busy"]) {
+        this[name] = grown(this[name], capacity, this.length);
+      }
+      this.capacity = capacity;
+    }
+  };
+  function decimate(store, code, x0, x1, bin, out) {
+    const row = store.row(code);
+    const begin = row.firstEndingFrom(x0);
+    if (begin >= row.length) return;
+    const first = row.firstFrom(Math.floor(row.start[begin] / bin) * bin, begin);
+    if (row.overlaps || 2 * row.slack >= bin) walkItems(row, first, x0, x1, bin, out);
+    else gallopItems(row, first, x0, x1, bin, out);
+  }
+  function gallopItems(row, begin, x0, x1, bin, out) {
+    const { start, end, length, slack } = row;
+    let step = 1;
+    for (let index = begin; index < length && start[index] <= x1; ) {
+      if (end[index] - start[index] >= bin) {
+        if (end[index] >= x0) pushSpan(row, index, out);
+        index++;
+        continue;
+      }
+      let last = gallop(start, (Math.floor(start[index] / bin) + 1) * bin, index + 1, length, step) - 1;
+      step = Math.max(1, last - index >> 1);
+      if (slack) last = lastBeforeLong(row, index, last, bin);
+      if (end[last] - start[last] >= bin) last--;
+      if (end[last] >= x0) pushMerged(row, index, last, end[last], out);
+      index = last + 1;
+    }
+  }
+  function lastBeforeLong({ start, end, slack }, first, last, bin) {
+    const near = gallop(start, Math.floor(start[first] / bin) * bin + slack + 1, first, last + 1) - 1;
+    return near >= first && end[near] - start[near] >= bin ? near : last;
+  }
+  function walkItems(row, begin, x0, x1, bin, out) {
+    const { start, end, length } = row;
+    for (let index = begin; index < length && start[index] <= x1; ) {
+      const limit = (Math.floor(start[index] / bin) + 1) * bin;
+      let right = end[index], next = index + 1;
+      if (right - start[index] < bin) {
+        for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next]);
+      }
+      if (right >= x0) pushMerged(row, index, next - 1, right, out);
+      index = next;
+    }
+  }
+  function pushSpan(row, index, out) {
+    const left = row.start[index], right = row.end[index];
+    if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left, index);
+    else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index], index);
+  }
+  function pushMerged(row, first, last, right, out) {
+    if (first === last) pushSpan(row, first, out);
+    else {
+      const pick = pickLongest(row, first, last);
+      out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last), pick);
+    }
+  }
+  function pickLongest({ start, end }, first, last) {
+    const width = last - first;
+    let pick = first, longest = end[first] - start[first];
+    for (let sample = 1; sample < PICK_SAMPLES; sample++) {
+      const index = first + Math.floor(width * sample / (PICK_SAMPLES - 1)), duration = end[index] - start[index];
+      if (duration > longest) {
+        longest = duration;
+        pick = index;
+      }
+    }
+    return pick;
+  }
+
+  // waits.js
+  var SHOWN_WAITS = 20;
+  var WAIT_ENDS = {
+    for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
+    by: { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" }
+  };
+  function waitsOf(view, { row: code, index }, side) {
+    const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code);
+    const own = side === "for" ? row.start[index] : row.end[index];
+    const found = [];
+    for (let i = 0; i < edges.length; i += 1) {
+      if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue;
+      const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i];
+      const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place);
+      if (!found.some((wait) => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] });
+    }
+    return found.sort((a, b) => a.gapNs - b.gapNs);
+  }
+  function launchesOf({ store }, { row: code, index }) {
+    const { launches } = store, row = store.row(code), own = row.start[index], found = [];
+    for (let i = 0; i < launches.length; i += 1) {
+      for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
+        if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue;
+        const other = launches[otherRow][i];
+        found.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side });
+      }
+    }
+    return found;
+  }
+  function isAtPlace(row, index, place) {
+    return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1);
+  }
+  function launchText(view, { row: code, index, gapNs, side }) {
+    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
+    return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`;
+  }
+  function launchNodes(view, hit) {
+    const found = launchesOf(view, hit);
+    return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
+      const own = found.filter((launch) => launch.side === side);
+      if (!own.length) return [];
+      const items = own.slice(0, SHOWN_WAITS).map((launch) => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))));
+      if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }));
+      return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)];
+    });
+  }
+  function spanEndingAt(row, time, place = -1) {
+    const last = row.indexAt(time);
+    for (let index = row.length ? row.firstEndingFrom(time) : 0; index <= last; index += 1) {
+      if (row.end[index] === time && isAtPlace(row, index, place)) return index;
+    }
+    return -1;
+  }
+  function spanStartingAt(row, time, place = -1) {
+    for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
+      if (isAtPlace(row, index, place)) return index;
+    }
+    return -1;
+  }
+  function waitText(view, { row: code, index, gapNs }, side) {
+    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
+    return `${name} on ${laneText(laneOf(view, code))} · ${gapText(gapNs, side)}`;
+  }
+  function gapText(gapNs, side) {
+    if (gapNs === 0) return side === "for" ? "ended as this started" : "started as this ended";
+    const place = gapNs > 0 === (side === "for") ? "before" : "after";
+    return side === "for" ? `ended ${formatNs(Math.abs(gapNs))} ${place} this started` : `started ${formatNs(Math.abs(gapNs))} ${place} this ended`;
+  }
+  function waitFacts(view, hit) {
+    if (!isSpan(hit)) return [];
+    const launches = launchesOf(view, hit).map((launch) => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)]);
+    return [...launches, ...["for", "by"].flatMap((side) => waitsOf(view, hit, side).map((wait) => [`waited ${side}`, waitText(view, wait, side)]))];
+  }
+  function waitNodes(view, hit) {
+    if (!isSpan(hit)) return [];
+    return [...launchNodes(view, hit), ...["for", "by"].flatMap((side) => {
+      const waits = waitsOf(view, hit, side);
+      if (!waits.length) return [];
+      const items = waits.slice(0, SHOWN_WAITS).map((wait) => makeNode("li", {}, waitNode(view, wait, side)));
+      if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }));
+      return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)];
+    })];
+  }
+  var waitNode = (view, wait, side) => spanLink(view, wait, waitText(view, wait, side));
+  function spanLink(view, wait, text) {
+    if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" });
+    const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index];
+    const go = () => {
+      const index = view.store.indexOf(wait.row, starts, place);
+      if (index >= 0) view.show(wait.row, index);
+    };
+    return makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go });
+  }
+
+  // paint_edges.js
+  var MAX_EDGES = 2e3;
+  var FEW_EDGES = 40;
+  var EDGE_BIN_PX = 24;
+  var ARROW_PX = 6;
+  var FAINT = 0.35;
+  var UNKNOWN = 0;
+  var SHOWN = 1;
+  var HIDDEN = 2;
+  function paintEdges(ctx, painter) {
+    const { view, theme } = painter, { edges } = view.store;
+    painter.hiddenEdges = 0;
+    if (!view.showsWaits || !edges || !edges.length) return;
+    const found = edgesInView(view, edges);
+    painter.hiddenEdges = found.total - found.places.length;
+    paintArrows(ctx, view, found.places, { colour: theme.soft, alpha: FAINT, width: 1 });
+  }
+  function paintOwnEdges(ctx, { view, theme }) {
+    const { edges } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
+    if (!view.showsWaits || !edges || !edges.length || !hits.length) return;
+    const ends = hits.map((hit) => endsOf(view, hit)).filter(Boolean), places = [];
+    for (let i = 0; i < edges.length && places.length < MAX_EDGES; i++) {
+      if (ends.some((end) => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isEdgeShown(view.store, edges, i)) places.push(i);
+    }
+    paintArrows(ctx, view, places, { colour: theme.ink, alpha: 1, width: 1.5 });
+  }
+  function paintOwnLaunches(ctx, { view, theme }) {
+    const { launches } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
+    if (!launches.length || !hits.length) return;
+    const ends = hits.map((hit) => launchEndsOf(view, hit)).filter(Boolean), places = [];
+    for (let i = 0; i < launches.length && places.length < MAX_EDGES; i++) {
+      if (ends.some((end) => isOwnEdge(launches, i, end)) && passesWindow(view, launches, i)) places.push(i);
+    }
+    paintArrows(ctx, view, places, { colour: theme.accent, alpha: 1, width: 1.5, edges: launches, dash: [4, 3] });
+  }
+  function launchEndsOf(view, hit) {
+    const ends = endsOf(view, hit);
+    return ends && { ...ends, endFrom: ends.startFrom, endTo: ends.startTo };
+  }
+  function endsOf({ store }, { row, index, first = index, last = index }) {
+    const { start, end, place, length } = store.row(row);
+    if (!(last < length)) return null;
+    const isOne = first === last && store.countSum(row, first, last) === 1;
+    return { row, place: isOne ? place[first] : -1, startFrom: start[first], startTo: isOne ? start[first] : end[last], endFrom: isOne ? end[first] : start[first], endTo: end[last] };
+  }
+  var isOwnEdge = ({ row0, row1, x0, x1, place0, place1 }, i, { row, place, startFrom, startTo, endFrom, endTo }) => row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo && isPlaceOf(place, place0[i]) || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo && isPlaceOf(place, place1[i]);
+  var isPlaceOf = (place, known) => place < 0 || known < 0 || place === known;
+  function passesWindow(view, { x0, x1, row0, row1 }, i) {
+    if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false;
+    const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]], [top, bottom] = lanesWindow(view);
+    return Boolean(source && target) && Math.max(source.bottom, target.bottom) > top && Math.min(source.top, target.top) < bottom;
+  }
+  var lanesWindow = (view) => [view.scrollPx + view.parts.headPx, view.scrollPx + view.lanesPx];
+  function edgesInView(view, edges) {
+    const { rows } = view.tables, [top, bottom] = lanesWindow(view), { x0, x1, row0, row1 } = edges, places = [];
+    const isSeen = new Uint8Array(rows.length);
+    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = rows[row].bottom > top && rows[row].top < bottom;
+    let total = 0;
+    for (let i = 0; i < edges.length; i++) {
+      const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
+      if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
+      if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || !isEdgeShown(view.store, edges, i)) continue;
+      if (isToldByWork(view.store, edges, i)) continue;
+      total++;
+      if (places.length < MAX_EDGES) places.push(i);
+    }
+    return { places: places.length > FEW_EDGES ? longestEdges(view, edges, places) : places, total };
+  }
+  function isToldByWork(store, edges, i) {
+    const twin = i + edges.twin[i];
+    return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin);
+  }
+  function longestEdges(view, { x0, x1, row0, row1 }, places) {
+    const bin = EDGE_BIN_PX / BIN_PX * binWidth(view.nsPerPx), { rows } = view.tables, longest = /* @__PURE__ */ new Map();
+    for (const i of places) {
+      const key = (Math.floor(x1[i] / bin) * rows.length + row0[i]) * rows.length + row1[i], other = longest.get(key);
+      if (other === void 0 || Math.abs(x1[i] - x0[i]) > Math.abs(x1[other] - x0[other])) longest.set(key, i);
+    }
+    return [...longest.values()];
+  }
+  function isEdgeShown(store, edges, i) {
+    if (!store.filter) return true;
+    if (edges.shownVersion !== store.version) {
+      edges.shown = new Uint8Array(edges.length);
+      edges.shownVersion = store.version;
+    }
+    if (edges.shown[i] === UNKNOWN)
+      edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN;
+    return edges.shown[i] === SHOWN;
+  }
+  function areEndsShown(store, { row0, row1, x0, x1, place0, place1 }, i) {
+    return spanEndingAt(store.row(row0[i]), x0[i], place0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0;
+  }
+  function paintArrows(ctx, view, places, { colour, alpha, width, edges = view.store.edges, dash = [] }) {
+    if (!places.length) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      ctx.strokeStyle = ctx.fillStyle = colour;
+      ctx.globalAlpha = alpha;
+      ctx.lineWidth = width;
+      const lines = new Path2D(), heads = new Path2D();
+      for (const place of places) addArrow(lines, heads, view, edges, place);
+      ctx.setLineDash(dash);
+      ctx.stroke(lines);
+      ctx.fill(heads);
+    });
+  }
+  function addArrow(lines, heads, view, edges, place) {
+    const source = view.tables.rows[edges.row0[place]], target = view.tables.rows[edges.row1[place]];
+    if (edges.row0[place] === edges.row1[place]) return;
+    const isDown = source.top <= target.top, way = isDown ? 1 : -1;
+    const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom);
+    const [x0, x1] = [edges.x0[place], headTime(view.store, edges, place)].map((time) => nearPx(view, view.pxAt(time)));
+    lines.moveTo(x0, y0);
+    lines.lineTo(x1, y1 - way * ARROW_PX * 0.6);
+    heads.moveTo(x1, y1);
+    heads.lineTo(x1 - ARROW_PX / 2, y1 - way * ARROW_PX);
+    heads.lineTo(x1 + ARROW_PX / 2, y1 - way * ARROW_PX);
+    heads.closePath();
+  }
+  function headTime(store, { row1, x0, x1, place1 }, i) {
+    if (x1[i] >= x0[i]) return x1[i];
+    const row = store.row(row1[i]), index = spanStartingAt(row, x1[i], place1[i]);
+    return index < 0 ? x1[i] : Math.min(x0[i], row.end[index]);
+  }
+  var nearPx = (view, px) => Math.max(-5e3, Math.min(view.frame.right + 5e3, px));
+
+  // memory.js
+  function paintMemory(ctx, painter) {
+    eachStrip(ctx, painter, (strip, box) => paintMemoryStrip(ctx, painter, strip, box));
+  }
+  function paintMemoryLabels(ctx, painter) {
+    eachStrip(ctx, painter, (strip, { top }) => labelMemory(ctx, painter, strip, top));
+  }
+  function eachStrip(ctx, { view }, paint) {
+    const shown = (view.tables.memory ?? []).filter(({ top, bottom }) => view.yAt(bottom) > view.lanesTop() && view.yAt(top) < view.lanesBottom());
+    if (!shown.length) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      for (const strip of shown) paint(strip, { top: view.yAt(strip.top) + 2, bottom: view.yAt(strip.bottom) - 1 });
+    });
+  }
+  function paintMemoryStrip(ctx, { view, theme }, strip, { top, bottom }) {
+    const most = strip.most || 1, y = (value) => bottom - (bottom - top) * value / most;
+    for (const line of strip.lines) {
+      const path = memoryPath(view, line, y);
+      if (!path) continue;
+      ctx.lineWidth = line.filled ? 1 : 1.5;
+      ctx.strokeStyle = line.filled ? theme.memory : theme.soft;
+      if (line.filled) {
+        const area = new Path2D(path.line);
+        area.lineTo(path.to, bottom);
+        area.lineTo(path.from, bottom);
+        ctx.fillStyle = theme.memory;
+        ctx.globalAlpha = 0.6;
+        ctx.fill(area);
+        ctx.globalAlpha = 1;
+      }
+      ctx.stroke(path.line);
+    }
+  }
+  function labelMemory(ctx, { view, theme, texts }, strip, top) {
+    setFont(ctx, 11);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "top";
+    ctx.fillStyle = theme.soft;
+    const text = `max ${strip.most_text}`, width = texts.width(ctx, text);
+    ctx.globalAlpha = 0.8;
+    ctx.fillStyle = theme.paper;
+    ctx.fillRect(view.frame.right - width - 8, top, width + 6, 13);
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(text, view.frame.right - 5, top + 1);
+  }
+  function memoryPath(view, { time, value }, y) {
+    const line = new Path2D(), first = Math.max(0, upperBound(time, view.x0, 0, time.length) - 1);
+    if (!time.length || time[first] > view.x1) return null;
+    const from = nearPx(view, view.pxAt(Math.max(time[first], view.x0)));
+    let level = y(value[first]), x = from;
+    line.moveTo(from, level);
+    for (let i = first + 1; i < time.length && time[i] <= view.x1; i++) {
+      x = view.pxAt(time[i]);
+      line.lineTo(x, level);
+      line.lineTo(x, level = y(value[i]));
+    }
+    const to = nearPx(view, view.pxAt(Math.min(view.x1, view.extent().end)));
+    line.lineTo(Math.max(x, to), level);
+    return { line, from, to: Math.max(x, to) };
+  }
+  function memoryAt(view, px, py) {
+    const { frame } = view;
+    if (px < frame.left || px > frame.right || py < view.lanesTop() || py >= view.lanesBottom()) return null;
+    const strip = (view.tables.memory ?? []).find(({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom));
+    if (!strip) return null;
+    const at = view.timeAt(px);
+    const facts = strip.lines.map(({ label, time, value }) => {
+      const index = upperBound(time, at, 0, time.length) - 1;
+      return [label, index < 0 ? "" : `${formatBytes(value[index])}, since ${formatNs(time[index])}`];
+    }).filter(([, text]) => text);
+    return facts.length ? { lane: strip.lane, at, facts: [["at", exactTime(at)], ...facts.reverse()] } : null;
+  }
+
+  // paint_marks.js
+  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
+  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
+  var MARK_HIT_PX = 4;
+  var LINE_GAP_PX = 2;
+  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
+  var markRank = ({ kind }) => MARK_RANKS[kind] ?? 3;
+  function paintMarks(ctx, painter) {
+    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
+    paintMarkLines(ctx, painter, marks);
+    const taken = view.tables.mark_rows.map(() => []);
+    if (!taken.length) return;
+    setFont(ctx, 11, "bold");
+    ctx.textBaseline = "middle";
+    for (const mark of marks) labelMark(ctx, painter, mark, taken);
+  }
+  function marksBetween(marks, from, to) {
+    const first = firstMark(marks, from);
+    let last = first;
+    while (last < marks.length && marks[last].time <= to) last++;
+    return marks.slice(first, last);
+  }
+  function firstMark(marks, time) {
+    let low = 0, high = marks.length;
+    while (low < high) {
+      const middle = low + high >> 1;
+      if (marks[middle].time < time) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
+  function paintMarkLines(ctx, { view, theme }, marks) {
+    const drawn = /* @__PURE__ */ new Set();
+    ctx.save();
+    ctx.lineWidth = 1.5;
+    for (const mark of marks) {
+      const x = markPx(view, mark);
+      if (drawn.has(x)) continue;
+      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
+      ctx.strokeStyle = markColour(mark.kind, theme);
+      ctx.setLineDash(MARK_DASHES[mark.kind] || []);
+      ctx.beginPath();
+      ctx.moveTo(x, view.frame.top);
+      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+  function labelMark(ctx, { view, theme, texts }, mark, taken) {
+    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
+    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
+    if (begin < view.frame.left - 1) return;
+    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
+    if (row < 0) return;
+    taken[row].push([begin, end]);
+    const middle = view.frame.top + view.tables.mark_rows[row];
+    ctx.fillStyle = theme.paper;
+    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
+    ctx.textAlign = isRight ? "left" : "right";
+    ctx.fillStyle = markColour(mark.kind, theme);
+    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
+  }
+  function marksAt(view, px, py) {
+    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
+    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
+    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
+    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
+  }
+
+  // tips.js
+  var TIP_GAP_PX = 12;
+  var TIP_MARKS = 5;
+  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
+  function addTips(viewer) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", hidden: true });
+    if ("popover" in tip) tip.popover = "manual";
+    rootOf(viewer).append(tip);
+    const state = { key: "", pointer: null, frame: 0 };
+    const hide = () => {
+      state.key = "";
+      closeAbove(tip);
+      if (view.hovered) view.set("hovered", null);
+    };
+    const refresh = () => {
+      state.frame = 0;
+      const hit = state.pointer && hitUnder(viewer, state.pointer);
+      const marks = hit || !state.pointer ? [] : marksUnder(viewer, state.pointer);
+      const memory = hit || !state.pointer ? null : memoryUnder(viewer, state.pointer);
+      if (hit) fillTip(view, tip, hit, state);
+      else if (marks.length) fillMarkTip(view, tip, marks, state);
+      else if (memory) fillMemoryTip(view, tip, memory, state);
+      else return hide();
+      openAbove(tip);
+      placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer);
+    };
+    const later = () => {
+      state.frame ||= requestAnimationFrame(refresh);
+    };
+    const offs = [
+      // While a button is down the pointer drags: the picture moves, and there is nothing to read.
+      listen(figure, "pointermove", (event) => {
+        state.pointer = event.buttons || event.pointerType === "touch" ? null : { x: event.clientX, y: event.clientY };
+        later();
+      }, true),
+      listen(figure, "pointerdown", () => {
+        state.pointer = null;
+        later();
+      }, true),
+      listen(figure, "pointerleave", () => {
+        state.pointer = null;
+        later();
+      }),
+      // What is under a pointer that stays changes when the picture moves.
+      view.on("range", () => state.pointer && later()),
+      view.on("data", () => state.pointer && later())
+    ];
+    commandsOf(viewer).hideTip = () => {
+      state.pointer = null;
+      hide();
+    };
+    return () => {
+      offs.forEach((off) => off());
+      cancelAnimationFrame(state.frame);
+      tip.remove();
+    };
+  }
+  function figurePoint(viewer, { x, y }) {
+    const box = partOf(viewer, "figure").getBoundingClientRect();
+    return { x: x - box.left, y: y - box.top };
+  }
+  function hitUnder(viewer, place) {
+    const point = figurePoint(viewer, place);
+    return viewer.view.hitAt(point.x, point.y);
+  }
+  function marksUnder(viewer, place) {
+    const point = figurePoint(viewer, place);
+    return marksAt(viewer.view, point.x, point.y);
+  }
+  function memoryUnder(viewer, place) {
+    const point = figurePoint(viewer, place);
+    return memoryAt(viewer.view, point.x, point.y);
+  }
+  function fillMemoryTip(view, tip, { lane, at, facts }, state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = `memory ${lane} ${at}`;
+    if (key === state.key) return;
+    state.key = key;
+    tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts));
+  }
+  function hitKey(hit) {
+    return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
+  }
+  function fillTip(view, tip, hit, state) {
+    const key = `${hitKey(hit)} ${view.store.length}`;
+    if (key === state.key) return;
+    state.key = key;
+    const facts = isSpan(hit) ? spanFacts(view, hit).slice(1) : mergedFacts(view, hit);
+    const title = makeNode("strong", { text: hitTitle(view, hit), dir: "auto" });
+    const hint = isSpan(hit) ? null : makeNode("p", { text: "Too narrow to draw apart: zoom in" });
+    tip.replaceChildren(title, factList(facts), ...hint ? [hint] : []);
+    view.set("hovered", hit);
+  }
+  function fillMarkTip(view, tip, marks, state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = `marks ${marks.map(({ time, text }) => `${time} ${text}`).join("\n")}`;
+    if (key === state.key) return;
+    state.key = key;
+    const entries = marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => [
+      makeNode("strong", { text, dir: "auto" }),
+      factList([["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])
+    ]);
+    const more = marks.length - TIP_MARKS;
+    tip.replaceChildren(...entries, ...more > 0 ? [makeNode("p", { text: `${formatCount(more)} more here: zoom in` })] : []);
+  }
+  function tipRoom({ view, figureElement }, hit, { y }) {
+    if (!hit) return [y, y];
+    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
+    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
+  }
+  function placeTip(tip, [top, bottom], pointer) {
+    const wide = tip.offsetWidth, high = tip.offsetHeight;
+    const limit = document.documentElement;
+    let x = Math.min(pointer.x + TIP_GAP_PX, limit.clientWidth - wide - 4);
+    let y = bottom + TIP_GAP_PX;
+    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
+    if (y < 4) {
+      y = Math.max(4, Math.min(pointer.y - high / 2, limit.clientHeight - high - 4));
+      x = pointer.x + TIP_GAP_PX;
+      if (x + wide > limit.clientWidth - 4) x = pointer.x - TIP_GAP_PX - wide;
+    }
+    tip.style.left = `${Math.max(4, x)}px`;
+    tip.style.top = `${y}px`;
+  }
+
+  // view.js
+  var LANES_MAX_PX = 520;
+  var LANES_MIN_PX = 60;
+  var LANES_GAP_PX = 12;
+  var SMS_STRIP_PX = 66;
+  var BUSY_STRIP_PX = 44;
+  var CAPTURE_STRIP_PX = 12;
+  var MIN_WINDOW_NS = 10;
+  var EMPTY_WINDOW_NS = 1e6;
+  var HIT_PX = 3;
+  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"]);
+  var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
+  function planParts(tables) {
+    const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)));
+    const strips = [];
+    let bottom = lanesPx;
+    const add = (kind, px) => {
+      strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
+      bottom += LANES_GAP_PX + px;
+    };
+    if (tables.bands.length) add("sms", SMS_STRIP_PX);
+    add("busy", BUSY_STRIP_PX);
+    if (tables.capture?.shown) add("capture", CAPTURE_STRIP_PX);
+    const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map((g) => g.top), ...tables.lanes.map((l) => l.top), lanesPx) : 0;
+    return { lanesPx, strips, headPx, innerPx: bottom };
+  }
+  var View = class {
+    constructor(tables, store) {
+      this.store = store;
+      this.listeners = /* @__PURE__ */ new Map();
+      this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
+      this.scrollPx = 0;
+      this.hiddenNames = /* @__PURE__ */ new Set();
+      this.hiddenKinds = /* @__PURE__ */ new Set();
+      this.hiddenPartitions = /* @__PURE__ */ new Set();
+      this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
+      this.showsWaits = true;
+      this.isLive = this.isFollowing = this.isPaused = false;
+      this.nowNs = 0;
+      this.painted = null;
+      this.adoptTables(tables);
+      const { start, end } = this.fullRange();
+      this.x0 = start;
+      this.x1 = end;
+    }
+    adoptTables(tables) {
+      this.tables = tables;
+      this.parts = planParts(tables);
+      this.lanesPx = this.parts.lanesPx;
+      this.laneOrder = tables.lanes.map((_, code) => code).sort((a, b) => tables.lanes[a].top - tables.lanes[b].top);
+      this.laneRows = tables.lanes.map(() => []);
+      tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
+      this.scrollPx = this.clampScroll(this.scrollPx);
+    }
+    on(event, listener) {
+      if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
+      this.listeners.get(event).add(listener);
+      return () => this.listeners.get(event).delete(listener);
+    }
+    emit(event, detail) {
+      for (const listener of [...this.listeners.get(event) || []]) listener(detail);
+    }
+    // From the first start to the last end, with a margin.
+    fullRange() {
+      const { start, end } = this.extent();
+      const width = end - start || EMPTY_WINDOW_NS;
+      return { start: start - 0.01 * width, end: start + 1.01 * width };
+    }
+    extent() {
+      const has = this.store.length > 0;
+      const start = has ? Math.min(0, this.store.firstNs) : 0;
+      return { start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start) };
+    }
+    // From the first start to the last end on any stream: what threads of the host called before and after is no work.
+    streamExtent() {
+      const rows = this.usedStreams().flatMap((lane) => this.laneRows[lane]).map((code) => this.store.ownRow(code)).filter((row) => row.length);
+      if (!rows.length) return this.extent();
+      return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
+    }
+    // Codes of the streams on which anything ran.
+    usedStreams() {
+      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
+      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
+    }
+    // How far a window may reach.
+    bounds() {
+      const { start, end } = this.extent(), full = end - start || EMPTY_WINDOW_NS;
+      return { low: start - 0.1 * full, high: start + 1.1 * full };
+    }
+    // A window that is neither too narrow nor outside what there is.
+    clampRange(x0, x1) {
+      const { low, high } = this.bounds();
+      const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0));
+      const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2));
+      return [begin, begin + width];
+    }
+    setRange(x0, x1) {
+      if (!(x1 > x0) || !Number.isFinite(x1 - x0)) return;
+      const [begin, end] = this.clampRange(x0, x1);
+      if (begin === this.x0 && end === this.x1) return;
+      this.x0 = begin;
+      this.x1 = end;
+      this.emit("range");
+    }
+    fit() {
+      const { start, end } = this.fullRange();
+      this.setRange(start, end);
+    }
+    // A factor below 1 zooms in.
+    zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
+      const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0);
+      this.setRange(atNs - share * width, atNs + (1 - share) * width);
+    }
+    panBy(fraction) {
+      const step = fraction * (this.x1 - this.x0);
+      this.setRange(this.x0 + step, this.x1 + step);
+    }
+    clampScroll(px) {
+      return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0;
+    }
+    scrollTo(px) {
+      const clamped = this.clampScroll(Math.round(px));
+      if (clamped !== this.scrollPx) this.set("scrollPx", clamped);
+    }
+    get canScroll() {
+      return this.tables.height_px > this.lanesPx + 0.5;
+    }
+    get nsPerPx() {
+      return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left);
+    }
+    timeAt(px) {
+      return this.x0 + (px - this.frame.left) * this.nsPerPx;
+    }
+    pxAt(ns) {
+      return this.frame.left + (ns - this.x0) / this.nsPerPx;
+    }
+    lanesTop() {
+      return this.frame.top + this.parts.headPx;
+    }
+    lanesBottom() {
+      return this.frame.top + this.lanesPx;
+    }
+    yAt(lanePx) {
+      return this.frame.top + lanePx - this.scrollPx;
+    }
+    // Codes of the lanes in view, from the top.
+    visibleLanes() {
+      const { lanes } = this.tables, top = this.scrollPx + this.parts.headPx, bottom = this.scrollPx + this.lanesPx;
+      let low = 0, high = this.laneOrder.length;
+      while (low < high) {
+        const middle = low + high >> 1;
+        if (lanes[this.laneOrder[middle]].bottom <= top) low = middle + 1;
+        else high = middle;
+      }
+      const first = low;
+      while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++;
+      return this.laneOrder.slice(first, low);
+    }
+    hitAt(px, py) {
+      if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
+      if (py < this.lanesTop() || py >= this.lanesBottom()) return null;
+      return nearestItem(this.painted, px, py, this);
+    }
+    // Bring a span into view, as little as needed, and pin it.
+    show(row, index) {
+      const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0;
+      const px = (end - start) / this.nsPerPx;
+      if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
+      else if (px < 4) this.zoomTo(start, end);
+      else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
+      const { top, bottom } = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
+      if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
+      else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
+      this.set("pinned", { row, index });
+    }
+    zoomTo(start, end) {
+      const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2;
+      this.setRange(middle - width / 2, middle + width / 2);
+    }
+    // Set one of the properties that are drawn; the event's detail is its name.
+    set(property, value) {
+      this[property] = value;
+      if (FILTER_KEYS.has(property)) this.applyFilter();
+      if (property === "matches") this.store.setMatches(value);
+      this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
+    }
+    applyFilter() {
+      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions } = this;
+      this.store.setFilter(names.size || kinds.size || partitions.size ? { names, kinds, partitions } : null);
+      this.hovered = this.pinned = null;
+    }
+    setTables(tables) {
+      this.adoptTables(tables);
+      this.store.setRows(tables.rows);
+      this.emit("data", "tables");
+    }
+    appended() {
+      this.emit("data", "spans");
+    }
+  };
+  function nearestItem(painted, px, py, view) {
+    const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
+    let best = null, bestCost = Infinity;
+    for (const { row: row2, from, to, top, bottom } of segments) {
+      if (py < top - 1 || py > bottom + 1) continue;
+      for (let i2 = to - 1; i2 >= from; i2--) {
+        const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
+        if (offNs > slackNs) continue;
+        const isMerged2 = items.first[i2] !== items.last[i2];
+        const cost = offNs / slackNs + (isMerged2 ? 0.5 : 0);
+        if (best && best.row === row2 ? cost < bestCost : cost <= bestCost) {
+          bestCost = cost;
+          best = { row: row2, i: i2, isMerged: isMerged2 };
+        }
+      }
+    }
+    if (!best) return null;
+    const { row, i, isMerged } = best;
+    return isMerged ? { row, first: items.first[i], last: items.last[i], count: items.count[i] } : { row, index: items.first[i] };
+  }
+
+  // details.js
+  var CLICK_PX = 4;
+  function addDetails(viewer) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true });
+    partOf(viewer, "panels").append(panel);
+    const state = { anchor: null, down: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" };
+    const commands = commandsOf(viewer);
+    commands.unpin = () => view.set("pinned", null);
+    const refresh = (property) => keepPinned(viewer, panel, state, property);
+    const offs = [
+      listen(figure, "pointerdown", (event) => {
+        state.down = event.button ? null : event;
+      }, true),
+      listen(figure, "pointerup", (event) => {
+        if (isClick(state.down, event) && !commands.isMeasuring?.()) pinUnder(viewer, event);
+        state.down = null;
+      }, true),
+      view.on("look", refresh),
+      view.on("data", refresh),
+      view.on("data", () => showWaits(view, state)),
+      view.on("look", (property) => {
+        if (FILTER_KEYS.has(property)) showWaits(view, state);
+      })
+    ];
+    return () => {
+      offs.forEach((off) => off());
+      panel.remove();
+    };
+  }
+  function isClick(down, up) {
+    return Boolean(down) && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX;
+  }
+  function pinUnder(viewer, event) {
+    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+    if (!isInLanes(viewer.view, point)) return;
+    viewer.view.set("pinned", viewer.view.hitAt(point.x, point.y));
+  }
+  function isInLanes(view, point) {
+    const { left, right, top } = view.frame;
+    return point.x >= left && point.x <= right && point.y >= top && point.y < top + view.lanesPx;
+  }
+  function keepPinned(viewer, panel, state, property) {
+    const { view } = viewer;
+    if (state.anchor && !view.pinned && FILTER_KEYS.has(property)) view.pinned = movedPin(view, state.anchor);
+    if (view.pinned !== (state.anchor?.hit ?? null)) {
+      state.anchor = view.pinned && pinAnchor(view, view.pinned);
+      showDetails(viewer, panel, view.pinned, state.waits);
+      state.waitKey = "";
+      showWaits(view, state);
+      return;
+    }
+    if (!state.anchor) return;
+    const hit = movedPin(view, state.anchor);
+    if (hit === state.anchor.hit) return;
+    if (hit) state.anchor = pinAnchor(view, hit);
+    view.set("pinned", hit);
+  }
+  function showWaits(view, state) {
+    const { edges, launches, version } = view.store;
+    const key = view.pinned ? `${edges.length + edges.evictedCount} ${launches.length + launches.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : "";
+    if (key === state.waitKey) return;
+    state.waitKey = key;
+    const nodes = view.pinned ? waitNodes(view, view.pinned) : [];
+    const shown = nodes.map((node) => node.textContent).join("\n");
+    if (shown !== [...state.waits.children].map((node) => node.textContent).join("\n") || !view.pinned) state.waits.replaceChildren(...nodes);
+  }
+  function showDetails(viewer, panel, hit, waits) {
+    const { view } = viewer;
+    panel.hidden = !hit;
+    if (!hit) {
+      panel.replaceChildren();
+      return;
+    }
+    const title = hitTitle(view, hit);
+    const facts = detailFacts(view, hit);
+    const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) });
+    const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitHit(view, hit) });
+    const close = makeButton("Unpin", { key: "Escape", onclick: () => {
+      commandsOf(viewer).unpin();
+      rootOf(viewer).focus({ preventScroll: true });
+    } });
+    const head = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
+    waits.replaceChildren();
+    panel.replaceChildren(head, factList(facts), waits, ...enclosingNodes(view, hit));
+    announce(viewer, [title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
+  }
+  function detailFacts(view, hit) {
+    if (!isSpan(hit)) return mergedFacts(view, hit);
+    return [...spanFacts(view, hit).slice(1), ...placeFacts(view, hit)];
+  }
+  function placeFacts(view, { row: code, index }) {
+    const row = view.store.row(code);
+    if (view.store.countSum(code, index, index) > 1) return [];
+    const start = traceTime(view.tables, row.start[index]);
+    const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]];
+    const clock = clockTime(view.tables, start);
+    return clock ? [...facts, ["clock", clock]] : facts;
+  }
+  function traceTime(tables, ns) {
+    return BigInt(tables.zero_ns) + BigInt(Math.round(ns));
+  }
+  function clockTime(tables, timeNs) {
+    const epoch = BigInt(tables.epoch_unix_ns || 0);
+    if (epoch <= 0n) return "";
+    const at = epoch + timeNs;
+    const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB");
+    return `${text}.${String(at % 1000000000n).padStart(9, "0")}`;
+  }
+  function enclosingNodes(view, hit) {
+    if (!isSpan(hit)) return [];
+    const spans = enclosingSpans(view, hit);
+    if (!spans.length) return [];
+    const list = makeNode("ol", { class: "gsl-inside" });
+    for (const span of spans) {
+      const row = view.store.row(span.row);
+      const text = `${nameOf(view, row.name[span.index])} · ${formatNs(row.end[span.index] - row.start[span.index])}`;
+      list.append(makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: () => view.show(span.row, span.index) })));
+    }
+    return [makeNode("h4", { text: "Inside" }), list];
+  }
+  function factsText(title, facts) {
+    return [`name	${title}`, ...facts.map(([label, text]) => `${label}	${text.replaceAll("\n", ", ")}`)].join("\n");
+  }
+  function fitHit(view, hit) {
+    const row = view.store.row(hit.row);
+    const [first, last] = isSpan(hit) ? [hit.index, hit.index] : [hit.first, hit.last];
+    const start = row.start[first], end = endOfHit(row, first, last);
+    const rim = Math.max((end - start) * 0.1, 2);
+    view.setRange(start - rim, end + rim);
+  }
+
+  // follow.js
+  var FOLLOW_NS = 1e10;
+  var FOLLOW_MARGIN = 0.02;
+  var NEARLY_NS = 1;
+  function addFollow(viewer) {
+    const { view } = viewer;
+    if (!view.isLive) return () => {
+    };
+    const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() });
+    const pause = makeButton("Pause", { label: "Hold the picture while data arrives", key: "Space", onclick: () => togglePause() });
+    const says = makeNode("output", { class: "gsl-came", "aria-live": "off" });
+    const group = makeNode("span", { class: "gsl-follow" }, follow, pause);
+    toolsOf(viewer).prepend(group);
+    newsOf(viewer).prepend(says);
+    const state = { seen: 0, wasFollowing: false, isMoving: false, widthNs: null };
+    function startFollowing() {
+      if (view.isPaused) togglePause();
+      view.set("isFollowing", true);
+      stick();
+    }
+    function togglePause() {
+      if (!view.isPaused) {
+        state.wasFollowing = view.isFollowing;
+        view.set("isFollowing", false);
+      }
+      view.set("isPaused", !view.isPaused);
+      if (!view.isPaused && state.wasFollowing) {
+        view.set("isFollowing", true);
+        stick();
+      }
+    }
+    function stick() {
+      if (!view.isFollowing || view.isPaused) return;
+      state.isMoving = true;
+      view.setRange(...followRange(view, state.widthNs));
+      state.isMoving = false;
+    }
+    function moved() {
+      if (state.isMoving || !view.isFollowing) return;
+      const full = view.fullRange();
+      if (view.x1 < view.extent().end - NEARLY_NS) view.set("isFollowing", false);
+      else state.widthNs = view.x0 <= full.start + NEARLY_NS ? null : view.x1 - view.x0;
+    }
+    function show() {
+      group.hidden = !view.isLive;
+      follow.setAttribute("aria-pressed", String(view.isFollowing));
+      pause.setAttribute("aria-pressed", String(view.isPaused));
+      pause.textContent = view.isPaused ? "Go on" : "Pause";
+      const came = view.isPaused ? spansSoFar(view.store) - state.seen : 0;
+      says.textContent = view.isPaused ? `Paused, ${formatCount(came)} new ${came === 1 ? "span" : "spans"}` : "";
+    }
+    function changed(property) {
+      if (property === "isPaused" && view.isPaused) state.seen = spansSoFar(view.store);
+      show();
+    }
+    const offs = [view.on("range", moved), view.on("state", changed), view.on("data", () => {
+      stick();
+      show();
+    })];
+    Object.assign(commandsOf(viewer), { follow: startFollowing, pause: togglePause });
+    show();
+    return () => {
+      offs.forEach((off) => off());
+      group.remove();
+      says.remove();
+    };
+  }
+  function followRange(view, widthNs) {
+    const full = view.fullRange(), { end } = view.extent();
+    if (widthNs === null && full.end - full.start <= FOLLOW_NS) return [full.start, full.end];
+    const width = widthNs ?? FOLLOW_NS, edge = end + FOLLOW_MARGIN * width;
+    return [edge - width, edge];
+  }
+  function spansSoFar(store) {
+    return store.spanCount + store.evictedCount;
+  }
+
+  // examples.js
+  var EXAMPLE_LETTERS = 24;
+  var DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
+  function searchExamples(view) {
+    const { store, tables } = view, found = exampleSpan(store);
+    if (!found) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
+    const { row, index } = found, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`;
+    const fields = [
+      ["stream", laneText(tables.lanes[row.lane]), "Stream"],
+      ["kind", tables.kinds[row.kind[index]], "Kind"],
+      ["partition", tables.partitions[row.partition[index]]?.text, "Partition"],
+      ["thread", tables.threads[row.thread[index]], "Thread that recorded it"]
+    ].filter(([, value]) => value && quoted(value));
+    return [
+      [quoted(name) || "name:", "Part of a name; quotes hold words together"],
+      ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
+      ...hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : [],
+      [longer, "Longer than; <5us shorter than; ns us ms s min"],
+      [`${fields.length ? `${fields[0][0]}:${quoted(fields[0][1])} ` : ""}${longer}`, "All of it together"]
+    ];
+  }
+  function exampleSpan(store) {
+    const row = store.rows.map(({ code, length }) => length ? store.row(code) : null).find((shown) => shown?.length);
+    if (!row) return null;
+    let index = 0;
+    for (let at = 1; at < Math.min(row.length, 1e3); at += 1) if (row.end[at] - row.start[at] > row.end[index] - row.start[index]) index = at;
+    return { row, index };
+  }
+  function hasStrays(store) {
+    return store.rows.some((row) => {
+      for (let index = 0; row.hasWork && index < row.length; index += 1) if (isStray(row, index)) return true;
+      return false;
+    });
+  }
+  function quoted(text) {
+    const [word = ""] = [...text].slice(0, EXAMPLE_LETTERS).join("").split('"').filter((part) => part.trim());
+    return /^[\w.-]+$/.test(word) ? word : word && `"${word}"`;
+  }
+  function durationBelow(ns) {
+    const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size) ?? ["ns", 1];
+    return ns >= 1 ? `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}` : "0ns";
+  }
+
+  // help.js
+  var HELP_ROWS = [
+    ["W  S", "Zoom in, out (at the pointer, else the middle)"],
+    ["A  D", "Move to earlier, later"],
+    ["F", "Fit what is pinned or selected; again: everything"],
+    ["←  →", "Previous, next span of the row"],
+    ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
+    ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
+    ["M or R", "Ruler: click twice; Enter takes the pinned span"],
+    ["T", "Totals of what is in view"],
+    ["E", "Show, hide the waits (arrows)"],
+    ["PgUp  PgDn", "Scroll the lanes"],
+    ["Esc", "Leave ruler, unpin, unselect, end the search"]
+  ];
+  var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
+  var HELP_MOUSE_ROWS = [
+    ["Drag", "Move"],
+    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
+    ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
+    ["Shift+drag", "Select a window and lanes: totals and overlap"],
+    ["Click", "Pin a span: its details below"],
+    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
+  ];
+  function addHelp(viewer) {
+    const root = rootOf(viewer);
+    const close = makeButton("Close", { key: "Escape", onclick: () => shut() });
+    const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
+    const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true });
+    if ("popover" in sheet) sheet.popover = "auto";
+    const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
+    toolsOf(viewer).append(button);
+    root.append(sheet);
+    const shut = () => {
+      closeAbove(sheet);
+      root.focus({ preventScroll: true });
+    };
+    const toggle = () => {
+      if (!sheet.hidden) return shut();
+      commandsOf(viewer).hideTip?.();
+      const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
+      sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut));
+      openAbove(sheet);
+      sheet.focus({ preventScroll: true });
+    };
+    const offs = [
+      listen(sheet, "toggle", (event) => {
+        if (event.newState === "closed") sheet.hidden = true;
+      }),
+      listen(sheet, "keydown", (event) => {
+        if (event.key !== "Escape" && event.key !== "?") return;
+        event.preventDefault();
+        event.stopPropagation();
+        shut();
+      })
+    ];
+    commandsOf(viewer).help = toggle;
+    return () => {
+      offs.forEach((off) => off());
+      button.remove();
+      sheet.remove();
+    };
+  }
+  function keyList(rows) {
+    const list = makeNode("dl", { class: "gsl-keys" });
+    for (const [keys, text] of rows) {
+      const term = makeNode("dt");
+      for (const key of keys.split("  ")) term.append(makeNode("kbd", { text: key }));
+      list.append(term, makeNode("dd", { text }));
+    }
+    return list;
+  }
+  function exampleList(viewer, shut) {
+    const list = makeNode("dl", { class: "gsl-keys gsl-examples" });
+    for (const [text, about] of searchExamples(viewer.view)) {
+      const go = () => {
+        shut();
+        commandsOf(viewer).searchFor?.(text);
+      };
+      list.append(makeNode("dt", {}, makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go })), makeNode("dd", { text: about }));
+    }
+    return list;
+  }
+
+  // keys.js
+  var ZOOM_STEP = 1.5;
+  var PAN_STEP = 0.2;
+  var PAGE_STEP = 0.8;
+  var MOVES = /* @__PURE__ */ new Set(["w", "a", "s", "d"]);
+  var SCROLLS = /^(Arrow|Page|Home|End)/;
+  var NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]";
+  function addKeys(viewer) {
+    const root = rootOf(viewer), figure = partOf(viewer, "figure");
+    root.tabIndex = 0;
+    root.dataset.lmSuppressShortcuts = "true";
+    if (!root.hasAttribute("aria-label")) root.setAttribute("aria-label", "Timeline. Press question mark for its keys.");
+    viewer.plotView?.canvas_view?.events_el?.removeAttribute("tabindex");
+    for (const part of figure.children) part.dataset.lmSuppressShortcuts = "true";
+    if (!root.hasAttribute("role")) root.setAttribute("role", "region");
+    const state = { pointer: null };
+    const removeHelp = addHelp(viewer);
+    const keyed = (event) => {
+      if (!isForTimeline(event, root, state)) return;
+      const action = keyAction(viewer, event, state);
+      if (!action) return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (!MOVES.has(event.key.toLowerCase())) commandsOf(viewer).hideTip?.();
+      action();
+    };
+    const offs = [
+      listen(document, "keydown", keyed),
+      listen(root, "pointerenter", (event) => {
+        state.pointer = event;
+      }),
+      listen(root, "pointerleave", () => {
+        state.pointer = null;
+      }),
+      listen(figure, "pointermove", (event) => {
+        state.pointer = event;
+      }, true),
+      // Who clicks into the picture means the timeline; else a part of Bokeh's would take the focus. Controls take it themselves.
+      listen(figure, "mousedown", (event) => {
+        if (!isOnPicture(viewer, event)) return;
+        event.preventDefault();
+        root.focus({ preventScroll: true });
+      }, true)
+    ];
+    return () => {
+      offs.forEach((off) => off());
+      removeHelp();
+    };
+  }
+  function isOnPicture(viewer, event) {
+    return figurePoint(viewer, { x: event.clientX, y: event.clientY }).y >= viewer.view.frame.top;
+  }
+  function isForTimeline(event, root, state) {
+    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false;
+    const target = event.composedPath()[0];
+    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
+    if (root.contains(target) || root.contains(event.target)) return true;
+    const hasNoFocus = target === document.body || target === document.documentElement;
+    if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
+    return Boolean(state.pointer) || isPageOfOne() && !isForScrolling(event);
+  }
+  function isPageOfOne() {
+    return window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1;
+  }
+  function isForScrolling({ key }) {
+    const { scrollHeight, clientHeight } = document.documentElement;
+    return scrollHeight > clientHeight && (key === " " || /^(ArrowUp|ArrowDown|Page|Home|End)/.test(key));
+  }
+  function isWriting(target) {
+    return target.isContentEditable || target.tagName === "TEXTAREA" || target.tagName === "SELECT" || target.tagName === "INPUT" && !/^(button|checkbox|radio|range|reset|submit)$/.test(target.type);
+  }
+  function keyAction(viewer, event, state) {
+    const { view } = viewer, commands = commandsOf(viewer);
+    const isOnControl = event.composedPath()[0].matches?.("button, a, summary, input");
+    if (isOnControl && (event.key === " " || event.key === "Enter")) return void 0;
+    const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
+    if (event.shiftKey && event.key.length > 1) return void 0;
+    const at = () => pointerTime(viewer, state);
+    return {
+      w: () => view.zoomBy(1 / ZOOM_STEP, at()),
+      s: () => view.zoomBy(ZOOM_STEP, at()),
+      "+": () => view.zoomBy(1 / ZOOM_STEP, at()),
+      "=": () => view.zoomBy(1 / ZOOM_STEP, at()),
+      "-": () => view.zoomBy(ZOOM_STEP, at()),
+      a: () => view.panBy(-PAN_STEP),
+      d: () => view.panBy(PAN_STEP),
+      f: () => fitNext(view),
+      0: () => view.fit(),
+      arrowleft: () => stepSpan(view, -1),
+      arrowright: () => stepSpan(view, 1),
+      arrowup: () => stepRow(view, -1),
+      arrowdown: () => stepRow(view, 1),
+      pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : void 0,
+      pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : void 0,
+      "/": commands.search,
+      m: commands.measure,
+      r: commands.measure,
+      t: commands.sumView,
+      e: commands.toggleWaits,
+      "?": commands.help,
+      enter: commands.isMeasuring?.() ? commands.measurePinned : void 0,
+      " ": view.isLive ? commands.pause : void 0,
+      end: view.isLive ? commands.follow : void 0,
+      escape: () => leaveOne(viewer)
+    }[letter];
+  }
+  function pointerTime(viewer, { pointer }) {
+    if (!pointer) return void 0;
+    const { view } = viewer;
+    const { x } = figurePoint(viewer, { x: pointer.clientX, y: pointer.clientY });
+    return x >= view.frame.left && x <= view.frame.right ? view.timeAt(x) : void 0;
+  }
+  function fitNext(view) {
+    const { pinned, selection, x0, x1 } = view;
+    if (pinned) fitHit(view, pinned);
+    else if (selection) view.setRange(selection.start, selection.end);
+    if (view.x0 === x0 && view.x1 === x1) view.fit();
+  }
+  function leaveOne(viewer) {
+    const { view } = viewer, commands = commandsOf(viewer);
+    if (commands.leaveRuler?.()) return;
+    if (view.pinned) return commands.unpin?.();
+    if (view.selection) return commands.unselect?.();
+    commands.clearSearch?.();
+  }
+  function stepSpan(view, direction) {
+    const from = view.pinned;
+    if (!from) return pinFirst(view);
+    const edge = isSpan(from) ? from.index : direction > 0 ? from.last : from.first;
+    const index = edge + direction;
+    if (index >= 0 && index < view.store.row(from.row).length) view.show(from.row, index);
+  }
+  function stepRow(view, direction) {
+    const from = view.pinned;
+    if (!from) return pinFirst(view);
+    const rows = rowsFromTop(view);
+    const columns = view.store.row(from.row);
+    const [first, last] = isSpan(from) ? [from.index, from.index] : [from.first, from.last];
+    const middle = (columns.start[first] + endOfHit(columns, first, last)) / 2;
+    for (let place = rows.indexOf(from.row) + direction; place >= 0 && place < rows.length; place += direction) {
+      if (view.store.row(rows[place]).length) return view.show(rows[place], nearestSpan(view.store, rows[place], middle));
+    }
+  }
+  function pinFirst(view) {
+    const rows = rowsFromTop(view).filter((code) => view.store.row(code).length);
+    const shown = rows.find((code) => view.tables.rows[code].bottom > view.scrollPx) ?? rows[0];
+    if (shown !== void 0) view.show(shown, nearestSpan(view.store, shown, (view.x0 + view.x1) / 2));
+  }
+  function rowsFromTop({ tables: { rows } }) {
+    return rows.map((_, code) => code).sort((a, b) => rows[a].top - rows[b].top || a - b);
+  }
+  function nearestSpan(store, code, time) {
+    const row = store.row(code), at = store.indexAt(code, time);
+    if (at < 0) return 0;
+    if (at + 1 >= row.length || row.end[at] >= time) return at;
+    return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1;
+  }
+
+  // layer.js
+  var layerClasses = /* @__PURE__ */ new WeakMap();
+  function layerClass(Bokeh) {
+    if (layerClasses.has(Bokeh)) return layerClasses.get(Bokeh);
+    const { Annotation, AnnotationView } = Bokeh.require("models/annotations/annotation");
+    class TimelineLayerView extends AnnotationView {
+      get needs_clip() {
+        return false;
+      }
+      // Names stand left of the frame.
+      _paint(ctx) {
+        const context = ctx || this.layer.ctx;
+        if (this.model.painting) this.model.painting(context, this.plot_view, context.layer ? context.layer.pixel_ratio : 1);
+      }
+    }
+    class TimelineLayer extends Annotation {
+    }
+    TimelineLayer.__name__ = "GslTimelineLayer";
+    TimelineLayer.prototype.default_view = TimelineLayerView;
+    layerClasses.set(Bokeh, TimelineLayer);
+    return TimelineLayer;
+  }
+  function addLayers(Bokeh, plot, view, painter) {
+    const Layer = layerClass(Bokeh);
+    const paint = (part) => (ctx, plotView, ratio) => {
+      placeFrame(view, plotView);
+      if (view.frame.right - view.frame.left < 2) return;
+      ctx.save();
+      painter[part](ctx, ratio);
+      ctx.restore();
+    };
+    const main = new Layer({ level: "annotation" }), overlay = new Layer({ level: "overlay" });
+    main.painting = paint("paintMain");
+    overlay.painting = paint("paintOverlay");
+    plot.add_layout(main);
+    plot.add_layout(overlay);
+    return { main, overlay };
+  }
+  function placeFrame(view, plotView) {
+    const { left, top, right, bottom } = plotView.frame.bbox;
+    view.frame = { left, top, right, bottom };
+  }
+  function tickFormatter(Bokeh, view) {
+    const { TickFormatter } = Bokeh.require("models/formatters/tick_formatter");
+    class TimelineTickFormatter extends TickFormatter {
+      doFormat(ticks) {
+        return formatTicks(ticks, view.x0, view.x1 - view.x0);
+      }
+    }
+    TimelineTickFormatter.__name__ = "GslTickFormatter";
+    return new TimelineTickFormatter();
+  }
+  function leaveViewport(plot) {
+    const { visualViewport } = window;
+    if (!visualViewport) return;
+    const heard = [];
+    plot.default_view = class TimelinePlotView extends plot.default_view {
+      connect_signals() {
+        const add = visualViewport.addEventListener;
+        visualViewport.addEventListener = (...options) => {
+          heard.push(options);
+          add.apply(visualViewport, options);
+        };
+        try {
+          super.connect_signals();
+        } finally {
+          visualViewport.addEventListener = add;
+        }
+      }
+      remove() {
+        for (const options of heard.splice(0)) visualViewport.removeEventListener(...options);
+        super.remove();
+      }
+    };
+  }
+  function paintEachFrame(plotView) {
+    let due = null;
+    const paint = (done) => {
+      due = null;
+      try {
+        if (!plotView.is_destroyed) plotView.repaint();
+      } finally {
+        done();
+      }
+    };
+    plotView.throttled_paint = () => due ||= new Promise((done) => requestAnimationFrame(() => paint(done)));
+  }
+
+  // name_times.js
+  var NameTimes = class {
+    constructor() {
+      this.names = /* @__PURE__ */ new Map();
+      this.kinds = /* @__PURE__ */ new Set();
+      this.strayCount = 0;
+      this.hasBlocked = false;
+      this.rows = [];
+    }
+    /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
+    update(store, { rows, names }) {
+      const scratch = { busy: new Float64Array(names.length), count: new Float64Array(names.length), kinds: new Uint8Array(256) };
+      for (let code = 0; code < rows.length; code += 1) {
+        const row = store.ownRow(code);
+        let known = this.rows[code];
+        if (known && (known.edits !== row.edits || known.length > row.length)) {
+          this.add(known.names, -1);
+          this.strayCount -= known.strays;
+          known = null;
+        }
+        if (!known) known = this.rows[code] = { edits: row.edits, length: 0, strays: 0, names: /* @__PURE__ */ new Map() };
+        if (known.length < row.length) this.addRow(row, known, scratch);
+      }
+      scratch.kinds.forEach((isThere, kind) => {
+        if (isThere) this.kinds.add(kind);
+      });
+    }
+    addRow(row, known, { busy, count, kinds }) {
+      const { name, kind, start, end, busyOrNull, length } = row, fresh = /* @__PURE__ */ new Map();
+      for (let i = known.length; i < length; i += 1) {
+        const code = name[i];
+        if (!count[code]) fresh.set(code, null);
+        busy[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i];
+        count[code] += 1;
+        kinds[kind[i]] = 1;
+      }
+      for (const code of fresh.keys()) {
+        fresh.set(code, { busy: busy[code], count: count[code] });
+        busy[code] = count[code] = 0;
+      }
+      if (row.hasWork) this.countStrays(row, known);
+      known.length = length;
+      addTimes(known.names, fresh, 1);
+      this.add(fresh, 1);
+    }
+    countStrays(row, known) {
+      for (let i = known.length; i < row.length; i += 1) {
+        if (isStray(row, i)) {
+          known.strays += 1;
+          this.strayCount += 1;
+        }
+        if (isBlocked(row, i)) this.hasBlocked = true;
+      }
+    }
+    add(times, sign) {
+      addTimes(this.names, times, sign);
+    }
+    /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
+    order(known = []) {
+      const { names } = this, kept = known.filter((code) => names.has(code)), isKept = new Set(kept);
+      const fresh = [...names.keys()].filter((code) => !isKept.has(code));
+      return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)];
+    }
+  };
+  function addTimes(sums, times, sign) {
+    for (const [code, { busy, count }] of times) {
+      const sum = sums.get(code) ?? { busy: 0, count: 0 };
+      const left = { busy: sum.busy + sign * busy, count: sum.count + sign * count };
+      if (left.count) sums.set(code, left);
+      else sums.delete(code);
+    }
+  }
+
+  // legend.js
+  var LEGEND_NAMES = 14;
+  var LEGEND_LINES = 2;
+  var LEAST_NAMES = 3;
+  var LEGEND_EVERY_MS = 2e3;
+  var KIND_WORDS = { host: "call", annotation: "NVTX" };
+  var PALE_KINDS = /* @__PURE__ */ new Set(["range", "annotation"]);
+  var PLAIN_FILL = "#d5d9dd";
+  function addLegend(viewer) {
+    const { view } = viewer;
+    const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
+    const sheet = makeNode("section", { class: "gsl-sheet gsl-all", role: "dialog", "aria-label": "All of the legend", tabindex: "-1", hidden: true });
+    if ("popover" in sheet) sheet.popover = "auto";
+    partOf(viewer, "bar").append(chips);
+    rootOf(viewer).append(sheet);
+    const state = { times: new NameTimes(), drawn: "", nameCount: 0, order: [], wasFollowing: view.isFollowing };
+    const recount = () => {
+      state.times.update(view.store, view.tables);
+      state.order = state.times.order(view.isLive ? state.order : []);
+      draw();
+    };
+    const restate = () => {
+      if (state.wasFollowing && !view.isFollowing) state.order = [];
+      state.wasFollowing = view.isFollowing;
+      if (!state.order.length) recount();
+    };
+    const draw = () => drawLegend(viewer, { chips, sheet, state });
+    const again = throttled(recount, LEGEND_EVERY_MS);
+    const offs = [
+      view.on("data", again),
+      view.on("state", restate),
+      view.on("look", (property) => {
+        if (FILTER_KEYS.has(property)) draw();
+      }),
+      listen(sheet, "toggle", (event) => {
+        if (event.newState === "closed") sheet.hidden = true;
+      }),
+      listen(sheet, "keydown", (event) => {
+        if (event.key !== "Escape") return;
+        event.preventDefault();
+        event.stopPropagation();
+        closeAbove(sheet);
+        chips.querySelector(".gsl-more")?.focus();
+      })
+    ];
+    let wide = 0;
+    const observer = new ResizeObserver(([{ contentRect }]) => {
+      if (contentRect.width === wide) return;
+      wide = contentRect.width;
+      fitLegend(chips, state.nameCount);
+    });
+    recount();
+    observer.observe(chips);
+    return () => {
+      observer.disconnect();
+      offs.forEach((off) => off());
+      again.stop();
+      chips.remove();
+      sheet.remove();
+    };
+  }
+  function drawLegend(viewer, { chips, sheet, state }) {
+    const { view } = viewer;
+    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view);
+    const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount;
+    const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays }], ...[...FILTER_KEYS].map((group) => [...view[group]])].map(withoutAll));
+    if (drawn === state.drawn) {
+      retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names);
+      fitLegend(chips, names.length);
+      return;
+    }
+    state.drawn = drawn;
+    const focused = document.activeElement?.dataset?.entry;
+    const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
+    chips.replaceChildren(
+      ...names.slice(0, LEGEND_NAMES).map((entry) => chip(view, entry)),
+      more,
+      ...chipsOf(view, "kind", shownKinds),
+      ...chipsOf(view, "calls", calls),
+      ...chipsOf(view, "SMs", partitions),
+      ...strays ? [strayChip(viewer, strays)] : [],
+      ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []
+    );
+    state.nameCount = names.length;
+    fitLegend(chips, names.length);
+    fillSheet(sheet, names.map((entry) => chip(view, entry)));
+    if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
+  }
+  function chipsOf(view, of, entries) {
+    const [first, ...others] = entries.map((entry) => chip(view, entry));
+    return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
+  }
+  function fitLegend(chips, nameCount) {
+    const names = [...chips.querySelectorAll('[data-entry^="hiddenNames-"]')], more = chips.querySelector(".gsl-more");
+    names.forEach((name) => {
+      name.hidden = false;
+    });
+    for (let shown = names.length; ; shown -= 1) {
+      more.hidden = shown === nameCount;
+      more.textContent = `+ ${formatCount(nameCount - shown)} more`;
+      const lines = new Set([...chips.children].filter((child) => !child.hidden).map((child) => Math.round((child.offsetTop + child.offsetHeight / 2) / 12)));
+      if (lines.size <= LEGEND_LINES || shown <= LEAST_NAMES) return;
+      names[shown - 1].hidden = true;
+    }
+  }
+  function fillSheet(sheet, names) {
+    const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0;
+    const list = makeNode("div", { class: "gsl-list" }, ...names);
+    const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) });
+    sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list);
+    list.scrollTop = scrolled;
+  }
+  function openAll(sheet, button) {
+    openAbove(sheet);
+    const box = button.getBoundingClientRect(), { clientWidth, clientHeight } = document.documentElement;
+    sheet.style.left = `${Math.max(4, Math.min(box.left, clientWidth - sheet.offsetWidth - 8))}px`;
+    sheet.style.top = `${Math.max(4, Math.min(box.bottom + 4, clientHeight - sheet.offsetHeight - 4))}px`;
+    sheet.focus({ preventScroll: true });
+  }
+  var withoutAll = (entries) => entries.map((entry) => entry.all ? { ...entry, all: null, time: null } : entry);
+  function nameEntries(view, { times, order }) {
+    const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
+    return groups.map(({ text, codes, busy }) => {
+      const [fill, hatch] = view.tables.name_styles[codes[0]] ?? [];
+      return { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), fill, hatch };
+    });
+  }
+  function groupNames(view, names, keepsPlaces = false) {
+    const groups = /* @__PURE__ */ new Map();
+    for (const { name: code, busy, count } of names) {
+      const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key);
+      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count }).codes.push(code);
+      else groups.set(key, { text: own, codes: [code], busy, count });
+    }
+    return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
+  }
+  function nameGroup(name) {
+    return name.includes("<") || name.includes("::") ? name : name.replace(/(?<![^\s_\-#:/.[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*");
+  }
+  function kindEntries(view, { kinds }) {
+    if (kinds.size < 2) return [];
+    const all = [...kinds].sort((a, b) => a - b), hasPale = view.tables.rows.some((row) => row.pale);
+    return all.map((code) => {
+      const [fill, hatch] = view.tables.kind_styles[code], kind = view.tables.kinds[code];
+      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : SPARE_FILL), hatch, isPale: hasPale && PALE_KINDS.has(kind) };
+    });
+  }
+  function callEntries(view, { order, times }) {
+    const all = order.filter((code) => callLabel(view, code));
+    const isTold = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
+    return (view.tables.call_styles ?? []).map(([label, fill, hatch]) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill, hatch, isCall: true })).filter(isTold);
+  }
+  function strayChip(viewer, count) {
+    const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`;
+    const chip2 = makeNode("button", { type: "button", class: "gsl-chip", title, "aria-label": title, onclick: () => commandsOf(viewer).searchFor?.("is:stray") });
+    chip2.append(makeNode("i", { class: "gsl-stray-sign", "aria-hidden": "true" }), makeNode("span", { class: "gsl-text", text: count === 1 ? "stray" : "strays" }), makeNode("small", { text: formatCount(count) }));
+    return chip2;
+  }
+  function partitionEntries({ tables: { bands, partitions } }) {
+    const all = [...partitions.keys()];
+    return bands.map(({ label, fill, hatch, letter }, band) => ({ group: "hiddenPartitions", codes: all.filter((code) => partitions[code].band === band), all, text: label, fill, hatch, letter })).filter((entry) => entry.codes.length);
+  }
+  function chip(view, entry) {
+    const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter, entry.isPale) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })];
+    if (!entry.codes.length) return makeNode("span", { class: "gsl-chip", title: about }, ...parts);
+    const isHidden = entry.codes.every((code) => view[entry.group].has(code));
+    const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) };
+    const button = makeNode("button", facts, ...parts);
+    if (entry.time) button.append(makeNode("small", { text: entry.time }));
+    button.addEventListener("click", (event) => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry));
+    return button;
+  }
+  var entryKey = ({ group, codes, isCall }) => `${isCall ? "calls" : group}-${codes[0]}`;
+  function chipAbout({ text, time, codes, isCall }) {
+    const count = !isCall && time && codes.length > 1 ? `${formatCount(codes.length)} names, ` : "";
+    return time ? `${text}, ${count}${time} in all` : text;
+  }
+  function retime(chips, names) {
+    const byEntry = new Map(names.map((entry) => [entryKey(entry), entry]));
+    for (const chip2 of chips) {
+      const entry = byEntry.get(chip2.dataset.entry), small = chip2.querySelector("small");
+      if (!entry || !small || small.textContent === entry.time) continue;
+      small.textContent = entry.time;
+      chip2.title = chipAbout(entry);
+      chip2.setAttribute("aria-label", chip2.title);
+    }
+  }
+  function toggleEntry(view, { group, codes }) {
+    const hidden = new Set(view[group]);
+    const isHidden = codes.every((code) => hidden.has(code));
+    for (const code of codes) {
+      if (isHidden) hidden.delete(code);
+      else hidden.add(code);
+    }
+    view.set(group, hidden);
+  }
+  function showOnly(view, { group, codes, all }) {
+    const others = all.filter((code) => !codes.includes(code));
+    const isAlone = others.every((code) => view[group].has(code)) && !codes.some((code) => view[group].has(code));
+    view.set(group, new Set(isAlone ? [] : others));
+  }
+  function showAll(view) {
+    for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
+  }
+
+  // steps.js
+  var SUM_STEPS = 64;
+  var StepSeries = class {
+    constructor(bandCount) {
+      this.bandCount = bandCount;
+      this.time = new Float64Array(64);
+      this.level = new Uint32Array(64);
+      this.length = 0;
+      this.sums = new Float64Array(bandCount);
+      this.summed = 0;
+    }
+    /** Height of a band at a level. */
+    heightOf(level, band) {
+      throw new Error(`no heights of level ${level} in band ${band}`);
+    }
+    /** Forget the steps from t on, make room for new ones, and return the level before t. */
+    cutFrom(t, room) {
+      this.length = lowerBound(this.time, t, 0, this.length);
+      this.summed = Math.min(this.summed, Math.floor(Math.max(0, this.length - 1) / SUM_STEPS) * SUM_STEPS);
+      this.time = roomy(this.time, this.length + room, this.length);
+      this.level = roomy(this.level, this.length + room, this.length);
+      return this.length ? this.level[this.length - 1] : 0;
+    }
+    push(time, level) {
+      this.time[this.length] = time;
+      this.level[this.length++] = level;
+    }
+    /** Last step at t or before, or -1. */
+    indexAt(t) {
+      return upperBound(this.time, t, 0, this.length) - 1;
+    }
+    /** Add the integral of each band over each of the equal columns of [x0, x1]. */
+    addIntegrals(x0, x1, bands) {
+      this.sumUp();
+      const n = bands[0].length, width = x1 - x0;
+      let at = this.indexAt(x0);
+      for (let column = 0; column < n; column++) {
+        const from = columnEdge(column, width, n), to = columnEdge(column + 1, width, n), last = this.lastBefore(x0, to, at);
+        if (last <= at) this.addStep(at, to - from, column, bands);
+        else {
+          this.addStep(at, this.time[at + 1] - x0 - from, column, bands);
+          this.addWhole(at + 1, last, column, bands);
+          this.addStep(last, to - (this.time[last] - x0), column, bands);
+          at = last;
+        }
+      }
+    }
+    /** Last step before a time after x0, from an earlier step on. The sum of the two may be rounded past a step, their difference is not. */
+    lastBefore(x0, after, from) {
+      let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1;
+      while (last > from && this.time[last] - x0 >= after) last--;
+      while (last + 1 < this.length && this.time[last + 1] - x0 < after) last++;
+      return last;
+    }
+    addStep(index, width, column, bands) {
+      if (index < 0) return;
+      const level = this.level[index];
+      for (let band = 0; band < bands.length; band++) bands[band][column] += this.heightOf(level, band) * width;
+    }
+    /** Add whole steps: by blocks where there are any between. */
+    addWhole(from, to, column, bands) {
+      const first = Math.ceil(from / SUM_STEPS), last = Math.min(Math.floor(to / SUM_STEPS), this.summed / SUM_STEPS);
+      if (last <= first) {
+        for (let index = from; index < to; index++) this.addStep(index, this.time[index + 1] - this.time[index], column, bands);
+        return;
+      }
+      this.addWhole(from, first * SUM_STEPS, column, bands);
+      const { bandCount, sums } = this;
+      for (let band = 0; band < bandCount; band++) bands[band][column] += sums[last * bandCount + band] - sums[first * bandCount + band];
+      this.addWhole(last * SUM_STEPS, to, column, bands);
+    }
+    sumUp() {
+      const { bandCount } = this, blocks = Math.floor(Math.max(0, this.length - 1) / SUM_STEPS);
+      let block = this.summed / SUM_STEPS;
+      if (block >= blocks) return;
+      this.sums = roomy(this.sums, (blocks + 1) * bandCount, (block + 1) * bandCount);
+      for (; block < blocks; block++) this.sumBlock(block);
+      this.summed = blocks * SUM_STEPS;
+    }
+    sumBlock(block) {
+      const { bandCount, sums, time, level } = this, at = block * bandCount, next = at + bandCount;
+      sums.copyWithin(next, at, next);
+      for (let index = block * SUM_STEPS; index < (block + 1) * SUM_STEPS; index++) {
+        const width = time[index + 1] - time[index];
+        for (let band = 0; band < bandCount; band++) sums[next + band] += this.heightOf(level[index], band) * width;
+      }
+    }
+  };
+  var LaneSteps = class extends StepSeries {
+    constructor() {
+      super(1);
+    }
+    heightOf(level) {
+      return level;
+    }
+    /** Build the steps anew from t on. */
+    update(t, unions) {
+      const starts = timesFrom(unions, "start", t), ends = timesFrom(unions, "end", t);
+      let count = this.cutFrom(t, starts.length + ends.length);
+      for (let i = 0, j = 0; j < ends.length; ) {
+        const time = i < starts.length && starts[i] < ends[j] ? starts[i] : ends[j], before = count;
+        for (; starts[i] === time; i++) count++;
+        for (; ends[j] === time; j++) count--;
+        if (count !== before) this.push(time, count);
+      }
+      return this;
+    }
+  };
+  function timesFrom(unions, side, t) {
+    const parts = unions.map((union) => union[side].subarray(lowerBound(union[side], t, 0, union.length), union.length));
+    const times = new Float64Array(parts.reduce((sum, { length }) => sum + length, 0));
+    let at = 0;
+    for (const part of parts) {
+      times.set(part, at);
+      at += part.length;
+    }
+    return times.sort();
+  }
+  function columnEdge(column, width, n) {
+    return column < n ? width * column / n : width;
+  }
+
+  // sm_stack.js
+  var SmStack = class extends StepSeries {
+    constructor(shape, slots, tables) {
+      super(tables.bands.length);
+      this.shape = shape;
+      this.smCount = tables.sm_count;
+      const sizes = new Map(slots.map((slot, code) => [slot, { slot, ...tables.partitions[code] }]));
+      this.sizes = [...sizes.values()].filter(({ band }) => band >= 0);
+      this.sets = [[]];
+      this.setNumbers = /* @__PURE__ */ new Map([["", 0]]);
+      this.heights = new Float64Array(this.bandCount * 64);
+      this.moves = /* @__PURE__ */ new Map();
+    }
+    heightOf(set, band) {
+      return this.heights[set * this.bandCount + band];
+    }
+    /** Build the steps anew from t on. */
+    update(t, unions) {
+      const { time, number, length } = mergeToggles(this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place)));
+      let set = this.cutFrom(t, length);
+      for (let index = 0; index < length; index++) {
+        set = this.moved(set, number[index]);
+        if (time[index + 1] !== time[index]) this.push(time[index], set);
+      }
+      return this;
+    }
+    moved(set, number) {
+      const key = set * this.sizes.length + number;
+      let next = this.moves.get(key);
+      if (next === void 0) {
+        const busy = this.sets[set];
+        next = this.numberOf(busy.includes(number) ? busy.filter((one) => one !== number) : [...busy, number].sort((a, b) => a - b));
+        this.moves.set(key, next);
+      }
+      return next;
+    }
+    numberOf(busy) {
+      const name = busy.join();
+      let number = this.setNumbers.get(name);
+      if (number === void 0) {
+        number = this.sets.push(busy) - 1;
+        this.setNumbers.set(name, number);
+        this.heights = roomy(this.heights, (number + 1) * this.bandCount, number * this.bandCount);
+        this.stackUp(busy, number * this.bandCount);
+      }
+      return number;
+    }
+    /** From the bottom band up, each gets at most what is left of the card. */
+    stackUp(busy, at) {
+      let left = this.smCount;
+      for (const { band, sms } of busy.map((number) => this.sizes[number]).sort((one, other) => one.band - other.band)) {
+        this.heights[at + band] += Math.min(sms, left);
+        left -= Math.min(sms, left);
+      }
+    }
+  };
+  function togglesFrom(union, t, number) {
+    if (!union) return { time: new Float64Array(0), number: new Uint16Array(0), length: 0 };
+    const first = lowerBound(union.end, t, 0, union.length), time = new Float64Array(2 * (union.length - first));
+    let length = 0;
+    for (let index = first; index < union.length; index++) {
+      if (union.start[index] >= t) time[length++] = union.start[index];
+      time[length++] = union.end[index];
+    }
+    return { time: time.subarray(0, length), number: new Uint16Array(length).fill(number), length };
+  }
+  function mergeToggles(lists) {
+    while (lists.length > 1) {
+      const pairs = [];
+      for (let index = 0; index < lists.length; index += 2) {
+        pairs.push(index + 1 < lists.length ? mergeTwo(lists[index], lists[index + 1]) : lists[index]);
+      }
+      lists = pairs;
+    }
+    return lists[0] ?? togglesFrom(null);
+  }
+  function mergeTwo(one, other) {
+    const length = one.length + other.length, time = new Float64Array(length), number = new Uint16Array(length);
+    const { time: times, number: numbers } = one, { time: otherTimes, number: otherNumbers } = other;
+    let i = 0, j = 0, index = 0;
+    while (i < one.length && j < other.length) {
+      const isOne = times[i] <= otherTimes[j];
+      time[index] = isOne ? times[i] : otherTimes[j];
+      number[index++] = isOne ? numbers[i++] : otherNumbers[j++];
+    }
+    time.set(times.subarray(i, one.length), index);
+    number.set(numbers.subarray(i, one.length), index);
+    time.set(otherTimes.subarray(j, other.length), index + one.length - i);
+    number.set(otherNumbers.subarray(j, other.length), index + one.length - i);
+    return { time, number, length };
+  }
+
+  // unions.js
+  var busyUnions = /* @__PURE__ */ new WeakMap();
+  var MANY_LANES = 48;
+  function unionsOf(store, tables) {
+    let unions = busyUnions.get(store);
+    if (!unions) busyUnions.set(store, unions = new BusyUnions(store));
+    unions.use(tables);
+    return unions;
+  }
+  var BusyUnions = class {
+    constructor(store) {
+      this.store = store;
+      this.evictions = -1;
+      this.slots = [];
+    }
+    /** Count the kinds, and stack the partitions, of these tables from now on. */
+    use(tables) {
+      const counted = countedKey(tables);
+      const slots = tables.partitions.map(({ band, sms, text }) => `${band} ${sms} ${text}`);
+      const isKnown = this.counted === counted && this.evictions === this.store.evictions;
+      const isMissed = this.slotUnions?.has(void 0) && slots.length > this.slots.length;
+      if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted);
+      this.slots = slots;
+      this.isCounted = Uint8Array.from(tables.kind_counted, Boolean);
+      this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean);
+      this.uncaptured = uncapturedRanges(tables);
+      this.tables = tables;
+    }
+    /** Unions of the lanes on which something counted ran. */
+    lanes() {
+      this.updateLanes();
+      return [...this.laneUnions.values()];
+    }
+    /** The union of one lane, or null. */
+    lane(code) {
+      this.updateLanes();
+      return this.laneUnions.get(code) ?? null;
+    }
+    /** The number of busy lanes as steps, where lanes are many; else null. */
+    laneSteps() {
+      this.updateLanes();
+      if (this.laneUnions.size < MANY_LANES) return null;
+      if (!this.steps) this.steps = new LaneSteps().update(-Infinity, this.lanes());
+      else if (this.lanesFrom < Infinity) this.steps.update(this.lanesFrom, this.lanes());
+      this.lanesFrom = Infinity;
+      return this.steps;
+    }
+    /** The stack of busy SMs. */
+    smStack() {
+      const { tables } = this, changedNs = this.updateSlots();
+      const shape = JSON.stringify([this.slots, tables.bands.length, tables.sm_count]);
+      if (this.stack?.shape !== shape) this.stack = new SmStack(shape, this.slots, tables).update(-Infinity, this.slotUnions);
+      else if (changedNs < Infinity) this.stack.update(changedNs, this.slotUnions);
+      return this.stack;
+    }
+    reset(counted) {
+      this.counted = counted;
+      this.evictions = this.store.evictions;
+      this.laneUnions = /* @__PURE__ */ new Map();
+      this.slotUnions = /* @__PURE__ */ new Map();
+      this.stack = this.steps = null;
+      this.lanesFrom = Infinity;
+      this.mixedRows = /* @__PURE__ */ new Set();
+      this.lanesVersion = this.slotsVersion = -1;
+      for (const { seen } of this.store.rows) seen.lane = seen.partition = 0;
+    }
+    updateLanes() {
+      if (this.lanesVersion === this.store.version) return;
+      this.lanesVersion = this.store.version;
+      const fresh = /* @__PURE__ */ new Map();
+      for (const row of this.store.rows) if (row.lane >= 0 && row.seen.lane < row.length) pushTo(fresh, row.lane, row);
+      for (const [lane, rows] of fresh) this.updateLane(lane, rows);
+    }
+    updateLane(lane, rows) {
+      const known = this.laneUnions.get(lane), counted = rows.filter((row) => this.hasCounted(row));
+      for (const row of counted) this.lanesFrom = Math.min(this.lanesFrom, row.start[row.seen.lane]);
+      if (counted.length === 1 && (!known || known === counted[0]) && this.isUnion(counted[0])) this.laneUnions.set(lane, counted[0]);
+      else if (counted.length) {
+        const isRow = known instanceof Row, union = known && !isRow ? known : new Intervals();
+        const parts = counted.filter((row) => row !== known).map((row) => this.countedIntervals(row, row.seen.lane));
+        if (isRow) parts.push(this.countedIntervals(known, 0));
+        union.add(uniteAll(parts));
+        this.laneUnions.set(lane, union);
+      }
+      for (const row of rows) row.seen.lane = row.length;
+    }
+    /** Whether any of the spans that were not seen yet counts. */
+    hasCounted(row) {
+      const { uncaptured } = this;
+      let count = 0;
+      for (let index = row.seen.lane; index < row.length; index++) {
+        count += this.isCounted[row.kind[index]] && (!uncaptured || uncaptured(row.kind[index], row.start[index])) ? 1 : 0;
+      }
+      if (count < row.length - row.seen.lane) this.mixedRows.add(row.code);
+      return count > 0;
+    }
+    /** A row whose spans all count, and do not overlap, is its lane's union: nothing more is stored. */
+    isUnion(row) {
+      return !row.overlaps && !row.slack && !this.mixedRows.has(row.code);
+    }
+    /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
+    countedIntervals(row, from, only = -1) {
+      const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { kind, partition, length } = row, list = new Intervals(length - from), { start, end } = list;
+      let last = -1, reach = -Infinity;
+      for (let index = from; index < length; index++) {
+        const begin = row.start[index], until = row.end[index];
+        if (until === begin || !isCounted[kind[index]] || only >= 0 && partition[index] !== only) continue;
+        if (uncaptured && !uncaptured(kind[index], begin)) continue;
+        if (begin > reach) {
+          start[++last] = begin;
+          end[last] = reach = until;
+        } else if (until > reach) end[last] = reach = until;
+      }
+      list.length = last + 1;
+      return list;
+    }
+    /** Take in what was appended; return the time from which on something changed. */
+    updateSlots() {
+      if (this.slotsVersion === this.store.version) return Infinity;
+      this.slotsVersion = this.store.version;
+      const fresh = /* @__PURE__ */ new Map();
+      for (const row of this.store.rows) {
+        if (row.seen.partition >= row.length) continue;
+        for (const [slot, list] of this.slotIntervals(row)) pushTo(fresh, slot, list);
+        row.seen.partition = row.length;
+      }
+      let changedNs = Infinity;
+      for (const [slot, lists] of fresh) {
+        const list = uniteAll(lists);
+        if (!list.length) continue;
+        if (!this.slotUnions.has(slot)) this.slotUnions.set(slot, new Intervals());
+        this.slotUnions.get(slot).add(list);
+        changedNs = Math.min(changedNs, list.start[0]);
+      }
+      return changedNs;
+    }
+    /** Unions of the counted spans of a row that were not seen yet, with the slots of their partitions. */
+    slotIntervals(row) {
+      const codes = /* @__PURE__ */ new Set();
+      for (let index = row.seen.partition, last = -1; index < row.length; index++) {
+        if (row.partition[index] !== last) codes.add(last = row.partition[index]);
+      }
+      return [...codes].map((code) => [this.slots[code], this.countedIntervals(row, row.seen.partition, code)]);
+    }
+  };
+  function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
+    const windows = (capture?.windows ?? []).map(([start, end], place, all) => place < all.length - 1 ? `${start}-${end}` : start);
+    return `${counted.map(Number).join("")} ${onSms.map(Number).join("")} ${windows.join()}`;
+  }
+  function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
+    const windows = capture?.windows ?? [], range = windows.length ? kinds.indexOf("range") : -1;
+    if (range < 0 || !counted[range]) return null;
+    const starts = Float64Array.from(windows, ([start]) => start), ends = Float64Array.from(windows, ([, end]) => end);
+    return (kind, time) => {
+      if (kind !== range) return true;
+      const place = upperBound(starts, time, 0, starts.length) - 1;
+      return place < 0 || time >= ends[place];
+    };
+  }
+  function pushTo(map, key, value) {
+    const values = map.get(key);
+    if (values) values.push(value);
+    else map.set(key, [value]);
+  }
+
+  // busy.js
+  function busyShares(store, tables, x0, x1, n) {
+    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
+    if (steps) steps.addIntegrals(x0, x1, [lanes]);
+    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
+    return { lanes: scaled(lanes, n / (x1 - x0)) };
+  }
+  function smShares(store, tables, x0, x1, n) {
+    const bands = tables.bands.map(() => new Float64Array(n));
+    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
+    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
+  }
+  function scaled(values, factor) {
+    for (let index = 0; index < values.length; index++) values[index] *= factor;
+    return values;
+  }
+  function addCoverage(union, x0, x1, columns) {
+    const first = upperBound(union.end, x0, 0, union.length);
+    const last = lowerBound(union.start, x1, first, union.length) - 1;
+    if (last - first < columns.length) addByInterval(union, first, last, x0, x1, columns);
+    else addByColumn(union, first, last, x0, x1, columns);
+  }
+  function addByInterval(union, first, last, x0, x1, columns) {
+    const { start, end } = union, n = columns.length, width = x1 - x0;
+    for (let index = first; index <= last; index++) {
+      const to = Math.min(end[index] - x0, width), density = union.densityAt(index);
+      let from = Math.max(start[index] - x0, 0);
+      for (let column = Math.min(n - 1, Math.floor(from / width * n)); from < to; column++) {
+        const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to;
+        if (border <= from) continue;
+        columns[column] += (border - from) * density;
+        from = border;
+      }
+    }
+  }
+  function addByColumn(union, first, last, x0, x1, columns) {
+    const { start } = union, n = columns.length, width = x1 - x0, window2 = { x0, base: union.busyBefore(first) };
+    let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window2);
+    let step = 1;
+    for (let column = 0; column < n; column++) {
+      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
+      next = gallop(start, x0 + right, from, last + 1, step);
+      step = Math.max(1, next - from >> 1);
+      const until = next > from ? coveredUntil(union, next, right, window2) : coveredWithin(union, next, before, left, right, x0);
+      columns[column] += until - before;
+      before = until;
+    }
+  }
+  function coveredUntil(union, next, t, { x0, base }) {
+    const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0;
+    return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered;
+  }
+  function coveredWithin(union, next, before, from, t, x0) {
+    const end = next ? union.end[next - 1] - x0 : from;
+    return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1);
+  }
+  function coverage(union, first, last, from, to) {
+    if (last < first) return 0;
+    const before = from - union.start[first], after = union.end[last] - to;
+    let sum = union.busySum(first, last);
+    if (before > 0) sum -= before * union.densityAt(first);
+    if (after > 0) sum -= after * union.densityAt(last);
+    return sum;
+  }
+
+  // paint_lanes.js
+  var HEAD_PX = 22;
+  var LABEL_GAP_PX = 10;
+  function paintShades(ctx, { view, theme }) {
+    const { frame, tables } = view;
+    clipLanes(ctx, view, frame.left, () => {
+      ctx.fillStyle = theme.shade;
+      for (const code of view.visibleLanes()) {
+        if (laneRank(view, code) % 2 === 0) continue;
+        const lane = tables.lanes[code];
+        ctx.fillRect(frame.left, view.yAt(lane.top), frame.right - frame.left, lane.bottom - lane.top);
+      }
+      paintPartLines(ctx, view, theme);
+    });
+  }
+  function paintPartLines(ctx, view, theme) {
+    ctx.fillStyle = theme.grid;
+    for (const code of view.visibleLanes()) {
+      const { parts = [] } = view.tables.lanes[code];
+      for (const [, top] of parts.slice(1)) ctx.fillRect(view.frame.left, Math.round(view.yAt(top)) - 2, view.frame.right - view.frame.left, 1);
+    }
+  }
+  function laneRank(view, code) {
+    if (view.rankedOrder !== view.laneOrder) {
+      view.laneRanks = new Int32Array(view.laneOrder.length);
+      view.laneOrder.forEach((lane, rank) => {
+        view.laneRanks[lane] = rank;
+      });
+      view.rankedOrder = view.laneOrder;
+    }
+    return view.laneRanks[code];
+  }
+  function paintGroups(ctx, painter) {
+    const { view } = painter;
+    if (!view.tables.groups.length) return;
+    clipLanes(ctx, view, 0, () => {
+      for (const group of view.tables.groups) {
+        const top = view.yAt(group.top), bottom = view.yAt(group.bottom);
+        if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue;
+        const headPx = group.head_bottom - group.top;
+        paintGroup(ctx, painter, group, { top, bottom, headPx, headTop: Math.min(Math.max(top, view.lanesTop()), bottom - headPx) });
+      }
+    });
+  }
+  function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
+    const { view, theme } = painter, { frame } = view;
+    const isStuck = headTop > top;
+    ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill;
+    ctx.globalAlpha = isStuck ? 1 : TINT;
+    ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
+    ctx.globalAlpha = 1;
+    paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
+    ctx.textBaseline = "middle";
+    setFont(ctx, 12, "bold");
+    const middle = headTop + headPx / 2, room = frame.right - BAND_PX - 12;
+    if (group.letter) {
+      ctx.textAlign = "center";
+      ctx.fillStyle = BAR_INK;
+      ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4);
+    }
+    ctx.textAlign = "left";
+    ctx.fillStyle = theme.ink;
+    const label = painter.texts.fit(ctx, group.label, room);
+    ctx.fillText(label, BAND_PX + 6, middle);
+    const used = painter.texts.width(ctx, label) + 16;
+    if (!group.detail) return;
+    setFont(ctx, 12);
+    const detail = painter.texts.fit(ctx, group.detail, room - used);
+    ctx.fillText(detail, BAND_PX + 6 + used, middle);
+  }
+  function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
+    ctx.fillStyle = fill;
+    ctx.fillRect(left, top, width, height);
+    if (!(hatch in HATCH_LINES)) return;
+    const pattern = painter.hatches.get(ctx, hatch, BAR_INK, 0.3, painter.ratio);
+    inDevicePx(ctx, painter.ratio, () => {
+      ctx.fillStyle = pattern;
+      ctx.fillRect(left * painter.ratio, top * painter.ratio, width * painter.ratio, height * painter.ratio);
+    });
+  }
+  function inDevicePx(ctx, ratio, paint) {
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    paint();
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+  function paintLaneLabels(ctx, painter) {
+    const { view } = painter, { frame, tables } = view;
+    const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left;
+    let free = view.lanesTop() - 4;
+    clipLanes(ctx, view, 0, () => {
+      ctx.textAlign = "right";
+      ctx.textBaseline = "middle";
+      for (const code of view.visibleLanes()) {
+        const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
+        const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
+        const headPx = group >= 0 ? HEAD_PX : 0;
+        paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
+        const half = hasDetail ? 15 : 7;
+        const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
+        const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
+        if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
+        if (middle - half < view.lanesTop() + headPx - 3) continue;
+        free = middle + half;
+        const place = { right: frame.left - LABEL_GAP_PX, middle, room };
+        if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
+        else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
+      }
+    });
+  }
+  function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+    setFont(ctx, 12);
+    ctx.fillStyle = theme.ink;
+    ctx.fillText(texts.fit(ctx, label, room), right, middle - 7);
+    setFont(ctx, 11);
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
+  }
+  function paintOneLine(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+    setFont(ctx, 12);
+    const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
+    const fits = text && texts.width(ctx, label) + used <= room;
+    ctx.fillStyle = theme.ink;
+    ctx.fillText(texts.fit(ctx, label, room), fits ? right - used : right, middle);
+    if (!fits) return;
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(text, right, middle);
+  }
+  function labelRoom({ top, bottom, parts = [] }) {
+    return parts.length ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
+  }
+  function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
+    for (const [label, top, bottom] of parts) {
+      const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2;
+      if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue;
+      setFont(ctx, 11);
+      ctx.fillStyle = theme.soft;
+      ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
+    }
+  }
+
+  // paint_strips.js
+  var RUN_GAP_PX = 2;
+  var PEAK_SLACK = 0.02;
+  var PEAK_STEPS = 1e5;
+  var LIVE_PEAK_STEPS = 4e3;
+  var MAX_PEAK_STEPS = 2e6;
+  var STEP_SLACK = 1e-3;
+  var SMS_LABEL_PX = 38;
+  var SMS_LABEL_HIGH_PX = 13;
+  function paintStrips(ctx, painter) {
+    const { view } = painter, columns = Math.max(1, Math.round(view.frame.right - view.frame.left));
+    for (const strip of view.parts.strips) {
+      const box = { left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns };
+      if (strip.kind === "sms") paintSms(ctx, painter, box);
+      else if (strip.kind === "capture") paintCapture(ctx, painter, box);
+      else paintBusy(ctx, painter, box);
+    }
+  }
+  function paintSms(ctx, painter, box) {
+    const { view, hatches, ratio } = painter, { tables, store } = view;
+    const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
+    clipStrip(ctx, view, box, () => {
+      tables.bands.forEach((band, place) => {
+        const high = stack[place].map((sms, column) => low[column] + sms);
+        const shape = stepShape(low, high, box, tables.sm_count);
+        ctx.fillStyle = band.fill;
+        ctx.fill(shape);
+        if (band.hatch in HATCH_LINES) hatchShape(ctx, hatches.get(ctx, band.hatch, BAR_INK, 0.3, ratio), shape, ratio);
+        labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
+        low.set(high);
+      });
+    });
+    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"]);
+  }
+  function paintCapture(ctx, { view, theme, texts }, box) {
+    const { left, top, bottom } = box;
+    ctx.fillStyle = theme.grid;
+    ctx.fillRect(left, bottom, view.frame.right - left, 1);
+    clipStrip(ctx, view, box, () => {
+      ctx.fillStyle = theme.accent;
+      for (const [start, end] of view.tables.capture.windows) {
+        const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(end));
+        ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5);
+      }
+    });
+    setFont(ctx, 11);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "middle";
+    ctx.fillStyle = theme.soft;
+    const x = left - LABEL_GAP_PX;
+    ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2);
+  }
+  function labelSms(ctx, { view, texts }, band, { low, sms }, { left, bottom, top, columns }) {
+    const scale = (bottom - top) / view.tables.sm_count;
+    let written = 0;
+    setFont(ctx, 11, "bold");
+    ctx.textAlign = "left";
+    ctx.textBaseline = "middle";
+    for (let from = 0, to; from < columns; from = to) {
+      to = runEnd(sms, low, from);
+      if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
+      written = sms[from];
+      const text = `${band.letter} ${formatCount(written)}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale;
+      if (width + 8 > to - from) continue;
+      ctx.fillStyle = band.fill;
+      ctx.fillRect(left + from + 3, middle - 7, width + 4, 14);
+      ctx.fillStyle = BAR_INK;
+      ctx.fillText(text, left + from + 5, middle + 0.5);
+    }
+  }
+  function runEnd(sms, low, from) {
+    const isSame = (column) => Math.abs(sms[column] - sms[from]) < 0.01 && Math.abs(low[column] - low[from]) < 0.01;
+    let to = from + 1;
+    for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
+    return to;
+  }
+  function hatchShape(ctx, pattern, shape, ratio) {
+    const matrix = new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]);
+    pattern.setTransform(matrix);
+    ctx.fillStyle = pattern;
+    ctx.fill(shape);
+  }
+  function paintBusy(ctx, painter, box) {
+    const { view, theme } = painter, busy = view.tables.header.busy_word;
+    const { lanes } = busyShares(view.store, view.tables, view.x0, view.x1, box.columns);
+    const { most, isExact } = busyPeak(view, lanes);
+    clipStrip(ctx, view, box, () => {
+      ctx.fillStyle = theme.busy;
+      ctx.fill(stepShape(new Float64Array(box.columns), lanes, box, most || 1));
+    });
+    const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`];
+    paintScale(ctx, painter, box, most ? words : [], [`streams ${busy}`, busy]);
+  }
+  function busyPeak(view, lanes) {
+    const { store, tables } = view;
+    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0;
+    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
+      view.exactPeak = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS);
+      Object.assign(view, { peakFilter: store.filter, peakLanes: tables.lanes.length, peakVersion: store.version });
+    }
+    if (view.exactPeak !== null) return { most: view.peak = view.exactPeak, isExact: true };
+    for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.min(tables.lanes.length, Math.ceil(count - PEAK_SLACK));
+    return { most: view.peak, isExact: false };
+  }
+  function mostBusy(store, tables, limit) {
+    const unions = unionsOf(store, tables);
+    let steps = unions.laneSteps();
+    if (!steps) {
+      const lanes = unions.lanes();
+      if (lanes.reduce((sum, { length }) => sum + length, 0) > limit) return null;
+      steps = new LaneSteps().update(-Infinity, lanes);
+    } else if (steps.length > MAX_PEAK_STEPS) return null;
+    let most = 0;
+    for (let i = 0; i < steps.length; i++) if (steps.level[i] > most) most = steps.level[i];
+    return most;
+  }
+  function clipStrip(ctx, view, { left, top, bottom }, paint) {
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, view.frame.right - left, bottom - top);
+    ctx.clip();
+    paint();
+    ctx.restore();
+  }
+  function stepShape(low, high, { left, top, bottom }, most) {
+    const shape = new Path2D(), scale = (bottom - top) / most;
+    const above = stepLine(high, left), below = stepLine(low, left);
+    for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale);
+    for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale);
+    shape.closePath();
+    return shape;
+  }
+  function stepLine(values, left) {
+    const corners = [left, values[0]];
+    let level = values[0];
+    for (let column = 1; column < values.length; column++) {
+      if (values[column] === level) continue;
+      const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1];
+      const x = left + column + (share ?? 0);
+      corners.push(x, level, x, next);
+      level = next;
+    }
+    corners.push(left + values.length, level);
+    return corners;
+  }
+  function stepWithin(values, column) {
+    const before = values[column - 1], mean = values[column], after = values[column + 1];
+    if (column + 2 >= values.length || !(before < mean && mean < after || before > mean && mean > after)) return null;
+    const slack = STEP_SLACK * Math.abs(before - after);
+    if (Math.abs(values[column + 2] - after) > slack || column > 1 && Math.abs(values[column - 2] - before) > slack) return null;
+    return (mean - after) / (before - after);
+  }
+  function paintScale(ctx, { view, theme, texts }, { left, top, bottom }, most, what) {
+    ctx.fillStyle = theme.grid;
+    ctx.fillRect(left, bottom, view.frame.right - left, 1);
+    ctx.fillRect(left - 5, top, 5, 1);
+    ctx.fillRect(left - 5, bottom, 5, 1);
+    setFont(ctx, 12);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "middle";
+    const x = left - LABEL_GAP_PX, room = x - 2;
+    ctx.fillStyle = theme.ink;
+    ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
+    ctx.fillText("0", x, bottom - 3);
+    if (bottom - top < 40) return;
+    setFont(ctx, 11);
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(firstFit(ctx, texts, what, room), x, top + 19);
+  }
+  function firstFit(ctx, texts, words, room) {
+    return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
+  }
+
+  // minimap.js
+  var MINIMAP_PX = 36;
+  var GRIP_PX = 6;
+  var LEAST_BOX_PX = 6;
+  var Minimap = class {
+    constructor(viewer, element) {
+      this.viewer = viewer;
+      this.view = viewer.view;
+      this.element = element;
+      this.canvas = document.createElement("canvas");
+      this.canvas.setAttribute("role", "img");
+      this.canvas.setAttribute("aria-label", "Overview of the whole session, with the window in view");
+      Object.assign(this.canvas.style, { display: "block", width: "100%", height: `${MINIMAP_PX}px`, touchAction: "none" });
+      element.append(this.canvas);
+      this.frame = 0;
+      this.shares = null;
+      this.grip = null;
+      const data = () => {
+        this.shares = null;
+        this.request();
+      };
+      this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", (property) => {
+        if (FILTER_KEYS.has(property)) data();
+      })];
+      this.listeners = [
+        ["pointerdown", (e) => this.down(e)],
+        ["pointermove", (e) => this.move(e)],
+        ["pointerup", () => this.up()],
+        ["pointercancel", () => this.up()],
+        ["dblclick", () => this.view.fit()]
+      ];
+      for (const [type, listener] of this.listeners) this.canvas.addEventListener(type, listener);
+    }
+    // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
+    get situation() {
+      return [this.left, this.width, this.element.clientWidth, this.viewer.theme.key].join();
+    }
+    keepUp() {
+      if (this.situation !== this.painted) this.request();
+    }
+    request() {
+      this.frame ||= requestAnimationFrame(() => {
+        this.frame = 0;
+        this.paint();
+      });
+    }
+    remove() {
+      cancelAnimationFrame(this.frame);
+      this.offs.forEach((off) => off());
+      for (const [type, listener] of this.listeners) this.canvas.removeEventListener(type, listener);
+      this.canvas.remove();
+    }
+    // The map lies over the figure's frame, so that one time is at one place in both.
+    get left() {
+      return this.view.frame.left;
+    }
+    get width() {
+      return Math.max(1, this.view.frame.right - this.view.frame.left);
+    }
+    pxAt(ns) {
+      return this.left + (ns - this.full.start) / (this.full.end - this.full.start) * this.width;
+    }
+    timeAt(px) {
+      return this.full.start + (px - this.left) / this.width * (this.full.end - this.full.start);
+    }
+    paint() {
+      const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(MINIMAP_PX * ratio);
+      if (!wide || this.view.frame.right <= this.view.frame.left + 1) return;
+      if (this.canvas.width !== wide || this.canvas.height !== high) {
+        this.canvas.width = wide;
+        this.canvas.height = high;
+        this.shares = null;
+      }
+      this.full = this.view.fullRange();
+      this.painted = this.situation;
+      const ctx = this.canvas.getContext("2d");
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      ctx.clearRect(0, 0, wide, high);
+      const columns = Math.max(1, Math.round(this.width)), { view } = this;
+      if (!this.shares || this.shares.length !== columns) {
+        this.shares = busyShares(view.store, view.tables, this.full.start, this.full.end, columns).lanes;
+        this.groundOf = null;
+      }
+      ctx.drawImage(this.ground(wide, high, ratio), 0, 0, wide / ratio, high / ratio);
+      this.paintWindow(ctx);
+    }
+    // All but the window, as a picture: while the window moves, it stays as it is.
+    ground(wide, high, ratio) {
+      const of = [this.painted, this.full.start, this.full.end, wide, high].join();
+      if (this.groundOf === of) return this.groundCanvas;
+      this.groundOf = of;
+      const canvas = this.groundCanvas ??= document.createElement("canvas"), ctx = canvas.getContext("2d");
+      Object.assign(canvas, { width: wide, height: high });
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      this.paintArea(ctx);
+      this.paintMoments(ctx);
+      return canvas;
+    }
+    paintArea(ctx) {
+      const { theme } = this.viewer, columns = this.shares.length;
+      ctx.fillStyle = theme.shade;
+      ctx.fillRect(this.left, 0, this.width, MINIMAP_PX);
+      const most = Math.max(1, this.shares.reduce((a, b) => Math.max(a, b), 0));
+      ctx.fillStyle = theme.busy;
+      ctx.fill(stepShape(new Float64Array(columns), this.shares, { left: this.left, top: 4, bottom: MINIMAP_PX }, most));
+      setFont(ctx, 11);
+      ctx.fillStyle = theme.soft;
+      ctx.textAlign = "right";
+      ctx.textBaseline = "middle";
+      const room = this.left - LABEL_GAP_PX;
+      const text = ["whole session", "session", "all"].find((words) => ctx.measureText(words).width <= room);
+      if (text) ctx.fillText(text, room, MINIMAP_PX / 2);
+    }
+    paintMoments(ctx) {
+      let last = -Infinity;
+      for (const { time, kind } of this.view.tables.marks) {
+        const x = Math.round(this.pxAt(time));
+        if (x - last < 2) continue;
+        last = x;
+        ctx.fillStyle = markColour(kind, this.viewer.theme);
+        ctx.fillRect(x, 0, 1, MINIMAP_PX);
+      }
+    }
+    // Edges of the window in px: at least a few px apart, within the map.
+    windowPx() {
+      let left = this.pxAt(this.view.x0), right = this.pxAt(this.view.x1);
+      if (right - left < LEAST_BOX_PX) {
+        const middle = (left + right) / 2;
+        left = middle - LEAST_BOX_PX / 2;
+        right = middle + LEAST_BOX_PX / 2;
+      }
+      return [Math.max(this.left, left), Math.min(this.left + this.width, right)];
+    }
+    paintWindow(ctx) {
+      const { theme } = this.viewer, [left, right] = this.windowPx();
+      ctx.fillStyle = theme.paper;
+      ctx.globalAlpha = 0.62;
+      ctx.fillRect(this.left, 0, left - this.left, MINIMAP_PX);
+      ctx.fillRect(right, 0, this.left + this.width - right, MINIMAP_PX);
+      ctx.globalAlpha = 1;
+      ctx.strokeStyle = theme.accent;
+      ctx.lineWidth = 1.5;
+      ctx.strokeRect(left + 0.75, 0.75, Math.max(1, right - left - 1.5), MINIMAP_PX - 1.5);
+      ctx.fillStyle = theme.accent;
+      if (right - left > 16) for (const x of [left, right - 4]) ctx.fillRect(x, MINIMAP_PX / 2 - 7, 4, 14);
+    }
+    part(px) {
+      const [left, right] = this.windowPx(), isSmall = right - left < 4 * GRIP_PX;
+      if (!isSmall && Math.abs(px - left) <= GRIP_PX) return "left";
+      if (!isSmall && Math.abs(px - right) <= GRIP_PX) return "right";
+      return px >= left - (isSmall ? GRIP_PX : 0) && px <= right + (isSmall ? GRIP_PX : 0) ? "inside" : "outside";
+    }
+    px(event) {
+      return event.clientX - this.canvas.getBoundingClientRect().left;
+    }
+    down(event) {
+      if (!this.full || event.button) return;
+      const px = this.px(event), part = this.part(px), { x0, x1 } = this.view;
+      if (part === "outside") {
+        const middle = this.timeAt(px), half = (x1 - x0) / 2;
+        this.view.setRange(middle - half, middle + half);
+      }
+      this.canvas.setPointerCapture(event.pointerId);
+      this.grip = { part: part === "outside" ? "inside" : part, from: this.timeAt(px), x0: this.view.x0, x1: this.view.x1 };
+    }
+    move(event) {
+      if (!this.full) return;
+      const px = this.px(event);
+      if (!this.grip) {
+        this.canvas.style.cursor = { left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer" }[this.part(px)];
+        return;
+      }
+      const { part, from, x0, x1 } = this.grip, shift = this.timeAt(px) - from, { low, high } = this.view.bounds();
+      if (part === "inside") this.view.setRange(x0 + shift, x1 + shift);
+      else if (part === "left") this.view.setRange(Math.max(low, Math.min(x0 + shift, x1 - MIN_WINDOW_NS)), x1);
+      else this.view.setRange(x0, Math.min(high, Math.max(x1 + shift, x0 + MIN_WINDOW_NS)));
+    }
+    up() {
+      this.grip = null;
+    }
+  };
+
+  // paint_bars.js
+  var WIDE_PX = 4;
+  var LABEL_MIN_PX = 26;
+  var LONELY_PX = 3;
+  var MOMENT_PX = 5;
+  var CAP_PX = 2;
+  var STRAY_PX = 8;
+  var LEAST_DENSITY = 0.3;
+  function paintBars(ctx, painter) {
+    const { view, items, ratio } = painter;
+    items.length = 0;
+    const segments = collectItems(view, items);
+    view.painted = { items, segments };
+    clipLanes(ctx, view, view.frame.left, () => {
+      ctx.setTransform(1, 0, 0, 1, 0, 0);
+      const boxes = placeItems(painter, segments);
+      fillBoxes(ctx, painter, segments, boxes);
+      hatchBoxes(ctx, painter, segments, boxes);
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      labelBoxes(ctx, painter, segments, boxes);
+      paintStrays(ctx, painter, segments, boxes);
+      paintMoments(ctx, painter, segments, boxes);
+    });
+  }
+  function collectItems(view, items) {
+    const { store, tables } = view, bin = binWidth(view.nsPerPx), segments = [];
+    for (const lane of view.visibleLanes()) {
+      for (const row of view.laneRows[lane]) {
+        const top = view.yAt(tables.rows[row].top), bottom = view.yAt(tables.rows[row].bottom), from = items.length;
+        if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue;
+        decimate(store, row, view.x0, view.x1, bin, items);
+        if (items.length > from) segments.push({ row, from, to: items.length, top, bottom });
+      }
+    }
+    return segments;
+  }
+  function placeItems(painter, segments) {
+    const { view, items, ratio } = painter;
+    if (!painter.boxes || painter.boxes.x.length < items.length)
+      painter.boxes = { x: new Int32Array(items.length * 2), w: new Int32Array(items.length * 2), ns: new Float64Array(items.length * 2) };
+    const { x, w, ns } = painter.boxes, scale = ratio / view.nsPerPx, origin = view.frame.left * ratio;
+    const low = Math.floor(view.frame.left * ratio) - 4 * ratio, high = Math.ceil(view.frame.right * ratio) + 4 * ratio;
+    const least = Math.max(1, Math.round(ratio));
+    for (const { from, to } of segments) {
+      for (let i = from; i < to; i++) {
+        const gap = i + 1 < to ? items.left[i + 1] - items.right[i] : Infinity, isJoined = gap >= 0 && gap * scale < 1;
+        const until = isJoined ? items.left[i + 1] : items.right[i];
+        const left = Math.max(low, Math.round((items.left[i] - view.x0) * scale + origin));
+        const right = Math.min(high, Math.round((until - view.x0) * scale + origin));
+        x[i] = left;
+        w[i] = Math.max(least, right - left);
+        ns[i] = Math.max(until - items.left[i], (isJoined ? least : w[i]) / scale);
+      }
+      widenLonely(painter.boxes, from, to, ratio, scale);
+    }
+    return painter.boxes;
+  }
+  function widenLonely({ x, w, ns }, from, to, ratio, scale) {
+    const wanted = LONELY_PX * ratio;
+    for (let i = from; i < to; i++) {
+      if (w[i] >= wanted) continue;
+      const isLonely = (i === from || x[i - 1] + w[i - 1] + wanted <= x[i]) && (i === to - 1 || x[i] + 2 * wanted <= x[i + 1]);
+      if (!isLonely) continue;
+      ns[i] = Math.max(ns[i], wanted / scale);
+      w[i] = Math.round(wanted);
+    }
+  }
+  function shadeOf(items, i, paintedNs) {
+    const share = items.busy[i] / paintedNs;
+    return Math.round(SHADES * Math.min(1, Math.max(LEAST_DENSITY, share)));
+  }
+  function isItemMatch(painter, columns, row, i) {
+    const { items, view } = painter;
+    if (items.first[i] === items.last[i]) return columns.isMatch(items.first[i], view.matches);
+    return view.store.matchCount(row, items.first[i], items.last[i]) > 0;
+  }
+  function fillBoxes(ctx, painter, segments, { x, w, ns }) {
+    const { view, items, looks, ratio } = painter, narrowNs = LONELY_PX * view.nsPerPx;
+    const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio));
+    let set = null;
+    for (const segment of segments) {
+      const columns = view.store.row(segment.row), { top, height } = devicePx(segment, ratio);
+      for (let i = segment.from; i < segment.to; i++) {
+        const pick = items.pick[i], code = looks.fill(looks.name(columns, pick), columns.kind[pick]), isWide = w[i] >= wide;
+        const isFull = items.first[i] === items.last[i] && items.right[i] - items.left[i] >= narrowNs;
+        let shade = isFull ? SHADES : shadeOf(items, i, ns[i]);
+        if (columns.isPale) shade = Math.max(2, Math.round(shade * PALE_SHADE / SHADES));
+        if (view.matches && !isItemMatch(painter, columns, segment.row, i)) shade = Math.min(shade, DIM_SHADE);
+        const fill = looks.shades[code][shade];
+        if (fill !== set) ctx.fillStyle = set = fill;
+        ctx.fillRect(x[i], top, isWide ? w[i] - edge : w[i], height);
+      }
+      if (columns.isPale) capBoxes(ctx, painter, segment, { x, w });
+      set = null;
+    }
+  }
+  function capBoxes(ctx, painter, segment, { x, w }) {
+    const { view, items, looks, ratio } = painter, columns = view.store.row(segment.row), { top } = devicePx(segment, ratio);
+    const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio)), cap = Math.round(CAP_PX * ratio);
+    for (let i = segment.from; i < segment.to; i++) {
+      if (w[i] < wide) continue;
+      const pick = items.pick[i], isDim = view.matches && !isItemMatch(painter, columns, segment.row, i);
+      ctx.fillStyle = looks.shades[looks.fill(looks.name(columns, pick), columns.kind[pick])][isDim ? DIM_SHADE : SHADES];
+      ctx.fillRect(x[i], top, w[i] - edge, cap);
+    }
+  }
+  function devicePx({ top, bottom }, ratio) {
+    const first = Math.round(top * ratio);
+    return { top: first, height: Math.max(1, Math.round(bottom * ratio) - first) };
+  }
+  function hatchBoxes(ctx, painter, segments, { x, w }) {
+    const { view, items, looks, ratio, hatches } = painter, wide = (WIDE_PX + 1) * ratio, edge = Math.max(1, Math.round(ratio));
+    const patterns = looks.hatches.map((sign) => [BAR_INK, BAR_PAPER].map((colour, i) => hatches.get(ctx, sign, colour, i ? 0.35 : 0.26, ratio)));
+    hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio);
+    for (const segment of segments) {
+      const columns = view.store.row(segment.row), { top, height } = devicePx(segment, ratio);
+      if (columns.isPale) continue;
+      for (let i = segment.from; i < segment.to; i++) {
+        if (w[i] < wide || items.first[i] !== items.last[i]) continue;
+        const at = items.pick[i], name = looks.name(columns, at), kind = columns.kind[at], hatch = looks.hatch(name, kind);
+        if (hatch < 0 || view.matches && !columns.isMatch(at, view.matches)) continue;
+        ctx.fillStyle = patterns[hatch][looks.text(name, kind) === BAR_INK ? 0 : 1];
+        ctx.fillRect(x[i], top, w[i] - edge, height);
+      }
+    }
+  }
+  function labelBoxes(ctx, painter, segments, { x, w }) {
+    const { view, items, ratio } = painter, least = LABEL_MIN_PX * ratio;
+    setFont(ctx, 11);
+    ctx.textAlign = "left";
+    ctx.textBaseline = "middle";
+    for (const { row, from, to, top, bottom } of segments) {
+      if (bottom - top < 12) continue;
+      const columns = view.store.row(row);
+      for (let i = from; i < to; i++) {
+        if (w[i] < least || items.first[i] !== items.last[i]) continue;
+        const left = Math.max(x[i] / ratio, view.frame.left) + 5;
+        const right = Math.min((x[i] + w[i]) / ratio, view.frame.right) - 5;
+        labelBar(ctx, painter, columns, items.first[i], { left, room: right - left, middle: (top + bottom) / 2 });
+      }
+    }
+  }
+  function labelBar(ctx, painter, columns, at, { left, room, middle }) {
+    const { view, looks, texts } = painter, name = looks.name(columns, at), kind = columns.kind[at];
+    const text = texts.fit(ctx, view.tables.names[columns.name[at]] ?? "", room);
+    if (!text) return;
+    const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches);
+    const hasHatch = !columns.isPale && looks.hatch(name, kind) >= 0;
+    if (!isDim && hasHatch) {
+      ctx.fillStyle = looks.fills[looks.fill(name, kind)];
+      ctx.fillRect(left - 2, middle - 7, used + 4, 14);
+    }
+    ctx.fillStyle = isDim ? painter.theme.soft : looks.ink(columns, name, kind);
+    ctx.fillText(text, left, middle + 0.5);
+    const time = room - used < 50 ? "" : formatNs(columns.end[at] - columns.start[at]);
+    if (!time || isDim || texts.width(ctx, time) > room - used - 16) return;
+    const begin = left + used + 8;
+    if (hasHatch) {
+      ctx.fillStyle = looks.fills[looks.fill(name, kind)];
+      ctx.fillRect(begin - 2, middle - 7, texts.width(ctx, time) + 4, 14);
+    }
+    ctx.fillStyle = looks.ink(columns, name, kind);
+    ctx.globalAlpha = 0.75;
+    ctx.fillText(time, begin, middle + 0.5);
+    ctx.globalAlpha = 1;
+  }
+  function paintStrays(ctx, painter, segments, { x, w }) {
+    const { view, items, ratio, theme } = painter, corners = new Path2D();
+    for (const { row, from, to, top, bottom } of segments) {
+      const columns = view.store.row(row);
+      if (!columns.hasWork) continue;
+      for (let i = from; i < to; i++) {
+        if (!isStray(columns, items.pick[i])) continue;
+        const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1);
+        corners.moveTo(right - size, top);
+        corners.lineTo(right, top);
+        corners.lineTo(right, top + size);
+        corners.closePath();
+      }
+    }
+    ctx.fillStyle = theme.stray;
+    ctx.fill(corners);
+    ctx.lineWidth = 1.5;
+    ctx.strokeStyle = theme.paper;
+    ctx.stroke(corners);
+  }
+  function paintMoments(ctx, painter, segments, { x, w }) {
+    const { view, items, looks, ratio } = painter, lonely = Math.round(LONELY_PX * ratio);
+    for (const { row, from, to, top, bottom } of segments) {
+      const columns = view.store.row(row), middle = (top + bottom) / 2, half = Math.min(MOMENT_PX, (bottom - top) / 2);
+      for (let i = from; i < to; i++) {
+        if (items.right[i] > items.left[i] || items.first[i] !== items.last[i] || w[i] < lonely) continue;
+        const at = items.pick[i], left = x[i] / ratio + LONELY_PX / 2;
+        if (view.matches && !columns.isMatch(at, view.matches)) continue;
+        ctx.beginPath();
+        ctx.moveTo(left - half, middle);
+        ctx.lineTo(left, middle - half);
+        ctx.lineTo(left + half, middle);
+        ctx.lineTo(left, middle + half);
+        ctx.closePath();
+        ctx.fillStyle = looks.fills[looks.fill(looks.name(columns, at), columns.kind[at])];
+        ctx.fill();
+        ctx.lineWidth = 1;
+        ctx.strokeStyle = painter.theme.ink;
+        ctx.stroke();
+      }
+    }
+  }
+
+  // paint_overlay.js
+  function paintOutlines(ctx, { view, theme }) {
+    for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
+      const box = hit && boxOf(view, hit);
+      if (!box) continue;
+      clipLanes(ctx, view, view.frame.left, () => {
+        for (const [width, style] of [[5, theme.paper], [2, colour]]) {
+          ctx.lineWidth = width;
+          ctx.strokeStyle = style;
+          ctx.strokeRect(box.left, box.top, box.width, box.height);
+        }
+      });
+    }
+  }
+  function boxOf(view, hit) {
+    const place = view.tables.rows[hit.row];
+    if (!place) return null;
+    const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last;
+    if (!(last < columns.length)) return null;
+    const left = Math.max(view.frame.left - 20, Math.round(view.pxAt(columns.start[first])));
+    const right = Math.min(view.frame.right + 20, Math.round(view.pxAt(endOfHit(columns, first, last))));
+    if (right < view.frame.left || left > view.frame.right) return null;
+    return { left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top) };
+  }
+  function paintSelection(ctx, { view, theme }) {
+    if (!view.selection) return;
+    const { start, end, lanes } = view.selection, { frame } = view;
+    const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end));
+    if (right <= left) return;
+    clipLanes(ctx, view, frame.left, () => {
+      ctx.fillStyle = theme.accent;
+      ctx.globalAlpha = 0.16;
+      for (const code of view.visibleLanes()) {
+        const lane = view.tables.lanes[code];
+        if (!lanes || lanes.has(code)) ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top);
+      }
+      ctx.globalAlpha = 1;
+      for (const x of [left, right - 1]) ctx.fillRect(x, frame.top, 1, view.lanesPx);
+    });
+  }
+  function paintRuler(ctx, painter) {
+    const { view, theme } = painter;
+    if (!view.ruler) return;
+    const { start, end } = view.ruler, { frame } = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end));
+    const bottom = frame.top + view.parts.innerPx, middle = view.lanesTop() + 12;
+    ctx.fillStyle = theme.accent;
+    for (const x of [a, b]) if (x >= frame.left && x <= frame.right) ctx.fillRect(Math.round(x), frame.top, 1, bottom - frame.top);
+    const left = Math.max(frame.left, a), right = Math.min(frame.right, b);
+    if (right < left) return;
+    ctx.fillRect(left, middle, right - left, 1);
+    if (right - left > 14) for (const [x, way] of [[a, 1], [b, -1]]) {
+      if (x < frame.left || x > frame.right) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, middle + 0.5);
+      ctx.lineTo(x + way * 7, middle - 3.5);
+      ctx.lineTo(x + way * 7, middle + 4.5);
+      ctx.fill();
+    }
+    paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, { fill: theme.accent, ink: theme.paper, isBold: true });
+  }
+  function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null }) {
+    setFont(ctx, 12, isBold ? "bold" : "normal");
+    const width = texts.width(ctx, text) + 16, height = 20, { frame } = view;
+    const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2));
+    ctx.beginPath();
+    ctx.roundRect(left, middle - height / 2, width, height, height / 2);
+    ctx.fillStyle = fill;
+    ctx.fill();
+    if (line) {
+      ctx.strokeStyle = line;
+      ctx.lineWidth = 1;
+      ctx.stroke();
+    }
+    ctx.fillStyle = ink;
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    ctx.fillText(text, left + width / 2, middle + 0.5);
+  }
+  function paintMoreLanes(ctx, painter) {
+    const { view, theme } = painter, { tables, frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
+    const say = (sign, count, middle) => paintPill(
+      ctx,
+      painter,
+      `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`,
+      frame.right - 4,
+      middle,
+      look
+    );
+    if (view.canScroll) {
+      const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen[0]) : 0, below = tables.lanes.length - above - seen.length;
+      if (above) say("▴", above, view.lanesTop() + 12);
+      if (below) say("▾", below, view.lanesBottom() - 12);
+    }
+    if (painter.hiddenEdges)
+      paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look);
+  }
+
+  // paint.js
+  var Painter = class {
+    constructor(view, theme) {
+      this.view = view;
+      this.hatches = new Hatches();
+      this.texts = new Texts();
+      this.items = new LodItems();
+      this.setTheme(theme);
+    }
+    setTheme(theme) {
+      this.theme = theme;
+      this.looks = null;
+    }
+    // Names may have come since.
+    currentLooks() {
+      const { tables } = this.view;
+      if (!this.looks || this.looksOf !== tables || this.looks.nameCount !== tables.names.length) {
+        this.looks = new Looks(tables, this.theme);
+        this.looksOf = tables;
+      }
+      return this.looks;
+    }
+    // The picture below the marks that follow the pointer. `ratio` is device px per CSS px.
+    paintMain(ctx, ratio) {
+      const { view } = this;
+      this.ratio = ratio;
+      this.currentLooks();
+      this.hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio);
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      paintShades(ctx, this);
+      paintBars(ctx, this);
+      paintMemory(ctx, this);
+      paintEdges(ctx, this);
+      paintGroups(ctx, this);
+      paintLaneLabels(ctx, this);
+      paintStrips(ctx, this);
+      paintMarks(ctx, this);
+      paintMemoryLabels(ctx, this);
+      paintAxisTitle(ctx, this);
+      if (!view.store.length || !this.items.length) paintEmpty(ctx, this);
+    }
+    paintOverlay(ctx, ratio) {
+      this.ratio = ratio;
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      paintOwnEdges(ctx, this);
+      paintOwnLaunches(ctx, this);
+      paintSelection(ctx, this);
+      paintOutlines(ctx, this);
+      paintRuler(ctx, this);
+      paintMoreLanes(ctx, this);
+    }
+  };
+  function paintAxisTitle(ctx, { view, theme, texts }) {
+    const { frame } = view, base = tickBase(view.x0, view.x1 - view.x0);
+    setFont(ctx, 12);
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    ctx.fillStyle = base ? theme.ink : theme.soft;
+    const text = base ? `from ${formatBase(base)} after the first start` : "time since the first start";
+    ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38);
+  }
+  function paintEmpty(ctx, { view, theme }) {
+    const { store, frame } = view;
+    const isHidden = view.hiddenNames.size || view.hiddenKinds.size || view.hiddenPartitions.size;
+    const text = !store.length ? view.tables.header.empty : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all";
+    setFont(ctx, 14);
+    ctx.fillStyle = theme.soft;
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    ctx.fillText(text, (frame.left + frame.right) / 2, (view.lanesTop() + view.lanesBottom()) / 2, frame.right - frame.left);
+  }
+
+  // ruler.js
+  var SNAP_PX = 6;
+  function addRuler(viewer) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    const button = makeButton("Ruler", { label: "Measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() });
+    const says = makeNode("output", { class: "gsl-measured", "aria-live": "polite" });
+    toolsOf(viewer).append(button);
+    newsOf(viewer).append(says);
+    const state = { isOn: false, start: null, down: null };
+    function toggle() {
+      if (state.isOn) return leave();
+      state.isOn = true;
+      state.start = null;
+      view.set("ruler", null);
+      show();
+    }
+    function leave() {
+      const isSomething = state.isOn || Boolean(view.ruler);
+      state.isOn = false;
+      state.start = null;
+      if (view.ruler) view.set("ruler", null);
+      show();
+      return isSomething;
+    }
+    function point(time) {
+      if (state.start === null) {
+        state.start = time;
+        view.set("ruler", { start: time, end: time });
+      } else {
+        setEnd(time);
+        state.start = null;
+        state.isOn = false;
+      }
+      show();
+    }
+    function setEnd(time) {
+      view.set("ruler", { start: Math.min(state.start, time), end: Math.max(state.start, time) });
+    }
+    function show() {
+      button.setAttribute("aria-pressed", String(state.isOn));
+      rootOf(viewer).classList.toggle("gsl-measuring", state.isOn);
+      says.textContent = rulerText(view.ruler, state);
+    }
+    const moved = (event) => {
+      if (!state.isOn || state.start === null || event.buttons) return;
+      setEnd(timeUnder(viewer, event));
+      show();
+    };
+    const released = (event) => {
+      if (state.isOn && isClick(state.down, event) && isInFrame(viewer, event)) point(timeUnder(viewer, event));
+      state.down = null;
+    };
+    const offs = [
+      listen(figure, "pointerdown", (event) => {
+        state.down = event.button ? null : event;
+      }, true),
+      listen(figure, "pointermove", moved, true),
+      listen(figure, "pointerup", released, true)
+    ];
+    Object.assign(commandsOf(viewer), {
+      measure: toggle,
+      leaveRuler: leave,
+      isMeasuring: () => state.isOn,
+      measurePinned: () => view.pinned && [pinnedEdges(view)].forEach(([start, end]) => state.start === null ? (point(start), point(end)) : point(end))
+    });
+    return () => {
+      offs.forEach((off) => off());
+      button.remove();
+      says.remove();
+    };
+  }
+  function pinnedEdges(view) {
+    const { pinned } = view, row = view.store.row(pinned.row);
+    const [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last];
+    return [row.start[first], endOfHit(row, first, last)];
+  }
+  function rulerText(ruler, { isOn, start }) {
+    if (isOn && start === null) return "Click where it starts";
+    if (!ruler) return "";
+    const length = ruler.end - ruler.start;
+    const text = length > 0 ? `${formatNs(length)} · ${formatRate(length)}` : "0 ns";
+    return isOn ? `${text} · click where it ends` : text;
+  }
+  function formatRate(ns) {
+    const hertz = 1e9 / ns;
+    const [unit, scale] = [["GHz", 1e9], ["MHz", 1e6], ["kHz", 1e3]].find(([, size]) => hertz >= size * 0.9995) ?? ["Hz", 1];
+    return `${Number((hertz / scale).toPrecision(3))} ${unit}`;
+  }
+  function isInFrame(viewer, event) {
+    const { left, right, top, bottom } = viewer.view.frame;
+    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+    return point.x >= left && point.x <= right && point.y >= top && point.y <= bottom;
+  }
+  function timeUnder(viewer, event) {
+    const { view } = viewer;
+    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+    const time = view.timeAt(Math.max(view.frame.left, Math.min(view.frame.right, point.x)));
+    const hit = view.hitAt(point.x, point.y);
+    if (!hit || !isSpan(hit)) return time;
+    const row = view.store.row(hit.row);
+    const edges = [row.start[hit.index], row.end[hit.index]];
+    const nearest = Math.abs(edges[0] - time) <= Math.abs(edges[1] - time) ? edges[0] : edges[1];
+    return Math.abs(view.pxAt(nearest) - point.x) <= SNAP_PX ? nearest : time;
+  }
+
+  // scroll.js
+  var SCROLL_PX = 10;
+  var LEAST_THUMB_PX = 24;
+  function addScrolling(viewer) {
+    const { view, figureElement } = viewer;
+    const bar = document.createElement("div"), thumb = document.createElement("div");
+    bar.className = "gsl-scroll";
+    thumb.className = "gsl-thumb";
+    Object.assign(bar.style, { position: "absolute", width: `${SCROLL_PX}px`, borderRadius: "5px", zIndex: "2", touchAction: "none" });
+    Object.assign(thumb.style, { position: "absolute", left: "1px", right: "1px", borderRadius: "4px" });
+    for (const [name, value] of [["role", "scrollbar"], ["aria-label", "Lanes"], ["aria-orientation", "vertical"]]) bar.setAttribute(name, value);
+    bar.append(thumb);
+    figureElement.append(bar);
+    const place = () => placeBar(viewer, bar, thumb);
+    const offs = [view.on("look", (property) => property === "scrollPx" && place()), view.on("data", place), viewer.onPainted(place)];
+    place();
+    const offDrag = dragThumb(view, bar, thumb);
+    const offWheel = scrollByWheel(viewer);
+    return () => {
+      offs.forEach((off) => off());
+      offDrag();
+      offWheel();
+      bar.remove();
+    };
+  }
+  function placeBar(viewer, bar, thumb) {
+    const { view } = viewer, trackPx = view.lanesBottom() - view.lanesTop();
+    bar.hidden = !view.canScroll;
+    if (bar.hidden) return;
+    const wholePx = view.tables.height_px - view.parts.headPx, thumbPx = Math.max(LEAST_THUMB_PX, trackPx * trackPx / wholePx);
+    const reach = view.tables.height_px - view.lanesPx;
+    const style = { left: `${view.frame.right + 4}px`, top: `${view.lanesTop()}px`, height: `${trackPx}px`, background: viewer.theme.shade };
+    Object.assign(bar.style, style);
+    Object.assign(thumb.style, { height: `${thumbPx}px`, top: `${(trackPx - thumbPx) * view.scrollPx / reach}px`, background: viewer.theme.soft });
+    bar.setAttribute("aria-valuenow", Math.round(100 * view.scrollPx / reach));
+  }
+  function dragThumb(view, bar, thumb) {
+    let grip = null;
+    const move = (event) => {
+      if (grip === null) return;
+      const box = bar.getBoundingClientRect(), reach = view.tables.height_px - view.lanesPx;
+      view.scrollTo((event.clientY - box.top - grip) / Math.max(1, box.height - thumb.offsetHeight) * reach);
+    };
+    const down = (event) => {
+      const box = thumb.getBoundingClientRect();
+      grip = event.target === thumb ? event.clientY - box.top : box.height / 2;
+      bar.setPointerCapture(event.pointerId);
+      event.preventDefault();
+      move(event);
+    };
+    const up = () => {
+      grip = null;
+    };
+    const listeners = [["pointerdown", down], ["pointermove", move], ["pointerup", up], ["pointercancel", up]];
+    for (const [type, listener] of listeners) bar.addEventListener(type, listener);
+    return () => {
+      for (const [type, listener] of listeners) bar.removeEventListener(type, listener);
+    };
+  }
+  function scrollByWheel({ view, element, figureElement }) {
+    let isEntered = false;
+    const leave = () => {
+      isEntered = false;
+    };
+    const enter = (event) => {
+      isEntered = event.button === 0;
+    };
+    const lose = (event) => {
+      if (!element.contains(event.relatedTarget)) leave();
+    };
+    const wheel = (event) => {
+      const box = figureElement.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+      const stepPx = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? view.lanesPx : 1;
+      const isSideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) && !event.shiftKey;
+      const isBeside = x < view.frame.left || x > view.frame.right;
+      const zooms = event.ctrlKey || event.metaKey || isEntered;
+      if (!isBeside && !isSideways && !event.shiftKey && zooms) return;
+      event.stopImmediatePropagation();
+      if (event.ctrlKey || event.metaKey) event.preventDefault();
+      else if (isSideways && !isBeside) {
+        event.preventDefault();
+        view.panBy(event.deltaX * stepPx / (view.frame.right - view.frame.left));
+      } else if ((isBeside || event.shiftKey) && view.canScroll && y < view.lanesBottom()) {
+        const before = view.scrollPx;
+        view.scrollTo(before + (event.deltaY || event.deltaX) * stepPx);
+        if (view.scrollPx !== before) event.preventDefault();
+      }
+    };
+    const listeners = [
+      [figureElement, "wheel", wheel, { capture: true, passive: false }],
+      [figureElement, "pointerdown", enter, { capture: true }],
+      [element, "pointerleave", leave, {}],
+      [element, "focusout", lose, {}]
+    ];
+    for (const [target, ...listener] of listeners) target.addEventListener(...listener);
+    return () => {
+      for (const [target, ...listener] of listeners) target.removeEventListener(...listener);
+    };
+  }
+
+  // matches.js
+  function countMatches(store) {
+    if (!store.matches) return 0;
+    return store.rows.reduce((sum, { code, length }) => {
+      const row = length ? store.row(code) : { length: 0 };
+      return row.length ? sum + row.matchCount(0, row.length - 1, store.matches) : sum;
+    }, 0);
+  }
+  function nextMatch(store, from, direction = 1) {
+    if (!store.matches) return null;
+    const anchor = anchorOf(store, from, direction);
+    let found = null;
+    for (const { code, length } of store.rows) {
+      const row = length ? store.row(code) : null;
+      if (!row?.length) continue;
+      const index = direction > 0 ? matchAfter(row, anchor, store.matches) : matchBefore(row, anchor, store.matches);
+      if (index < 0 || index >= row.length) continue;
+      const time = row.start[index];
+      if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: code, index, time };
+    }
+    return found && { row: found.row, index: found.index };
+  }
+  function anchorOf(store, from, direction) {
+    if (from?.row !== void 0) return { time: store.row(from.row).start[from.index], row: from.row, index: from.index };
+    const isForward = direction > 0;
+    return { time: from ? from.time : isForward ? -Infinity : Infinity, row: isForward ? -1 : Infinity, index: -1 };
+  }
+  function matchAfter(row, anchor, matches) {
+    if (row.code === anchor.row) return row.nextMatch(anchor.index + 1, matches);
+    return row.nextMatch(row.code < anchor.row ? row.indexAt(anchor.time) + 1 : row.firstFrom(anchor.time), matches);
+  }
+  function matchBefore(row, anchor, matches) {
+    if (row.code === anchor.row) return row.previousMatch(anchor.index - 1, matches);
+    return row.previousMatch(row.code < anchor.row ? row.indexAt(anchor.time) : row.firstFrom(anchor.time) - 1, matches);
+  }
+
+  // query.js
+  var UNIT_NS = { ns: 1, us: 1e3, "µs": 1e3, "μs": 1e3, ms: 1e6, s: 1e9, min: 6e10 };
+  var FIELD = /^(stream|lane|kind|partition|thread|name|is):(.*)$/is;
+  var SOME_FIELD = /^([a-z]+):(?!:)/i;
+  var LIMIT = /^([<>])=?(\d+(?:\.\d+)?|\.\d+)(ns|us|µs|μs|ms|s|min)$/i;
+  function compileSearch(text, tables) {
+    const asked = parseSearch(text);
+    if (!asked) return null;
+    const has = (value, words) => words.every((word) => String(value).toLowerCase().includes(word));
+    const codes = (values, words) => words.length ? Uint8Array.from(values, (value) => has(value, words)) : null;
+    const matches = Uint8Array.from(tables.names, (name) => has(name, asked.names));
+    const lanes = codes(tables.lanes.map((lane) => `${lane.name}
+${lane.label}`), asked.lanes);
+    matches.rows = lanes && Uint8Array.from(tables.rows, (row) => lanes[row.lane]);
+    matches.rowCount = tables.rows.length;
+    matches.also = alsoAsked(matches.rows, {
+      kind: codes(tables.kinds, asked.kinds),
+      partition: codes(tables.partitions.map((partition) => partition.text), asked.partitions),
+      thread: codes(tables.threads, asked.threads)
+    }, asked);
+    return matches;
+  }
+  function alsoAsked(rows, columns, { minNs, maxNs, traits }) {
+    const asked = Object.entries(columns).filter(([, codes]) => codes);
+    if (!rows && !asked.length && !traits.length && minNs === -Infinity && maxNs === Infinity) return null;
+    return (row, i) => {
+      if (rows && !rows[row.code]) return false;
+      for (const [column, codes] of asked) if (!codes[row[column][i]]) return false;
+      if (traits.length && !traits.every((trait) => "stray".startsWith(trait) && isStray(row, i))) return false;
+      const duration = row.end[i] - row.start[i];
+      return duration >= minNs && duration <= maxNs;
+    };
+  }
+  function searchProblem(text, { names }) {
+    const isInName = (word) => names.some((name) => name.toLowerCase().includes(word.toLowerCase()));
+    const odd = searchWords(text).find((word) => !FIELD.test(word) && !LIMIT.test(word) && (SOME_FIELD.test(word) || /^[<>]=?[^<>=]/.test(word)) && !isInName(word));
+    if (!odd) return "";
+    const field = odd.match(SOME_FIELD);
+    return field ? `no field ${field[1]}: name, stream, kind, partition, thread, is:stray` : `${odd} is not a duration: >1ms, <5us`;
+  }
+  function searchWords(text) {
+    return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[^\s"]|"[^"]*"?)+/g) ?? [];
+  }
+  function parseSearch(text) {
+    const asked = { names: [], lanes: [], kinds: [], partitions: [], threads: [], traits: [], minNs: -Infinity, maxNs: Infinity };
+    const places = { stream: "lanes", lane: "lanes", kind: "kinds", partition: "partitions", thread: "threads", name: "names", is: "traits" };
+    const plain = [];
+    for (const word of searchWords(text)) {
+      const field = word.match(FIELD), limit = word.match(LIMIT);
+      const value = field?.[2].replaceAll('"', "").toLowerCase();
+      if (field && value) asked[places[field[1].toLowerCase()]].push(value);
+      else if (field || /^([<>]=?|"*)$/.test(word)) continue;
+      else if (limit && limit[1] === ">") asked.minNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()];
+      else if (limit) asked.maxNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()];
+      else plain.push(word);
+    }
+    if (plain.length) asked.names.push(plain.join(" ").replace(/^"(.*?)"?$/s, "$1").toLowerCase());
+    const isAnything = Object.values(asked).some((value) => value.length || Number.isFinite(value));
+    return isAnything ? asked : null;
+  }
+  function searchIsStale(matches, tables) {
+    return matches.length !== tables.names.length || matches.rowCount !== tables.rows.length;
+  }
+  function matchNumber(store, { row: code, index }) {
+    const { start: starts } = store.row(code), start = starts[index];
+    let count = 0;
+    for (const { code: other } of store.rows) {
+      const row = store.row(other);
+      if (!row.length) continue;
+      const last = other === code ? index : other < code ? row.indexAt(start) : row.firstFrom(start) - 1;
+      if (last >= 0) count += store.matchCount(other, 0, last);
+    }
+    return count;
+  }
+
+  // search.js
+  var SEARCH_AFTER_MS = 120;
+  var RECOUNT_EVERY_MS = 500;
+  function addSearch(viewer) {
+    const { view } = viewer;
+    const box = makeNode("input", {
+      type: "search",
+      placeholder: "Search  /",
+      "aria-label": "Search spans",
+      "aria-keyshortcuts": "/",
+      spellcheck: "false",
+      autocomplete: "off",
+      title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, is:stray, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous"
+    });
+    const says = makeNode("output", { class: "gsl-found", "aria-live": "polite" });
+    const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true });
+    const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)];
+    const form = makeNode("div", { class: "gsl-search", role: "search" }, box, ...steps, says);
+    partOf(viewer, "bar").append(form);
+    const state = { matches: null, total: 0, problem: "" };
+    function run() {
+      state.problem = searchProblem(box.value, view.tables);
+      state.matches = state.problem ? null : compileSearch(box.value, view.tables);
+      box.setAttribute("aria-invalid", String(Boolean(state.problem)));
+      view.set("matches", state.matches);
+      steps.forEach((button) => {
+        button.hidden = !state.matches;
+      });
+      recount();
+    }
+    function recount() {
+      state.total = countMatches(view.store);
+      tell();
+    }
+    function tell() {
+      says.classList.toggle("gsl-problem", Boolean(state.problem));
+      if (!state.matches) says.textContent = state.problem;
+      else if (!state.total) says.textContent = "none found";
+      else says.textContent = matchPlace(view, state);
+    }
+    function go(direction) {
+      if (isStale()) run();
+      if (!state.total) return;
+      const hit = nextMatch(view.store, matchOrigin(view, direction), direction) ?? nextMatch(view.store, null, direction);
+      if (!hit) return;
+      view.show(hit.row, hit.index);
+      tell();
+    }
+    function clear() {
+      box.value = "";
+      run();
+    }
+    let timer = 0;
+    const typed = () => {
+      clearTimeout(timer);
+      timer = setTimeout(run, SEARCH_AFTER_MS);
+    };
+    const now = () => {
+      clearTimeout(timer);
+      run();
+    };
+    const isStale = () => state.matches ? searchIsStale(state.matches, view.tables) : Boolean(state.problem);
+    const again = throttled(() => isStale() ? run() : state.matches && recount(), RECOUNT_EVERY_MS);
+    const keyed = (event) => {
+      if (event.isComposing) return;
+      if (event.key === "Enter") {
+        now();
+        go(event.shiftKey ? -1 : 1);
+      } else if (event.key === "Escape") {
+        clearTimeout(timer);
+        clear();
+        rootOf(viewer).focus({ preventScroll: true });
+      } else return;
+      event.preventDefault();
+      event.stopPropagation();
+    };
+    const offs = [
+      listen(box, "input", typed),
+      listen(box, "keydown", keyed),
+      listen(box, "search", () => box.value || now()),
+      view.on("data", again),
+      view.on("look", tell)
+    ];
+    const commands = commandsOf(viewer);
+    commands.search = () => {
+      box.focus({ preventScroll: true });
+      box.select();
+    };
+    commands.searchFor = (text) => {
+      box.value = text;
+      now();
+      commands.search();
+    };
+    commands.clearSearch = () => box.value ? (clear(), true) : false;
+    return () => {
+      offs.forEach((off) => off());
+      clearTimeout(timer);
+      again.stop();
+      form.remove();
+    };
+  }
+  function matchPlace(view, state) {
+    const total = formatCount(state.total), pinned = view.pinned;
+    if (!pinned || !isSpan(pinned) || !view.store.row(pinned.row).isMatch(pinned.index, state.matches)) return `${total} found`;
+    return `${formatCount(matchNumber(view.store, pinned))} of ${total}`;
+  }
+  function matchOrigin({ pinned, x0, x1 }, direction) {
+    if (!pinned) return { time: direction > 0 ? x0 : x1 };
+    return { row: pinned.row, index: pinned.index ?? (direction > 0 ? pinned.last : pinned.first) };
+  }
+
+  // totals.js
+  var PAIRED_LANES = 16;
+  var OTHER_LANES = 48;
+  function totals(store, tables, { start, end, lanes = null }) {
+    const sums = new WindowSums(tables, start, end);
+    for (const row of store.rows) if (row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane))) sums.addRow(row);
+    const unions = unionsOf(store, tables);
+    const clip = (lane, count) => ({ lane, count, ...clipUnion(unions.lane(lane), start, end) });
+    const streams = [...sums.lanes].filter(([lane]) => !tables.lanes?.[lane]?.host);
+    const clips = streams.map(([lane, count]) => clip(lane, count)).sort((one, other) => one.lane - other.lane);
+    const others = tables.rows.map((row) => row.lane).filter((lane) => lanes && lane >= 0 && !lanes.has(lane));
+    return {
+      lanes: clips.map(({ lane, count, busy }) => ({ lane, count, busy })),
+      names: sums.listNames(),
+      pairs: pairsOf(clips, [...new Set(others)].map((lane) => clip(lane, 0)), start, end),
+      wall_ns: Math.max(0, sums.last - sums.first)
+    };
+  }
+  var WindowSums = class {
+    constructor(tables, start, end) {
+      this.isCounted = Uint8Array.from(tables.kind_counted, Boolean);
+      this.uncaptured = uncapturedRanges(tables);
+      this.start = start;
+      this.end = end;
+      this.lanes = /* @__PURE__ */ new Map();
+      this.nameCount = new Float64Array(tables.names.length);
+      this.nameBusy = new Float64Array(tables.names.length);
+      this.first = Infinity;
+      this.last = -Infinity;
+    }
+    addRow(row) {
+      const { start: starts, end: ends, length } = row, { start, end } = this;
+      let count = 0, isTouched = false;
+      for (let index = row.firstEndingFrom(start); index < length && starts[index] <= end; index++) {
+        const from = Math.max(start, starts[index]), to = Math.min(end, ends[index]);
+        if (to < from || to === from && ends[index] !== starts[index]) continue;
+        isTouched = true;
+        count += this.addSpan(row, index, from, to);
+      }
+      if (isTouched) this.lanes.set(row.lane, (this.lanes.get(row.lane) ?? 0) + count);
+    }
+    /** Add a span, and return for how many it stands that count as busy time. */
+    addSpan(row, index, from, to) {
+      const count = row.countOrNull ? row.countOrNull[index] : 1, name = row.name[index];
+      if (name >= this.nameCount.length) this.reserve(name + 1);
+      this.nameCount[name] += count;
+      if (to > from) this.nameBusy[name] += row.busyOrNull ? (to - from) * row.densityAt(index) : to - from;
+      if (this.isCounted[row.kind[index]] && (!this.uncaptured || this.uncaptured(row.kind[index], row.start[index]))) {
+        if (from < this.first) this.first = from;
+        if (to > this.last) this.last = to;
+        return count;
+      }
+      return 0;
+    }
+    /** Make room for a name that the tables do not have yet. */
+    reserve(size) {
+      this.nameBusy = roomy(this.nameBusy, size, this.nameCount.length);
+      this.nameCount = roomy(this.nameCount, size, this.nameCount.length);
+    }
+    listNames() {
+      const names = [];
+      this.nameCount.forEach((count, name) => count && names.push({ name, count, busy: this.nameBusy[name] }));
+      return names.sort((one, other) => other.busy - one.busy || one.name - other.name);
+    }
+  };
+  function clipUnion(union, start, end) {
+    if (!union) return { union, first: 0, last: -1, busy: 0 };
+    const first = upperBound(union.end, start, 0, union.length);
+    const last = lowerBound(union.start, end, first, union.length) - 1;
+    return { union, first, last, busy: coverage(union, first, last, start, end) };
+  }
+  function pairsOf(clips, others, start, end) {
+    const own = busiestOf(clips, PAIRED_LANES), beside = busiestOf(others, OTHER_LANES);
+    const pairs = pairsAmong(own, start, end, () => true);
+    for (let from = 0; from < own.length; from += PAIRED_LANES / 2) {
+      const some = own.slice(from, from + PAIRED_LANES / 2);
+      for (let at = 0; at < beside.length; at += PAIRED_LANES / 2) {
+        const all = [...some, ...beside.slice(at, at + PAIRED_LANES / 2)];
+        pairs.push(...pairsAmong(all, start, end, (place, next) => place < some.length && next >= some.length));
+      }
+    }
+    return pairs.sort((one, other) => other.both_ns - one.both_ns || one.a - other.a || one.b - other.b);
+  }
+  function busiestOf(clips, count) {
+    const busiest = clips.filter(({ busy }) => busy > 0).sort((one, other) => other.busy - one.busy).slice(0, count);
+    return busiest.sort((one, other) => one.lane - other.lane);
+  }
+  function pairsAmong(clips, start, end, isWanted) {
+    const bySet = setDurations(clips, start, end), pairs = [];
+    clips.forEach((one, place) => {
+      for (let next = place + 1; next < clips.length; next++) {
+        if (!isWanted(place, next)) continue;
+        const other = clips[next], both = sumOfSets(bySet, 1 << place | 1 << next);
+        pairs.push({ a: one.lane, b: other.lane, both_ns: both, share: both / Math.min(one.busy, other.busy) });
+      }
+    });
+    return pairs;
+  }
+  function setDurations(clips, start, end) {
+    const toggles = mergeToggles(clips.map((clip, number) => clipToggles(clip, start, end, number)));
+    const sums = new Float64Array(1 << clips.length);
+    let set = 0, before = start;
+    for (let index = 0; index < toggles.length; index++) {
+      sums[set] += toggles.time[index] - before;
+      before = toggles.time[index];
+      set ^= 1 << toggles.number[index];
+    }
+    return sums;
+  }
+  function clipToggles({ union, first, last }, start, end, number) {
+    const length = 2 * (last - first + 1), time = new Float64Array(length);
+    for (let index = first; index <= last; index++) {
+      time[2 * (index - first)] = Math.max(start, union.start[index]);
+      time[2 * (index - first) + 1] = Math.min(end, union.end[index]);
+    }
+    return { time, number: new Uint16Array(length).fill(number), length };
+  }
+  function sumOfSets(bySet, lanes) {
+    let sum = 0;
+    for (let set = lanes; set < bySet.length; set = set + 1 | lanes) sum += bySet[set];
+    return sum;
+  }
+
+  // select.js
+  var SELECT_MIN_PX = 3;
+  var TABLE_ROWS = 200;
+  var TOTALS_EVERY_MS = 1e3;
+  var OF_WINDOW = ["of window", "Share of the window's length"];
+  var streamHeads = (word) => [["Stream"], ["Time", `Time in which the stream was ${word}: what overlaps counts once`], OF_WINDOW, ["Spans", "Spans that count: kernels, copies and fills, and ranges where no kernels were captured"]];
+  var SUM_ABOUT = "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%";
+  var NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["Spans"]];
+  var pairHeads = (word) => [["Streams"], ["Both", `Time in which both were ${word}`], ["of the shorter", "Share of the time of the stream that has less of it"]];
+  function addSelect(viewer) {
+    const { view } = viewer;
+    const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals of the selection", hidden: true });
+    partOf(viewer, "panels").append(panel);
+    const button = makeButton("Totals", { label: "Totals and overlap of what is in view; Shift and drag selects a part", key: "T", onclick: () => sumView() });
+    toolsOf(viewer).append(button);
+    const state = { shown: null, isDragging: false };
+    function sumView() {
+      const extent = view.streamExtent(), start = Math.max(view.x0, extent.start), end = Math.min(view.x1, extent.end);
+      if (end > start) view.set("selection", { start, end, lanes: new Set(view.tables.lanes.keys()) });
+    }
+    function refresh(property) {
+      if (state.isDragging) return;
+      if (view.selection === state.shown && !(FILTER_KEYS.has(property) && view.selection)) return;
+      state.shown = view.selection;
+      showTotals(viewer, panel);
+    }
+    const again = throttled(() => {
+      if (view.selection && !state.isDragging && !view.isPaused) showTotals(viewer, panel);
+    }, TOTALS_EVERY_MS);
+    const commands = commandsOf(viewer);
+    commands.sumView = sumView;
+    commands.unselect = () => {
+      view.set("selection", null);
+      refresh();
+    };
+    const offs = [
+      dragSelect(viewer, state, refresh),
+      toolSelect(viewer),
+      view.on("look", refresh),
+      // What is behind "now" does not change any more, so its totals need no refresh.
+      view.on("data", () => {
+        if (view.selection && view.selection.end >= totalsReach(panel)) again();
+      })
+    ];
+    return () => {
+      offs.forEach((off) => off());
+      again.stop();
+      panel.remove();
+      button.remove();
+    };
+  }
+  function dragSelect(viewer, state, done) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    let from = null;
+    const place = (event) => {
+      const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
+    };
+    const take = (event) => {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    };
+    const end = (event) => {
+      if (!from) return;
+      take(event);
+      from = null;
+      state.isDragging = false;
+      done();
+    };
+    const offs = [
+      listen(figure, "pointerdown", (event) => {
+        const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+        if (!event.shiftKey || event.button || !isInParts(view, point)) return;
+        take(event);
+        rootOf(viewer).focus({ preventScroll: true });
+        commandsOf(viewer).hideTip?.();
+        from = point;
+        state.isDragging = true;
+        figure.setPointerCapture(event.pointerId);
+      }, true),
+      listen(figure, "pointermove", (event) => {
+        if (from) {
+          take(event);
+          place(event);
+        }
+      }, true),
+      listen(figure, "pointerup", end, true),
+      listen(figure, "pointercancel", end, true)
+    ];
+    return () => offs.forEach((off) => off());
+  }
+  function toolSelect(viewer) {
+    const { view } = viewer;
+    const chosen = (event) => {
+      const { sx0, sx1, sy0, sy1 } = event.geometry;
+      if (!event.final || sx0 === void 0 || Math.abs(sx1 - sx0) < SELECT_MIN_PX) return;
+      view.set("selection", selectionBetween(view, { x: sx0, y: sy0 }, { x: sx1, y: sy1 }));
+    };
+    viewer.plot?.on_event?.("selectiongeometry", chosen);
+    return () => {
+    };
+  }
+  function isInParts({ frame: { left, right, top, bottom } }, point) {
+    return point.x >= left && point.x <= right && point.y >= top && point.y < bottom;
+  }
+  function selectionBetween(view, a, b) {
+    const within = (x) => Math.max(view.frame.left, Math.min(view.frame.right, x));
+    const [start, end] = [a.x, b.x].map((x) => view.timeAt(within(x))).sort((p, q) => p - q);
+    return { start, end, lanes: lanesBetween(view, a, b) };
+  }
+  function lanesBetween(view, a, b) {
+    if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys());
+    const [top, bottom] = [a.y, b.y].map((y) => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q);
+    const lanes = /* @__PURE__ */ new Set();
+    view.tables.lanes.forEach((lane, code) => {
+      if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
+    });
+    return lanes.size ? lanes : new Set(view.tables.lanes.keys());
+  }
+  function totalsReach(panel) {
+    return Number(panel.dataset.reachNs ?? -Infinity);
+  }
+  function showTotals(viewer, panel) {
+    const { view } = viewer, { selection } = view;
+    panel.hidden = !selection;
+    if (!selection) {
+      panel.replaceChildren();
+      return;
+    }
+    panel.dataset.reachNs = view.store.lastNs;
+    const scrolled = [...panel.querySelectorAll(".gsl-table")].map((table) => table.scrollTop);
+    const found = totals(view.store, view.tables, selection);
+    const tables = makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found));
+    const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What the legend hides counts too." })] : [];
+    panel.replaceChildren(selectionHead(viewer, panel), tables, ...note);
+    panel.querySelectorAll(".gsl-table").forEach((table, k) => {
+      table.scrollTop = scrolled[k] ?? 0;
+    });
+  }
+  function selectionHead(viewer, panel) {
+    const { view } = viewer, { start, end, lanes } = view.selection;
+    const facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`;
+    const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) });
+    const copy = makeButton("Copy as DataFrame filter", {
+      label: "Copy a pandas expression for these spans",
+      onclick: () => copyText(dataFrameFilter(view.tables, view.selection), copy, panel)
+    });
+    const clear = makeButton("Clear", { key: "Escape", onclick: () => {
+      commandsOf(viewer).unselect();
+      rootOf(viewer).focus({ preventScroll: true });
+    } });
+    announce(viewer, `Selected ${formatNs(end - start)}, ${facts}`);
+    return makeNode("header", {}, makeNode("h3", { text: `Selected ${formatNs(end - start)}` }), makeNode("p", { text: facts }), zoom, copy, clear);
+  }
+  function lanesText(view, lanes) {
+    const counted = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`;
+    const streams = view.usedStreams().filter((lane) => lanes.has(lane)).length;
+    const threads = [...lanes].filter((lane) => view.tables.lanes[lane]?.host).length;
+    const parts = [...streams || !threads ? [counted(streams, "stream")] : [], ...threads ? [counted(threads, "host thread")] : []];
+    return parts.join(" and ");
+  }
+  function totalTables(view, selection, found) {
+    const { tables } = view, window2 = selection.end - selection.start, word = tables.header.busy_word;
+    const lane = (code) => laneText(tables.lanes[code]);
+    const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) => [[lane(code)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
+    const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
+    const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) => [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)]);
+    return [
+      totalTable("Streams", streamHeads(word), lanes, `Time in which the stream was ${word}, and its share of the window`),
+      totalTable("Names", NAME_HEADS, names, "Time of the name's spans within the window, added up, and how that compares with the window"),
+      totalTable("Overlap", pairHeads(word), pairs, pairsAbout(selection, tables))
+    ];
+  }
+  function pairsAbout({ lanes }, tables) {
+    const beside = lanes.size < tables.lanes.length ? ", each selected stream with every stream" : "";
+    return `Time in which both were ${tables.header.busy_word}${beside}, and its share of the shorter of both times`;
+  }
+  function totalTable(caption, heads, rows, about) {
+    const table = makeNode("table", { title: about }, makeNode("caption", { text: caption }));
+    table.append(makeNode("thead", {}, makeNode("tr", {}, ...heads.map(([text, title]) => makeNode("th", { scope: "col", text, title })))));
+    const body = makeNode("tbody");
+    for (const [[text, style], ...cells] of rows.slice(0, TABLE_ROWS)) {
+      const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style ? makeSwatch(style[0], style[1]) : null, text);
+      body.append(makeNode("tr", {}, head, ...cells.map((cell) => makeNode("td", { text: cell }))));
+    }
+    if (!rows.length) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: "none" })));
+    const left = rows.length - TABLE_ROWS;
+    if (left > 0) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: `+ ${formatCount(left)} more` })));
+    table.append(body);
+    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, table);
+  }
+  function dataFrameFilter(tables, { start, end, lanes }) {
+    const from = BigInt(tables.zero_ns) + BigInt(Math.floor(start)), to = BigInt(tables.zero_ns) + BigInt(Math.ceil(end));
+    const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`];
+    if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])`);
+    return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
+  }
+
+  // waits_button.js
+  function addWaitsButton(viewer) {
+    const { view } = viewer;
+    const toggle = () => view.store.edges.length && view.set("showsWaits", !view.showsWaits);
+    const button = makeButton("Waits", { label: "Arrows from what was waited for to what waited", key: "E", class: "gsl-waits", onclick: toggle });
+    toolsOf(viewer).append(button);
+    const show = () => {
+      button.hidden = !view.store.edges.length;
+      button.setAttribute("aria-pressed", String(view.showsWaits));
+    };
+    const offs = [view.on("data", show), view.on("look", (property) => property === "showsWaits" && show())];
+    commandsOf(viewer).toggleWaits = toggle;
+    show();
+    return () => {
+      offs.forEach((off) => off());
+      button.remove();
+    };
+  }
+
+  // viewer.js
+  var AXIS_PX = 48;
+  var TOOLBAR_PX = 32;
+  var TABLES_FORMAT = 2;
+  var NARROW_BORDER = 0.3;
+  var CONTROLS = [addTips, addDetails, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addLegend, addFollow];
+  var Viewer = class {
+    constructor({ element, Bokeh, item, tables, store, live = false }) {
+      checkFormat("This timeline has", tables.format, TABLES_FORMAT);
+      this.Bokeh = Bokeh;
+      this.item = item;
+      this.element = makeFrame();
+      element.append(this.element);
+      this.figureElement = this.element.querySelector(".gsl-figure");
+      this.view = new View(tables, store);
+      this.view.isLive = live;
+      this.view.isFollowing = live;
+      this.theme = readTheme(this.element);
+      this.painter = new Painter(this.view, this.theme);
+      this.paintListeners = /* @__PURE__ */ new Set();
+      this.removers = [];
+      this.isDestroyed = false;
+    }
+    // Show everything. BokehJS insists on an element that is in the page, and notebooks make elements before they show them.
+    async start() {
+      while (!this.figureElement.isConnected && !this.isDestroyed) await new Promise((done) => setTimeout(done, 50));
+      if (this.isDestroyed) return this;
+      this.document = this.Bokeh.require("document/document").Document.from_json(structuredClone(this.item.doc));
+      this.plot = this.document.roots()[0];
+      this.preparePlot();
+      this.views = await this.Bokeh.embed.add_document_standalone(this.document, this.figureElement, [this.figureElement]);
+      if (this.isDestroyed) {
+        this.dropPlot();
+        return this;
+      }
+      this.plotView = this.views.roots.find((view) => view.model === this.plot);
+      this.connect();
+      for (const add of CONTROLS) this.removers.push(add(this));
+      this.view.fit();
+      this.minimap.request();
+      return this;
+    }
+    preparePlot() {
+      const { plot, view } = this;
+      plot.renderers = [];
+      plot.below[0].formatter = tickFormatter(this.Bokeh, view);
+      leaveViewport(plot);
+      this.layers = addLayers(this.Bokeh, plot, view, this.painter);
+      this.sizePlot();
+      this.boundRange();
+      plot.x_range.setv({ start: view.x0, end: view.x1 });
+      this.useTheme();
+    }
+    // Room for the names and the lanes there are now. Setting what is set already does nothing.
+    sizePlot() {
+      const { plot, view } = this, { innerPx } = view.parts, width = this.figureElement.clientWidth || 1200;
+      const changes = {
+        height: innerPx + AXIS_PX + TOOLBAR_PX,
+        min_border_bottom: AXIS_PX,
+        min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER)))
+      };
+      for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value;
+      if (plot.y_range.start !== innerPx) plot.y_range.setv({ start: innerPx, end: 0 });
+      this.figureElement.style.minHeight = `${changes.height}px`;
+    }
+    boundRange() {
+      const { low, high } = this.view.bounds();
+      this.plot.x_range.setv({ bounds: [low, high] });
+    }
+    connect() {
+      const { view, plot, plotView } = this;
+      paintEachFrame(plotView);
+      const fromPlot = () => view.setRange(plot.x_range.start, plot.x_range.end);
+      plot.x_range.change.connect(fromPlot);
+      plotView.repainted.connect(() => this.paintListeners.forEach((listener) => listener()));
+      plot.on_event("reset", () => view.fit());
+      this.sizePlot();
+      this.boundRange();
+      this.minimap = new Minimap(this, this.element.querySelector(".gsl-minimap"));
+      this.removers.push(
+        view.on("range", () => this.rangeChanged()),
+        view.on("look", (property) => this.lookChanged(property)),
+        view.on("data", (detail) => this.dataChanged(detail)),
+        watchTheme(() => this.useTheme()),
+        this.onPainted(() => this.minimap.keepUp()),
+        addScrolling(this),
+        dragLanes(this),
+        this.watchSize(),
+        () => this.minimap.remove()
+      );
+    }
+    rangeChanged() {
+      const { view, plot } = this;
+      if (plot.x_range.start !== view.x0 || plot.x_range.end !== view.x1) plot.x_range.setv({ start: view.x0, end: view.x1 });
+    }
+    lookChanged(property) {
+      const isAbove = property === "hovered" || property === "pinned" || property === "selection" || property === "ruler";
+      if (isAbove) this.plotView.request_paint(this.layers.overlay);
+      else this.plotView.request_paint();
+    }
+    dataChanged(detail) {
+      if (detail === "tables") this.sizePlot();
+      this.boundRange();
+      this.plotView.request_paint();
+    }
+    // Call back after each paint of the figure; returns a function that stops.
+    onPainted(listener) {
+      this.paintListeners.add(listener);
+      return () => this.paintListeners.delete(listener);
+    }
+    useTheme() {
+      const theme = readTheme(this.element);
+      if (this.themedKey === theme.key) return;
+      this.themedKey = theme.key;
+      this.theme = theme;
+      this.painter.setTheme(theme);
+      this.element.style.setProperty("--bokeh-icon-color", theme.soft);
+      themePlot(this.plot, theme);
+      if (!this.plotView) return;
+      this.plotView.request_paint();
+      this.minimap.request();
+    }
+    watchSize() {
+      let due = 0;
+      const observer = new ResizeObserver(() => {
+        this.sizePlot();
+        this.minimap.request();
+        clearTimeout(due);
+        due = setTimeout(() => reviveCanvases(this.figureElement), 400);
+      });
+      observer.observe(this.figureElement);
+      return () => {
+        clearTimeout(due);
+        observer.disconnect();
+      };
+    }
+    dropPlot() {
+      if (!this.document) return;
+      this.document.clear();
+      for (const view of this.views.roots) view.remove();
+      const { documents } = this.Bokeh, place = documents.indexOf(this.document);
+      if (place >= 0) documents.splice(place, 1);
+    }
+    destroy() {
+      if (this.isDestroyed) return;
+      this.isDestroyed = true;
+      for (const remove of this.removers.splice(0).reverse()) remove();
+      if (this.plotView) this.dropPlot();
+      this.paintListeners.clear();
+      this.element.remove();
+      this.view.store = new SpanStore();
+    }
+  };
+  function makeFrame() {
+    const root = document.createElement("div");
+    root.className = "gsl-viewer";
+    for (const name of ["bar", "minimap", "figure", "panels"]) {
+      const part = document.createElement("div");
+      part.className = `gsl-${name}`;
+      root.append(part);
+    }
+    Object.assign(root.querySelector(".gsl-figure").style, { position: "relative", minWidth: "0" });
+    root.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`;
+    return root;
+  }
+  function dragLanes({ plot, view }) {
+    let from = null;
+    const isPan = () => plot.toolbar.gestures.pan.active?.type === "PanTool";
+    const offs = [
+      onPlot(plot, "panstart", (event) => {
+        from = isPan() && event.sy < view.lanesBottom() ? { scrollPx: view.scrollPx, sy: event.sy } : null;
+      }),
+      onPlot(plot, "pan", (event) => {
+        if (from && view.canScroll) view.scrollTo(from.scrollPx - (event.sy - from.sy));
+      }),
+      onPlot(plot, "panend", () => {
+        from = null;
+      })
+    ];
+    return () => offs.forEach((off) => off());
+  }
+  function onPlot(plot, name, listener) {
+    let isOn = true;
+    plot.on_event(name, (event) => {
+      if (isOn) listener(event);
+    });
+    return () => {
+      isOn = false;
+    };
+  }
+  function reviveCanvases(element) {
+    if (!element.clientWidth || allCanvases(element).every((canvas) => canvas.width && canvas.height)) return;
+    element.style.width = "calc(100% - 1px)";
+    setTimeout(() => {
+      element.style.width = "";
+    }, 200);
+  }
+  var allCanvases = (root) => [...root.querySelectorAll("*")].flatMap(
+    (element) => element.tagName === "CANVAS" ? [element] : element.shadowRoot ? allCanvases(element.shadowRoot) : []
+  );
+  return __toCommonJS(index_exports);
+})();

@@ -1,0 +1,23 @@
+// What is seen of the viewer from outside.
+
+// By pages and widgets.
+export { readBatch, unpackColumns } from "./columns.js"
+export { linkRanges } from "./compare.js"
+export { SpanStore } from "./store.js"
+export { Viewer } from "./viewer.js"
+
+// By tests, which look inside a page as it is.
+export { SpanBatch } from "./columns.js"
+export { fitHit } from "./details.js"
+export { binWidth } from "./lod.js"
+export { headTime, paintEdges, paintOwnEdges, paintOwnLaunches } from "./paint_edges.js"
+export { boxOf } from "./paint_overlay.js"
+export { busyPeak } from "./paint_strips.js"
+export { endOfHit, Row } from "./rows.js"
+export { pinnedEdges } from "./ruler.js"
+export { dataFrameFilter } from "./select.js"
+export { totals } from "./totals.js"
+export { formatCount, formatNs, formatSpeed, formatTicks } from "./units.js"
+export { View } from "./view.js"
+export { TABLES_FORMAT } from "./viewer.js"
+export { workWord } from "./work_facts.js"

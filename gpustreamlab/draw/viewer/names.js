@@ -1,0 +1,19 @@
+// What names, lanes and calls are called on the screen.
+
+export function nameOf(view, code) {
+  return view.tables.names[code] ?? "(no name)"
+}
+
+export function laneOf(view, rowCode) {
+  return view.tables.lanes[view.tables.rows[rowCode].lane]
+}
+
+/** What a lane is called on the screen. */
+export function laneText(lane) {
+  return lane.label || lane.name
+}
+
+/** The class of calls of the host that a name stands for, or "". */
+export function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
+  return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? ""
+}
