@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
                     "median gap error ns": int(np.median(gap_ns)),
                     "one base event: worst gap error ns": int(base_gap_ns.max()),
                     "place against the card's timer ns": int(drift_ns),
-                    "stated clock error ns": lab.backend.clock_info().clock_error_ns,
+                    "stated clock error ns": lab._backend.clock_info().clock_error_ns,
                 }
             )
     report(f"{SPANS} spans {SPACING_NS // 1000} us apart", rows, argv)

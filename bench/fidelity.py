@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
         lab.partition({LANES[0]: 32, LANES[1]: "rest"})
         for name in LANES:
             lab.stream(name, partition=name)
-        lab.verify()
+        lab.partitions.verify()
         began_s = time.perf_counter()
         _measure(lab)  # the first launch of a kernel loads it
         for age_s in ages_s:
@@ -81,7 +81,7 @@ def _measure(lab: Session) -> dict[str, Any]:
 
 def _compare(lab: Session, own: dict[str, Int64Array]) -> dict[str, Any]:
     trace = lab.trace
-    origin_ns = lab.backend._clock.origin_timer_ns  # the session clock's zero on the card's own timer
+    origin_ns = lab._backend._clock.origin_timer_ns  # the session clock's zero on the card's own timer
     kernel_code = list(SpanKind).index(SpanKind.KERNEL)
     errors: dict[str, list[Int64Array]] = {}
     right_sms = True

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     rows = []
     with Session("cuda", capture="ranges") as lab:
         plain = lab.stream("plain")
-        urgent = lab.stream("urgent", priority=lab.backend.priority_range[1])
+        urgent = lab.stream("urgent", priority=lab._backend.priority_range[1])
         busy = lab.stream("busy")
         rows.append(_row("alone on an idle card", lab, plain, None))
         rows.append(_row("plain stream", lab, plain, busy))
@@ -63,7 +63,7 @@ def _latency_us(lab: Session, short: Stream, busy: Stream | None, queue: deque[E
         queue.popleft().close()
     while busy is not None and len(queue) < QUEUE:
         with lab.on(busy, "long") as stream:
-            lab.backend.launch_spin(stream.backend_stream, LONG_NS, blocks=stream.sm_count, fill_sms=True)
+            lab._backend.launch_spin(stream.backend_stream, LONG_NS, blocks=stream.sm_count, fill_sms=True)
         queue.append(busy.record())
     time.sleep(0.0003)  # somewhere in the middle of a long kernel
     began = time.perf_counter()

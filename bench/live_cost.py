@@ -80,7 +80,7 @@ def _loop(lab: Session) -> int:
                 with lab.range("inner"):
                     pass
         count += 200
-        if lab.is_simulated:
+        if lab.device.simulated:
             lab.synchronize()
     return count
 

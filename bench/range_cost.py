@@ -57,7 +57,7 @@ def _works(lab: Session) -> dict[str, Callable[[], None]]:
     stream = lab.stream("a")
     domain = nvtx.get_domain("bench")
     attributes = domain.get_event_attributes(message="x")
-    events = [(lab.backend.acquire_event(), lab.backend.acquire_event()) for _ in range(CALLS)]
+    events = [(lab._backend.acquire_event(), lab._backend.acquire_event()) for _ in range(CALLS)]
     record = stream.backend_stream.core.record
 
     def floor() -> None:

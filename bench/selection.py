@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
                 }
                 for name, values in times.items()
             ]
-        print(lab.adapters)
+        print(lab.recording.adapters)
     report(f"Host cost of selecting a lane (median of {ROUNDS} rounds of {CALLS:,})", rows, argv)
 
 

@@ -103,7 +103,7 @@ class TensorRTEngine:
         self.name = name
         """Name of its ranges."""
         self._context = context
-        self._guard = lab.guard(context, name)
+        self._guard = lab.memory.guard(context, name)
 
     def __enter__(self) -> Self:
         return self
@@ -240,7 +240,7 @@ class OnnxEngine:
         self._handle = _handle_of(self.lane)
         self._session = onnx_session
         self._require_lane_of_session()
-        self._guard = lab.guard(onnx_session, name)
+        self._guard = lab.memory.guard(onnx_session, name)
 
     def __enter__(self) -> Self:
         return self

@@ -121,7 +121,7 @@ class NotSimulatedError(BackendError, NotImplementedError):
 
 
 class AdapterError(GPUStreamLabError, RuntimeError):
-    """A library cannot follow the selected lane; raised by what makes an adapter, and shown in ``lab.adapters``."""
+    """A library cannot follow the selected lane; raised by what makes an adapter, and shown in ``lab.recording.adapters``."""
 
     def __init__(self, reason: str, *, has_work: bool = True) -> None:
         super().__init__(reason)

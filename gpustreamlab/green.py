@@ -279,7 +279,7 @@ class ContextCache:
 
 
 class SMMap:
-    """A drawing of a card: one cell for each SM, coloured by partition. Made by `Session.sm_map`."""
+    """A drawing of a card: one cell for each SM, coloured by partition. Made by `PartitionTools.map`."""
 
     def __init__(self, device: Device, layout: Layout | None) -> None:
         self.device = device

@@ -24,7 +24,7 @@ from gpustreamlab.session import Session, open_sessions
 from gpustreamlab.streams.selection import Selection
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.timeline import Timeline
-from gpustreamlab.typing import CaptureTier, Rounding
+from gpustreamlab.typing import CaptureTier, Rounding, SessionState
 
 __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extension"]
 
@@ -383,7 +383,7 @@ async def _awaited(value: Awaitable[object], show: Callable[[object], object]) -
 
 
 def _is_open_session(value: object) -> TypeGuard[Session]:
-    return isinstance(value, Session) and not value.is_closed
+    return isinstance(value, Session) and value.state is SessionState.OPEN
 
 
 @contextmanager
@@ -409,7 +409,7 @@ def _captured(session: Session, around: AbstractContextManager[None]) -> Iterato
 @contextmanager
 def _shown(session: Session, stream: Stream, around: AbstractContextManager[None], label: str) -> Iterator[None]:
     """Show the ranges of a cell below it, when it has run or failed."""
-    checkpoint = session.checkpoint()
+    checkpoint = session.recording.checkpoint()
     try:
         with around:
             yield
@@ -424,7 +424,7 @@ def _shown(session: Session, stream: Stream, around: AbstractContextManager[None
 
 def _show_slice(session: Session, checkpoint: int, label: str) -> None:
     """Show what was recorded since a checkpoint, of the streams that had any of it."""
-    trace = session.trace_since(checkpoint)
+    trace = session.recording.since(checkpoint)
     used = np.unique(trace.lane)
     lanes = tuple(trace.lanes[lane] for lane in used.tolist())
     titled = replace(trace.metadata, title=label)

@@ -11,23 +11,20 @@ from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from numpy.typing import DTypeLike, NDArray
-
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.defences import ProcessBound
 from gpustreamlab._util.shell import running_kernel_shell
-from gpustreamlab.adapters import Adapters
-from gpustreamlab.analysis import Hazards, HostWaits, Overlap, ScratchTable, Share, Strays, Utilization, check_layout
+from gpustreamlab.analysis import Overlap, Share
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
-from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache, SMMap
-from gpustreamlab.memory.guards import Guard, check_guard_name
-from gpustreamlab.memory.hazards import check_hazard_mode, variables_of, watch_accesses
+from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
+from gpustreamlab.groups import Memory, PartitionTools, Recording
+from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
-from gpustreamlab.memory.scratch import Scratch, ScratchPool
-from gpustreamlab.model import Capabilities, Device, Layout, Trace, Verification, WorkqueueOptions
+from gpustreamlab.memory.scratch import ScratchPool
+from gpustreamlab.model import Device, Layout, Trace, WorkqueueOptions
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
-from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, OpenRange, Range, Recorder
+from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
@@ -35,14 +32,12 @@ from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions
 from gpustreamlab.streams.life import CloseStep, Closing, SessionLife, SessionLocks, facts_table, known_sessions, session_facts
 from gpustreamlab.streams.probe import read_plan, read_renamed
-from gpustreamlab.streams.raw_kernels import RawKernel
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, check_label
 from gpustreamlab.streams.table import LaneFinder, StreamTable
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
-    from gpustreamlab.notebook.widgets import Partitioner
     from gpustreamlab.timeline import Timeline
 
 __all__ = ["Session"]
@@ -52,7 +47,7 @@ T = TypeVar("T")
 _OPEN = SessionState.OPEN
 _open_sessions = known_sessions
 _told_fallbacks: set[str] = set()
-"""Why there is no GPU is said once a process; `Session.fallback_reason` keeps it."""
+"""Why there is no GPU is said once a process; `gpustreamlab doctor` keeps it."""
 
 
 class Session(ProcessBound):
@@ -82,7 +77,7 @@ class Session(ProcessBound):
     scratch_limit_bytes
         How much device memory the lanes may hold as scratch together; None for half of the card.
     hazards
-        What to do about data that crosses lanes without an order: ``"report"`` (see `check_hazards`), ``"wait"`` (put the
+        What to do about data that crosses lanes without an order: ``"report"`` (see `Memory.hazards`), ``"wait"`` (put the
         missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then.
     capture
         What is captured from the start: ``"auto"``, which is every kernel, copy and fill where that works (on a GPU it costs a
@@ -148,7 +143,7 @@ class Session(ProcessBound):
             if self._owns_backend:
                 undoing.callback(self._backend.close)
             _tell_once(choice.fallback_reason)
-            self.fallback_reason: str = choice.fallback_reason
+            self._fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
             self._locks = SessionLocks()
@@ -205,9 +200,9 @@ class Session(ProcessBound):
         return f"<Session: {', '.join(facts.values())}>"
 
     def _repr_html_(self) -> str:
-        # Why there is no GPU was said when the session started, and is kept in `fallback_reason`.
+        # Why there is no GPU was said when the session started, and `gpustreamlab doctor` says it.
         return facts_table(
-            self._facts(), "There is no usable GPU: the simulated device is used." if self.fallback_reason else ""
+            self._facts(), "There is no usable GPU: the simulated device is used." if self._fallback_reason else ""
         )
 
     @property
@@ -227,24 +222,9 @@ class Session(ProcessBound):
         return self._life.state
 
     @property
-    def is_closed(self) -> bool:
-        """True unless the session is open."""
-        return self._life.state is not SessionState.OPEN
-
-    @property
-    def backend(self) -> Backend:
-        """The backend in use."""
-        return self._backend
-
-    @property
     def device(self) -> Device:
         """The device in use, real or simulated."""
         return self._backend.device
-
-    @property
-    def is_simulated(self) -> bool:
-        """True if no hardware stands behind the numbers."""
-        return self._backend.device.simulated
 
     @property
     def xp(self) -> Any:
@@ -262,19 +242,19 @@ class Session(ProcessBound):
         return self._selections.current
 
     @property
-    def adapters(self) -> Adapters:
-        """Which libraries follow a selected lane, and why others do not; looking imports none of them."""
-        return self._selections.adapters
+    def partitions(self) -> PartitionTools:
+        """Plan, prepare, watch and prove how the SMs are shared out."""
+        return PartitionTools(self)
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What this device and its driver can do with SMs and work queues, what each needs, and what happens without it."""
-        return self._backend.capabilities
+    def memory(self) -> Memory:
+        """Scratch and page-locked memory, guards, and races between streams."""
+        return Memory(self)
 
     @property
-    def spool(self) -> Spool | None:
-        """The file to which what is recorded is appended, and how it stands; None without one."""
-        return self._spool
+    def recording(self) -> Recording:
+        """What is recorded, of whom, and where it goes."""
+        return Recording(self)
 
     @property
     def layout(self) -> Layout | None:
@@ -383,7 +363,7 @@ class Session(ProcessBound):
         >>> with Session("sim") as lab:
         ...     print(lab.partition(prefill=96, decode="rest"))
         ...     print(lab.stream("decode", partition="decode").sm_count)
-        ...     lab.verify().holds
+        ...     lab.partitions.verify().holds
         Layout: prefill 96 SMs (asked for 96), decode 36 SMs (asked for 36)
         36
         True
@@ -393,102 +373,6 @@ class Session(ProcessBound):
         layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
         with self._life.moving(doing):
             return self._partitions.switch(layout, read_renamed(renamed))
-
-    def prepare(self, *plans: Mapping[str, Share] | Layout, round: Rounding | str = Rounding.UP) -> tuple[Layout, ...]:  # noqa: A002
-        """Make the green contexts of layouts now, so that going over to them later waits for nothing but the streams that move.
-
-        Making a context takes about a millisecond, and on the drivers tried it waits for everything that runs on the device.
-
-        Parameters
-        ----------
-        *plans
-            Names with what each gets, or planned layouts, as for `partition`.
-        round
-            As for `partition`.
-
-        Returns
-        -------
-        tuple of Layout
-            What each would get.
-
-        Raises
-        ------
-        PartitionError
-            If SMs cannot be shared out like this.
-        SessionClosedError
-            If the session is closed.
-
-        Examples
-        --------
-        >>> with Session("sim") as lab:
-        ...     day, night = lab.prepare({"prefill": 96, "decode": "rest"}, {"prefill": 32, "decode": "rest"})
-        ...     lab.partition(night)["decode"].granted_sms
-        100
-        """
-        self._life.require_open("prepare layouts")
-        with self._recorder.blame:
-            layouts = [read_plan(self._backend, plan, {}, rounding=round) for plan in plans]
-            return tuple(self._partitions.prepare(layout) for layout in layouts if layout is not None)
-
-    def partitioner(self) -> Partitioner:
-        """Return a widget to share out the SMs by hand: drag a boundary, see what is granted, apply, verify."""
-        from gpustreamlab.notebook.widgets import Partitioner
-
-        self._life.require_open("show a widget")
-        return Partitioner(self)
-
-    def plan_moves(
-        self,
-        plan: Mapping[str, Share] | Layout | EllipsisType | None = ...,
-        /,
-        *,
-        round: Rounding | str = Rounding.UP,  # noqa: A002 - what the user types
-        strict: bool = False,
-        workqueue: WorkqueueOptions | None = None,
-        renamed: Mapping[str, str] | None = None,
-        **shares: Share,
-    ) -> tuple[str, ...]:
-        """Return the names of the streams that `partition` would drain and move, for the same arguments.
-
-        Raises
-        ------
-        PartitionError
-            If the SMs cannot be shared out like this, or a layout is not one of this device.
-        PartitionInUseError
-            If a stream works in a partition that the layout does not have.
-        """
-        if isinstance(plan, Layout) and not shares:  # as it is: a widget asks at each step of a drag, and must not warn
-            layout: Layout | None = check_layout(plan, self.device)
-        else:
-            layout = read_plan(self._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
-        moves = self._partitions.plan_moves(layout, read_renamed(renamed))
-        return tuple(stream.name for stream in moves)
-
-    def watch_layout(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
-        """Call a function with the layout after each change of it, and when the session has closed; return what stops that."""
-        return self._partitions.watch(listener)
-
-    def verify(self) -> Verification:
-        """Prove where work runs: a kernel on every stream, and in every partition, tells which SMs it was on.
-
-        It waits for what the streams hold. The SM ids that were seen are kept in the layout and in the trace.
-        """
-        doing = "verify its partitions"
-        self._life.require_open(doing)
-        with self._life.moving(doing):
-            return self._partitions.verify()
-
-    def sm_map(self) -> SMMap:
-        """Return a drawing of the card, one cell for each SM, coloured by partition; measured first where that was not done."""
-        layout = self.layout
-        if layout is not None and not (layout.has_verified_sms or self.is_closed):
-            layout = self._locate()
-        return SMMap(self.device, layout)
-
-    @property
-    def tier(self) -> CaptureTier:
-        """How much of the device's work is captured now: named ranges, or ranges and every kernel."""
-        return self._captures.tier
 
     def capture(self, tier: CaptureTier | str = "auto", *, host: bool = True) -> Capture:
         """Capture every kernel, copy and fill from now on, with the calls of the host that enqueued them; or ranges only.
@@ -535,42 +419,11 @@ class Session(ProcessBound):
         with self._recorder.blame:
             return self._captures.capture(tier, host=host)
 
-    def strays(self) -> Strays:
-        """Return the work that ran in another lane than its range says; see `gpustreamlab.analysis.strays`."""
-        return self.trace.strays()
-
-    def host_waits(self) -> HostWaits:
-        """Return which calls of the host waited for the device, and how long; see `gpustreamlab.analysis.host_waits`."""
-        return self.trace.host_waits()
-
-    def check_hazards(self) -> Hazards:
-        """Return which data crossed lanes without an order: what conflicts, and the wait that is missing.
-
-        Every access to arrays of `xp` since the start is compared with those before it; see docs/how-to/find-a-race.md.
-
-        Examples
-        --------
-        >>> with Session("sim") as lab:
-        ...     copy, compute = lab.stream("copy"), lab.stream("compute")
-        ...     with lab.on("copy", "upload"):
-        ...         x = lab.xp.ones(8)
-        ...     with lab.on("compute", "double"):
-        ...         y = x * 2
-        ...     found = lab.check_hazards()
-        ...     found.hazards[0].kind.value, found.hazards[0].array, found.hazards[0].fix, found.hazards[0].where
-        ('read-after-write', 'x', "lab.stream('compute').wait(lab.stream('copy'))", "before 'double' (multiply)")
-        """
-        return self._accesses.check(variables_of(sys._getframe(1)))  # noqa: SLF001 - for the names of its arrays
-
-    def utilization(self) -> Utilization:
-        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilization`."""
-        return self.trace.utilization()
-
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
         """Select a stream for this thread, and record a range around what runs in the ``with`` block.
 
-        CuPy, torch, Numba-CUDA and what `adapters` lists follow, if they are loaded (or the simulated device's arrays), and get
-        back what they had on every exit. Selections nest.
+        CuPy, torch, Numba-CUDA and what ``lab.recording.adapters`` lists follow, if they are loaded (or the simulated device's
+        arrays), and get back what they had on every exit. Selections nest.
 
         Parameters
         ----------
@@ -624,14 +477,6 @@ class Session(ProcessBound):
             return self._selections.range(label)
         return known
 
-    def start_range(self, stream: str | Stream | SupportsCudaStream, label: str) -> OpenRange:
-        """Open a range on a stream now; call its ``end()`` later, from any thread. One that is never ended is not kept."""
-        self._life.require_open("start a range")
-        check_label(label)
-        chosen = self._lanes.find(stream)
-        chosen.require_open()
-        return self._recorder.start_range(chosen.recorded, label)
-
     def run_on(
         self,
         lane: str | Stream | SupportsCudaStream,
@@ -664,16 +509,6 @@ class Session(ProcessBound):
         """
         return call_on(self._keeper, self.on(lane, label), call, args, kwargs, hold=hold)
 
-    def guard(self, resource: object, name: str = "") -> Guard:
-        """Return a guard of what one lane at a time may use: an engine's execution context, a workspace. See `Guard`."""
-        self._life.require_open("guard something")
-        return Guard(self._keeper, self.on, resource, check_guard_name(name))
-
-    @property
-    def held_count(self) -> int:
-        """How many objects are kept for work in flight, or because they crossed lanes and somebody still uses them."""
-        return self._keeper.held_count
-
     def mark(self, text: str) -> None:
         """Mark this moment in the timeline, across all streams.
 
@@ -701,15 +536,15 @@ class Session(ProcessBound):
             )
         self._recorder.mark(text)
 
-    def begin_cell(self, text: str) -> None:
+    def _begin_cell(self, text: str) -> None:
         """Note that a notebook cell begins: it is marked in the timeline as soon as a range is opened in it."""
         self._recorder.begin_cell(text)
 
-    def end_cell(self, text: str) -> None:
+    def _end_cell(self, text: str) -> None:
         """Note that the cell has ended. If it made this session, it is marked where that was."""
         self._recorder.end_cell(text)
 
-    def put_back_left(self) -> None:
+    def _put_back_left(self) -> None:
         """Leave what this thread entered in ``with`` blocks that Ctrl-C has left without their ends.
 
         In a notebook, and in IPython, the end of each interrupted cell does it. Ctrl-C between the last call of a block and the
@@ -718,84 +553,10 @@ class Session(ProcessBound):
         self._keeper.end_left_uses()
         self._selections.put_back_left()
 
-    def checkpoint(self) -> int:
-        """Return a number that stands for now, for `trace_since`."""
-        return self._recorder.checkpoint()
-
-    def trace_since(self, checkpoint: int) -> Trace:
-        """Return the ranges that were opened after a `checkpoint` and whose work has ended. Never waits for the device.
-
-        Raises
-        ------
-        OptionError
-            If it is no checkpoint.
-
-        Examples
-        --------
-        >>> with Session("sim") as lab:
-        ...     lab.stream("copy")
-        ...     with lab.on("copy", "warm-up"):
-        ...         pass
-        ...     before = lab.checkpoint()
-        ...     with lab.on("copy", "upload"):
-        ...         pass
-        ...     lab.synchronize()
-        ...     [lab.trace.names[code] for code in lab.trace_since(before).name]
-        <Stream 'copy', priority 0, handle 0x3>
-        ['upload']
-        """
-        if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):
-            raise OptionError(f"checkpoint is {checkpoint!r:.40}; it must be a number that lab.checkpoint() returned.")
-        self._life.require_open("cut its trace")
-        trace = self._recorder.trace(title=self.title, since=checkpoint)
-        self._life.require_open("cut its trace")  # the recorder lets go of everything where another thread closes the session
-        return trace
-
     def event(self) -> Event:
         """Return an event that is not recorded yet."""
         self._life.require_open("make an event")
         return Event(self._backend)
-
-    def raw_kernel(self, code: str, name: str, **options: Any) -> RawKernel:
-        """Return a kernel written in CUDA C++, to launch on any stream: ``kernel(grid, block, args, stream="decode")``.
-
-        Parameters
-        ----------
-        code, name
-            The source, and the name of the ``extern "C" __global__`` function in it.
-        **options
-            What ``cupy.RawKernel`` takes, for example ``options=("-std=c++17",)``.
-
-        Raises
-        ------
-        NotSimulatedError
-            On the simulated device, which cannot run CUDA C++.
-        """
-        self._life.require_open("make a raw kernel")
-        return RawKernel(self._backend, self.select, self._recorder.blame, code=code, name=name, options=options)
-
-    def scratch(self, nbytes: int) -> Scratch:
-        """Return device memory for work of the stream selected in this thread; see `Stream.scratch`.
-
-        Raises
-        ------
-        SelectionError
-            If no stream is selected in this thread: the NULL stream is never meant.
-        SessionClosedError
-            If the session is closed.
-        """
-        self._life.require_open("take scratch memory")
-        return self._selections.require("scratch memory").scratch(nbytes)
-
-    @property
-    def scratch_statistics(self) -> ScratchTable:
-        """How much scratch memory every lane uses and holds, as a table."""
-        return self._scratch_pool.statistics
-
-    def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float64") -> NDArray[Any]:
-        """Return page-locked host memory as an uninitialised NumPy array: copies to and from it can overlap other work."""
-        self._life.require_open("allocate page-locked memory")
-        return self._backend.pinned_empty(shape, dtype)
 
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range is in the trace, and all work that was captured."""
@@ -938,10 +699,6 @@ class Session(ProcessBound):
         self._keeper.leave_to_parent()
         self._accesses.leave_to_parent()
 
-    def _locate(self) -> Layout | None:
-        with self._locks.moves:
-            return self.layout if self.is_closed else self._partitions.locate()
-
     def _end_capture(self) -> None:
         self._captures.finish(tuple(self._table.open_streams.values()))
 
@@ -966,7 +723,7 @@ class Session(ProcessBound):
             self._partitions.cache,
             layout=self.layout,
             counts=self._count_spans(),
-            streams=list(self._table.by_name) if self.is_closed else list(self.streams),
+            streams=list(self._table.by_name) if self.state is not _OPEN else list(self.streams),
             capture=self._captures.text if self._last_trace is None else self._last_trace.metadata.tier.value,
             spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",
             state=self._life.state,
@@ -990,4 +747,4 @@ def _check_options(device: int, hazards: HazardMode | str | None, capture: Captu
 
 def open_sessions() -> list[Session]:
     """Return every open session of this process."""
-    return [session for session in list(_open_sessions) if isinstance(session, Session) and not session.is_closed]
+    return [session for session in list(_open_sessions) if isinstance(session, Session) and session.state is _OPEN]

@@ -104,7 +104,7 @@ class HazardMode(StrEnum):
     OFF = "off"
     """Nothing is watched."""
     REPORT = "report"
-    """It is found, for `Session.check_hazards`."""
+    """It is found, for `Memory.hazards`."""
     WAIT = "wait"
     """The missing wait is put in."""
 

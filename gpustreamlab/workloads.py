@@ -1,7 +1,7 @@
 """The same named work on the GPU and on the simulated device: for lessons, contract tests and benchmarks.
 
 Everything here takes ``stream=``: a stream's name, a `gpustreamlab.Stream`, or any object with ``__cuda_stream__``. Without it,
-work goes to the stream selected in this thread. None of it waits, and none of it opens a range.
+work goes to the stream selected in this thread. None of it waits, and none of it opens a range. `raw_kernel` alone needs a GPU.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 
 from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.session import Session
+from gpustreamlab.streams.raw_kernels import RawKernel
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.typing import SupportsCudaStream
 
-__all__ = ["copy_to_device", "copy_to_host", "matrix_product", "spin", "spin_card", "streaming_add"]
+__all__ = ["copy_to_device", "copy_to_host", "matrix_product", "raw_kernel", "spin", "spin_card", "streaming_add"]
 
 MAX_SPIN_NS = 3_600_000_000_000
 """Longest time that a kernel may be asked to spin, in ns: an hour. On a GPU nothing but the end of the process stops it."""
@@ -59,7 +60,7 @@ def spin(lab: Session, duration_ns: int, *, blocks: int = 1, stream: _Target = N
     _require_within("duration_ns", duration_ns, MAX_SPIN_NS)
     _require_within("blocks", blocks, MAX_BLOCKS)
     with _target(lab, stream, "spin") as chosen:
-        lab.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=blocks, fill_sms=False)
+        lab.recording.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=blocks, fill_sms=False)
 
 
 def spin_card(lab: Session, duration_ns: int, *, stream: _Target = None) -> None:
@@ -70,7 +71,7 @@ def spin_card(lab: Session, duration_ns: int, *, stream: _Target = None) -> None
     _require_session("spin_card(lab, duration_ns)", lab)
     _require_within("duration_ns", duration_ns, MAX_SPIN_NS)
     with _target(lab, stream, "spin_card") as chosen:
-        lab.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=lab.device.sm_count, fill_sms=True)
+        lab.recording.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=lab.device.sm_count, fill_sms=True)
 
 
 def streaming_add(lab: Session, x: Any, y: Any, out: Any, *, stream: _Target = None) -> None:
@@ -105,6 +106,26 @@ def copy_to_host(lab: Session, device: Any, host: Any, *, stream: _Target = None
     _require_device_array("copy_to_host(lab, device, host)", device)
     with _where(lab, stream):
         device.get(out=host, blocking=False)
+
+
+def raw_kernel(lab: Session, code: str, name: str, **options: Any) -> RawKernel:
+    """Return a kernel written in CUDA C++, to launch on any stream: ``kernel(grid, block, args, stream="decode")``.
+
+    Parameters
+    ----------
+    code, name
+        The source, and the name of the ``extern "C" __global__`` function in it.
+    **options
+        What ``cupy.RawKernel`` takes, for example ``options=("-std=c++17",)``.
+
+    Raises
+    ------
+    NotSimulatedError
+        On the simulated device, which cannot run CUDA C++.
+    """
+    _require_session("raw_kernel(lab, code, name)", lab)
+    lab._life.require_open("make a raw kernel")  # noqa: SLF001 - of the package
+    return RawKernel(lab._backend, lab.select, lab._recorder.blame, code=code, name=name, options=options)  # noqa: SLF001
 
 
 def _where(lab: Session, stream: _Target) -> AbstractContextManager[Stream | None]:

@@ -38,10 +38,10 @@ for number in range({step_count}):
     lab.stream("compute").wait(lab.stream("copy").record())
     with lab.on("compute", "gemm"):
         spin(lab, 2_000)
-    lab.spool.refresh()
+    lab.recording.spool.refresh()
 with lab.on("compute", "never ends"):
     spin(lab, 5_000)
-    lab.spool.refresh()
+    lab.recording.spool.refresh()
     os._exit(1)
 """
 """What is killed in the middle of a range."""
@@ -106,13 +106,13 @@ def whole_session() -> gsl.Trace:
     with gsl.Session("sim", title="everything – naïve ×2") as lab:
         lab.capture("kernels")  # with the calls of the host
         lab.partition(left=32, right="rest")
-        lab.verify()
+        lab.partitions.verify()
         copy, compute = lab.stream("copy", partition="left"), lab.stream("compute", priority=-1, partition="right")
         lab.stream("card")
-        host, x = lab.pinned_empty(4_096), lab.xp.zeros(4_096)
+        host, x = lab.memory.pinned_empty(4_096), lab.xp.zeros(4_096)
         for number in range(2):
             lab.mark(f"step {number}")
-            with lab.on("copy", f"upload {number}"), lab.scratch(1 << 18):
+            with lab.on("copy", f"upload {number}"), lab.memory.scratch(1 << 18):
                 copy_to_device(lab, host, x)
             compute.wait(copy.record())
             with lab.on("compute", "step"), lab.range("gemm"):
@@ -203,19 +203,19 @@ def pieces_spool(path: Path) -> None:
         with lab.on("warm", "warm-up"):
             spin(lab, 1_000)
         lab.synchronize()
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         lab.clear()
         lab.partition(left=32, right="rest")
         for number in range(4):
             lane = lab.stream(f"lane-{number}", partition="left" if number % 2 else "right")
             lab.mark(f"piece {number}")
-            with lab.on(lane, f"piece {number}"), lab.scratch(1 << 16):
+            with lab.on(lane, f"piece {number}"), lab.memory.scratch(1 << 16):
                 spin(lab, 1_000)
             lab.stream("warm").wait(lane.record())
             with lab.on("warm", "joined"):
                 spin(lab, 500)
             lab.synchronize()
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
         for _ in range(60):  # more than the ring holds
             with lab.on("warm", "burst"):
                 pass
@@ -235,12 +235,12 @@ def full_spool(path: Path) -> None:
             with lab.on("a", "fits"):
                 spin(lab, 1_000)
             lab.synchronize()
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
             for number in range(80):
                 with lab.on("a", f"{number:1000}"):
                     pass
             lab.synchronize()
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
 
 
 if __name__ == "__main__":

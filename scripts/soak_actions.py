@@ -57,7 +57,7 @@ class Turn:
 
     def check_same(self, found: object, expected: object, what: str) -> None:
         """Raise unless two are the same object."""
-        if found is not expected and self.lab.is_closed:  # tasks of a session that is gone are steered no more
+        if found is not expected and self.lab.state != "open":  # tasks of a session that is gone are steered no more
             raise SessionClosedError(f"{what}: the session was closed in the middle of this turn")
         if found is not expected:
             raise WrongResultError(f"{what}: {found!r}, not {expected!r}")
@@ -69,7 +69,7 @@ class Guarded:
     def __init__(self, lab: Session) -> None:
         self.array = lab.xp.zeros(1 << 12, dtype="int64")
         lab.synchronize()
-        self.guard = lab.guard(self.array, "counter")
+        self.guard = lab.memory.guard(self.array, "counter")
         self.use_count = 0
         """How often it was counted up; changed inside the guard only."""
 
@@ -192,7 +192,7 @@ def run_engine(turn: Turn) -> None:
 def copy(turn: Turn) -> None:
     """Copy page-locked memory to the device and back, on a stream that is told."""
     lab = turn.lab
-    there, back = (lab.pinned_empty(turn.size, "int64") for _ in range(2))
+    there, back = (lab.memory.pinned_empty(turn.size, "int64") for _ in range(2))
     there[:], back[:] = turn.number, 0
     with lab.select(turn.a):
         device = lab.xp.empty(turn.size, "int64")
@@ -218,7 +218,7 @@ def look(turn: Turn) -> None:
     trace = turn.lab.trace
     if (trace.end_ns < trace.start_ns).any():
         raise WrongResultError("a span of the trace ends before it starts")
-    turn.rng.choice((turn.lab.overlap, turn.lab.strays, turn.lab.utilization, turn.lab.__repr__))()
+    turn.rng.choice((turn.lab.overlap, turn.lab.trace.strays, turn.lab.trace.utilization, turn.lab.__repr__))()
 
 
 def interleave(turn: Turn) -> None:

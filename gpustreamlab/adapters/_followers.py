@@ -169,8 +169,8 @@ class Adapters:
     def __getitem__(self, name: str) -> LibraryState:
         if not isinstance(name, str):
             raise OptionError(
-                f"A library is found by its name, not by {name!r}. Use lab.adapters['{self.items[0].name}'], or "
-                "list(lab.adapters) for all."
+                f"A library is found by its name, not by {name!r}. Use lab.recording.adapters['{self.items[0].name}'], or "
+                "list(lab.recording.adapters) for all."
             )
         for item in self.items:
             if item.name == name:

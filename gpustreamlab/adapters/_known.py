@@ -161,7 +161,7 @@ KNOWN = (
         "jax",
         ("jax",),
         AdapterState.CANNOT_FOLLOW,
-        "it has its own streams; its work is found by lab.strays()",
+        "it has its own streams; its work is found by lab.trace.strays()",
     ),
     Library(
         "onnxruntime",
@@ -198,7 +198,7 @@ def obstacle_of(library: Library, version: str) -> Obstacle | None:
 
 
 def what_it_does(library: Library, version: str) -> str:
-    """Say what a library does about a selected lane: the words of ``lab.adapters`` and of ``gpustreamlab doctor``."""
+    """Say what a library does about a selected lane: the words of ``lab.recording.adapters`` and of ``gpustreamlab doctor``."""
     obstacle = obstacle_of(library, version)
     return f"{library.state}, {library.reason}" if obstacle is None else f"{AdapterState.CANNOT_FOLLOW}, {obstacle.reason}"
 

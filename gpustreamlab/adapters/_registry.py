@@ -49,7 +49,7 @@ def _given(make: AdapterFactory) -> AdapterFactory:
     return make
 
 
-STRAY = "its work leaves the lane; lab.strays() finds it"
+STRAY = "its work leaves the lane; lab.trace.strays() finds it"
 """What it means that a library does not follow."""
 
 

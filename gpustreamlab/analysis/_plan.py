@@ -225,11 +225,14 @@ def check_layout(layout: Layout, device: Device) -> Layout:
         return layout
     resource = device.sm_resource
     if resource is None:
-        raise PartitionUnavailableError(f"{device.label} cannot partition its SMs. See lab.capabilities for what it needs.")
+        raise PartitionUnavailableError(
+            f"{device.label} cannot partition its SMs. See lab.partitions.capabilities for what it needs."
+        )
     if not resource.is_structured and any(part.is_structured for part in layout):
         raise PartitionUnavailableError(
             f"This layout needs a structured split, which needs CUDA 13.1 in the driver and the bindings; {device.label} has "
-            f"{device.driver_version or 'an older one'}. Plan one without co-scheduling and backfill, or see lab.capabilities."
+            f"{device.driver_version or 'an older one'}. Plan one without co-scheduling and backfill, or see "
+            "lab.partitions.capabilities."
         )
     groups = [group for part in layout for group in part.groups]
     last = resource.group_count if resource.remainder_sms else resource.group_count - 1
@@ -260,15 +263,15 @@ def _require_resource(device: Device, requests: Sequence[Request]) -> SMResource
     resource = device.sm_resource
     if resource is None:
         raise PartitionUnavailableError(
-            f"{device.label} cannot partition its SMs. See lab.capabilities for what it needs; lab.partition(...) without "
-            "strict=True goes on with plain streams."
+            f"{device.label} cannot partition its SMs. See lab.partitions.capabilities for what it needs; "
+            "lab.partition(...) without strict=True goes on with plain streams."
         )
     wanting = [request.name for request in requests if request.options.is_structured]
     if wanting and not resource.is_structured:
         raise PartitionUnavailableError(
             f"Partition {wanting[0]!r} asks for co-scheduling or backfill, which needs CUDA 13.1 in the driver and the "
             f"bindings; {device.label} has {device.driver_version or 'an older one'}. Leave those options out, or see "
-            "lab.capabilities."
+            "lab.partitions.capabilities."
         )
     return resource
 

@@ -16,7 +16,7 @@ from gpustreamlab.typing import FloatArray, Int64Array
 OWN_PREFIX = "gpustreamlab_"
 """How kernels of this package are named, those of its clocks and its probe of SMs: no trace has them, of whatever session."""
 PROBE_NAME = f"{OWN_PREFIX}probe"
-"""The kernel by which `Session.verify` finds where streams run."""
+"""The kernel by which `PartitionTools.verify` finds where streams run."""
 
 
 class CallClass(IntEnum):

@@ -93,7 +93,7 @@ def plan_sm_map(device: Device, layout: Layout | None) -> SMMapPlan:
     loose: list[tuple[int | None, int]] = [(place, part.granted_sms) for place, part in enumerate(parts) if part.sm_ids is None]
     notes = list(layout_warnings(layout))
     if loose:
-        notes.append("Which SMs these are is not known yet: lab.verify() finds out")
+        notes.append("Which SMs these are is not known yet: lab.partitions.verify() finds out")
     if parts and not known:
         rest = device.sm_count - sum(part.granted_sms for part in parts)
         return SMMapPlan(located=(), loose=(*loose, (None, max(0, rest))), notes=tuple(notes))

@@ -41,7 +41,7 @@ class KeptEvent(Protocol):
 
 
 class Guard(ProcessBound):
-    """Lets one lane at a time use what two cannot: an execution context, a workspace. Made by `Session.guard`.
+    """Lets one lane at a time use what two cannot: an execution context, a workspace. Made by `Memory.guard`.
 
     A use on another lane than the last one waits for that on the device; the host does not wait. A use by another thread waits
     until this thread's ``with`` block has ended, that is until its work is enqueued. The thing itself is never destroyed here:
@@ -64,7 +64,7 @@ class Guard(ProcessBound):
     >>> with Session("sim") as lab:
     ...     lanes = lab.stream("a"), lab.stream("b")
     ...     workspace = lab.xp.zeros(8)
-    ...     guard = lab.guard(workspace, "workspace")
+    ...     guard = lab.memory.guard(workspace, "workspace")
     ...     with guard.on("a"):
     ...         workspace += 1
     ...     with guard.on("b"):  # waits for "a", on the device
@@ -233,7 +233,7 @@ class Guard(ProcessBound):
         if self._is_closed:
             raise GuardClosedError(
                 f"Guard {self.name!r} is closed, or of the process that this one was forked from. "
-                f"Make another with lab.guard(resource, {self.name!r}) on an open session."
+                f"Make another with lab.memory.guard(resource, {self.name!r}) on an open session."
             )
 
 
@@ -394,7 +394,8 @@ def check_guard_name(name: object) -> str:
     """
     if not isinstance(name, str):
         raise InvalidNameError(
-            f"A guard's name is a str, not {type(name).__name__}. Use for example lab.guard(resource, {str(name)[:40]!r})."
+            f"A guard's name is a str, not {type(name).__name__}. "
+            f"Use for example lab.memory.guard(resource, {str(name)[:40]!r})."
         )
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidNameError(

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from gpustreamlab.analysis import REST, PartitionOptions, Share, options_of, plan_partitions
 from gpustreamlab.errors import GPUStreamLabError, PartitionError
 from gpustreamlab.model import Capabilities, Device, Layout, Verification, WorkqueueOptions, check_name
-from gpustreamlab.typing import Rounding
+from gpustreamlab.typing import Rounding, SessionState
 
 MAX_NAME_TYPED, MAX_REQUEST_TYPED = 200, 40
 """Characters that are kept of what was typed into the two fields of a partition."""
@@ -175,6 +175,27 @@ def _at_fault(rows: Sequence[DraftRow], device: Device, rounding: Rounding, edit
     return edited if any(row.key == edited for row in rows) else None
 
 
+class TargetTools(Protocol):
+    """What `Session.partitions` is for the widget."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the device and its driver can do."""
+        ...
+
+    def plan_moves(self, layout: Layout | None, /, *, renamed: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the names of the streams that a layout would drain and move; raise what `partition` would refuse it with."""
+        ...
+
+    def verify(self) -> Verification:
+        """Look on which SMs work runs."""
+        ...
+
+    def watch(self, callback: Callable[[Layout | None], None], /) -> Callable[[], None]:
+        """Call back after each change of the layout, and when it can no longer change; return what stops that."""
+        ...
+
+
 class PartitionTarget(Protocol):
     """A session, as far as its SMs are concerned."""
 
@@ -189,29 +210,17 @@ class PartitionTarget(Protocol):
         ...
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What the device and its driver can do."""
+    def state(self) -> SessionState:
+        """Where it is in its life: the layout of one that is not open no longer changes."""
         ...
 
     @property
-    def is_closed(self) -> bool:
-        """True if the layout can no longer change."""
+    def partitions(self) -> TargetTools:
+        """What else is asked about partitions."""
         ...
 
     def partition(self, plan: Layout | None, /, *, round: Rounding, renamed: Mapping[str, str]) -> Layout | None:  # noqa: A002
         """Make a layout the one in use, None for the whole card; `renamed` gives the new name of each renamed partition."""
-        ...
-
-    def plan_moves(self, layout: Layout | None, /, *, renamed: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the names of the streams that a layout would drain and move; raise what `partition` would refuse it with."""
-        ...
-
-    def verify(self) -> Verification:
-        """Look on which SMs work runs."""
-        ...
-
-    def watch_layout(self, callback: Callable[[Layout | None], None], /) -> Callable[[], None]:
-        """Call back after each change of the layout, and when it can no longer change; return what stops that."""
         ...
 
 

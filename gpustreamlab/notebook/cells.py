@@ -67,15 +67,15 @@ class CompiledCell:
 class MarkedSession(Protocol):
     """What a session is told about cells."""
 
-    def begin_cell(self, text: str) -> None:
+    def _begin_cell(self, text: str) -> None:
         """Note that a cell begins."""
         ...
 
-    def end_cell(self, text: str) -> None:
+    def _end_cell(self, text: str) -> None:
         """Note that it has ended."""
         ...
 
-    def put_back_left(self) -> None:
+    def _put_back_left(self) -> None:
         """Put back what was selected before blocks that Ctrl-C has left without their ends."""
         ...
 
@@ -114,16 +114,16 @@ class CellMarks:
     def _begin(self, info: Any) -> None:
         # What tools run on the side is no cell of the user's.
         self._text = f"In [{len(self._shell.history_manager.input_hist_parsed)}]" if info.store_history else ""
-        self._tell("begin_cell")
+        self._tell("_begin_cell")
 
     def _end(self, result: Any) -> None:
-        self._tell("end_cell")
+        self._tell("_end_cell")
         self._text = ""
         error = getattr(result, "error_in_exec", None)
         if isinstance(error, KeyboardInterrupt):
             clear_own_frames(error)
             for session in self._sessions():
-                session.put_back_left()
+                session._put_back_left()  # noqa: SLF001 - for this module
 
     def _tell(self, method: str) -> None:
         if not self._text:

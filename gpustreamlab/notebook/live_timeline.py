@@ -22,6 +22,7 @@ from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Trace
 from gpustreamlab.sinks.live import LiveFeed, Update
 from gpustreamlab.timeline import Timeline
+from gpustreamlab.typing import SessionState
 
 _log = logging.getLogger(__name__)
 
@@ -131,8 +132,8 @@ class TimelineTarget(Protocol):
         ...
 
     @property
-    def is_closed(self) -> bool:
-        """True unless the session is open."""
+    def state(self) -> SessionState:
+        """Where it is in its life."""
         ...
 
 
@@ -178,7 +179,7 @@ class LiveTimeline(Timeline):
         """What was recorded so far; after the session has closed, everything."""
         target = self._target()
         if target is not None:
-            self._last_trace = target.trace if target.is_closed else None
+            self._last_trace = target.trace if target.state is not SessionState.OPEN else None
             return target.trace
         if self._last_trace is None:
             raise SessionClosedError(
@@ -190,7 +191,7 @@ class LiveTimeline(Timeline):
     def is_live(self) -> bool:
         """True while it can grow."""
         target = self._target()
-        return self._feed is not None and target is not None and not target.is_closed
+        return self._feed is not None and target is not None and target.state is SessionState.OPEN
 
     @property
     def page(self) -> TimelinePage:

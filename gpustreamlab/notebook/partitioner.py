@@ -20,7 +20,7 @@ from gpustreamlab.model import Layout
 from gpustreamlab.notebook import _state
 from gpustreamlab.notebook._draft import PartitionTarget, streams_by_partition
 from gpustreamlab.notebook._form import Surroundings, html_form, text_form, view_of
-from gpustreamlab.typing import Feature
+from gpustreamlab.typing import Feature, SessionState
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Partitioner(anywidget.AnyWidget):
     --------
     ::
 
-        lab.partitioner()          # the last line of a cell: shows the widget
+        lab.partitions.widget()          # the last line of a cell: shows the widget
     """
 
     _esm = _STATIC / "partitioner.js"
@@ -95,7 +95,7 @@ class Partitioner(anywidget.AnyWidget):
     """All that the page draws. Sent to the page, never read back from it."""
 
     def __init__(self, target: PartitionTarget) -> None:
-        capability = target.capabilities[Feature.GREEN_CONTEXTS]
+        capability = target.partitions.capabilities[Feature.GREEN_CONTEXTS]
         obstacle = "" if capability.available and target.device.sm_resource is not None else str(capability)
         self._target = weakref.ref(target)
         self._home = HomeThread()
@@ -181,7 +181,7 @@ class Partitioner(anywidget.AnyWidget):
         if self._state.obstacle:
             return
         try:
-            verification = target.verify()
+            verification = target.partitions.verify()
         except GPUStreamLabError as error:
             self._say(f"Not verified: {error}", is_bad=True)
         else:
@@ -198,7 +198,7 @@ class Partitioner(anywidget.AnyWidget):
     def _open_target(self) -> PartitionTarget | None:
         """Return the session while it is open; note where it no longer is."""
         target = self._target()
-        if target is not None and not target.is_closed:
+        if target is not None and target.state is SessionState.OPEN:
             return target
         self._change(lambda state: _state.take_closed(state, state.applied if target is None else target.layout))
         return None
@@ -225,7 +225,7 @@ class Partitioner(anywidget.AnyWidget):
         if plan.problem is not None or state.obstacle or not state.is_dirty:
             return Surroundings(streams=streams)
         try:
-            return Surroundings(streams=streams, moves=target.plan_moves(plan.layout, renamed=state.renamed))
+            return Surroundings(streams=streams, moves=target.partitions.plan_moves(plan.layout, renamed=state.renamed))
         except GPUStreamLabError as error:
             return Surroundings(streams=streams, refusal=str(error))
 
@@ -268,7 +268,7 @@ class _Listener:
 
 def _listen(target: PartitionTarget, widget: Partitioner) -> _Listener:
     listener = _Listener(widget)
-    listener.stop = target.watch_layout(listener)
+    listener.stop = target.partitions.watch(listener)
     return listener
 
 

@@ -11,6 +11,7 @@ from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.record import Recorder
 from gpustreamlab.sinks.live import LiveFeed, check_span_limit
+from gpustreamlab.typing import SessionState
 
 if TYPE_CHECKING:
     from gpustreamlab.notebook.widgets import LiveTimeline
@@ -36,8 +37,8 @@ class ViewedSession(TitledSession, Protocol):
         ...
 
     @property
-    def is_closed(self) -> bool:
-        """True unless the session is open."""
+    def state(self) -> SessionState:
+        """Where it is in its life."""
         ...
 
 

@@ -440,7 +440,7 @@ class Spool:
         try:
             warnings.warn(
                 f"The run is not written to {str(self.path)!r} any more: {why}.{again} Recording goes on in memory; keep it "
-                "with lab.trace.save('run.parquet'). lab.spool says how it stands.",
+                "with lab.trace.save('run.parquet'). lab.recording.spool says how it stands.",
                 SpoolWarning,
                 stacklevel=2,
             )

@@ -344,7 +344,7 @@ class Partitions:
         """Call a function after each change; return what stops that. One that raises is dropped and logged."""
         if not callable(listener):
             raise OptionError(
-                f"A listener for layouts is a function, not a {type(listener).__name__}. Use lab.watch_layout(print)."
+                f"A listener for layouts is a function, not a {type(listener).__name__}. Use lab.partitions.watch(print)."
             )
         key = object()
         self._listeners[key] = listener
@@ -458,7 +458,8 @@ class Partitions:
             if self._recorder.is_in_use(stream.recorded):
                 raise PartitionInUseError(
                     f"Stream {stream.name!r} is selected by a thread, or has a range open, so it cannot move to other SMs. "
-                    f"Leave `with lab.on({stream.name!r})` (or the %%gpustream cell), and end() what lab.start_range began."
+                    f"Leave `with lab.on({stream.name!r})` (or the %%gpustream cell), "
+                    "and end() what lab.recording.start_range began."
                 )
 
     def _make_contexts(self, layout: Layout | None) -> Layout | None:

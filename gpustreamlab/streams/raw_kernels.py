@@ -24,7 +24,7 @@ _Size: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...]
 
 
 class RawKernel:
-    """A kernel of the user's. Made by `Session.raw_kernel`; compiled at its first launch.
+    """A kernel of the user's. Made by `gpustreamlab.workloads.raw_kernel`; compiled at its first launch.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def _require_text(what: str, text: object) -> None:
     if not isinstance(text, str) or not text:
         raise OptionError(
             f"A raw kernel's {what} is a str, not {text!r}. "
-            "Use lab.raw_kernel('extern \"C\" __global__ void scale(float* x) { ... }', 'scale')."
+            "Use raw_kernel(lab, 'extern \"C\" __global__ void scale(float* x) { ... }', 'scale')."
         )
 
 

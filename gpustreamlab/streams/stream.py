@@ -225,9 +225,9 @@ class Stream(ProcessBound):
         ...     with lab.on(lane):
         ...         spin(lab, 1_000_000)
         ...     lane.hold(lab.xp.zeros(8))
-        ...     print(lab.held_count)
+        ...     print(lab.memory.held_count)
         ...     lane.synchronize()
-        ...     lab.held_count
+        ...     lab.memory.held_count
         1
         0
         """

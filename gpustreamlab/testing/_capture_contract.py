@@ -39,7 +39,7 @@ def a_kernel_is_told_with_its_stream(open_session: OpenSession) -> None:
     with open_session() as lab, _collecting(lab) as told:
         one, other = _stream(lab), _stream(lab)
         for stream, blocks in ((one, 3), (other, 5)):
-            lab.backend.launch_spin(stream, SPIN_NS // 10, blocks=blocks, fill_sms=False)
+            lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=blocks, fill_sms=False)
         told.finish()
         for stream, blocks in ((one, 3), (other, 5)):
             (row,) = told.rows_on(stream)
@@ -53,7 +53,7 @@ def a_kernel_is_told_with_its_stream(open_session: OpenSession) -> None:
 def work_of_a_partition_is_told_with_its_context(open_session: OpenSession) -> None:
     """Kernels of partitions have their streams' keys, which differ in the context; without partitions, in the stream."""
     with open_session() as lab, _collecting(lab) as told:
-        has_partitions = lab.capabilities.has("green-contexts")
+        has_partitions = lab.partitions.capabilities.has("green-contexts")
         if has_partitions:
             lab.partition({"a": lab.device.sm_count // 2, "b": "rest"}, round="down")
         streams = [
@@ -61,7 +61,7 @@ def work_of_a_partition_is_told_with_its_context(open_session: OpenSession) -> N
             for name in "ab"
         ]
         for stream in streams:
-            lab.backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
+            lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
         told.finish()
         assert [told.rows_on(stream).size for stream in streams] == [1, 1]
         one, other = (told.source.key_of(stream) for stream in streams)
@@ -74,7 +74,7 @@ def work_of_a_partition_is_told_with_its_context(open_session: OpenSession) -> N
 def a_kernel_lies_between_the_events_around_it(open_session: OpenSession) -> None:
     """Kernels and events are on one clock, within the stated errors."""
     with open_session() as lab, _collecting(lab) as told:
-        backend, stream = lab.backend, _stream(lab)
+        backend, stream = lab._backend, _stream(lab)
         start, end = backend.acquire_event(), backend.acquire_event()
         stream.record(start)
         backend.launch_spin(stream, SPIN_NS, blocks=1, fill_sms=False)
@@ -97,21 +97,21 @@ def a_launch_is_told_with_its_thread(open_session: OpenSession) -> None:
 
         def launch(stream: BackendStream) -> None:
             idents.append(threading.get_ident() & 0xFFFF_FFFF)
-            lab.backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
+            lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
 
         launch(streams[0])
         thread = threading.Thread(target=launch, args=(streams[1],))
         thread.start()
         thread.join()
         told.finish()
-        info = lab.backend.clock_info()
+        info = lab._backend.clock_info()
         for stream, ident in zip(streams, idents, strict=True):
             (row,) = told.rows_on(stream)
             calls = told.calls_of(row)
             assert calls.size
             assert (told.calls.thread[calls] == ident).all()
             assert (told.calls.end_ns[calls] >= told.calls.start_ns[calls]).all()
-            earliest_ns = told.work.start_ns[row] + _slack_ns(lab.backend, told.source) + info.host_error_ns
+            earliest_ns = told.work.start_ns[row] + _slack_ns(lab._backend, told.source) + info.host_error_ns
             assert told.calls.start_ns[calls].min() <= earliest_ns
 
 
@@ -119,10 +119,10 @@ def calls_are_numbered_in_order(open_session: OpenSession) -> None:
     """Launches of one thread have growing numbers, and host times in between those that the program read."""
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
-        before_ns = lab.backend.host_time_ns()
+        before_ns = lab._backend.host_time_ns()
         for _ in range(10):
-            lab.backend.launch_spin(stream, 10_000, blocks=1, fill_sms=False)
-        after_ns = lab.backend.host_time_ns()
+            lab._backend.launch_spin(stream, 10_000, blocks=1, fill_sms=False)
+        after_ns = lab._backend.host_time_ns()
         told.finish()
         rows = told.rows_on(stream)
         rows = rows[np.argsort(told.work.start_ns[rows])]
@@ -130,7 +130,7 @@ def calls_are_numbered_in_order(open_session: OpenSession) -> None:
         assert (np.diff(told.work.correlation[rows]) > 0).all()
         calls = np.concatenate([told.calls_of(row) for row in rows.tolist()])
         host_ns = told.calls.start_host_ns[calls]
-        error_ns = lab.backend.clock_info().host_error_ns
+        error_ns = lab._backend.clock_info().host_error_ns
         assert host_ns.min() >= before_ns - error_ns
         assert host_ns.max() <= after_ns + error_ns
 
@@ -140,7 +140,7 @@ def kernels_of_one_stream_do_not_overlap(open_session: OpenSession) -> None:
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
         for _ in range(20):
-            lab.backend.launch_spin(stream, SPIN_NS // 50, blocks=1, fill_sms=False)
+            lab._backend.launch_spin(stream, SPIN_NS // 50, blocks=1, fill_sms=False)
         told.finish()
         rows = told.rows_on(stream)
         order = rows[np.argsort(told.work.start_ns[rows])]
@@ -154,7 +154,7 @@ def kernels_of_two_streams_overlap(open_session: OpenSession) -> None:
     with open_session() as lab, _collecting(lab) as told:
         streams = [_stream(lab) for _ in range(2)]
         for stream in streams:
-            lab.backend.launch_spin(stream, 5 * SPIN_NS, blocks=1, fill_sms=False)
+            lab._backend.launch_spin(stream, 5 * SPIN_NS, blocks=1, fill_sms=False)
         told.finish()
         (one,), (other,) = (told.rows_on(stream) for stream in streams)
         common_ns = told.work.end_ns[[one, other]].min() - told.work.start_ns[[one, other]].max()
@@ -165,7 +165,7 @@ def copies_and_fills_carry_bytes(open_session: OpenSession) -> None:
     """Copies say how much they moved and what between, fills how much they filled; each has its launch."""
     with open_session() as lab, _collecting(lab) as told:
         stream, xp = lab.stream("copies"), lab.xp
-        host = lab.pinned_empty(_COPY_ITEMS, "float32")
+        host = lab.memory.pinned_empty(_COPY_ITEMS, "float32")
         with lab.on(stream):
             device = xp.zeros(_COPY_ITEMS, dtype="float32")
             device.set(host)
@@ -184,7 +184,7 @@ def a_synchronisation_says_how_long_it_blocked(open_session: OpenSession) -> Non
     """The call that waited is told of, with its thread and as long as it took."""
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
-        lab.backend.launch_spin(stream, 10 * SPIN_NS, blocks=1, fill_sms=False)
+        lab._backend.launch_spin(stream, 10 * SPIN_NS, blocks=1, fill_sms=False)
         stream.synchronize()
         told.finish()
         waits = np.flatnonzero(told.calls.call_class == CallClass.SYNCHRONIZE)
@@ -193,14 +193,14 @@ def a_synchronisation_says_how_long_it_blocked(open_session: OpenSession) -> Non
         assert took_ns.max() > 5 * SPIN_NS
         assert told.calls.thread[longest] == threading.get_ident() & 0xFFFF_FFFF
         (row,) = told.rows_on(stream)
-        slack_ns = _slack_ns(lab.backend, told.source) + lab.backend.clock_info().host_error_ns
+        slack_ns = _slack_ns(lab._backend, told.source) + lab._backend.clock_info().host_error_ns
         assert told.calls.end_ns[longest] >= told.work.end_ns[row] - slack_ns
 
 
 def waiting_for_an_event_is_a_dependency(open_session: OpenSession) -> None:
     """A wait names both streams and both calls, which lie between the launches before and after them."""
     with open_session() as lab, _collecting(lab) as told:
-        backend, first, second = lab.backend, _stream(lab), _stream(lab)
+        backend, first, second = lab._backend, _stream(lab), _stream(lab)
         event = backend.acquire_event()
         backend.launch_spin(first, SPIN_NS, blocks=1, fill_sms=False)
         first.record(event)
@@ -224,7 +224,7 @@ def work_outside_the_session_is_told_of(open_session: OpenSession) -> None:
     with open_session() as lab, _collecting(lab) as told:
         lane, other = lab.stream("lane"), _stream(lab)
         with lab.on(lane):
-            lab.backend.launch_spin(other, SPIN_NS // 10, blocks=1, fill_sms=False)
+            lab._backend.launch_spin(other, SPIN_NS // 10, blocks=1, fill_sms=False)
         told.finish()
         assert told.rows_on(lane.backend_stream).size == 0
         assert told.rows_on(other).size == 1
@@ -237,11 +237,11 @@ def nothing_is_told_after_stop(open_session: OpenSession) -> None:
     """What is launched after `stop` is not told of; what was told of before can still be drained."""
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
-        lab.backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
-        lab.backend.synchronize()
+        lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
+        lab._backend.synchronize()
         told.source.stop()
         told.source.stop()
-        lab.backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
+        lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
         told.finish()
         assert told.rows_on(stream).size == 1
 
@@ -255,8 +255,8 @@ def a_source_can_start_again(open_session: OpenSession) -> None:
                 told.source.stop()
             elif number:
                 told.source.start()
-            lab.backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
-            lab.backend.synchronize()
+            lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
+            lab._backend.synchronize()
         told.finish()
         assert [told.rows_on(stream).size for stream in streams] == [1, 0, 1, 0, 1, 0]
         numbers = [int(told.work.correlation[told.rows_on(stream)[0]]) for stream in streams[::2]]
@@ -268,7 +268,7 @@ def each_record_is_returned_once(open_session: OpenSession) -> None:
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
         for number in range(200):
-            lab.backend.launch_spin(stream, 5_000, blocks=1, fill_sms=False)
+            lab._backend.launch_spin(stream, 5_000, blocks=1, fill_sms=False)
             if number % 20 == 0:
                 told.drain()
         told.finish()
@@ -283,7 +283,7 @@ def draining_does_not_wait(open_session: OpenSession) -> None:
     """Work that runs is not told of yet, and asking does not wait for it."""
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
-        lab.backend.launch_spin(stream, 20 * SPIN_NS, blocks=1, fill_sms=False)
+        lab._backend.launch_spin(stream, 20 * SPIN_NS, blocks=1, fill_sms=False)
         told.drain()
         assert not stream.query()
         assert told.rows_on(stream).size == 0
@@ -311,10 +311,10 @@ def memory_of_a_stream_is_told(open_session: OpenSession) -> None:
 def closing_a_source_is_silent(open_session: OpenSession) -> None:
     """Closing twice, in the middle of work, says nothing and leaves the device working."""
     with open_session() as lab:
-        source = lab.backend.activity_source()
+        source = lab._backend.activity_source()
         source.start()
         stream = _stream(lab)
-        lab.backend.launch_spin(stream, SPIN_NS, blocks=1, fill_sms=False)
+        lab._backend.launch_spin(stream, SPIN_NS, blocks=1, fill_sms=False)
         source.close()
         source.close()
         source.stop()
@@ -397,14 +397,14 @@ class _Told:
 @contextmanager
 def _collecting(lab: Session) -> Iterator[_Told]:
     """Collect for the length of a block, after a first launch of the kernel: that loads code."""
-    stream = lab.backend.create_stream(priority=0)
-    lab.backend.launch_spin(stream, 1_000, blocks=1, fill_sms=False)
-    lab.backend.synchronize()
+    stream = lab._backend.create_stream(priority=0)
+    lab._backend.launch_spin(stream, 1_000, blocks=1, fill_sms=False)
+    lab._backend.synchronize()
     stream.close()
-    source = lab.backend.activity_source()
+    source = lab._backend.activity_source()
     source.start()
     try:
-        yield _Told(lab.backend, source)
+        yield _Told(lab._backend, source)
     finally:
         source.close()
 
@@ -421,7 +421,7 @@ def _join(old: B, new: B, shifts: dict[str, int]) -> B:
 
 def _stream(lab: Session) -> BackendStream:
     """Make a stream that is no lane of the session."""
-    return lab.backend.create_stream(priority=0)
+    return lab._backend.create_stream(priority=0)
 
 
 def _slack_ns(backend: Backend, source: ActivitySource) -> int:

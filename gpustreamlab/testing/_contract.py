@@ -217,7 +217,7 @@ def a_range_may_end_in_another_thread(open_session: OpenSession) -> None:
     """A range that was opened by hand covers the work until any thread ends it."""
     with open_session() as lab:
         stream = lab.stream("a")
-        opened = lab.start_range(stream, "handed over")
+        opened = lab.recording.start_range(stream, "handed over")
         with lab.on(stream, "work"):
             spin(lab, SPIN_NS // 10)
         thread = threading.Thread(target=opened.end)
@@ -233,9 +233,9 @@ def a_range_may_end_in_another_thread(open_session: OpenSession) -> None:
 def arrays_are_right(open_session: OpenSession) -> None:
     """Work in a pipeline of streams gives what NumPy gives."""
     with open_session() as lab:
-        host = lab.pinned_empty((64, 64), "float32")
+        host = lab.memory.pinned_empty((64, 64), "float32")
         host[...] = np.arange(64 * 64, dtype="float32").reshape(64, 64) / 64
-        back = lab.pinned_empty((64, 64), "float32")
+        back = lab.memory.pinned_empty((64, 64), "float32")
         upload, compute, download = (lab.stream(name) for name in ("upload", "compute", "download"))
         with lab.on(upload):
             # In the selection: with none, arrays land on the device that happens to be current.
@@ -313,7 +313,7 @@ def misuse_is_told(open_session: OpenSession) -> None:
 def priorities_are_kept(open_session: OpenSession) -> None:
     """Streams have the priority that was asked for."""
     with open_session() as lab:
-        lowest, highest = lab.backend.priority_range
+        lowest, highest = lab._backend.priority_range
         for priority in range(highest, lowest + 1):
             assert lab.stream(f"p{-priority}", priority=priority).priority == priority
 
@@ -322,7 +322,7 @@ def lent_streams_stay_their_owners(open_session: OpenSession) -> None:
     """A stream of one session can be a lane of another with the same backend object, and outlives it."""
     with open_session() as owner:
         stream = owner.stream("mine")
-        other = Session(owner.backend, capture="ranges")
+        other = Session(owner._backend, capture="ranges")
         lane = other.stream("lent", external=stream)
         assert lane.handle == stream.handle
         assert other.stream("lent", external=stream) is lane

@@ -27,7 +27,7 @@ def partitions_are_as_granted(open_session: OpenSession) -> None:
             stream = lab.stream(name, partition=name)
             assert (stream.partition, stream.sm_count) == (name, layout[name].granted_sms)
         lab.stream("anywhere")
-        proof = lab.verify()
+        proof = lab.partitions.verify()
         assert proof.holds, str(proof)
         assert sum(part.granted_sms for part in layout) + layout.remainder_sms == lab.device.sm_count
         assert [len(lane.inside) for lane in proof.lanes[:2]] == [part.granted_sms for part in layout]
@@ -66,7 +66,7 @@ def a_repartition_drains_what_moves_and_nothing_else(open_session: OpenSession) 
     with open_session() as lab:
         group_sms = _group_sms(lab)
         # Making a context may wait for the whole device; one that is there does not.
-        (after,) = lab.prepare({"a": group_sms, "b": 3 * group_sms, "c": "rest"})
+        (after,) = lab.partitions.prepare({"a": group_sms, "b": 3 * group_sms, "c": "rest"})
         lab.partition({"a": 2 * group_sms, "b": 2 * group_sms, "c": "rest"})
         streams = {name: lab.stream(name, partition=name) for name in "abc"}
         handles = {name: stream.handle for name, stream in streams.items()}
@@ -173,4 +173,4 @@ def _two_partitions(lab: Session) -> Layout:
 def _hold(lab: Session, stream: object, sm_count: int, duration_ns: int) -> None:
     """Hold as many SMs of a stream's partition, each with one block that leaves room for no other."""
     with lab.on(stream, "hold") as holder:  # type: ignore[arg-type]
-        lab.backend.launch_spin(holder.backend_stream, duration_ns, blocks=sm_count, fill_sms=True)
+        lab._backend.launch_spin(holder.backend_stream, duration_ns, blocks=sm_count, fill_sms=True)

@@ -296,7 +296,7 @@ def a_saved_page_has_the_same_spans(lab, server, chromium):
 
 
 def partitions_of_the_widget_are_drawn(lab):
-    lab.run_scratch("lab.partition(prefill=96, decode='rest')\nlab.partitioner()")
+    lab.run_scratch("lab.partition(prefill=96, decode='rest')\nlab.partitions.widget()")
     lab.page.locator(".gsl-part .gsl-request").first.fill("64")
     lab.wait("() => document.querySelector('.gsl-part .gsl-handle')?.ariaValueNow === '64'")
     lab.page.locator(".gsl-part .gsl-apply").click()
@@ -332,7 +332,7 @@ def a_new_session_runs_to_its_end(lab):
     lab.command("notebook:run-all-cells")
 
     assert max(lab.seen_while_busy()) > 0
-    assert lab.kernel("print(lab.is_closed)") == "True"
+    assert lab.kernel("print(lab.state != 'open')") == "True"
 
 
 def the_saved_notebook_holds_the_picture(lab, server):

@@ -53,7 +53,7 @@ def check_on_lane(lab, call):
     before = torch.cuda.current_stream().cuda_stream, cupy.cuda.get_current_stream().ptr
     result, lanes, names = work_of(lab, call)
     assert lanes == {"lane"}, names
-    assert not lab.strays()
+    assert not lab.trace.strays()
     assert (torch.cuda.current_stream().cuda_stream, cupy.cuda.get_current_stream().ptr) == before
     return result, names
 
@@ -224,7 +224,7 @@ def test_numba_is_as_it_was_after_the_last_session():
     with Session("cuda") as lab:
         lab.stream("a")
         with lab.on("a"):
-            assert driver.host_to_device is not before[0], lab.adapters
+            assert driver.host_to_device is not before[0], lab.recording.adapters
     assert (driver.host_to_device, driver.device_to_host, cuda.dispatcher._Kernel.launch) == before
     """
     run_alone(code)
@@ -242,7 +242,7 @@ def test_the_stream_as_each_library_has_it(lab, numba_cuda):
 def test_the_table_says_who_follows(lab, numba_cuda):
     with lab.select("lane"):
         pass
-    states = {item.name: item.state for item in lab.adapters}
+    states = {item.name: item.state for item in lab.recording.adapters}
     assert states["cupy"] == states["torch"] == states["numba-cuda"] == AdapterState.FOLLOWS
     assert states["cuda.core"] == AdapterState.TAKES_STREAM
 

@@ -63,12 +63,12 @@ def test_kernels_copies_and_fills_have_lane_range_and_details(lab):
     step_row = trace.parent[kernel]
     assert trace.extra["work_count"][step_row] == 3
     assert trace.extra["work_start_ns"][step_row] == trace.start_ns[kernel]
-    assert not lab.strays()
+    assert not lab.trace.strays()
 
 
 def test_times_are_those_of_the_kernels_own_timer(lab):
     lab.stream("a")
-    origin_ns = lab.backend._clock.origin_timer_ns
+    origin_ns = lab._backend._clock.origin_timer_ns
     with lab.capture("kernels"):
         for _ in range(3):
             timers = cupy.zeros((40, 2), cupy.uint64)
@@ -112,7 +112,7 @@ def test_partitions_are_those_that_the_kernel_ran_in_also_after_a_move(lab):
     kernels = [row for row in rows_of(trace, SpanKind.KERNEL) if trace.names[trace.name[row]] == "spin"]
     assert [trace.partitions[trace.partition[row]].name for row in kernels] == ["small", "big"]
     assert {lane_of(trace, row).name for row in kernels} == {"a"}
-    assert not lab.strays()
+    assert not lab.trace.strays()
 
 
 def test_a_library_that_leaves_the_selected_stream_is_named(lab):
@@ -129,7 +129,7 @@ def test_a_library_that_leaves_the_selected_stream_is_named(lab):
                 cupy.arange(1_000)
             ones + 1  # torch follows the selection
         lab.synchronize()
-    strays = lab.strays()
+    strays = lab.trace.strays()
     assert len(strays) == 2
     frame = strays.to_pandas()
     assert any(name.startswith("torch stream") for name in frame["ran_on"])
@@ -259,7 +259,7 @@ def test_capture_starts_and_stops_many_times_and_loses_nothing(lab):
     assert named(trace, SpanKind.KERNEL).count("spin") == 20
     assert len(trace.metadata.capture_windows) == 20
     assert trace.metadata.dropped_records == 0
-    assert lab.tier is CaptureTier.RANGES
+    assert lab.recording.tier is CaptureTier.RANGES
 
 
 def test_a_hundred_thousand_kernels_are_all_there(lab):
@@ -416,7 +416,7 @@ def test_an_exception_in_the_block_stops_the_capture_and_passes(lab):
         with lab.on("a", "step"):
             spin(lab, 1_000)
             1 / 0  # noqa: B018 - what the user's code does
-    assert lab.tier is CaptureTier.RANGES
+    assert lab.recording.tier is CaptureTier.RANGES
     lab.synchronize()
     assert named(lab.trace, SpanKind.KERNEL) == ["spin"]
 
@@ -483,7 +483,7 @@ def test_a_process_may_end_or_fork_with_capture_on():
 
 def test_capture_stays_on_through_a_pause(lab):
     lab.stream("a")
-    origin_ns = lab.backend._clock.origin_timer_ns
+    origin_ns = lab._backend._clock.origin_timer_ns
     timers = cupy.zeros((2, 2), cupy.uint64)
     lab.synchronize()
     with lab.capture("kernels"):
@@ -568,7 +568,7 @@ def test_a_graph_of_torch_can_be_captured_meanwhile():
                         time.sleep(0.15)
                     graph.replay()
                 torch.cuda.synchronize()
-            print("graphs", sum(name.startswith("graph ") for name in lab.trace.names), lab.spool.state.value)
+            print("graphs", sum(name.startswith("graph ") for name in lab.trace.names), lab.recording.spool.state.value)
         print("loaded", len(gsl.load_trace(path)) > 0)
         """
     )
@@ -606,7 +606,7 @@ def test_kernels_are_captured_by_default_and_the_newest_session_has_them():
     first = Session("cuda")
     second = Session("cuda")
     try:
-        assert (first.tier, second.tier) == (CaptureTier.RANGES, CaptureTier.KERNELS)
+        assert (first.recording.tier, second.recording.tier) == (CaptureTier.RANGES, CaptureTier.KERNELS)
         with second.on(second.stream("a"), "work"):
             cupy.ones(1_000)
         second.synchronize()
@@ -615,7 +615,7 @@ def test_kernels_are_captured_by_default_and_the_newest_session_has_them():
         assert second.trace.parent.tolist()[1] == 0
         assert len(first.trace) == 0, first.trace.to_pandas()  # nor what the second did for its clock
         second.close()
-        assert first.tier is CaptureTier.KERNELS
+        assert first.recording.tier is CaptureTier.KERNELS
         first.stream("b")
         with first.on("b", "later"):
             cupy.ones(1_000)
@@ -632,7 +632,7 @@ def test_the_probe_of_sms_is_in_no_trace():
         lab.stream("a")
         with lab.on("a", "work"):
             cupy.ones(1_000)
-        lab.verify()
+        lab.partitions.verify()
         lab.synchronize()
         assert next(lab.trace.names[code] for code in lab.trace.name) == "work"
         assert len(lab.trace) == 2, lab.trace.names

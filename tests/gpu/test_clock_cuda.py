@@ -125,7 +125,7 @@ def test_wall_clock_of_the_epoch(lab):
 
 
 def test_the_stated_correction_is_what_was_measured(lab):
-    info = lab.backend.clock_info()
+    info = lab._backend.clock_info()
     assert 500 < info.range_correction_ns < 20_000
     assert info.clock_error_ns < 1_000
     assert info.range_error_ns < 20_000

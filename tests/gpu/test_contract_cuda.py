@@ -6,7 +6,7 @@ from gpustreamlab import Session
 from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, FALLBACK_CHECKS, PARTITION_CHECKS
 
 with Session("cuda") as lab:
-    PARTITIONS = PARTITION_CHECKS if lab.capabilities.has("green-contexts") else FALLBACK_CHECKS
+    PARTITIONS = PARTITION_CHECKS if lab.partitions.capabilities.has("green-contexts") else FALLBACK_CHECKS
 
 
 @pytest.mark.parametrize("check", [*CONTRACT_CHECKS, *CAPTURE_CHECKS, *PARTITIONS], ids=lambda check: check.__name__)

@@ -61,7 +61,7 @@ def test_the_clocks_own_kernels_after_a_pause_leave_the_selection(lab):
 
 def test_work_after_a_pause_is_ordered_behind_its_upload(lab):
     stream, shape = lab.stream("a"), (64, 512, 512)
-    host, back = lab.pinned_empty(shape, "float32"), lab.pinned_empty(shape, "float32")
+    host, back = lab.memory.pinned_empty(shape, "float32"), lab.memory.pinned_empty(shape, "float32")
     host[...] = np.random.default_rng(0).random(shape, dtype="float32")
     device = cupy.zeros(shape, "float32")
     lab.synchronize()
@@ -172,7 +172,7 @@ def test_events_are_used_again(lab):
             with lab.on("a"):
                 pass
         lab.synchronize()
-    assert len(lab.backend._events) <= 2_100
+    assert len(lab._backend._events) <= 2_100
 
 
 def test_a_later_session_uses_the_events_of_those_before_it(monkeypatch):
@@ -242,7 +242,7 @@ try:
     lab.close()
 except gsl.GPUStreamLabError as error:
     print(type(error).__name__)
-print(lab.is_closed, len(lab.trace))
+print(lab.state != "open", len(lab.trace))
 """
 
 
@@ -293,7 +293,7 @@ _WITH_A_TOOL = """
 import gpustreamlab as gsl
 from gpustreamlab.backends.cuda._nvtx import open_domain
 lab = gsl.Session("cuda", capture="ranges")
-print(type(open_domain()).__name__, type(lab.backend.annotation("x")).__name__)
+print(type(open_domain()).__name__, type(lab._backend.annotation("x")).__name__)
 for _ in range(3):
     with lab.on(lab.stream("a"), "outer"), lab.range("inner"):
         pass

@@ -28,7 +28,7 @@ def test_a_program_has_the_hazards_that_were_planted(name):
     case = CASES[name]
     with Session("cuda", hazards="report") as lab:
         kept = case.run(lab)
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
         lab.synchronize()
     assert sorted(hazard.kind.value for hazard in result.hazards) == sorted(case.found), str(result)
     assert not case.found or case.missing in [hazard.fix for hazard in result.hazards]
@@ -39,7 +39,7 @@ def test_a_program_has_the_hazards_that_were_planted(name):
 def test_with_waits_put_in_no_program_has_a_hazard(name):
     with Session("cuda", hazards="wait") as lab:
         kept = CASES[name].run(lab)
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
         lab.synchronize()
     assert [row.kind.value for row in result.hazards] == ([] if CASES[name].waits_help else list(CASES[name].found)), str(
         result
@@ -50,7 +50,7 @@ def test_with_waits_put_in_no_program_has_a_hazard(name):
 def test_without_tracking_the_module_is_cupy_itself():
     with Session("cuda") as lab:
         assert lab.xp is cupy
-        assert lab.check_hazards().mode is HazardMode.OFF
+        assert lab.memory.hazards().mode is HazardMode.OFF
 
 
 def test_waits_that_are_put_in_make_results_right():
@@ -60,7 +60,7 @@ def test_waits_that_are_put_in_make_results_right():
         for number in range(50):
             with lab.on("produce", "fill"):
                 x = lab.xp.full(1 << 24, -1.0)
-                lab.backend.launch_spin(lab.stream("produce").backend_stream, 300_000, blocks=1, fill_sms=False)
+                lab._backend.launch_spin(lab.stream("produce").backend_stream, 300_000, blocks=1, fill_sms=False)
                 x[...] = number
             # WHEN
             with lab.on("consume", "add"):
@@ -69,7 +69,7 @@ def test_waits_that_are_put_in_make_results_right():
             # THEN
             with lab.on("consume", "check"):
                 assert float(y.min()) == float(y.max()) == number + 1
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     assert not result
     assert result.wait_count >= 50
 
@@ -100,7 +100,7 @@ def test_a_call_gives_what_cupy_gives(name):
         with lab.on("a", "plain"):
             plain = FUNCTIONS[name](cupy, cupy.asarray(values))
             equal_all(tracked, plain)
-        assert not lab.check_hazards()
+        assert not lab.memory.hazards()
 
 
 def equal_all(tracked, plain):
@@ -153,6 +153,6 @@ def test_a_lane_that_used_an_array_keeps_it():
         x = upload(lab)
         with lab.on("compute", "read"):
             y = lab.stream("compute").use(x) * 2
-        assert not lab.check_hazards()
+        assert not lab.memory.hazards()
         lab.synchronize()
         assert y.get().tolist() == [2.0] * 1_024

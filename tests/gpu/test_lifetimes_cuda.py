@@ -88,7 +88,7 @@ def test_memory_of_cupy_is_not_handed_out_while_another_lane_needs_it(lab, lanes
     with lab.on(a):
         again = [cupy.empty(COUNT, "float32") for _ in range(2)]
     assert address in {one.data.ptr for one in again}
-    assert lab.held_count == 0
+    assert lab.memory.held_count == 0
 
 
 def test_use_keeps_memory_for_work_that_is_enqueued_after_the_call(lab, lanes):
@@ -118,7 +118,7 @@ def test_the_host_waits_for_nothing(lab, lanes):
     with lab.on(a):
         x = cupy.full(COUNT, 7, "float32")
         spin(lab, LONG_NS)
-    guard = lab.guard(x, "x")
+    guard = lab.memory.guard(x, "x")
     began_s = time.perf_counter()
     b.use(x, after=a)
     b.hold(x)
@@ -138,7 +138,7 @@ def test_a_guarded_workspace_is_right_on_three_lanes_without_host_waits(lab, lan
     outs = [cupy.zeros(COUNT, "float32") for _ in range(12)]
     lab.stream("c")
     lab.synchronize()
-    guard = lab.guard(workspace, "workspace")
+    guard = lab.memory.guard(workspace, "workspace")
     with guard.on("a"):  # loads the kernels
         workspace.fill(1)  # 0 takes no kernel
         spin(lab, 1_000)
@@ -166,7 +166,7 @@ def test_a_guard_follows_streams_of_others(lab, lanes):
     workspace = cupy.zeros(COUNT, "float32")
     outs = [cupy.zeros(COUNT, "float32") for _ in range(3)]
     lab.synchronize()
-    guard = lab.guard(workspace)
+    guard = lab.memory.guard(workspace)
     theirs = [torch.cuda.Stream(), cupy.cuda.Stream(non_blocking=True), lab.stream("a")]
     for number, (stream, out) in enumerate(zip(theirs, outs, strict=True)):
         with guard.on(stream):
@@ -223,7 +223,7 @@ def test_memory_of_torch_is_not_handed_out_while_another_lane_needs_it(lab, lane
     del x
     if how == "use, kept by autograd":
         lab._keeper.sweep()
-        assert lab.held_count == 1
+        assert lab.memory.held_count == 1
         del kept
     with lab.on(a), torch_on(a):
         y = torch.full((COUNT,), 3.0, device="cuda")
@@ -234,7 +234,7 @@ def test_memory_of_torch_is_not_handed_out_while_another_lane_needs_it(lab, lane
     assert out.unique().tolist() == ([3.0] if how == "drop" else [7.0])
     del y
     lab.synchronize()
-    assert lab.held_count == 0
+    assert lab.memory.held_count == 0
 
 
 _TENSORS_OUTLIVE_THE_SESSION = """
@@ -286,8 +286,8 @@ def test_run_on_gives_the_handle_that_libraries_take(lab, lanes):
 _ENDS = {
     "held": "a.hold(x)",
     "used": "b.use(x, after=a)",
-    "guarded": "guard = lab.guard(x)\nwith guard.on(a): spin(lab, 300_000_000)",
-    "guarded, inside": "guard = lab.guard(x)\nuse = guard.on(a)\nuse.__enter__()",
+    "guarded": "guard = lab.memory.guard(x)\nwith guard.on(a): spin(lab, 300_000_000)",
+    "guarded, inside": "guard = lab.memory.guard(x)\nuse = guard.on(a)\nuse.__enter__()",
 }
 
 
@@ -322,10 +322,10 @@ def test_nothing_is_leaked(lab, lanes):
         if turn == 99:
             used = pool.total_bytes()
     lab.synchronize()
-    assert lab.held_count == 0
+    assert lab.memory.held_count == 0
     assert pool.used_bytes() == before
     assert pool.total_bytes() <= 2 * used
-    assert len(lab.backend._events) < 2_000
+    assert len(lab._backend._events) < 2_000
 
 
 # Streams that cannot be lanes

@@ -119,7 +119,7 @@ def test_ranges_take_no_events_while_kernels_are_recorded(lab, work, monkeypatch
         lab._recorder._waiting.take_idle_pairs()
         with lab.on("a", "outer"), lab.range("inner"):
             work.spin(1_000, 0)
-        opened = lab.start_range("a", "handed over")
+        opened = lab.recording.start_range("a", "handed over")
         with lab.select("a"):
             work.spin(1_000, 0)
         opened.end()

@@ -32,14 +32,14 @@ def split(lab):
     lab.stream("a", partition="a")
     lab.stream("b", partition="b")
     lab.stream("plain")
-    lab.verify()  # compiles the probe; what comes then starts at once
+    lab.partitions.verify()  # compiles the probe; what comes then starts at once
     return lab, layout
 
 
 def hold(lab, stream, sm_count, duration_ns=HOLD_NS):
     """Hold SMs, each with one block that leaves room for no other."""
     with lab.on(stream, "hold") as holder:
-        lab.backend.launch_spin(holder.backend_stream, duration_ns, blocks=sm_count, fill_sms=True)
+        lab._backend.launch_spin(holder.backend_stream, duration_ns, blocks=sm_count, fill_sms=True)
 
 
 def ends_ns(lab):
@@ -179,19 +179,19 @@ def test_what_is_planned_is_what_the_device_grants(lab):
         planned = plan_partitions(shares, lab.device)
         granted = lab.partition(planned)
         assert granted == planned
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
     finest = {f"p{number}": group_sms for number in range(lab.device.sm_resource.group_count)} | {"last": "rest"}
     if lab.device.sm_resource.remainder_sms == 0:
         del finest["last"]
     lab.partition(finest)
-    proof = lab.verify()
+    proof = lab.partitions.verify()
     assert proof.holds, str(proof)
     assert len({sm for part in lab.layout for sm in part.sm_ids}) == whole
 
 
 def test_verifying_takes_under_50_ms_on_an_idle_card(split):
     lab, _ = split
-    assert lab.verify().duration_ns < 50_000_000
+    assert lab.partitions.verify().duration_ns < 50_000_000
 
 
 def test_the_green_context_is_never_current(split):
@@ -203,7 +203,7 @@ def test_the_green_context_is_never_current(split):
         spin(lab, 1000)
         assert int(driver.cuCtxGetCurrent()[1]) == before
         assert cupy.cuda.Stream.ptds.done  # the per-thread default stream still works
-    lab.verify()
+    lab.partitions.verify()
     lab.partition({"a": 8, "b": "rest"})
     assert int(driver.cuCtxGetCurrent()[1]) == before
     thread_context = []
@@ -257,7 +257,7 @@ def test_torch_works_in_a_partition(split):
     lab.clear()
     hold(lab, lab.stream("holder", partition="a"), layout["a"].granted_sms)
     with torch.cuda.stream(torch.cuda.ExternalStream(lab.stream("a").handle)):
-        opened = lab.start_range("a", "torch in a")
+        opened = lab.recording.start_range("a", "torch in a")
         y = x + 1
         opened.end()
     ends = ends_ns(lab)
@@ -286,14 +286,14 @@ def test_four_card_filling_kernels_run_side_by_side(lab):
     run()
     ends, starts = run()
     assert ends.min() - starts.max() > 5_000_000  # all four at once
-    assert lab.utilization().share.min() > 0
+    assert lab.trace.utilization().share.min() > 0
 
 
 def test_cuda_core_refuses_what_the_capabilities_say_is_missing(lab):
     """The gates are not guesses: below CUDA 13.1 the library itself refuses."""
     sms = Device(0).resources.sm
     asked = SMResourceOptions(count=(16, 32))
-    if lab.capabilities.has("unequal-split"):
+    if lab.partitions.capabilities.has("unequal-split"):
         groups, _ = sms.split(asked)
         assert [group.sm_count for group in groups] == [16, 32]
         context = Device(0).create_context(ContextOptions(resources=[groups[0]]))
@@ -302,7 +302,7 @@ def test_cuda_core_refuses_what_the_capabilities_say_is_missing(lab):
     else:
         with pytest.raises(RuntimeError):
             sms.split(asked)
-    if not lab.capabilities.has("workqueues"):
+    if not lab.partitions.capabilities.has("workqueues"):
         with pytest.raises(RuntimeError):
             _ = Device(0).resources.workqueue
 
@@ -317,7 +317,7 @@ def test_partitions_work_from_a_fresh_thread(split):
             stream = lab.stream("fresh", partition="a")
             with lab.on(stream, "in a"):
                 spin(lab, 1000)
-            assert lab.verify().holds
+            assert lab.partitions.verify().holds
         except BaseException as error:
             raised.append(error)
 
@@ -363,7 +363,7 @@ def test_contexts_of_an_earlier_session_confine_and_are_proved(split):
         again.partition(a=2 * again.device.sm_resource.group_sms, b="rest")
         again.stream("a", partition="a")
         again.stream("b", partition="b")
-        assert again.verify().holds
+        assert again.partitions.verify().holds
         for part in "ab":
             assert again.layout[part].sm_ids == first[part].sm_ids
 

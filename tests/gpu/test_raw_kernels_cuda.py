@@ -7,7 +7,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.typing import SpanKind
-from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, spin, spin_card, streaming_add
+from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, raw_kernel, spin, spin_card, streaming_add
 
 CODE = """extern "C" __global__ void twice(float* x, int shared_bytes) {
     extern __shared__ float kept[];
@@ -20,7 +20,7 @@ CODE = """extern "C" __global__ void twice(float* x, int shared_bytes) {
 @pytest.fixture
 def kernel(lab):
     lab.stream("a"), lab.stream("b")
-    return lab.raw_kernel(CODE, "twice")
+    return raw_kernel(lab, CODE, "twice")
 
 
 def lanes_of(lab, *names):
@@ -65,13 +65,13 @@ def test_a_refused_launch_is_told_and_the_next_one_works(lab, kernel):
 
 def test_code_that_does_not_compile_is_told_by_the_compiler(lab):
     with pytest.raises(cupy.cuda.compiler.CompileException, match="nonsense"):
-        lab.raw_kernel("nonsense", "twice")(1, 1, ())
+        raw_kernel(lab, "nonsense", "twice")(1, 1, ())
 
 
 def test_workloads_run_where_they_are_told_and_open_no_range(lab):
     lab.stream("a")
     x, y, out = (lab.xp.ones((256, 256), "float32") for _ in range(3))
-    host = lab.pinned_empty((256, 256), "float32")
+    host = lab.memory.pinned_empty((256, 256), "float32")
     host[:] = 3
     lab.synchronize()
     with lab.capture("kernels"):

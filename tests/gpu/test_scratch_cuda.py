@@ -342,8 +342,8 @@ def test_without_memory_pools_growing_works_and_trimming_waits(monkeypatch):
     with Session("cuda") as lab:
         lane = lab.stream("a")
         found = lane.scratch_statistics
-        assert not lab.capabilities.has("stream-ordered-memory")
-        assert found.reason == lab.capabilities["stream-ordered-memory"].detail
+        assert not lab.partitions.capabilities.has("stream-ordered-memory")
+        assert found.reason == lab.partitions.capabilities["stream-ordered-memory"].detail
         before = free_bytes()
         assert_sums(fill_and_sum(lab, lane, 64 << 20, 5), 64 << 20)
         with lab.on(lane), lane.scratch(256 * MIB):
@@ -371,4 +371,4 @@ def test_the_timeline_has_a_strip_of_it(lab):
     began, ended = counters.time_ns[used].tolist()[-2:]
     assert abs(int(trace.start_ns[0]) - began) < 5_000_000
     assert 5_000_000 <= ended - began < 50_000_000
-    assert dataclasses.is_dataclass(lab.scratch_statistics["a"])
+    assert dataclasses.is_dataclass(lab.memory.statistics["a"])

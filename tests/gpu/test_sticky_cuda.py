@@ -38,7 +38,7 @@ assert trace.metadata.pending_spans == 1, trace.metadata
 assert "2 spans" in repr(lab.timeline()), lab.timeline()
 lab.trace.save(SPOOL + ".parquet")
 lab.close()
-assert lab.is_closed and len(lab.trace) == 2
+assert lab.state != "open" and len(lab.trace) == 2
 loaded = gsl.load_trace(SPOOL)
 assert len(loaded) == 2 and not loaded.metadata.recovery_note, loaded.metadata
 """
@@ -84,7 +84,7 @@ except CloseError as error:
     assert {NAMED!r} in str(error), error
 else:
     raise AssertionError("it did not fail")
-assert lab.is_closed and len(lab.trace) == 2, lab.trace
+assert lab.state != "open" and len(lab.trace) == 2, lab.trace
 """,
 }
 

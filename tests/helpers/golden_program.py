@@ -45,7 +45,7 @@ def run_program(tier, spool=None):
             raise ValueError("on purpose")
     except ValueError as error:
         told.append(str(error))
-    over = lab.start_range("compute", "over both")
+    over = lab.recording.start_range("compute", "over both")
     spin(lab, 2_000, stream=compute)
     over.end()
     with lab.on(lab.stream("short"), "short"):

@@ -1,4 +1,4 @@
-"""Programs with a planted hazard, and clean ones: what `lab.check_hazards` says of each. Also the table of the docs."""
+"""Programs with a planted hazard, and clean ones: what `lab.memory.hazards` says of each. Also the table of the docs."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def index_array(lab):
 def pinned_buffer(lab):
     lanes(lab)
     x = upload(lab)
-    host = lab.pinned_empty(1_024)
+    host = lab.memory.pinned_empty(1_024)
     with lab.on("copy", "download"):
         x.get(out=host, blocking=False)
     with lab.on("compute", "upload again"):

@@ -53,9 +53,9 @@ def main(interrupt_count):
                     program(lab)
             except KeyboardInterrupt:
                 told["interrupts"] += 1
-            told["selected"] += lab.current is not None or lab.backend.selected is not None
+            told["selected"] += lab.current is not None or lab._backend.selected is not None
             told["open"] += lab._recorder.thread_state().top_number != -1
-        told["nvtx"] = lab.backend.count_open_nvtx()
+        told["nvtx"] = lab._backend.count_open_nvtx()
         told["numbers"] = len(np.unique(lab._recorder.drain(0).columns["number"]))
         told["spans"] = len(lab.trace)
         told["dropped"] = lab.trace.metadata.dropped_spans

@@ -15,7 +15,7 @@ lab = gsl.Session("sim", spool={path!r}, title="doomed")
 lab.partition(left=32, right="rest")
 lab.stream("copy", partition="left")
 lab.stream("compute", partition="right")
-lab.spool.refresh()
+lab.recording.spool.refresh()
 lab.capture({tier!r})
 
 def step(number):
@@ -27,10 +27,10 @@ def step(number):
     if number == 40:
         lab.partition(left=64, right="rest")
     if number % {refresh_every} == 0:
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
 
 def acknowledge(tell):
-    tell(f"{{lab.spool.span_count}}\\n")
+    tell(f"{{lab.recording.spool.span_count}}\\n")
 
 def run(tell):
     for number in itertools.count():

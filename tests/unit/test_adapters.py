@@ -121,7 +121,7 @@ def test_torch_follows_through_nested_selections_and_gets_its_own_back(fresh, la
 def test_torch_is_started_by_the_first_selection_only(fresh, lab):
     torch, state = make_torch()
     fresh("torch", torch)
-    assert lab.adapters["torch"].state == AdapterState.FOLLOWS
+    assert lab.recording.adapters["torch"].state == AdapterState.FOLLOWS
     assert state.calls == []
     for _ in range(2):
         with lab.select("a"):
@@ -144,7 +144,7 @@ def test_a_build_of_torch_for_the_cpu_is_left_alone_without_a_warning(fresh, lab
     with lab.on("a"):
         pass
     assert state.calls == []
-    told = lab.adapters["torch"]
+    told = lab.recording.adapters["torch"]
     assert told.state == AdapterState.CANNOT_FOLLOW
     assert "no CUDA" in told.reason
 
@@ -159,7 +159,7 @@ def test_torch_whose_cuda_does_not_start_is_told_in_the_table(fresh, lab):
     fresh("torch", torch)
     with lab.on("a"):
         pass
-    assert "too old" in lab.adapters["torch"].reason
+    assert "too old" in lab.recording.adapters["torch"].reason
 
 
 def test_a_torch_that_lacks_everything_is_told_with_what_is_missing(fresh, lab):
@@ -170,7 +170,7 @@ def test_a_torch_that_lacks_everything_is_told_with_what_is_missing(fresh, lab):
         pass
     with lab.on("a"):  # told once
         pass
-    assert lab.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
+    assert lab.recording.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
 
 
 def test_a_session_on_the_simulated_device_touches_no_library(fresh):
@@ -181,8 +181,8 @@ def test_a_session_on_the_simulated_device_touches_no_library(fresh):
         with lab.on("a"), lab.select("a"):
             pass
         assert state.calls == []
-        assert lab.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
-        assert "simulated" in lab.adapters["torch"].reason
+        assert lab.recording.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
+        assert "simulated" in lab.recording.adapters["torch"].reason
         for library in ("cupy", "torch", "numba", "core"):
             with pytest.raises(NotSimulatedError, match="simulated device"):
                 getattr(lab.stream("a"), library)
@@ -194,7 +194,7 @@ def test_a_library_that_is_being_imported_is_taken_when_it_is_there(fresh, lab):
     fresh("torch", torch)
     with lab.on("a"):
         assert state.current == NULL
-    assert lab.adapters["torch"].state == AdapterState.NOT_LOADED
+    assert lab.recording.adapters["torch"].state == AdapterState.NOT_LOADED
     torch.__spec__._initializing = False
     with lab.on("a"):
         assert state.current[0] == lab.stream("a").handle
@@ -247,7 +247,7 @@ def test_a_library_taken_inside_is_put_back_by_the_last_where_the_outer_selectio
     assert state.current == (b, 0, 1)
     inner.__exit__(None, None, None)
     assert state.current == NULL
-    assert lab.backend.selected_stream is lab.backend.null_stream
+    assert lab._backend.selected_stream is lab._backend.null_stream
 
 
 def test_every_library_is_put_back_once_and_to_the_first_where_the_outer_selection_is_left_first(libraries, lab):
@@ -294,11 +294,11 @@ def test_an_adapter_that_fails_to_select_is_switched_off_with_one_warning(librar
     assert (one.current, two.current) == (0, 0), "what it had selected before it failed is put back"
     assert [str(item.message) for item in told] == [
         "one 1.2 does not follow the selected lane of device 0 any more: its adapter failed to select a stream: ValueError: "
-        "no such stream. From now on its work leaves the lane; lab.strays() finds it. Restart the process to try again."
+        "no such stream. From now on its work leaves the lane; lab.trace.strays() finds it. Restart the process to try again."
     ]
     assert told[0].filename == __file__
-    assert lab.adapters["one"].state == AdapterState.SWITCHED_OFF
-    assert lab.adapters["two"].state == AdapterState.FOLLOWS
+    assert lab.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
+    assert lab.recording.adapters["two"].state == AdapterState.FOLLOWS
 
 
 def test_an_adapter_that_fails_to_restore_does_not_stop_the_others(libraries, lab):
@@ -309,7 +309,7 @@ def test_an_adapter_that_fails_to_restore_does_not_stop_the_others(libraries, la
             pass
     assert len(told) == 1
     assert (one.current, three.current) == (0, 0)
-    assert lab.backend.selected_stream is lab.backend.null_stream
+    assert lab._backend.selected_stream is lab._backend.null_stream
     with lab.on("a"):
         assert (one.current, three.current) == (lab.stream("a").handle,) * 2
 
@@ -346,8 +346,8 @@ def test_one_that_failed_on_one_device_goes_on_on_the_other(libraries, lab):
         one.fails.clear()
         with other.on("c"):
             assert one.current == other.stream("c").handle
-        assert lab.adapters["one"].state == AdapterState.SWITCHED_OFF
-        assert other.adapters["one"].state == AdapterState.FOLLOWS
+        assert lab.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
+        assert other.recording.adapters["one"].state == AdapterState.FOLLOWS
     again = LendingBackend()
     again.device = backend.device
     with Session(again) as later:
@@ -367,7 +367,7 @@ def test_a_failure_that_warnings_make_an_error_leaves_nothing_selected(libraries
             with lab.on("a"):
                 raise AssertionError("the block does not run")
     assert (one.current, two.current) == (0, 0)
-    assert (lab.current, lab.backend.selected_stream) == (None, lab.backend.null_stream)
+    assert (lab.current, lab._backend.selected_stream) == (None, lab._backend.null_stream)
     with lab.on("a"):
         assert one.current == lab.stream("a").handle
 
@@ -386,7 +386,7 @@ def test_a_factory_that_raises_is_told_once(libraries, lab, filters):
             except AdapterWarning as error:
                 told.append(error)
     assert len(told) == 1
-    assert "has no attribute 'library'" in lab.adapters["one"].reason
+    assert "has no attribute 'library'" in lab.recording.adapters["one"].reason
 
 
 def test_an_adapter_without_the_two_methods_is_no_adapter(libraries, lab):
@@ -405,7 +405,7 @@ def test_a_reason_of_ones_own_stands_in_the_table(libraries, lab, monkeypatch):
     with pytest.warns(AdapterWarning, match="one 1.2 cannot follow the selected lane: it is version 1.2, and needs 2.0"):
         with lab.on("a"):
             pass
-    assert lab.adapters["one"].reason == "it is version 1.2, and needs 2.0"
+    assert lab.recording.adapters["one"].reason == "it is version 1.2, and needs 2.0"
 
 
 def test_adapters_are_made_once_and_closed_with_the_last_session(libraries):
@@ -433,7 +433,7 @@ def test_an_adapter_that_fails_to_close_does_not_stop_the_session(libraries):
         lab.stream("a")
         with lab.on("a"):
             pass
-    assert lab.is_closed
+    assert lab.state != "open"
     assert two.closed_count == 1
 
 
@@ -523,13 +523,13 @@ def test_an_entry_point_is_loaded_only_when_its_library_is(package, fresh, lab):
     package("adapter_of_mylib", ["mylib = adapter_of_mylib:make"], CODE)
     with lab.on("a"):
         assert "adapter_of_mylib" not in sys.modules
-    assert lab.adapters["mylib"].state == AdapterState.NOT_LOADED
+    assert lab.recording.adapters["mylib"].state == AdapterState.NOT_LOADED
     assert "adapter_of_mylib" not in sys.modules
     fresh("mylib", StandIn("mylib", __version__="0.1"))
     with lab.on("a"):
         pass
     assert sys.modules["adapter_of_mylib"].Adapter.selected == [lab.stream("a").handle, None]
-    assert str(lab.adapters["mylib"]) == "mylib 0.1: follows, by an adapter of another package"
+    assert str(lab.recording.adapters["mylib"]) == "mylib 0.1: follows, by an adapter of another package"
 
 
 def test_an_entry_point_that_fails_to_load_is_named_once(package, fresh, lab):
@@ -576,7 +576,7 @@ def test_two_adapters_for_one_library_are_told_and_one_is_used(package, fresh, l
 def test_the_table_is_text_and_html_and_imports_nothing(fresh, lab):
     fresh("onnxruntime", StandIn("onnxruntime", __version__="1.23"))
     before = set(sys.modules)
-    table = lab.adapters
+    table = lab.recording.adapters
     text, page = str(table), table._repr_html_()
     assert {item.name for item in table} >= {"cupy", "torch", "numba-cuda", "triton", "cuda.core", "jax", "onnxruntime"}
     assert "user_compute_stream" in text
@@ -587,7 +587,7 @@ def test_the_table_is_text_and_html_and_imports_nothing(fresh, lab):
 
 def test_the_table_and_its_rows_are_short_at_the_prompt(fresh, lab):
     fresh("torch", make_torch()[0])
-    table = lab.adapters
+    table = lab.recording.adapters
     assert len(table) == len(list(table)) == len(table.items)
     assert repr(table) == f"<Adapters: {len(table)} libraries, 1 loaded and following; print() shows them>"
     assert repr(table["torch"]) == "<LibraryState torch 2.11.0: follows>"
@@ -600,7 +600,7 @@ def test_the_table_and_its_rows_are_short_at_the_prompt(fresh, lab):
 
 def test_a_library_is_found_by_its_name_only(lab):
     with pytest.raises(OptionError, match=r"by its name, not by 0\. Use lab\.adapters\['cupy'\]"):
-        lab.adapters[0]
+        lab.recording.adapters[0]
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
@@ -609,7 +609,7 @@ def test_on_the_simulated_device_the_table_promises_nothing_that_an_import_takes
     if is_loaded:
         fresh("torch", make_torch()[0])
     with Session("sim") as lab:
-        told = lab.adapters["torch"]
+        told = lab.recording.adapters["torch"]
     assert told.state == (AdapterState.CANNOT_FOLLOW if is_loaded else AdapterState.NOT_LOADED)
     assert told.reason == ("" if is_loaded else "once it is imported: cannot follow, ") + (
         "the simulated device of this session has no stream to give; on a GPU: follows, its current stream is set"
@@ -625,17 +625,17 @@ class Raising(types.ModuleType):
 
 def test_a_library_whose_attributes_raise_is_told_and_stops_nothing(fresh, lab):
     fresh("torch", Raising("torch"))
-    assert lab.adapters["torch"].state == AdapterState.FOLLOWS, "it was not tried yet"
+    assert lab.recording.adapters["torch"].state == AdapterState.FOLLOWS, "it was not tried yet"
     with pytest.warns(AdapterWarning, match="torch.* cannot follow the selected lane: .*RuntimeError: broken: version"):
         with lab.on("a") as lane:
             assert lab.current is lane
-    assert lab.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
-    assert "RuntimeError: broken" in lab.adapters._repr_html_()
+    assert lab.recording.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
+    assert "RuntimeError: broken" in lab.recording.adapters._repr_html_()
 
 
 def test_an_unknown_library_is_answered_with_the_nearest(lab):
     with pytest.raises(OptionError, match="Did you mean 'torch'"):
-        lab.adapters["torhc"]
+        lab.recording.adapters["torhc"]
 
 
 @pytest.mark.parametrize(
@@ -645,14 +645,14 @@ def test_triton_follows_through_torch(fresh, lab, torch_state, wanted):
     fresh("triton", StandIn("triton", __version__="3.6"))
     if torch_state == "there":
         fresh("torch", make_torch()[0])
-    assert lab.adapters["triton"].state == wanted
+    assert lab.recording.adapters["triton"].state == wanted
 
 
 def test_jax_is_said_not_to_follow(fresh, lab):
     fresh("jax", StandIn("jax", __version__="<0.9>"))
-    assert lab.adapters["jax"].state == AdapterState.CANNOT_FOLLOW
-    assert "lab.strays()" in lab.adapters["jax"].reason
-    assert "&lt;0.9&gt;" in lab.adapters._repr_html_()
+    assert lab.recording.adapters["jax"].state == AdapterState.CANNOT_FOLLOW
+    assert "lab.trace.strays()" in lab.recording.adapters["jax"].reason
+    assert "&lt;0.9&gt;" in lab.recording.adapters._repr_html_()
 
 
 def test_a_lane_is_given_as_the_library_has_it(fresh, lab):
@@ -690,7 +690,7 @@ def test_a_library_that_is_loaded_lazily_is_not_loaded_by_a_selection(tmp_path, 
     with Session(LendingBackend()) as lab:
         with lab.on(lab.stream("a")):
             pass
-        assert next(row for row in lab.adapters if row.name == "torch").state is AdapterState.NOT_LOADED
+        assert next(row for row in lab.recording.adapters if row.name == "torch").state is AdapterState.NOT_LOADED
 
 
 def test_a_long_reason_goes_on_below_itself_and_no_word_is_broken():

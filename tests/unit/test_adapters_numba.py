@@ -377,11 +377,14 @@ def test_where_a_function_is_missing_nothing_is_hooked_and_it_is_named(monkeypat
     original = {item: value for item, value in vars(numba.driver).items() if callable(value)}
     launch = type(numba.kernel).launch
     delattr(owner, name)
-    with pytest.warns(AdapterWarning, match=f"numba.cuda 0.30.4 cannot follow .*{MISSING[path]}.*lab.strays"), lab.on("a"):
+    with (
+        pytest.warns(AdapterWarning, match=f"numba.cuda 0.30.4 cannot follow .*{MISSING[path]}.*trace.strays"),
+        lab.on("a"),
+    ):
         pass
     assert all(getattr(numba.driver, item) is value for item, value in original.items() if hasattr(numba.driver, item))
     assert getattr(type(numba.kernel), "launch", launch) is launch
-    assert lab.adapters["numba-cuda"].state == AdapterState.CANNOT_FOLLOW
+    assert lab.recording.adapters["numba-cuda"].state == AdapterState.CANNOT_FOLLOW
 
 
 @pytest.mark.parametrize("function", [lambda dst, src, size: None, dict.update])
@@ -397,4 +400,4 @@ def test_numbas_simulator_is_left_alone_without_a_warning(numba, lab):
     with lab.on("a"):
         numba.event.record()
     assert numba.calls == [("record", 0)]
-    assert "NUMBA_ENABLE_CUDASIM" in lab.adapters["numba-cuda"].reason
+    assert "NUMBA_ENABLE_CUDASIM" in lab.recording.adapters["numba-cuda"].reason

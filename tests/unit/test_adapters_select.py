@@ -35,7 +35,7 @@ def names(lab):
 def test_it_selects_and_records_no_range(lab):
     with lab.select("a") as stream:
         assert lab.current is stream is lab.stream("a")
-        assert lab.backend.selected_stream.handle == stream.handle
+        assert lab._backend.selected_stream.handle == stream.handle
         lab.xp.ones(4)
     assert lab.current is None
     assert names(lab) == []
@@ -156,7 +156,7 @@ def run_interrupted(monkeypatch, at):
                 program(lab)
         except KeyboardInterrupt:
             pass
-        is_selected = lab.backend.selected_stream is not lab.backend.null_stream
+        is_selected = lab._backend.selected_stream is not lab._backend.null_stream
         found = (state.current != (0, 0, 1), is_selected, lab.current is not None)
         with lab.on("a"):
             assert state.current[0] == lab.stream("a").handle

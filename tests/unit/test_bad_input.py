@@ -124,7 +124,7 @@ BACKENDS = {
     "device True": Bad(lambda lab, _: Session("sim", device=True), OptionError, ("device is True", "Session(device=0)")),
     "device as text": Bad(lambda lab, _: Session("sim", device="0"), OptionError, ("device is '0'", "Session(device=0)")),
     "device beside a backend of another": Bad(
-        lambda lab, _: Session(lab.backend, device=3), OptionError, ("device is 3", "works on device 0", "Leave out device=")
+        lambda lab, _: Session(lab._backend, device=3), OptionError, ("device is 3", "works on device 0", "Leave out device=")
     ),
     "ring size 0": Bad(lambda lab, _: Session("sim", ring_size=0), OptionError, ("ring_size is 0", "ring_size=1_000_000")),
     "negative ring size": Bad(lambda lab, _: Session("sim", ring_size=-1), OptionError, ("ring_size is -1", "from 1 to")),
@@ -164,7 +164,7 @@ STREAMS = {
     "fractional priority": Bad(lambda lab, _: lab.stream("new", priority=-0.5), OptionError, ("-0.5", "whole number")),
     "priority True": Bad(lambda lab, _: lab.stream("new", priority=True), OptionError, ("True", "whole number")),
     "priority of a lent stream": Bad(
-        lambda lab, _: lab.stream("lent", priority=-3, external=Lender((0, lab.backend.create_stream().handle))),
+        lambda lab, _: lab.stream("lent", priority=-3, external=Lender((0, lab._backend.create_stream().handle))),
         OptionError,
         ("'lent'", "priority -3", "made with 0", "Leave out priority="),
     ),
@@ -205,11 +205,11 @@ STREAMS = {
         lambda lab, _: lab.range(["a"]), SelectionError, ("needs a stream", "lab.on('name'")
     ),
     "label of a handed-over range": Bad(
-        lambda lab, _: lab.start_range("copy", None), InvalidNameError, ("label", "NoneType", "example 'load'")
+        lambda lab, _: lab.recording.start_range("copy", None), InvalidNameError, ("label", "NoneType", "example 'load'")
     ),
     "range without a stream": Bad(lambda lab, _: lab.range("x"), SelectionError, ("'x'", "none is selected", "lab.on('name'")),
     "handed-over range on a misspelt stream": Bad(
-        lambda lab, _: lab.start_range("cpoy", "x"), StreamNotFoundError, ("'cpoy'", "'copy'")
+        lambda lab, _: lab.recording.start_range("cpoy", "x"), StreamNotFoundError, ("'cpoy'", "'copy'")
     ),
     "work without a stream": Bad(lambda lab, _: spin(lab, 1_000), SelectionError, ("spin", "lab.on('name')")),
     "card-filling work without a stream": Bad(lambda lab, _: spin_card(lab, 1_000), SelectionError, ("spin_card",)),
@@ -263,10 +263,14 @@ EVENTS = {
 }
 
 QUESTIONS = {
-    "feature that there is not": Bad(lambda lab, _: lab.capabilities["green"], OptionError, ("'green'", "green-contexts")),
-    "feature that is no text": Bad(lambda lab, _: lab.capabilities.has(3), OptionError, ("feature 3", "'backfill'")),
-    "checkpoint that is no number": Bad(lambda lab, _: lab.trace_since("x"), OptionError, ("'x'", "lab.checkpoint()")),
-    "no checkpoint": Bad(lambda lab, _: lab.trace_since(None), OptionError, ("None", "lab.checkpoint()")),
+    "feature that there is not": Bad(
+        lambda lab, _: lab.partitions.capabilities["green"], OptionError, ("'green'", "green-contexts")
+    ),
+    "feature that is no text": Bad(lambda lab, _: lab.partitions.capabilities.has(3), OptionError, ("feature 3", "'backfill'")),
+    "checkpoint that is no number": Bad(
+        lambda lab, _: lab.recording.since("x"), OptionError, ("'x'", "lab.recording.checkpoint()")
+    ),
+    "no checkpoint": Bad(lambda lab, _: lab.recording.since(None), OptionError, ("None", "lab.recording.checkpoint()")),
     "name of a stream that nobody would type": Bad(
         lambda lab, _: lab.on("x" * 10_000).__enter__(), StreamNotFoundError, ("no stream 'x", "lab.stream('x")
     ),
@@ -279,7 +283,7 @@ CLOSED = {
     "selection on a closed session": Bad(lambda lab, _: closed_session().on("a"), SessionClosedError, ("select", "Session()")),
     "range on a closed session": Bad(lambda lab, _: closed_session().range("a"), SessionClosedError, ("range", "Session()")),
     "handed-over range on a closed session": Bad(
-        lambda lab, _: closed_session().start_range("a", "x"), SessionClosedError, ("range", "Session()")
+        lambda lab, _: closed_session().recording.start_range("a", "x"), SessionClosedError, ("range", "Session()")
     ),
     "event of a closed session": Bad(lambda lab, _: closed_session().event(), SessionClosedError, ("event", "Session()")),
     "synchronize a closed session": Bad(
@@ -287,7 +291,7 @@ CLOSED = {
     ),
     "clear a closed session": Bad(lambda lab, _: closed_session().clear(), SessionClosedError, ("clear", "Session()")),
     "pinned memory of a closed session": Bad(
-        lambda lab, _: closed_session().pinned_empty(3), SessionClosedError, ("page-locked", "Session()")
+        lambda lab, _: closed_session().memory.pinned_empty(3), SessionClosedError, ("page-locked", "Session()")
     ),
     "enter a closed session": Bad(lambda lab, _: closed_session().__enter__(), SessionClosedError, ("enter it", "Session()")),
     "enter a session twice": Bad(
@@ -300,7 +304,7 @@ CLOSED = {
         lambda lab, _: lab.on(closed_stream(lab).name), StreamClosedError, ("'short-lived'", "lab.stream('short-lived')")
     ),
     "handed-over range on a closed stream": Bad(
-        lambda lab, _: lab.start_range(closed_stream(lab).name, "x"), StreamClosedError, ("'short-lived'",)
+        lambda lab, _: lab.recording.start_range(closed_stream(lab).name, "x"), StreamClosedError, ("'short-lived'",)
     ),
     "lending a closed stream": Bad(lambda lab, _: closed_stream(lab).__cuda_stream__(), StreamClosedError, ("lab.stream(",)),
     "waiting for a closed stream": Bad(
@@ -417,12 +421,16 @@ PARTITIONS = {
     "moving to an unknown partition": Bad(
         lambda lab, _: lab.stream("copy", partition="decode"), PartitionNotFoundError, ("'decode'", "lab.partition(")
     ),
-    "moves of a number": Bad(lambda lab, _: lab.plan_moves(8), PartitionError, ("int", "lab.partition(")),
-    "listener that cannot be called": Bad(lambda lab, _: lab.watch_layout(None), OptionError, ("NoneType", "watch_layout(")),
+    "moves of a number": Bad(lambda lab, _: lab.partitions.plan_moves(8), PartitionError, ("int", "lab.partition(")),
+    "listener that cannot be called": Bad(
+        lambda lab, _: lab.partitions.watch(None), OptionError, ("NoneType", "lab.partitions.watch(")
+    ),
     "partition of a closed session": Bad(
         lambda lab, _: closed_session().partition(a=8), SessionClosedError, ("share out", "Session()")
     ),
-    "proof of a closed session": Bad(lambda lab, _: closed_session().verify(), SessionClosedError, ("verify", "Session()")),
+    "proof of a closed session": Bad(
+        lambda lab, _: closed_session().partitions.verify(), SessionClosedError, ("verify", "Session()")
+    ),
     "context limit 0": Bad(
         lambda lab, _: Session("sim", context_limit=0), OptionError, ("context_limit is 0", "Session(context_limit=64)")
     ),
@@ -478,10 +486,10 @@ def assert_still_works(lab, before):
     """The session has its streams and its trace, selects nothing, and goes on recording."""
     assert list(lab.streams) == ["copy", "compute"]
     assert lab.current is None
-    assert lab.backend.selected_stream is lab.backend.null_stream
+    assert lab._backend.selected_stream is lab._backend.null_stream
     assert facts(lab.trace) == before
     assert lab.layout is None
-    assert lab.backend.context_bytes == 0
+    assert lab._backend.context_bytes == 0
     with lab.on("compute", "afterwards"):
         spin(lab, 1_000)
     lab.synchronize()

@@ -67,14 +67,14 @@ def push(lab, source, name="kernel"):
 
 
 def test_kernels_are_captured_from_now_on_until_stopped(lab, source):
-    assert lab.tier is RANGES
+    assert lab.recording.tier is RANGES
     capture = lab.capture("kernels")
     push(lab, source)
 
-    assert (lab.tier, capture.tier, capture.note, capture.is_active) == (KERNELS, KERNELS, "", True)
+    assert (lab.recording.tier, capture.tier, capture.note, capture.is_active) == (KERNELS, KERNELS, "", True)
     assert kernel_names(lab.trace) == ["kernel"]
     capture.stop()
-    assert (lab.tier, capture.is_active, repr(capture)) == (RANGES, False, "<Capture: stopped>")
+    assert (lab.recording.tier, capture.is_active, repr(capture)) == (RANGES, False, "<Capture: stopped>")
     assert source.history.count("start") == 1
     assert source.history[-2:] == ["stop", "drain"]
 
@@ -82,13 +82,13 @@ def test_kernels_are_captured_from_now_on_until_stopped(lab, source):
 def test_a_block_goes_back_to_what_was_before(lab, source):
     with lab.capture("kernels") as outer:
         with lab.capture("ranges"):
-            assert lab.tier is RANGES
+            assert lab.recording.tier is RANGES
             with lab.capture("kernels"):
-                assert lab.tier is KERNELS
-            assert lab.tier is RANGES
-        assert lab.tier is KERNELS
+                assert lab.recording.tier is KERNELS
+            assert lab.recording.tier is RANGES
+        assert lab.recording.tier is KERNELS
         assert repr(outer) == "<Capture: kernels and host calls (fake source)>"
-    assert lab.tier is RANGES
+    assert lab.recording.tier is RANGES
 
 
 def test_an_older_capture_that_is_stopped_changes_nothing_now(lab):
@@ -96,9 +96,9 @@ def test_an_older_capture_that_is_stopped_changes_nothing_now(lab):
     second = lab.capture("ranges")
     first.stop()
     first.stop()
-    assert lab.tier is RANGES
+    assert lab.recording.tier is RANGES
     second.stop()
-    assert lab.tier is RANGES
+    assert lab.recording.tier is RANGES
 
 
 def test_captures_that_nobody_holds_do_not_pile_up(lab):
@@ -111,8 +111,8 @@ def test_captures_that_nobody_holds_do_not_pile_up(lab):
 def test_a_block_goes_back_to_a_capture_that_nobody_holds(lab):
     lab.capture("kernels")
     with lab.capture("ranges"):
-        assert lab.tier is RANGES
-    assert lab.tier is KERNELS
+        assert lab.recording.tier is RANGES
+    assert lab.recording.tier is KERNELS
 
 
 @pytest.mark.filterwarnings("ignore::gpustreamlab.errors.CaptureWarning")
@@ -120,7 +120,7 @@ def test_a_change_of_host_starts_no_source_that_was_lost_meanwhile(lab, source):
     lab.capture("kernels")
     source.lose_client()
     lab.capture("kernels", host=False)
-    assert lab.tier is RANGES
+    assert lab.recording.tier is RANGES
     assert not source.is_collecting
 
 
@@ -167,7 +167,7 @@ def test_kernels_that_a_machine_cannot_capture_are_an_error_and_auto_is_not(erro
     with Session(FakeSourceBackend(error), capture="ranges") as lab:
         with pytest.raises(type(error), match=str(error)):
             lab.capture("kernels")
-        assert (lab.tier, lab.trace.metadata.capture_note) == (RANGES, "")
+        assert (lab.recording.tier, lab.trace.metadata.capture_note) == (RANGES, "")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             capture = lab.capture("auto")
@@ -191,7 +191,7 @@ def test_another_tool_in_the_way_is_a_warning_and_ranges(lab, source, caplog):
         pass
 
     assert warned[0].filename == __file__
-    assert (lab.tier, capture.is_active) == (RANGES, True)
+    assert (lab.recording.tier, capture.is_active) == (RANGES, True)
     assert "torch.profiler" in capture.note
     assert "torch.profiler" in repr(capture)
     source.refusal = ""
@@ -208,7 +208,7 @@ def test_another_tool_in_the_way_is_a_warning_and_ranges(lab, source, caplog):
 def test_what_cannot_be_asked_for(lab, options, message):
     with pytest.raises(OptionError, match=message):
         lab.capture(**options)
-    assert lab.tier is RANGES
+    assert lab.recording.tier is RANGES
 
 
 def test_a_closed_session_captures_nothing(source):
@@ -216,7 +216,7 @@ def test_a_closed_session_captures_nothing(source):
         pass
     with pytest.raises(SessionClosedError):
         lab.capture("kernels")
-    assert lab.tier is RANGES
+    assert lab.recording.tier is RANGES
 
 
 # What takes kernels away
@@ -231,7 +231,7 @@ def test_a_client_that_is_lost_is_told_once_and_ranges_go_on(lab, source):
     trace = lab.trace
 
     assert len(warned) == 1
-    assert (lab.tier, capture.is_active) == (RANGES, True)
+    assert (lab.recording.tier, capture.is_active) == (RANGES, True)
     assert "torch.profiler took over" in capture.note
     assert "torch.profiler took over" in trace.metadata.capture_note
     assert trace.metadata.tier is KERNELS
@@ -239,7 +239,7 @@ def test_a_client_that_is_lost_is_told_once_and_ranges_go_on(lab, source):
     assert "before" in kernel_names(trace)
     capture.stop()
     with lab.capture("kernels"):
-        assert lab.tier is KERNELS
+        assert lab.recording.tier is KERNELS
 
 
 def test_a_source_that_raises_ends_the_capture_only(lab, source):
@@ -293,7 +293,7 @@ def test_a_source_whose_close_fails_is_told_of_and_the_session_is_closed(source,
     monkeypatch.setattr(source, "close", lambda: 1 / 0)
     with pytest.raises(Exception, match="capture: ZeroDivisionError"):
         lab.close()
-    assert lab.is_closed
+    assert lab.state != "open"
 
 
 def test_a_session_that_is_dropped_gives_its_source_back(source):
@@ -323,13 +323,13 @@ def test_a_forked_child_leaves_the_source_alone(lab, source):
         try:
             len(lab.trace)
             lab.close()
-            is_left = lab.tier is RANGES and len(source.history) <= count + 1
+            is_left = lab.recording.tier is RANGES and len(source.history) <= count + 1
         except BaseException:
             is_left = False
         os._exit(0 if is_left else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert lab.tier is KERNELS
+    assert lab.recording.tier is KERNELS
 
 
 def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monkeypatch):
@@ -345,7 +345,7 @@ def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monke
     # WHEN a capture is asked for, THEN the interrupt comes, and what was in force before is in force
     with pytest.raises(KeyboardInterrupt), lab.capture("kernels"):
         pytest.fail("the block began")
-    assert (lab.tier, source.is_collecting) == (RANGES, False)
+    assert (lab.recording.tier, source.is_collecting) == (RANGES, False)
 
     # AND one below it goes on
     monkeypatch.setattr(source, "start", start)
@@ -354,7 +354,7 @@ def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monke
     with pytest.raises(KeyboardInterrupt):
         lab.capture("kernels", host=False)
     monkeypatch.undo()
-    assert lab.tier is KERNELS
+    assert lab.recording.tier is KERNELS
 
 
 def interrupted(method):
@@ -387,7 +387,7 @@ def test_interrupts_while_capturing_lose_no_record_and_leave_a_clear_state(lab, 
         trace = lab.trace
     assert interrupt_count > 20
     assert len(kernel_names(trace)) == pushed
-    assert lab.tier in (RANGES, KERNELS)
+    assert lab.recording.tier in (RANGES, KERNELS)
 
 
 BEYOND = {Capture.__enter__.__code__, Capture.__exit__.__code__}
@@ -407,7 +407,7 @@ def test_an_interrupt_before_any_line_of_the_end_of_a_block_ends_the_capture(lab
             sys.settrace(None)
             places.append(watched.place)
             if watched.place is not None and not (watched.place[0] in BEYOND and watched.place[1] <= 1):
-                assert lab.tier is RANGES, watched.place
+                assert lab.recording.tier is RANGES, watched.place
             lab.capture("ranges")
     finally:
         sys.settrace(None)
@@ -437,7 +437,7 @@ def test_kernels_are_captured_from_the_start_and_host_calls_when_asked_for():
             spin(lab, 1_000)
         with lab.capture("ranges"), lab.on("a", "third"):
             spin(lab, 1_000)
-        assert (lab.tier, lab._captures.text) == (KERNELS, "kernels (simulated device)")
+        assert (lab.recording.tier, lab._captures.text) == (KERNELS, "kernels (simulated device)")
         lab.synchronize()
         frame = lab.trace.to_pandas()
         told = [(kind, name) for kind, name in zip(frame["kind"], frame["name"], strict=True) if kind != "host"]
@@ -457,7 +457,7 @@ def test_the_probe_of_sms_is_in_no_trace():
     with Session("sim") as lab:
         lab.partition(a=64, b="rest")
         lab.stream("a", partition="a")
-        lab.verify()
+        lab.partitions.verify()
         lab.synchronize()
         assert (len(lab.trace), lab.trace.names) == (0, ())
 
@@ -465,12 +465,12 @@ def test_the_probe_of_sms_is_in_no_trace():
 def test_the_newest_session_captures_and_passes_back_what_it_took():
     backend = SimBackend()
     labs = [Session(backend) for _ in range(3)]
-    assert [lab.tier for lab in labs] == [RANGES, RANGES, KERNELS]
+    assert [lab.recording.tier for lab in labs] == [RANGES, RANGES, KERNELS]
     assert "A later session captures kernels now" in repr(labs[0])
     labs[1].close()  # it had nothing to pass back
-    assert [lab.tier for lab in labs] == [RANGES, RANGES, KERNELS]
+    assert [lab.recording.tier for lab in labs] == [RANGES, RANGES, KERNELS]
     labs[2].close()
-    assert [lab.tier for lab in labs] == [KERNELS, RANGES, RANGES]
+    assert [lab.recording.tier for lab in labs] == [KERNELS, RANGES, RANGES]
     with labs[0].on(labs[0].stream("a"), "later"):
         spin(labs[0], 1_000)
     labs[0].synchronize()
@@ -484,11 +484,11 @@ def test_a_session_that_was_told_to_capture_keeps_it():
     with Session(backend) as asked, Session(backend, capture="ranges") as never:
         told = asked.capture("kernels")
         with Session(backend) as later:
-            assert [lab.tier for lab in (asked, never, later)] == [KERNELS, RANGES, RANGES]
+            assert [lab.recording.tier for lab in (asked, never, later)] == [KERNELS, RANGES, RANGES]
             assert "Another source" in repr(later)
             asked.close()
             assert not told.is_active
-            assert [lab.tier for lab in (never, later)] == [RANGES, KERNELS]
+            assert [lab.recording.tier for lab in (never, later)] == [RANGES, KERNELS]
     backend.close()
 
 
@@ -537,6 +537,6 @@ def test_ctrl_c_in_a_close_keeps_no_kernels_from_the_session_before():
     with pytest.raises(KeyboardInterrupt):
         second.close()
     second.close()
-    assert (first.tier, second.is_closed) == (KERNELS, True)
+    assert (first.recording.tier, second.state) == (KERNELS, "closed")
     first.close()
     backend.close()

@@ -295,7 +295,7 @@ def test_libraries_are_said_to_be_usable_and_to_follow_or_not_and_none_is_needed
     assert checks["numba-cuda"].detail.startswith("0.31.0 is installed; it was not tried; on a lane: follows, launches and")
     assert checks["jax"].detail == (
         "0.9 is installed; it was not tried; "
-        "on a lane: cannot follow, it has its own streams; its work is found by lab.strays()"
+        "on a lane: cannot follow, it has its own streams; its work is found by lab.trace.strays()"
     )
     assert checks["triton"].detail == (
         "not installed, and not needed; on a lane: follows through torch, it launches on torch's current stream"
@@ -354,7 +354,7 @@ def test_the_words_about_a_lane_are_those_of_a_sessions_table(monkeypatch, block
 
     rows = {check.name.lower(): check.detail.partition("; on a lane: ")[2] for check in cuda_checks()}
     with Session("sim") as lab:
-        table = {item.name: item.reason.partition("; on a GPU: ")[2] for item in lab.adapters}
+        table = {item.name: item.reason.partition("; on a GPU: ")[2] for item in lab.recording.adapters}
 
     assert list(table) == [library.name for library in KNOWN]
     assert {name: rows[name] for name in table} == table

@@ -22,6 +22,7 @@ from IPython.utils.capture import capture_output
 import gpustreamlab
 from gpustreamlab import Session, magics
 from gpustreamlab.analysis import HostWaits, Overlap, Strays
+from gpustreamlab.groups import Memory, PartitionTools, Recording
 from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.typing import Unavailable
@@ -205,6 +206,9 @@ def public_members(kind: type) -> set[str]:
 
 CLASSES = {
     "Session": gpustreamlab.Session,
+    "PartitionTools": PartitionTools,
+    "Memory": Memory,
+    "Recording": Recording,
     "Stream": gpustreamlab.Stream,
     "Event": gpustreamlab.Event,
     "Trace": gpustreamlab.Trace,

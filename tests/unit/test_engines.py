@@ -134,7 +134,7 @@ def test_what_tensorrt_refuses_is_an_error(lab, refuse, tensors, message):
         engine.run("a", tensors)
 
     assert lab.current is None
-    assert lab.held_count
+    assert lab.memory.held_count
 
 
 BAD_ARRAYS = {

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import gpustreamlab
+from gpustreamlab import Session
+from gpustreamlab.groups import Group, Memory, PartitionTools, Recording
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {"load_ipython_extension", "unload_ipython_extension", "__version__"}
@@ -71,3 +73,31 @@ def test_completion_shows_what_users_type_and_no_submodules():
 
     assert shown == set(gpustreamlab.__all__) - HOOKS
     assert "__version__" in dir(gpustreamlab)
+
+
+def public(thing):
+    return [name for name in dir(thing) if not name.startswith("_")]
+
+
+@pytest.fixture
+def lab():
+    with Session("sim", capture="ranges") as lab:
+        yield lab
+
+
+def test_a_session_shows_what_is_typed_daily_and_groups(lab):
+    assert len(public(lab)) <= 26
+    assert {name for name in public(lab) if isinstance(getattr(lab, name), Group)} == {"partitions", "memory", "recording"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "count"), [("partitions", PartitionTools, 7), ("memory", Memory, 6), ("recording", Recording, 8)]
+)
+def test_each_group_is_documented_and_lists_what_is_in_it(lab, name, kind, count):
+    group = getattr(lab, name)
+
+    assert type(group) is kind
+    assert getattr(Session, name).__doc__
+    assert kind.__doc__
+    assert len(public(group)) == count
+    assert all(getattr(kind, member).__doc__ and member in repr(group) for member in public(group))

@@ -42,7 +42,7 @@ def enters(guard):
 def interrupted(at):
     lab = Session(SimBackend())
     lab.stream("a"), lab.stream("b")
-    guard = lab.guard(object(), "workspace")
+    guard = lab.memory.guard(object(), "workspace")
     signals = LineInterrupts([guards], at, send_interrupt)
     try:
         with signals:
@@ -78,7 +78,7 @@ def left_use():
 
     with Session("sim") as lab:
         lab.stream("a"), lab.stream("b")
-        guard, before = lab.guard(object(), "workspace"), sys.gettrace()
+        guard, before = lab.memory.guard(object(), "workspace"), sys.gettrace()
         try:
             with guard.on("a"):
                 spin(lab, 1_000_000)
@@ -110,11 +110,11 @@ def test_a_guard_of_which_a_use_was_left_can_be_closed(left_use):
 @pytest.mark.no_cover
 def test_what_was_left_is_put_back_at_once_where_it_is_asked_for(left_use):
     lab, guard = left_use
-    lab.put_back_left()
+    lab._put_back_left()
     assert lab.current is None
     assert "last used on 'a'" in repr(guard)
     with lab.on("b", "outer"), guard.on("a"):
-        lab.put_back_left()
+        lab._put_back_left()
         assert lab.current is lab.stream("a")
     assert lab.current is None
 
@@ -130,7 +130,7 @@ def test_memory_that_two_sessions_use_is_let_go():
         for lab in (first, second, first):
             lab.synchronize()
         assert alive() is None
-        assert (first.held_count, second.held_count) == (0, 0)
+        assert (first.memory.held_count, second.memory.held_count) == (0, 0)
 
 
 class CapturingStream:
@@ -158,13 +158,13 @@ def test_nothing_is_recorded_into_a_graph_that_somebody_captures(monkeypatch):
             a.hold(object())
         monkeypatch.undo()
         lab.synchronize()
-        assert lab.held_count == 0
+        assert lab.memory.held_count == 0
 
 
 def test_a_use_is_noted_even_where_nothing_can_be_held(monkeypatch):
     with Session("sim") as lab:
         lab.stream("a"), lab.stream("b")
-        guard = lab.guard(object(), "workspace")
+        guard = lab.memory.guard(object(), "workspace")
         with monkeypatch.context() as patch:
             patch.setattr(lab._keeper, "hold", lambda *_: (_ for _ in ()).throw(DeviceError("no event")))
             with pytest.raises(DeviceError, match="no event"), guard.on("a"):
@@ -180,7 +180,7 @@ def test_in_a_forked_child_a_guard_is_closed_without_the_device():
     backend = InstantBackend()
     with Session(backend) as lab:
         lab.stream("a")
-        guard = lab.guard(object(), "workspace")
+        guard = lab.memory.guard(object(), "workspace")
         use = guard.on("a")
         use.__enter__()
         calls = len(backend.calls)

@@ -23,7 +23,7 @@ def test_a_program_has_the_hazards_that_were_planted(name):
     with Session("sim") as lab:
         # WHEN
         kept = case.run(lab)
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     assert sorted(hazard.kind.value for hazard in result.hazards) == sorted(case.found), str(result)
     assert bool(result) == bool(case.found)
@@ -41,7 +41,7 @@ def test_with_waits_put_in_no_program_has_a_hazard(name):
     with Session("sim", hazards="wait") as lab:
         # WHEN
         kept = case.run(lab)
-        result, held_count = lab.check_hazards(), lab.held_count
+        result, held_count = lab.memory.hazards(), lab.memory.held_count
     # THEN
     assert [row.kind.value for row in result.hazards] == ([] if case.waits_help else list(case.found))
     # Memory that is still used elsewhere is kept instead, so it is not handed out again.
@@ -60,7 +60,7 @@ def test_waits_that_are_put_in_are_in_the_trace():
         with lab.on("compute", "unrelated"):
             pass
         lab.synchronize()
-        trace, result = lab.trace, lab.check_hazards()
+        trace, result = lab.trace, lab.memory.hazards()
     edges = trace.edges.select("wait")
     assert result.wait_count == len(edges) == 1
     assert [trace.names[trace.name[row]] for row in (edges.source[0], edges.target[0])] == ["upload", "gemm"]
@@ -75,7 +75,7 @@ def test_the_report_names_what_conflicts_and_the_missing_wait():
         for _ in range(3):
             with lab.on(compute, "gemm"):
                 weights * 2
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     (row,) = result.hazards
     assert (row.kind, row.array, row.dtype, row.shape, row.hazard_count) == (
@@ -111,12 +111,12 @@ def test_a_clean_program_says_what_was_watched():
         upload(lab) + 1
         # WHEN
         lab.synchronize()
-    result = lab.check_hazards()
+    result = lab.memory.hazards()
     # THEN
     assert result.to_pandas().shape == (1, 17)
     with Session("sim") as lab:
         lab.xp.ones(4) + 1
-        clean = lab.check_hazards()
+        clean = lab.memory.hazards()
     assert clean.to_pandas().shape == (0, 17)
     assert str(clean).splitlines()[0] == "Hazards: No hazard in 3 accesses of 2 arrays"
     assert "arrays of other libraries are not" in str(clean)
@@ -130,7 +130,7 @@ def test_a_session_that_watches_nothing_says_how_to():
         x = upload(lab)
         # WHEN
         x + 1
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     assert result.mode is HazardMode.OFF
     assert not result
@@ -145,17 +145,17 @@ def test_an_unknown_mode_is_refused():
 
 def test_of_two_sessions_on_one_device_one_watches():
     # GIVEN
-    with Session("sim") as first, Session(first.backend) as second:
+    with Session("sim") as first, Session(first._backend) as second:
         second.xp.ones(3)
         # THEN
-        assert "Another session watches this device" in str(second.check_hazards())
-        assert first.check_hazards().access_count == 1
+        assert "Another session watches this device" in str(second.memory.hazards())
+        assert first.memory.hazards().access_count == 1
         # WHEN the first stops
         first._accesses.close()
-        with Session(first.backend) as third:
+        with Session(first._backend) as third:
             third.xp.ones(3)
             # THEN
-            assert third.check_hazards().access_count == 1
+            assert third.memory.hazards().access_count == 1
 
 
 def test_a_backend_that_tells_nothing_is_said_to():
@@ -164,7 +164,7 @@ def test_a_backend_that_tells_nothing_is_said_to():
 
     with Session(InstantBackend(), hazards="report") as lab:
         # THEN
-        assert "does not report memory accesses" in str(lab.check_hazards())
+        assert "does not report memory accesses" in str(lab.memory.hazards())
 
 
 def test_what_was_found_can_be_read_after_closing_and_names_closed_lanes():
@@ -176,10 +176,10 @@ def test_what_was_found_can_be_read_after_closing_and_names_closed_lanes():
             x * 2
         lab.stream("compute").close()
     # THEN
-    (row,) = lab.check_hazards().hazards
+    (row,) = lab.memory.hazards().hazards
     assert (row.first.lane, row.second.lane) == ("copy", "compute")
     x.sim_values[:] = 3  # no sink is left behind
-    assert lab.backend.driver.accesses is None
+    assert lab._backend.driver.accesses is None
 
 
 def test_arrays_from_before_the_watch_are_watched_from_their_first_use():
@@ -194,7 +194,7 @@ def test_arrays_from_before_the_watch_are_watched_from_their_first_use():
         with lab.on("compute", "double"):
             x * 2
         # THEN
-        assert [row.kind for row in lab.check_hazards().hazards] == [HazardKind.READ_AFTER_WRITE]
+        assert [row.kind for row in lab.memory.hazards().hazards] == [HazardKind.READ_AFTER_WRITE]
 
 
 def test_the_lanes_that_wrote_an_array_last_are_known():
@@ -220,13 +220,13 @@ def test_a_stream_that_others_lend_is_named():
     # GIVEN
     with Session("sim") as lab:
         lab.stream("copy")
-        lender = lab.backend.create_stream()
+        lender = lab._backend.create_stream()
         x = upload(lab)
         # WHEN
         with lab.on(lender, "lent"):
             x * 2
         # THEN
-        (row,) = lab.check_hazards().hazards
+        (row,) = lab.memory.hazards().hazards
         assert row.second.lane == lab.stream(row.second.lane).name
 
 
@@ -236,14 +236,14 @@ def test_looking_on_is_no_order():
         copy, _ = lab.stream("copy"), lab.stream("compute")
         x = upload(lab)
         with copy.record() as event:
-            lab.backend.driver.clock.advance(1_000_000_000)
-            with lab.backend.observing():
+            lab._backend.driver.clock.advance(1_000_000_000)
+            with lab._backend.observing():
                 assert event.query()
         # WHEN
         with lab.on("compute", "double"):
             x * 2
         # THEN
-        assert len(lab.check_hazards()) == 1
+        assert len(lab.memory.hazards()) == 1
 
 
 def test_a_program_that_asks_and_is_told_that_all_is_done_has_an_order():
@@ -257,31 +257,31 @@ def test_a_program_that_asks_and_is_told_that_all_is_done_has_an_order():
         with lab.on("compute", "double"):
             x * 2
         # THEN
-        assert not lab.check_hazards()
+        assert not lab.memory.hazards()
 
 
 def test_blocking_streams_are_ordered_with_the_null_stream_as_in_cuda():
     # GIVEN
     with Session("sim") as lab:
-        blocking = lab.stream("blocking", external=lab.backend.create_stream(nonblocking=False))
+        blocking = lab.stream("blocking", external=lab._backend.create_stream(nonblocking=False))
         x = lab.xp.ones(8)
         # WHEN
         with lab.on(blocking, "double"):
             x * 2
         # THEN
-        assert not lab.check_hazards()
+        assert not lab.memory.hazards()
 
 
 def test_work_that_is_refused_in_place_of_running_is_not_counted():
     # GIVEN
     with Session("sim") as lab:
         x = lab.xp.ones(8)
-        before = lab.check_hazards().access_count
+        before = lab.memory.hazards().access_count
         # WHEN
         with pytest.raises(NotSimulatedError):
             x.astype("O")
         # THEN
-        assert lab.check_hazards().access_count == before
+        assert lab.memory.hazards().access_count == before
 
 
 def test_what_only_may_be_a_hazard_says_so():
@@ -289,7 +289,7 @@ def test_what_only_may_be_a_hazard_says_so():
     with Session("sim") as lab:
         CASES["index_array"].run(lab)
         # WHEN
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     assert [row.is_certain for row in result.hazards] == [False]
     assert "read-after-write, may be" in str(result)
@@ -323,8 +323,8 @@ def test_a_loop_of_many_calls_keeps_no_more_than_it_needs():
                 lab.xp.stack([y, y])
             copy.wait(compute)
         # THEN
-        assert not lab.check_hazards()
-        (touch,) = lab.backend.driver.memory.find_touches([x.sim_values], None)
+        assert not lab.memory.hazards()
+        (touch,) = lab._backend.driver.memory.find_touches([x.sim_values], None)
         assert len(touch[0].accesses) <= 16
         assert len(search._freed) <= 16
         assert not search.let_go_count
@@ -373,7 +373,7 @@ def test_names_of_lanes_that_are_made_anew_are_bounded_and_those_of_found_hazard
         # THEN
         assert len(watch._handles) <= 20
         assert len(watch._names) <= 20
-        (row,) = lab.check_hazards().hazards
+        (row,) = lab.memory.hazards().hazards
         assert (row.first.lane, row.second.lane) == ("copy", "early")
 
 
@@ -381,7 +381,7 @@ def test_names_of_lanes_that_are_made_anew_are_bounded_and_those_of_found_hazard
 def test_a_lane_that_ended_before_its_work_was_waited_for_is_forgotten_once_it_was():
     # GIVEN
     with Session("sim") as lab:
-        watch, backend = lab._accesses, lab.backend
+        watch, backend = lab._accesses, lab._backend
         # WHEN
         for number in range(100):
             stream = backend.create_stream()
@@ -415,7 +415,7 @@ def test_threads_on_lanes_of_their_own_are_followed_at_once():
         for thread in threads:
             thread.join()
         # THEN
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     assert not result, str(result)
     assert result.access_count == 8 * 50 * 5
 
@@ -468,7 +468,7 @@ def test_threads_with_waits_put_in_do_not_lock_each_other_out():
             thread.join(60)
         # THEN
         assert not any(thread.is_alive() for thread in threads)
-        assert not lab.check_hazards()
+        assert not lab.memory.hazards()
 
 
 def test_an_interrupted_change_of_memory_leaves_no_old_address_behind():
@@ -476,7 +476,7 @@ def test_an_interrupted_change_of_memory_leaves_no_old_address_behind():
     with Session("sim") as lab:
         lab.stream("copy"), lab.stream("compute")
         x = upload(lab)
-        memory = lab.backend.driver.memory
+        memory = lab._backend.driver.memory
         # WHEN all arenas are made anew, as after Ctrl-C in the middle of a change
         memory._is_torn = True
         memory.settle()
@@ -486,7 +486,8 @@ def test_an_interrupted_change_of_memory_leaves_no_old_address_behind():
         with lab.on("compute", "other"):
             y * 2
         # THEN
-        assert {(row.kind, row.first.range) for row in lab.check_hazards().hazards} == {(HazardKind.READ_AFTER_WRITE, "upload")}
+        found = lab.memory.hazards().hazards
+        assert {(row.kind, row.first.range) for row in found} == {(HazardKind.READ_AFTER_WRITE, "upload")}
 
 
 def test_clearing_forgets_what_was_found_and_not_what_lanes_hold():
@@ -496,15 +497,15 @@ def test_clearing_forgets_what_was_found_and_not_what_lanes_hold():
         x = upload(lab)
         with lab.on("compute", "warm-up"):
             x * 2
-        assert lab.check_hazards()
+        assert lab.memory.hazards()
         # WHEN
         lab.clear()
         # THEN
-        assert not lab.check_hazards()
-        assert lab.check_hazards().access_count == 0
+        assert not lab.memory.hazards()
+        assert lab.memory.hazards().access_count == 0
         with lab.on("compute", "double"):
             x * 2
-        assert len(lab.check_hazards()) == 1
+        assert len(lab.memory.hazards()) == 1
 
 
 @pytest.mark.parametrize("name", ["two_readers", "diamond", "scratch_too_early", "pinned_buffer"])
@@ -516,7 +517,7 @@ def test_watching_costs_no_virtual_time(name):
             # WHEN
             CASES[name].run(lab)
             lab.synchronize()
-            times_ns.append(lab.backend.driver.clock.now_ns)
+            times_ns.append(lab._backend.driver.clock.now_ns)
     # THEN
     assert times_ns[0] == times_ns[1]
 
@@ -543,7 +544,7 @@ def test_text_has_the_line_to_type_first_and_stays_narrow():
             x * 2
         with lab.on(names[1], "a range whose name is rather long as well, and longer"):
             z * 2
-        text = str(lab.check_hazards())
+        text = str(lab.memory.hazards())
     # THEN
     lines = text.splitlines()
     assert lines[2] == "read-after-write: put this line before 'double' (multiply)"
@@ -559,7 +560,7 @@ def test_on_a_page_cells_wrap_and_the_line_to_type_comes_second():
     with Session("sim") as lab:
         CASES["read_without_wait"].run(lab)
         # WHEN
-        page = lab.check_hazards()._repr_html_()
+        page = lab.memory.hazards()._repr_html_()
     # THEN
     head, row = page.partition("<tbody>")[::2]
     assert head.count("<th ") == 7
@@ -577,11 +578,11 @@ def test_an_array_keeps_the_last_name_that_was_seen():
         compute.wait(copy)
         with lab.on("compute", "double"):
             kept = frame * 2
-        assert not lab.check_hazards()  # where the name is seen
+        assert not lab.memory.hazards()  # where the name is seen
         # WHEN
         del frame
         again = upload(lab)
-        (row,) = lab.check_hazards().hazards
+        (row,) = lab.memory.hazards().hazards
     # THEN
     assert (row.kind, row.array, row.maker) == (HazardKind.USE_AFTER_FREE, "frame", "upload")
     assert (row.fix, row.where) == ("lab.stream('compute').hold(frame)", "after 'double' (multiply), before the array goes")
@@ -593,7 +594,7 @@ def test_an_array_that_never_had_a_name_is_told_by_who_made_it_with_a_line_that_
     with Session("sim") as lab:
         kept = CASES["use_after_free"].run(lab)
         # WHEN
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
         (row,) = result.hazards
         # THEN
         assert (row.fix, row.where) == ("lab.stream('copy').wait(lab.stream('compute'))", "before 'next' (zeros)")
@@ -617,7 +618,7 @@ def test_the_wait_that_is_named_for_a_nameless_array_makes_it_right():
         with lab.on("copy", "next"):
             z = lab.xp.zeros(1_024)
         # THEN
-        assert not lab.check_hazards()
+        assert not lab.memory.hazards()
     del y, z
 
 
@@ -625,14 +626,14 @@ def test_what_the_host_itself_does_is_said_to_be_unseen():
     # GIVEN
     with Session("sim") as lab:
         lab.stream("copy")
-        host = lab.pinned_empty(8)
+        host = lab.memory.pinned_empty(8)
         with lab.on("copy", "upload"):
             x = lab.xp.empty(8)
             for number in range(3):
                 # WHEN
                 host[...] = number
                 x.set(host)
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     assert not result
     assert any("What the host reads and writes is not seen" in line for line in result.unwatched)
@@ -651,7 +652,7 @@ def test_scratch_that_was_given_back_is_told_of_on_its_own_lane():
             view = array[2:4]
             view.sum()
             view.sum()
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     (row,) = result.hazards
     assert (row.kind, row.array, row.scratch_bytes, row.hazard_count) == (
@@ -676,7 +677,7 @@ def test_scratch_of_a_closed_lane_is_told_of_at_its_first_use_too():
         lane.close()
         # WHEN
         float(array.sum())
-        (row,) = lab.check_hazards().hazards
+        (row,) = lab.memory.hazards().hazards
     # THEN
     assert (row.first.lane, row.first.work, row.second.lane) == ("copy", "lane closed", "no stream")
     assert (row.fix, row.where) == ("lab.stream('copy').close()", "after sum (no stream selected), not before it")
@@ -691,7 +692,7 @@ def test_scratch_that_is_kept_or_used_in_time_is_no_hazard():
             array.fill(1)
             array[2:].sum()
         # THEN
-        assert not lab.check_hazards()
+        assert not lab.memory.hazards()
 
 
 def test_asking_keeps_no_array_of_the_caller_alive_and_takes_nothing_from_its_locals():
@@ -699,7 +700,7 @@ def test_asking_keeps_no_array_of_the_caller_alive_and_takes_nothing_from_its_lo
     with Session("sim") as lab:
         x, y = lab.xp.ones(8), lab.xp.ones(8)
         seen = weakref.ref(x.sim_values)
-        lab.check_hazards()
+        lab.memory.hazards()
         # WHEN
         del x
         # THEN
@@ -707,7 +708,7 @@ def test_asking_keeps_no_array_of_the_caller_alive_and_takes_nothing_from_its_lo
         # GIVEN
         mine = locals()
         # WHEN
-        lab.check_hazards()
+        lab.memory.hazards()
         # THEN
         assert mine["y"] is y
 
@@ -732,6 +733,6 @@ def test_a_host_array_is_not_taken_for_a_dropped_result_whose_address_it_got(mod
                 x.sum()
             with lab.select(b):
                 y.get()
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     assert (len(result.hazards), result.wait_count) == (0, 0), str(result)

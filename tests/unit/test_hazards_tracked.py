@@ -72,7 +72,7 @@ def test_a_program_has_the_hazards_that_were_planted(name):
     with Session(TrackedNumpyBackend(), hazards="report") as lab:
         # WHEN
         kept = case.run(lab)
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     assert sorted(hazard.kind.value for hazard in result.hazards) == sorted(case.found), str(result)
     assert not case.found or case.missing in [hazard.fix for hazard in result.hazards]
@@ -85,7 +85,7 @@ def test_with_waits_put_in_no_program_has_a_hazard(name):
     with Session(TrackedNumpyBackend(), hazards="wait") as lab:
         # WHEN
         kept = CASES[name].run(lab)
-        result = lab.check_hazards()
+        result = lab.memory.hazards()
     # THEN
     assert [row for row in result.hazards if row.kind is not HazardKind.USE_AFTER_FREE] == []
     del kept

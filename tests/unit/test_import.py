@@ -68,11 +68,11 @@ def test_a_script_needs_nothing_of_notebooks(tmp_path):
             with lab.capture("kernels"), lab.on("a", "product"):
                 lab.xp.ones((4, 4)) @ lab.xp.ones((4, 4))
             lab.synchronize()
-            print(lab.timeline(), lab.overlap(), lab.strays(), lab.host_waits())
+            print(lab.timeline(), lab.overlap(), lab.trace.strays(), lab.trace.host_waits())
             lab.timeline().save({str(tmp_path / "run.html")!r})
             lab.trace.save({str(tmp_path / "run.parquet")!r})
             try:
-                lab.partitioner()
+                lab.partitions.widget()
             except MissingExtraError as error:
                 print("said:", error)
         """)

@@ -86,7 +86,7 @@ def test_an_interrupt_before_any_line_leaves_nothing_selected_and_nothing_open()
         with lab:
             if place is None:
                 continue  # the closing of the session is beyond the program
-            is_left = lab.current is not None or lab.backend.selected is not None
+            is_left = lab.current is not None or lab._backend.selected is not None
             left[is_left] += 1
             assert not is_left or is_before_any_try(place), f"selected after an interrupt before {place}"
             kept = nesting(lab)
@@ -110,7 +110,7 @@ def test_an_interrupt_caught_inside_an_outer_selection_is_over_when_that_is_left
                 # Either beyond the program, or in the outermost selection itself, or told by a SelectionError.
                 continue
             assert lab.current is None, place
-            assert lab.backend.selected is None, place
+            assert lab._backend.selected is None, place
             assert lab._recorder.thread_state().top_number == -1
             kept = nesting(lab)
             assert kept.get("around") is None
@@ -129,10 +129,10 @@ def test_a_selection_whose_leaving_never_began_is_left_by_the_one_around_it():
         with pytest.raises(SelectionError, match="'a' was left before one"), lab.on("a", "outer"):
             lab.on("b", "stuck").__enter__()
         assert lab.current is None
-        assert lab.backend.selected is None
+        assert lab._backend.selected is None
         assert nesting(lab) == {"outer": None}
         assert lab.trace.metadata.dropped_spans == 1
-        assert lab.backend.count_open_nvtx() == 0
+        assert lab._backend.count_open_nvtx() == 0
 
 
 def test_a_session_closes_what_an_interrupt_left_selected():
@@ -140,8 +140,8 @@ def test_a_session_closes_what_an_interrupt_left_selected():
         lab.stream("a")
         lab.on("a", "stuck").__enter__()
         lab.close()
-        assert lab.backend.selected is None
-        assert lab.backend.count_open_nvtx() == 0
+        assert lab._backend.selected is None
+        assert lab._backend.count_open_nvtx() == 0
         assert nesting_names(lab) == ["stuck"]
 
 

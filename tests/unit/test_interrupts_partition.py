@@ -157,7 +157,7 @@ class Bench:
             self.lab.stream(name, partition=partition)
             with self.lab.on(name, "before"):
                 spin(self.lab, MS)
-        self.lab.watch_layout(self.heard.append)
+        self.lab.partitions.watch(self.heard.append)
 
     def create_context(self, spec):
         self.contexts.append(SimBackend.create_context(self.backend, spec))
@@ -170,7 +170,7 @@ class Bench:
         for stream in lab.streams.values():
             assert stream.sm_count == (132 if stream.partition is None else where[stream.partition].granted_sms)
             assert stream.home.spec == green.context_specs(where).get(stream.partition)
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         for name in lab.streams:
             with lab.on(name, "after"):
@@ -217,7 +217,7 @@ def made(bench):
 
 
 def verified(bench):
-    return bench.lab.verify()
+    return bench.lab.partitions.verify()
 
 
 def placed(bench):
@@ -305,7 +305,7 @@ def test_an_interrupted_close_goes_on_with_the_contexts():
         with pytest.raises(KeyboardInterrupt), Interrupter(at):
             bench.lab.close()
         bench.close()
-        assert bench.lab.is_closed
+        assert bench.lab.state != "open"
 
 
 # delayed_interrupts

@@ -54,19 +54,19 @@ def work(lab, lane, duration_ns=LONG_NS):
     """Enqueue work; return a function that tells whether it has ended, at no virtual time."""
     with lab.on(lane, "work"):
         spin(lab, duration_ns)
-    event = lab.backend.acquire_event()
+    event = lab._backend.acquire_event()
     lab.stream(lane).backend_stream.record(event)
 
     def is_done():
-        with lab.backend.observing():
-            return lab.backend.is_event_done(event)
+        with lab._backend.observing():
+            return lab._backend.is_event_done(event)
 
     return is_done
 
 
 def pass_time(lab, duration_ns=2 * LONG_NS):
     """Let the virtual host spend time on other things."""
-    lab.backend.driver.charge(duration_ns)
+    lab._backend.driver.charge(duration_ns)
 
 
 # hold
@@ -77,7 +77,7 @@ def test_what_is_held_lives_until_the_work_is_done_and_no_longer(lab):
     is_done = work(lab, "a")
     states = []
     lab.stream("a").hold(Thing(lambda: states.append(is_done())))
-    assert lab.held_count == 1
+    assert lab.memory.held_count == 1
 
     # WHEN the lane is asked while it works, and after it has ended
     lab.stream("a").hold(Thing())
@@ -87,24 +87,24 @@ def test_what_is_held_lives_until_the_work_is_done_and_no_longer(lab):
 
     # THEN it died behind the work
     assert states == [True]
-    assert lab.held_count == 1
+    assert lab.memory.held_count == 1
 
 
 def test_holding_waits_for_nothing(lab):
     is_done = work(lab, "a")
-    before_ns = lab.backend.driver.clock.now_ns
+    before_ns = lab._backend.driver.clock.now_ns
 
     lab.stream("a").hold(Thing())
 
     assert not is_done()
-    assert lab.backend.driver.clock.now_ns - before_ns < 10_000
+    assert lab._backend.driver.clock.now_ns - before_ns < 10_000
 
 
 @pytest.mark.parametrize("thing", [np.zeros(3), (1, 2), "text", None, len], ids=lambda thing: type(thing).__name__)
 def test_anything_can_be_held(lab, thing):
     lab.stream("a").hold(thing, thing)
 
-    assert lab.held_count == 2
+    assert lab.memory.held_count == 2
 
 
 def test_holding_nothing_records_nothing():
@@ -113,7 +113,7 @@ def test_holding_nothing_records_nothing():
         lane = lab.stream("a")
         before = len(backend.recorded)
         lane.hold()
-        assert (len(backend.recorded), lab.held_count) == (before, 0)
+        assert (len(backend.recorded), lab.memory.held_count) == (before, 0)
 
 
 def test_a_closed_lane_holds_nothing(lab):
@@ -132,7 +132,7 @@ def test_what_is_held_is_what_is_in_flight(lab):
         work(lab, "a", 1_000)
         lab.stream("a").hold(Thing())
         pass_time(lab, 10_000)
-        most = max(most, lab.held_count)
+        most = max(most, lab.memory.held_count)
 
     assert most <= 2
 
@@ -143,7 +143,7 @@ def test_events_are_used_again():
         lane = lab.stream("a")
         for _ in range(100):
             lane.hold(Thing())
-        assert lab.held_count <= 1
+        assert lab.memory.held_count <= 1
     assert backend.released_count >= 100
 
 
@@ -160,7 +160,7 @@ def test_an_event_that_cannot_be_recorded_loses_nothing_that_was_held(lab, monke
         with pytest.raises(DeviceError, match="no more"):
             lane.hold(Thing())
 
-    assert lab.held_count == 1
+    assert lab.memory.held_count == 1
 
 
 def test_a_device_that_has_failed_is_told_of_elsewhere(lab, monkeypatch):
@@ -171,7 +171,7 @@ def test_a_device_that_has_failed_is_told_of_elsewhere(lab, monkeypatch):
         raise DeviceError("lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lab.backend, "is_event_done", fail)
+        patch.setattr(lab._backend, "is_event_done", fail)
         lab._keeper.sweep()
         lab.stream("a").hold(Thing())
     assert died == []
@@ -350,13 +350,13 @@ def test_memory_that_crossed_lanes_lives_until_the_consumer_is_done_however_earl
     is_later_done = work(lab, "b")
 
     # THEN its memory is not given to the next array of "a", and is when the work that could use it is done
-    assert lab.held_count == 1
+    assert lab.memory.held_count == 1
     assert owner() is not None
     pass_time(lab, LONG_NS + 100_000)
     lab._keeper.sweep()
     assert (is_done(), is_later_done()) == (True, False)
     assert owner() is None
-    assert lab.held_count == 0
+    assert lab.memory.held_count == 0
 
 
 def test_memory_is_kept_as_long_as_a_view_of_it_is_used(lab):
@@ -366,7 +366,7 @@ def test_memory_is_kept_as_long_as_a_view_of_it_is_used(lab):
     lab.stream("b").use(x, after="a")
     del x
     lab.synchronize()
-    assert lab.held_count == 1
+    assert lab.memory.held_count == 1
 
     work(lab, "b")
     del view
@@ -374,7 +374,7 @@ def test_memory_is_kept_as_long_as_a_view_of_it_is_used(lab):
     assert owner() is not None
 
     lab.synchronize()
-    assert (owner(), lab.held_count) == (None, 0)
+    assert (owner(), lab.memory.held_count) == (None, 0)
 
 
 def test_memory_used_by_two_lanes_waits_for_both(lab):
@@ -382,13 +382,13 @@ def test_memory_used_by_two_lanes_waits_for_both(lab):
     owner = weakref.ref(x.sim_values)
     lab.stream("b").use(x, after="a")
     lab.stream("c").use(x, after="a")
-    assert lab.held_count == 1
+    assert lab.memory.held_count == 1
     work(lab, "b", LONG_NS)
     is_c_done = work(lab, "c", 5 * LONG_NS)
     del x
 
     lab._keeper.sweep()
-    assert lab.held_count == 2
+    assert lab.memory.held_count == 2
     lab.stream("b").synchronize()
     assert owner() is not None
     assert not is_c_done()
@@ -436,7 +436,7 @@ def test_dropped_arrays_are_found_in_passing(lab):
         lane.use(lab.xp.zeros(2), after="b")
         pass_time(lab, 1_000)
 
-    assert lab.held_count <= 2 * CHECKED_OWNERS
+    assert lab.memory.held_count <= 2 * CHECKED_OWNERS
 
 
 def test_an_array_used_again_and_again_is_kept_once(lab):
@@ -444,7 +444,7 @@ def test_an_array_used_again_and_again_is_kept_once(lab):
     for _ in range(100):
         lab.stream("b").use(weights, after="a")
 
-    assert lab.held_count == 1
+    assert lab.memory.held_count == 1
 
 
 # Closing
@@ -459,7 +459,7 @@ def test_closing_a_lane_lets_go_behind_its_work(lab):
     lab.stream("a").close()
 
     assert states == [True]
-    assert lab.held_count == 1
+    assert lab.memory.held_count == 1
 
 
 def test_closing_a_session_lets_go_behind_the_work_and_leaks_nothing():
@@ -476,7 +476,7 @@ def test_closing_a_session_lets_go_behind_the_work_and_leaks_nothing():
     lab.close()
 
     assert sorted(states) == [("held", True), ("used", True)]
-    assert lab.held_count == 0
+    assert lab.memory.held_count == 0
 
 
 def test_memory_still_used_when_the_session_closes_stays_its_users(lab):
@@ -579,7 +579,7 @@ def test_what_is_held_survives_a_move_to_other_sms(lab):
     lab.synchronize()
 
     assert states == [True]
-    assert lab.held_count == 0
+    assert lab.memory.held_count == 0
 
 
 def test_a_failed_session_close_lets_go_all_the_same(monkeypatch):
@@ -598,9 +598,9 @@ ENDINGS = {
     "held": "lab.stream('a').hold(Thing())",
     "used": "x = Thing(); lab.stream('a').use(x, after='a')",
     "used and dropped": "lab.stream('a').use(lab.xp.zeros(4), after='a')",
-    "guard": "guard = lab.guard(Thing(), 'g')\nwith guard.on('a'): spin(lab, 10**9)",
-    "guard inside": "guard = lab.guard(Thing(), 'g')\nuse = guard.on('a'); use.__enter__()",
-    "guard waited for": "guard = lab.guard(Thing(), 'g')\nwith guard.on('a'): sys.exit(0)",
+    "guard": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): spin(lab, 10**9)",
+    "guard inside": "guard = lab.memory.guard(Thing(), 'g')\nuse = guard.on('a'); use.__enter__()",
+    "guard waited for": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): sys.exit(0)",
     "session in a cycle": "lab.me = lab; lab.stream('a').hold(lab); del lab",
     "run": "lab.run_on('a', lambda lane, x: spin(lab, 10**9), Thing())",
 }
@@ -652,7 +652,7 @@ def test_a_forked_child_can_ask_what_is_held(lab):
     taken.wait(60)
     child = os.fork()
     if child == 0:
-        os._exit(lab.held_count)
+        os._exit(lab.memory.held_count)
     release.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
@@ -692,8 +692,8 @@ def test_many_threads_hold_and_use_at_once(lab):
 
     assert errors == []
     assert len(died) == count * threads
-    assert lab.held_count == 0
-    assert lab.backend.driver.memory.block_count == 0
+    assert lab.memory.held_count == 0
+    assert lab._backend.driver.memory.block_count == 0
 
 
 # run_on
@@ -723,7 +723,7 @@ def test_run_on_holds_what_the_call_got_and_gave(lab):
     lab.run_on("a", engine, thing[0], 3, "text", None, named=thing[1], hold=[thing[2]])
     del thing
     assert died == []
-    assert lab.held_count == 4
+    assert lab.memory.held_count == 4
 
     lab.synchronize()
     assert sorted(died) == ["hold", "named", "positional", "result"]
@@ -865,7 +865,7 @@ def test_run_on_a_closed_session_says_so(lab):
 
 
 def test_run_on_takes_streams_of_others(lab):
-    theirs = lab.backend.create_stream()
+    theirs = lab._backend.create_stream()
 
     handle = lab.run_on(theirs, lambda lane: lane.handle)
 

@@ -38,15 +38,15 @@ def spans(lab):
 
 
 def test_uses_on_two_lanes_come_one_behind_the_other_and_the_host_waits_for_none(lab):
-    guard = lab.guard(Thing(), "context")
-    before_ns = lab.backend.driver.clock.now_ns
+    guard = lab.memory.guard(Thing(), "context")
+    before_ns = lab._backend.driver.clock.now_ns
     for lane, label in (("a", "first"), ("b", "second"), ("a", "third")):
         with guard.on(lane, label) as used:
             assert used is lab.stream(lane)
             assert lab.current is used
             spin(lab, LONG_NS)
 
-    assert lab.backend.driver.clock.now_ns - before_ns < 1_000_000
+    assert lab._backend.driver.clock.now_ns - before_ns < 1_000_000
     assert not guard.query()
     ran = spans(lab)
     assert ran["second"][0] >= ran["first"][1] - 1
@@ -64,7 +64,7 @@ def test_without_a_guard_they_would_overlap(lab):
 
 
 def test_a_second_use_on_the_same_lane_waits_for_nothing(lab, monkeypatch):
-    guard = lab.guard(Thing())
+    guard = lab.memory.guard(Thing())
     monkeypatch.setattr(type(lab.stream("a")), "wait", lambda *_: pytest.fail("waited"))
 
     for _ in range(3):
@@ -73,18 +73,18 @@ def test_a_second_use_on_the_same_lane_waits_for_nothing(lab, monkeypatch):
 
 
 def test_the_range_has_the_label_or_the_guards_name_or_the_lanes(lab):
-    with lab.guard(Thing(), "context").on("a"):
+    with lab.memory.guard(Thing(), "context").on("a"):
         pass
-    with lab.guard(Thing(), "context").on("a", "mine"):
+    with lab.memory.guard(Thing(), "context").on("a", "mine"):
         pass
-    with lab.guard(Thing()).on("a"):
+    with lab.memory.guard(Thing()).on("a"):
         pass
 
     assert set(spans(lab)) == {"context", "mine", "a"}
 
 
 def test_a_guard_shows_what_it_is(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     assert repr(guard) == "<Guard 'context', not used yet>"
     with guard.on("a"):
         assert repr(guard) == "<Guard 'context', in use on 'a' by thread 'MainThread'>"
@@ -100,22 +100,22 @@ def test_a_guard_shows_what_it_is(lab):
 
 def test_a_guard_needs_a_name_that_is_text(lab):
     with pytest.raises(InvalidNameError, match=r"A guard's name is a str, not int.*lab\.guard\(resource, '3'\)"):
-        lab.guard(Thing(), 3)
+        lab.memory.guard(Thing(), 3)
 
 
 def test_a_guards_name_is_not_endless(lab):
-    assert lab.guard(Thing(), "engine context, " * 6).name
+    assert lab.memory.guard(Thing(), "engine context, " * 6).name
     with pytest.raises(
         InvalidNameError, match=r"A guard's name has at most 100 characters; 'xxx.* has 101.*guard\.on\(lane, label\)"
     ):
-        lab.guard(Thing(), "x" * 101)
+        lab.memory.guard(Thing(), "x" * 101)
 
 
 # As a decorator
 
 
 def test_a_decorated_function_uses_it_in_each_call(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
 
     @guard.on("a")
     def forward(x, *, y):
@@ -148,14 +148,14 @@ def generator():
 @pytest.mark.parametrize("function", [coroutine, generator, int, 3], ids=["coroutine", "generator", "type", "number"])
 def test_what_would_run_later_is_not_decorated(lab, function):
     with pytest.raises(OptionError, match=r"cannot decorate .*`with guard\.on\('a'\):` around the calls that enqueue"):
-        lab.guard(Thing()).on("a")(function)
+        lab.memory.guard(Thing()).on("a")(function)
 
 
 # Errors inside
 
 
 def test_the_work_of_a_use_that_raises_is_waited_for_too(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     with pytest.raises(ValueError, match="mine"), guard.on("a", "first"):
         spin(lab, LONG_NS)
         raise ValueError("mine")
@@ -169,7 +169,7 @@ def test_the_work_of_a_use_that_raises_is_waited_for_too(lab):
 
 def test_errors_inside_nested_guards_leave_all_in_order(lab):
     # GIVEN two guards, one inside the other, and an error in the innermost
-    one, two = lab.guard(Thing(), "one"), lab.guard(Thing(), "two")
+    one, two = lab.memory.guard(Thing(), "one"), lab.memory.guard(Thing(), "two")
     with pytest.raises(ValueError, match="mine"):
         with one.on("a", "outer"):
             spin(lab, LONG_NS)
@@ -187,7 +187,7 @@ def test_errors_inside_nested_guards_leave_all_in_order(lab):
 
 
 def test_an_error_of_the_device_at_the_end_does_not_hide_the_users(lab, monkeypatch):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
 
     def fail(*_):
         raise DeviceError("lost")
@@ -202,7 +202,7 @@ def test_an_error_of_the_device_at_the_end_does_not_hide_the_users(lab, monkeypa
 
 
 def test_a_use_that_cannot_begin_leaves_nothing_selected_or_locked(lab, monkeypatch):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     with guard.on("a"):
         spin(lab, 10)
     with monkeypatch.context() as patch:
@@ -222,7 +222,7 @@ def test_a_use_that_cannot_begin_leaves_nothing_selected_or_locked(lab, monkeypa
 
 
 def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     with guard.on("a", "outer"):
         with lab.range("before"):
             spin(lab, LONG_NS)
@@ -238,7 +238,7 @@ def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab):
 
 
 def test_uses_left_in_another_order_are_reported_and_leave_the_guard_free(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     first, second = guard.on("a"), guard.on("b")
     first.__enter__()
     second.__enter__()
@@ -258,7 +258,7 @@ def test_uses_left_in_another_order_are_reported_and_leave_the_guard_free(lab):
 
 def test_a_second_thread_waits_until_the_first_has_enqueued_and_not_longer(lab):
     # GIVEN a thread inside a use
-    guard, order = lab.guard(Thing(), "context"), []
+    guard, order = lab.memory.guard(Thing(), "context"), []
     entered = threading.Event()
 
     def second():
@@ -286,7 +286,7 @@ def test_a_second_thread_waits_until_the_first_has_enqueued_and_not_longer(lab):
 
 
 def test_many_threads_never_share_it(lab):
-    guard, inside, most, errors = lab.guard(Thing(), "context"), [], [], []
+    guard, inside, most, errors = lab.memory.guard(Thing(), "context"), [], [], []
 
     def run(number):
         lane = lab.stream(f"lane-{number}")
@@ -319,7 +319,7 @@ def test_many_threads_never_share_it(lab):
 def test_closing_waits_for_the_last_use_and_lets_go(lab):
     thing = Thing()
     known = weakref.ref(thing)
-    guard = lab.guard(thing, "context")
+    guard = lab.memory.guard(thing, "context")
     del thing
     with guard.on("a"):
         spin(lab, LONG_NS)
@@ -330,14 +330,14 @@ def test_closing_waits_for_the_last_use_and_lets_go(lab):
     assert guard.is_closed
     assert guard.resource is None
     assert known() is None
-    with lab.backend.observing():
+    with lab._backend.observing():
         assert lab.stream("a").query()
 
 
 def test_a_closed_guard_cannot_be_used(lab):
-    with lab.guard(Thing(), "context") as guard:
+    with lab.memory.guard(Thing(), "context") as guard:
         late = guard.on("a")
-    with pytest.raises(GuardClosedError, match=r"Guard 'context' is closed.*lab.guard"):
+    with pytest.raises(GuardClosedError, match=r"Guard 'context' is closed.*lab.memory.guard"):
         guard.on("a")
     with pytest.raises(GuardClosedError, match="context"), late:
         pytest.fail("entered")
@@ -347,14 +347,14 @@ def test_a_closed_guard_cannot_be_used(lab):
 
 
 def test_a_guard_is_not_closed_from_inside(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     with guard.on("a"), pytest.raises(SelectionError, match="inside"):
         guard.close()
     assert not guard.is_closed
 
 
 def test_closing_is_gone_on_with_after_an_interrupt(lab, monkeypatch):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     with guard.on("a"):
         spin(lab, LONG_NS)
 
@@ -362,7 +362,7 @@ def test_closing_is_gone_on_with_after_an_interrupt(lab, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(lab.backend, "synchronize_event", interrupt)
+        patch.setattr(lab._backend, "synchronize_event", interrupt)
         with pytest.raises(KeyboardInterrupt):
             guard.close()
     assert guard.resource is not None
@@ -375,7 +375,7 @@ def test_closing_is_gone_on_with_after_an_interrupt(lab, monkeypatch):
 def test_what_a_forgotten_guard_guarded_lives_until_its_last_work_is_done(lab):
     thing = Thing()
     known = weakref.ref(thing)
-    guard = lab.guard(thing, "context")
+    guard = lab.memory.guard(thing, "context")
     with guard.on("a"):
         spin(lab, LONG_NS)
     del thing, guard
@@ -387,8 +387,8 @@ def test_what_a_forgotten_guard_guarded_lives_until_its_last_work_is_done(lab):
 
 def test_a_session_that_closes_lets_go_behind_the_work_and_the_guard_closes_silently(lab):
     thing, states = Thing(), []
-    weakref.finalize(thing, lambda: states.append(lab.backend.driver.scheduler.busy_count))
-    guard = lab.guard(thing, "context")
+    weakref.finalize(thing, lambda: states.append(lab._backend.driver.scheduler.busy_count))
+    guard = lab.memory.guard(thing, "context")
     del thing
     with guard.on("a"):
         spin(lab, LONG_NS)
@@ -401,11 +401,11 @@ def test_a_session_that_closes_lets_go_behind_the_work_and_the_guard_closes_sile
     with pytest.raises(GuardClosedError):
         guard.on("a")
     with pytest.raises(SessionClosedError):
-        lab.guard(Thing())
+        lab.memory.guard(Thing())
 
 
 def test_a_session_closed_inside_a_use_is_left_silently(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     with guard.on("a"):
         spin(lab, LONG_NS)
         lab.close()
@@ -414,7 +414,7 @@ def test_a_session_closed_inside_a_use_is_left_silently(lab):
 
 
 def test_a_lane_closed_inside_a_use_by_another_thread_harms_nobody(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     with guard.on("a", "first"):
         spin(lab, LONG_NS)
         assert run_in_thread(lab.stream("a").close) is None
@@ -425,7 +425,7 @@ def test_a_lane_closed_inside_a_use_by_another_thread_harms_nobody(lab):
 
 
 def test_a_lane_closed_after_a_use_is_waited_for_by_nobody(lab):
-    guard = lab.guard(Thing(), "context")
+    guard = lab.memory.guard(Thing(), "context")
     with guard.on("a"):
         spin(lab, LONG_NS)
     lab.stream("a").close()
@@ -437,8 +437,8 @@ def test_a_lane_closed_after_a_use_is_waited_for_by_nobody(lab):
 
 
 def test_streams_of_others_take_part(lab):
-    theirs = lab.backend.create_stream()
-    guard = lab.guard(Thing(), "context")
+    theirs = lab._backend.create_stream()
+    guard = lab.memory.guard(Thing(), "context")
     with guard.on("a", "ours"):
         spin(lab, LONG_NS)
     with guard.on(theirs, "theirs") as lane:

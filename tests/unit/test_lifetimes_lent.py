@@ -71,7 +71,7 @@ def test_an_attribute_in_place_of_the_method_lends_no_stream(lab):
 
 def test_a_lender_of_a_script_or_notebook_is_named_for_its_class(lab):
     made = type("Pipeline", (Lender,), {"__module__": "__main__"})
-    with lab.on(made((0, lab.backend.create_stream().handle))) as lane:
+    with lab.on(made((0, lab._backend.create_stream().handle))) as lane:
         assert lane.name == "Pipeline-1"
 
 
@@ -96,7 +96,7 @@ def test_a_stream_of_another_simulated_device_is_refused_though_its_number_is_kn
 
 
 def test_a_destroyed_stream_is_refused(lab):
-    theirs = lab.backend.create_stream()
+    theirs = lab._backend.create_stream()
     theirs.close()
 
     with pytest.raises(StreamClosedError, match="closed"):
@@ -105,12 +105,12 @@ def test_a_destroyed_stream_is_refused(lab):
 
 @pytest.mark.parametrize("door", ["on", "stream", "guard", "run_on"])
 def test_a_lane_of_a_closed_session_is_refused(lab, door):
-    with Session(lab.backend) as other:
+    with Session(lab._backend) as other:
         lane = other.stream("theirs")
     doors = {
         "on": lambda: lab.on(lane),
         "stream": lambda: lab.stream("mine", external=lane),
-        "guard": lambda: lab.guard(object()).on(lane),
+        "guard": lambda: lab.memory.guard(object()).on(lane),
         "run_on": lambda: lab.run_on(lane, print),
     }
 

@@ -145,7 +145,7 @@ class TestUpdates:
         with lab.on("copy", "outer"):
             with lab.range("inner"):
                 pass
-            lab.backend.synchronize()
+            lab._backend.synchronize()
             update = feed.refresh()
         lab.synchronize()
         feed.refresh()
@@ -198,11 +198,11 @@ class TestUpdates:
 
     def test_looking_on_costs_the_simulated_device_no_time(self, lab, feed):
         record(lab)
-        before_ns = lab.backend.driver.clock.now_ns
+        before_ns = lab._backend.driver.clock.now_ns
         feed.refresh()
         feed.snapshot()
 
-        assert lab.backend.driver.clock.now_ns == before_ns
+        assert lab._backend.driver.clock.now_ns == before_ns
 
     def test_nothing_waits_for_the_device(self):
         backend = InstantBackend()
@@ -220,7 +220,7 @@ class TestUpdates:
 
     def test_a_device_error_is_raised_and_the_next_refresh_goes_on(self, lab, feed, monkeypatch):
         record(lab)
-        monkeypatch.setattr(lab.backend, "is_event_done", fail_with(StickyDeviceError("lost")))
+        monkeypatch.setattr(lab._backend, "is_event_done", fail_with(StickyDeviceError("lost")))
         with lab.on("copy", "work"):
             pass
         with pytest.raises(DeviceError):
@@ -252,7 +252,7 @@ class TestSpans:
                 for _ in range(4):
                     with lab.range("inner"):
                         pass
-                lab.backend.synchronize()
+                lab._backend.synchronize()
                 parts.append(reader.read_new().columns)
         lab.synchronize()
         parts.append(reader.read_new().columns)
@@ -283,7 +283,7 @@ class TestSpans:
         reader = SpanReader(lab._recorder, 1_000)
         with lab.on("copy", "upload"):
             pass
-        lab.backend.synchronize()
+        lab._backend.synchronize()
         assert len(reader.read_new().columns.edges) == 0
         lab.stream("compute").wait(lab.stream("copy").record())
         record(lab, 1, "compute")
@@ -517,10 +517,10 @@ class TestFinding:
 
     def test_it_costs_the_simulated_device_no_time(self, lab, feed):
         run_long_and_short(lab, feed.refresh)
-        before_ns = lab.backend.driver.clock.now_ns
+        before_ns = lab._backend.driver.clock.now_ns
         feed.find()
 
-        assert lab.backend.driver.clock.now_ns == before_ns
+        assert lab._backend.driver.clock.now_ns == before_ns
 
     def test_it_is_what_the_page_of_the_same_trace_says(self):
         # GIVEN a range that reaches beyond the kernels in it

@@ -56,7 +56,7 @@ def test_open_ranges_are_named(lab, backend):
 
 
 def test_a_range_that_any_thread_may_end_is_named(lab, backend):
-    started = lab.start_range("copy", "request 7")
+    started = lab.recording.start_range("copy", "request 7")
     backend.lose()
 
     with pytest.raises(StickyDeviceError, match="open: 'request 7' on stream 'copy'"):
@@ -153,7 +153,7 @@ def test_closing_is_quiet_once_the_user_was_told(lab, backend):
 
     lab.close()
 
-    assert lab.is_closed
+    assert lab.state != "open"
 
 
 def test_closing_tells_it_once_where_nothing_has_told_it_before(lab, backend):
@@ -164,7 +164,7 @@ def test_closing_tells_it_once_where_nothing_has_told_it_before(lab, backend):
 
     assert len(caught.value.failures) == 1
     assert "The first range that had not ended was 'bad write' on stream 'compute'" in str(caught.value)
-    assert lab.is_closed
+    assert lab.state != "open"
     lab.close()
 
 

@@ -67,7 +67,7 @@ def test_a_value_is_shown_on_the_stream_of_the_cell(shell, lab, line, options):
     assert "array([2., 2." in printed
     lab.synchronize()
     assert {lane.name for lane in lab.trace.lanes} == {"work", "host: MainThread"}
-    assert not lab.check_hazards()
+    assert not lab.memory.hazards()
     assert result.result.tolist() == [2.0] * 8
     assert lab.current is None
 
@@ -133,7 +133,7 @@ def test_what_an_interrupted_cell_has_left_selected_is_put_back(shell, lab):
             sys.settrace(interrupt)
     """
     for block in ("with lab.on('copy', 'x'):", "with guard.on('copy'):", "with lab.on('copy'), guard.on('copy'):"):
-        run(shell, "guard = lab.guard([])\nlab.stream('copy')")
+        run(shell, "guard = lab.memory.guard([])\nlab.stream('copy')")
         result, printed = run(shell, textwrap.dedent(code).format(block) + "use()")
         assert isinstance(result.error_in_exec, KeyboardInterrupt), printed
         assert lab.current is None, block
@@ -228,7 +228,7 @@ def test_gpulab_starts_shows_and_closes(shell):
     result, _ = run(shell, "%gpulab")
     assert result.result is shell.user_ns["mine"]
     run(shell, "%gpulab close")
-    assert shell.user_ns["mine"].is_closed
+    assert shell.user_ns["mine"].state == "closed"
 
 
 def test_a_session_made_in_python_is_found(shell):
@@ -398,7 +398,7 @@ def test_loading_twice_marks_once_and_unloading_not_at_all(shell, lab):
 
 
 def test_a_session_that_cannot_be_marked_does_not_disturb_the_cell(shell, lab, monkeypatch):
-    monkeypatch.setattr(type(lab), "begin_cell", lambda *_: 1 / 0)
+    monkeypatch.setattr(type(lab), "_begin_cell", lambda *_: 1 / 0)
     result, printed = run(shell, "1 + 1")
 
     assert (result.result, "Error" in printed) == (2, False)
@@ -430,7 +430,7 @@ def test_loading_twice_is_silent(shell, lab):
 
 def test_starting_again_closes_the_session_it_replaces(shell, lab):
     run(shell, "%gpulab start --backend sim")
-    assert lab.is_closed
+    assert lab.state != "open"
     run(shell, "%gpulab close")
     _, printed = run(shell, "%%gpustream copy\n1")
     assert "%gpulab start" in printed
@@ -439,7 +439,7 @@ def test_starting_again_closes_the_session_it_replaces(shell, lab):
 
 def test_stop_closes_the_session(shell, lab):
     run(shell, "%gpulab stop")
-    assert lab.is_closed
+    assert lab.state != "open"
 
 
 def test_close_and_show_take_the_session_that_is_named(shell):
@@ -448,7 +448,7 @@ def test_close_and_show_take_the_session_that_is_named(shell):
     result, _ = run(shell, "%gpulab show --as b")
     assert result.result is shell.user_ns["b"]
     run(shell, "%gpulab close --as b")
-    assert (shell.user_ns["b"].is_closed, shell.user_ns["c"].is_closed) == (True, False)
+    assert (shell.user_ns["b"].state, shell.user_ns["c"].state) == ("closed", "open")
 
 
 def test_text_with_spaces_asks_for_quotes(shell, lab):
@@ -628,14 +628,14 @@ def test_kernels_are_captured_while_a_cell_runs(shell, lab):
     run(shell, "%%gpustream copy\nc = lab.xp.ones(8)")
 
     assert result.result == 7
-    assert lab.tier == "ranges"
+    assert lab.recording.tier == "ranges"
     assert kernels(lab) == ["memset"]
 
 
 def test_a_failing_cell_goes_back_to_what_was_captured_before(shell, lab):
     result, _ = run(shell, "%%gpustream copy --kernels\n1 / 0")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
-    assert lab.tier == "ranges"
+    assert lab.recording.tier == "ranges"
 
 
 def test_a_cell_that_awaits_captures_kernels_too(shell, lab):
@@ -652,14 +652,14 @@ def test_the_kernels_of_a_cell_are_shown_below_it(shell, lab):
     assert result.success
     assert "memset" in printed
     assert "ones" not in printed
-    assert lab.tier == "kernels"
+    assert lab.recording.tier == "kernels"
 
 
 def test_where_kernels_cannot_be_captured_the_cell_does_not_run(shell, lab, monkeypatch):
     def refuse():
         raise CaptureUnavailableError("no CUPTI here")
 
-    monkeypatch.setattr(lab.backend, "activity_source", refuse)
+    monkeypatch.setattr(lab._backend, "activity_source", refuse)
     result, printed = run(shell, "%%gpustream copy --kernels\nran = True")
 
     assert "UsageError" in printed
@@ -699,7 +699,7 @@ def test_a_session_is_named_by_as_and_which_one_was_closed_is_told(shell, lab):
     run(shell, "%gpulab start --backend sim --as second")
     assert "%gpulab use --as lab2" in run(shell, "%gpulab use lab2")[1]
     assert "Closed: <Session: " in run(shell, "%gpulab close")[1]
-    assert (shell.user_ns["second"].is_closed, lab.is_closed) == (True, False)
+    assert (shell.user_ns["second"].state, lab.state) == ("closed", "open")
 
 
 def test_a_stream_name_with_a_space_is_told_what_to_do(shell, lab):

@@ -109,7 +109,7 @@ def test_a_planned_layout_can_be_given(lab):
 
 
 def test_work_stays_inside_its_partition(halves):
-    proof = halves.verify()
+    proof = halves.partitions.verify()
 
     assert proof.holds
     assert [(lane.name, len(lane.inside), len(lane.outside)) for lane in proof.lanes] == [
@@ -130,7 +130,7 @@ def test_a_stream_moves_by_name_and_stays_where_it_is_left_alone(halves):
     halves.stream("x", partition=None)
     assert (x.partition, x.sm_count) == (None, 132)
     halves.stream("x", partition=None)
-    assert halves.verify().holds
+    assert halves.partitions.verify().holds
 
 
 def test_streams_come_back_when_their_partition_does(halves):
@@ -228,14 +228,14 @@ ARGUMENTS = {
     "partition that is no name": (lambda lab: lab.stream("x", partition=5), PartitionNotFoundError, ("'5'",)),
     "empty partition": (lambda lab: lab.stream("x", partition=""), PartitionNotFoundError, ("''", "'a', 'b'")),
     "another priority": (lambda lab: lab.stream("x", priority=-1, partition="b"), StreamExistsError, ("'x'", "-1")),
-    "moves of a list": (lambda lab: lab.plan_moves(["a"]), PartitionError, ("list", "lab.partition(")),
-    "moves of two plans": (lambda lab: lab.plan_moves({"a": 64}, b=8), PartitionError, ("both were given",)),
+    "moves of a list": (lambda lab: lab.partitions.plan_moves(["a"]), PartitionError, ("list", "lab.partition(")),
+    "moves of two plans": (lambda lab: lab.partitions.plan_moves({"a": 64}, b=8), PartitionError, ("both were given",)),
     "moves of a partition in use": (
-        lambda lab: lab.plan_moves(plan_partitions({"b": 8}, lab.device)),
+        lambda lab: lab.partitions.plan_moves(plan_partitions({"b": 8}, lab.device)),
         PartitionInUseError,
         ("'a'", "'x'"),
     ),
-    "listener that is none": (lambda lab: lab.watch_layout("x"), OptionError, ("listener", "str")),
+    "listener that is none": (lambda lab: lab.partitions.watch("x"), OptionError, ("listener", "str")),
     "foreign layout": (
         lambda lab: lab.partition(Layout(partitions=(Partition(name="a", requested_sms=8, granted_sms=8, groups=(99,)),))),
         PartitionError,
@@ -264,7 +264,7 @@ def test_bad_arguments_leave_everything_as_it_was(do, error, words):
         missing = [word for word in words if word not in str(told.value)]
         assert not missing, f"{missing} not in: {told.value}"
         assert state_of(lab) == before
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
 
 
 def test_a_numpy_integer_is_a_number(lab):
@@ -286,14 +286,14 @@ def test_a_closed_session_refuses(lab):
     for do in (
         lambda: lab.partition(b=8),
         lambda: lab.partition(None),
-        lambda: lab.verify(),
+        lambda: lab.partitions.verify(),
         lambda: lab.stream("x", partition="a"),
     ):
         with pytest.raises(SessionClosedError, match=r"closed; it cannot .*gpustreamlab\.Session\(\)"):
             do()
     assert lab.layout == layout
-    assert "<svg" in lab.sm_map()._repr_svg_()
-    assert lab.capabilities.has("green-contexts")
+    assert "<svg" in lab.partitions.map()._repr_svg_()
+    assert lab.partitions.capabilities.has("green-contexts")
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "4"])
@@ -323,7 +323,7 @@ class TestWithoutGreenContexts:
             lab.synchronize()
             assert spans(lab.trace) == [("x", "x", ("a", whole))]
             assert "not enforced" in repr(lab)
-            assert lab.backend.driver.context_count == 0
+            assert lab._backend.driver.context_count == 0
             lab.partition(None)
             assert lab.stream("x").partition is None
 
@@ -337,7 +337,7 @@ class TestWithoutGreenContexts:
         with Session(SimBackend(preset)) as lab, pytest.warns(PartitionWarning, match=words):
             lab.partition(a=8, b="rest")
             lab.stream("x", partition="a")
-            proof = lab.verify()
+            proof = lab.partitions.verify()
             assert not proof.holds
             assert "not enforced" in str(proof)
 
@@ -377,9 +377,9 @@ def test_structured_partitions_where_the_driver_has_them():
         assert layout.workqueue == workqueue
         lab.stream("x", partition="a")
         assert lab.stream("x").sm_count == 20
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
         lab.partition({"a": 20, "b": "rest"})
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
 
 
 def test_equal_numbers_of_other_types_are_other_shares(lab):
@@ -474,26 +474,26 @@ def test_only_streams_that_move_are_drained(lab):
     for name in "abc":
         lab.stream(name, partition=name)
         enqueue(lab, name, 10 * MS if name == "a" else MS)
-    began_ns = lab.backend.host_time_ns()
+    began_ns = lab._backend.host_time_ns()
 
-    moves = lab.plan_moves(plan_partitions({"a": 32, "b": 48, "c": "rest"}, lab.device))
+    moves = lab.partitions.plan_moves(plan_partitions({"a": 32, "b": 48, "c": "rest"}, lab.device))
     lab.partition(a=32, b=48, c="rest")
 
     assert moves == ("b", "c")
     assert not lab.stream("a").query()
-    assert MS / 2 < lab.backend.host_time_ns() - began_ns < 4 * MS
+    assert MS / 2 < lab._backend.host_time_ns() - began_ns < 4 * MS
     lab.synchronize()
     assert sorted(spans(lab.trace)) == [("a", "a", ("a", 32)), ("b", "b", ("b", 32)), ("c", "c", ("c", 68))]
 
 
 def test_planning_the_moves_changes_nothing(halves):
     before = state_of(halves)
-    assert halves.plan_moves(None) == ("x", "y")
-    assert halves.plan_moves({"a": 64, "b": 8}) == halves.plan_moves(a=64, b=8, round="exact") == ("y",)
-    assert halves.plan_moves(halves.layout) == ()
-    assert halves.plan_moves(plan_partitions({"a": 64, "b": 8}, halves.device)) == ("y",)
+    assert halves.partitions.plan_moves(None) == ("x", "y")
+    assert halves.partitions.plan_moves({"a": 64, "b": 8}) == halves.partitions.plan_moves(a=64, b=8, round="exact") == ("y",)
+    assert halves.partitions.plan_moves(halves.layout) == ()
+    assert halves.partitions.plan_moves(plan_partitions({"a": 64, "b": 8}, halves.device)) == ("y",)
     renamed = plan_partitions({"c": 64, "b": "rest"}, halves.device)
-    assert halves.plan_moves(renamed, renamed={"a": "c"}) == ()
+    assert halves.partitions.plan_moves(renamed, renamed={"a": "c"}) == ()
     assert state_of(halves) == before
 
 
@@ -554,7 +554,7 @@ def test_names_can_be_swapped(halves):
     assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 64), ("a", 68), (None, 132)]
     halves.partition({"a": 64, "b": "rest"})
     assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 68), ("a", 64), (None, 132)]
-    assert halves.verify().holds
+    assert halves.partitions.verify().holds
 
 
 def test_two_partitions_become_one(halves):
@@ -611,7 +611,7 @@ def test_a_range_inside_a_nested_selection_keeps_the_outer_stream(halves):
 def test_a_handed_over_range_survives_every_change(lab):
     lab.partition(a=64, b="rest")
     lab.stream("x", partition="a")
-    opened = lab.start_range("x", "long")
+    opened = lab.recording.start_range("x", "long")
     for sms in (63, 62, 61):
         lab.partition(a=sms, b="rest")  # the same SMs, another request
         enqueue(lab, "x", 1_000, f"short {sms}")
@@ -625,7 +625,7 @@ def test_a_handed_over_range_survives_every_change(lab):
 
 
 def test_lent_streams_stay_where_they_are(halves):
-    lent = halves.backend.create_stream(priority=-1)
+    lent = halves._backend.create_stream(priority=-1)
     stream = halves.stream("lent", external=lent)
     enqueue(halves, "lent", 5 * MS)
     halves.partition(None)
@@ -635,41 +635,41 @@ def test_lent_streams_stay_where_they_are(halves):
     with pytest.raises(PartitionError, match=r"'lent' is lent by another library.*lab\.stream\('other', partition='a'\)"):
         halves.stream("lent", partition="a")
     with pytest.raises(PartitionError, match="cannot work in partition 'a'"):
-        halves.stream("other", partition="a", external=halves.backend.create_stream())
+        halves.stream("other", partition="a", external=halves._backend.create_stream())
     assert list(halves.streams) == ["x", "y", "z", "lent"]
 
 
 def test_a_failing_context_leaves_the_old_layout(halves, monkeypatch):
     enqueue(halves, "x", 5 * MS)
     layout, handle = halves.layout, halves.stream("x").handle
-    create, calls = halves.backend.create_context, itertools.count(1)
+    create, calls = halves._backend.create_context, itertools.count(1)
 
     def fail_second(spec):
         if next(calls) == 2:
             raise DeviceError("no memory left")
         return create(spec)
 
-    monkeypatch.setattr(halves.backend, "create_context", fail_second)
+    monkeypatch.setattr(halves._backend, "create_context", fail_second)
     with pytest.raises(DeviceError, match="no memory left"):
         halves.partition(a=8, b=8)
     assert halves.layout is layout
     assert halves.stream("x").handle == handle
     assert not halves.stream("x").query()
-    assert halves.verify().holds
+    assert halves.partitions.verify().holds
     halves.partition(a=8, b=8)
-    assert halves.verify().holds
+    assert halves.partitions.verify().holds
 
 
 def test_failing_contexts_do_not_pile_up(monkeypatch):
     with Session(SimBackend(), context_limit=3) as lab:
-        create = lab.backend.create_context
+        create = lab._backend.create_context
 
         def fail_small(spec):
             if len(spec.groups) == 1:
                 raise DeviceError("no memory left")
             return create(spec)
 
-        monkeypatch.setattr(lab.backend, "create_context", fail_small)
+        monkeypatch.setattr(lab._backend, "create_context", fail_small)
         for sms in range(16, 112, 8):
             with pytest.raises(DeviceError, match="no memory left"):
                 lab.partition(a=sms, b=8)
@@ -686,18 +686,18 @@ def test_a_failing_drain_leaves_the_old_layout(halves, monkeypatch):
     assert halves.layout is layout
     assert [stream.partition for stream in halves.streams.values()] == ["a", "b", None]
     halves.partition(None)
-    assert halves.verify().is_confined
+    assert halves.partitions.verify().is_confined
 
 
 def test_what_the_device_granted_is_what_counts(lab, monkeypatch):
-    create = lab.backend.create_context
+    create = lab._backend.create_context
 
     def grant_less(spec):
         context = create(spec)
         context.sm_count -= 2
         return context
 
-    monkeypatch.setattr(lab.backend, "create_context", grant_less)
+    monkeypatch.setattr(lab._backend, "create_context", grant_less)
     with pytest.warns(PartitionWarning, match="'a' was planned with 64 SMs; the device granted 62") as told:
         layout = lab.partition(a=64)
     assert told[0].filename == __file__
@@ -722,7 +722,7 @@ def sizes(lab):
         "lanes": len(recorder._lanes),
         "homes": sum(len(stream._homes) for stream in lab.streams.values()),
         "writers": len(recorder.thread_state().writers),
-        "streams": len(lab.backend.driver.streams),
+        "streams": len(lab._backend.driver.streams),
         "partitions": len(recorder._places.partitions),
     }
 
@@ -781,7 +781,7 @@ def test_beyond_the_limit_the_contexts_that_were_used_last_stay(caplog):
             lab.partition(shares)
             enqueue(lab, "x")
             assert len(lab._partitions.cache) <= 4
-            assert lab.verify().holds
+            assert lab.partitions.verify().holds
         lab.synchronize()
         held = sizes(lab)
         assert (held["contexts"], held["made"]) == (4, 40)
@@ -810,7 +810,7 @@ def test_a_place_that_was_destroyed_has_given_its_ranges(caplog):
 
 
 def test_verified_sms_are_kept_and_stay_with_their_contexts(halves):
-    proof = halves.verify()
+    proof = halves.partitions.verify()
     first = halves.layout
     assert first.has_verified_sms
     assert [part.sm_ids for part in first] == [part.sm_ids for part in proof.partitions]
@@ -824,7 +824,7 @@ def test_verified_sms_are_kept_and_stay_with_their_contexts(halves):
 
 
 def test_sms_that_others_measured_are_not_believed(halves):
-    halves.verify()
+    halves.partitions.verify()
     measured = halves.layout
     with Session(SimBackend()) as other:
         other.partition(measured)
@@ -835,40 +835,40 @@ def test_sms_that_others_measured_are_not_believed(halves):
 
 def test_the_map_measures_without_touching_streams(halves):
     enqueue(halves, "x", 5 * MS)
-    drawn = halves.sm_map()
+    drawn = halves.partitions.map()
     assert drawn.layout.has_verified_sms
     assert halves.layout.has_verified_sms
     assert "2 partitions" in repr(drawn)
     assert drawn._repr_svg_().startswith("<svg")
     halves.partition(None)
-    assert "0 partitions" in repr(halves.sm_map())
+    assert "0 partitions" in repr(halves.partitions.map())
 
 
 def test_proof_on_the_whole_card(lab):
     lab.stream("x")
-    proof = lab.verify()
+    proof = lab.partitions.verify()
     assert (proof.partitions, len(proof.lanes[0].inside), proof.lanes[0].partition) == ((), 132, None)
     assert "no partitions" in str(proof)
 
 
 def test_a_leak_is_told(halves, monkeypatch):
-    probe = halves.backend.probe_sms
+    probe = halves._backend.probe_sms
 
     def leak(streams):
         seen = probe(streams)
         return [np.union1d(ids, [131]) for ids in seen] if seen else seen
 
-    monkeypatch.setattr(halves.backend, "probe_sms", leak)
-    proof = halves.verify()
+    monkeypatch.setattr(halves._backend, "probe_sms", leak)
+    proof = halves.partitions.verify()
     assert not proof.holds
     assert proof.shared == (("a", "b", 1),)
     assert "NOT as asked" in str(proof)
 
 
 def test_capabilities_are_the_devices(lab):
-    assert lab.capabilities is lab.backend.capabilities
-    assert lab.capabilities.has("green-contexts")
-    assert not lab.capabilities.has("workqueues")
+    assert lab.partitions.capabilities is lab._backend.capabilities
+    assert lab.partitions.capabilities.has("green-contexts")
+    assert not lab.partitions.capabilities.has("workqueues")
 
 
 # Listeners
@@ -876,7 +876,7 @@ def test_capabilities_are_the_devices(lab):
 
 def test_listeners_hear_of_each_change_until_they_stop(lab):
     heard = []
-    stop = lab.watch_layout(heard.append)
+    stop = lab.partitions.watch(heard.append)
     first = lab.partition(a=64)
     lab.partition(None)
     assert heard == [first, None]
@@ -888,7 +888,7 @@ def test_listeners_hear_of_each_change_until_they_stop(lab):
 
 def test_stopping_twice_stops_no_other(lab):
     heard = []
-    stop, _ = lab.watch_layout(heard.append), lab.watch_layout(heard.append)
+    stop, _ = lab.partitions.watch(heard.append), lab.partitions.watch(heard.append)
     stop()
     stop()
     lab.partition(a=64)
@@ -897,8 +897,8 @@ def test_stopping_twice_stops_no_other(lab):
 
 def test_a_failing_listener_is_dropped_and_logged(lab, caplog):
     heard = []
-    lab.watch_layout(lambda layout: 1 / 0)
-    lab.watch_layout(heard.append)
+    lab.partitions.watch(lambda layout: 1 / 0)
+    lab.partitions.watch(heard.append)
     lab.partition(a=64)
     lab.partition(None)
     assert len(heard) == 2
@@ -912,8 +912,8 @@ def test_a_listener_may_stop_itself_and_fail(lab, caplog):
         stop()
         raise RuntimeError("widget gone")
 
-    stop = lab.watch_layout(listen)
-    lab.watch_layout(heard.append)
+    stop = lab.partitions.watch(listen)
+    lab.partitions.watch(heard.append)
     layout = lab.partition(a=64)
     assert heard == [layout]
     assert "widget gone" in caplog.text
@@ -921,7 +921,7 @@ def test_a_listener_may_stop_itself_and_fail(lab, caplog):
 
 def test_refused_changes_are_not_told(halves):
     heard = []
-    halves.watch_layout(heard.append)
+    halves.partitions.watch(heard.append)
     with pytest.raises(PartitionError):
         halves.partition(a=0)
     with pytest.raises(PartitionInUseError):
@@ -966,7 +966,7 @@ def test_threads_record_while_the_sms_are_shared_out_anew(lab):
     assert sorted(name for _, name, _ in told) == sorted(f"{name} {number}" for name in names for number in range(count))
     assert {(lane, part and part[0]) for lane, _, part in told} == {("s0", "a"), ("s1", "b"), ("s2", None)}
     assert lab.trace.metadata.dropped_spans == lab.trace.metadata.pending_spans == 0
-    assert lab.verify().holds
+    assert lab.partitions.verify().holds
 
 
 def test_two_threads_change_the_layout(lab):
@@ -976,7 +976,7 @@ def test_two_threads_change_the_layout(lab):
     def change():
         for shares in LAYOUTS:
             lab.partition(shares)
-            lab.verify()
+            lab.partitions.verify()
 
     errors = []
     threads = [threading.Thread(target=lambda: errors.append(run_in_thread(change))) for _ in range(2)]
@@ -986,7 +986,7 @@ def test_two_threads_change_the_layout(lab):
         thread.join()
     assert errors == [None, None]
     assert lab.layout == lab.partition(LAYOUTS[-1])
-    assert lab.verify().holds
+    assert lab.partitions.verify().holds
 
 
 def during_the_drain(lab, name, work, monkeypatch):
@@ -1046,7 +1046,9 @@ def test_a_stream_that_another_thread_selects_during_the_drain_does_not_move(hal
 def test_prepared_layouts_are_made_and_nothing_else_changes(halves):
     enqueue(halves, "x", 50 * MS)
     before = state_of(halves)[:5]
-    layouts = halves.prepare({"a": 32, "b": "rest"}, plan_partitions({"a": 8, "b": 16}, halves.device), {"a": 66}, round="down")
+    layouts = halves.partitions.prepare(
+        {"a": 32, "b": "rest"}, plan_partitions({"a": 8, "b": 16}, halves.device), {"a": 66}, round="down"
+    )
     assert [layout["a"].granted_sms for layout in layouts] == [32, 8, 64]
     assert state_of(halves)[:5] == before
     assert not halves.stream("x").query()
@@ -1061,11 +1063,11 @@ def test_prepared_layouts_are_made_and_nothing_else_changes(halves):
 def test_no_more_contexts_are_prepared_than_are_kept(caplog):
     with Session(SimBackend(), context_limit=2) as lab:
         lab.partition(a=64, b="rest")
-        lab.prepare({"a": 8}, {"a": 16}, {"a": 24})
+        lab.partitions.prepare({"a": 8}, {"a": 16}, {"a": 24})
         assert len(lab._partitions.cache) == 2
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
         with pytest.raises(PartitionError, match="3 partitions, more than the 2"):
-            lab.prepare({"a": 8, "b": 8, "c": 8})
+            lab.partitions.prepare({"a": 8, "b": 8, "c": 8})
     assert "More than 2 green contexts" in caplog.text
 
 
@@ -1073,11 +1075,11 @@ def test_bad_layouts_are_not_prepared(halves):
     before = state_of(halves)
     for plan in ({"a": 0}, {}, 96, {"a": 100, "b": 100}):
         with pytest.raises(PartitionError):
-            halves.prepare(plan)
+            halves.partitions.prepare(plan)
     assert state_of(halves) == before
     halves.close()
     with pytest.raises(SessionClosedError, match="cannot prepare"):
-        halves.prepare({"a": 8})
+        halves.partitions.prepare({"a": 8})
 
 
 # Other devices
@@ -1090,7 +1092,7 @@ def test_a_small_card_of_other_groups():
         assert [part.granted_sms for part in layout] == [8, 8, 8]
         for name in "abc":
             lab.stream(name, partition=name)
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
         with pytest.raises(PartitionError, match="nearest plan that works: a=4, b=8, c=12"):
             lab.partition(a=1, b=7, c=10, round="exact")
 
@@ -1099,14 +1101,14 @@ def test_too_many_different_partitions_leave_the_old_layout(halves, monkeypatch)
     monkeypatch.setattr("gpustreamlab.record._lanes.PARTITION_LIMIT", 3)
     halves.partition(a=63, b="rest")
     before = state_of(halves)[:3]
-    streams = len(halves.backend.driver.streams)
+    streams = len(halves._backend.driver.streams)
     with pytest.raises(SessionError, match="3 different partitions"):
         halves.partition(a=62, b="rest")
     with pytest.raises(SessionError, match="3 different partitions"):
         halves.partition(a=8, b=8)
     assert state_of(halves)[:3] == before
-    assert len(halves.backend.driver.streams) == streams
-    assert halves.verify().holds
+    assert len(halves._backend.driver.streams) == streams
+    assert halves.partitions.verify().holds
 
 
 # Closing
@@ -1122,7 +1124,7 @@ def test_closing_ends_work_and_leaves_nothing_on_the_device():
     for name, partition in (("x", "a"), ("y", "b"), ("z", None)):
         lab.stream(name, partition=partition)
         enqueue(lab, name, 3 * MS)
-    lab.sm_map()
+    lab.partitions.map()
     enqueue(lab, "x", 3 * MS, "in flight")
     lab.partition(a=64, b=8)
     lab.close()
@@ -1144,7 +1146,7 @@ def test_a_context_that_fails_to_close_does_not_stop_the_others(monkeypatch):
     with pytest.raises(CloseError, match=r"partitions: ZeroDivisionError"):
         lab.close()
     assert contexts[0].is_closed
-    assert lab.is_closed
+    assert lab.state != "open"
     lab.close()
     backend.close()
 
@@ -1174,7 +1176,7 @@ def test_an_interrupted_close_of_contexts_goes_on(monkeypatch):
 
 def test_partitions_and_layouts_survive_saving_and_pickling(halves, tmp_path):
     enqueue(halves, "x", label="one")
-    halves.verify()
+    halves.partitions.verify()
     halves.partition(a=32, b=96)
     enqueue(halves, "x", label="two")
     halves.partition(None)
@@ -1220,7 +1222,7 @@ def test_utilization_and_timeline_of_a_session_with_partitions(halves):
     halves.partition(a=32, b=96)
     enqueue(halves, "x", MS)
     halves.synchronize()
-    assert halves.utilization() is not None
+    assert halves.trace.utilization() is not None
     assert halves.timeline()._repr_mimebundle_()["text/html"]
 
 
@@ -1241,14 +1243,14 @@ def test_a_remainder_that_does_not_join_groups_is_reached_by_a_split():
         assert {part.name: part.granted_sms for part in layout} == {"prefill": 96, "decode": 36}
         assert all(part.is_structured for part in layout)
         assert lab.partition(layout)["decode"].granted_sms == 36
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
         assert all(not part.is_structured for part in plan_partitions({"prefill": 96}, apart))
 
 
 def test_interrupting_the_simulated_device_leaves_it_whole(lab):
     lab.partition(a=64, b="rest")
     streams = [lab.stream(f"s{number}", partition="ab"[number % 2]) for number in range(4)]
-    step, calls = type(lab.backend.driver.scheduler).step, itertools.count()
+    step, calls = type(lab._backend.driver.scheduler).step, itertools.count()
 
     def interrupted(scheduler):
         if next(calls) == 7:
@@ -1260,7 +1262,7 @@ def test_interrupting_the_simulated_device_leaves_it_whole(lab):
             with lab.on(stream, "k"):
                 spin(lab, 10_000, blocks=500)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(lab.backend.driver.scheduler), "step", interrupted)
+        patch.setattr(type(lab._backend.driver.scheduler), "step", interrupted)
         lab.synchronize()
     lab.synchronize()
     assert len(lab.trace) == 200
@@ -1289,7 +1291,7 @@ def error_of(call):
 def test_a_lent_stream_of_a_foreign_green_context_shows_its_sms(lab):
     lab.partition(a=32)
     lent = lab.stream("a", partition="a")
-    with gsl.Session(lab.backend) as other:
+    with gsl.Session(lab._backend) as other:
         taken = other.stream("theirs", external=lent)
         assert (taken.sm_count, taken.partition) == (32, None)
         assert other.stream("mine").sm_count == 132

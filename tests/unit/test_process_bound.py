@@ -16,9 +16,9 @@ MAKERS = {
     "scratch": lambda lab: lab.stream("a").scratch(512),
     "capture": lambda lab: lab.capture("kernels"),
     "selection": lambda lab: lab.on(lab.stream("a")),
-    "guard": lambda lab: lab.guard([]),
-    "use of a guard": lambda lab: lab.guard([]).on(lab.stream("a")),
-    "open range": lambda lab: lab.start_range(lab.stream("a"), "x"),
+    "guard": lambda lab: lab.memory.guard([]),
+    "use of a guard": lambda lab: lab.memory.guard([]).on(lab.stream("a")),
+    "open range": lambda lab: lab.recording.start_range(lab.stream("a"), "x"),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError, NotSimulatedError, OptionError, SessionClosedError, StickyDeviceError
+from gpustreamlab.workloads import raw_kernel
 from tests.helpers.instant_backend import InstantBackend
 
 CODE = 'extern "C" __global__ void scale(float* x) { x[threadIdx.x] *= 2; }'
@@ -59,7 +60,7 @@ def lab():
 
 def test_a_kernel_goes_to_the_stream_it_is_told_and_else_to_the_selected_one(lab):
     # GIVEN a kernel, and streams that are told by name, as a stream, and by selection
-    kernel = lab.raw_kernel(CODE, "scale", options=("-std=c++17",))
+    kernel = raw_kernel(lab, CODE, "scale", options=("-std=c++17",))
     a, b = (lab.stream(name).backend_stream.number for name in "ab")
 
     # WHEN it is launched on each
@@ -73,19 +74,19 @@ def test_a_kernel_goes_to_the_stream_it_is_told_and_else_to_the_selected_one(lab
     # THEN each went there, and what was selected before is selected again
     assert [launch[-1] for launch in kernel.kernel.launches] == [a, b, a, b, None]
     assert kernel.kernel.made_of == (CODE, "scale", {"options": ("-std=c++17",)})
-    assert lab.backend.selected is None
+    assert lab._backend.selected is None
     assert len(lab.trace) == 1  # `stream=` opens no range
 
 
 def test_sizes_are_numbers_or_up_to_three(lab):
-    kernel = lab.raw_kernel(CODE, "scale")
+    kernel = raw_kernel(lab, CODE, "scale")
     kernel(4, np.int64(64), [1])
     kernel((1, 2, 3), (4, np.int32(5)), (), shared_mem=np.int64(7))
     assert [launch[:4] for launch in kernel.kernel.launches] == [((4,), (64,), (1,), 0), ((1, 2, 3), (4, 5), (), 7)]
 
 
 def test_much_shared_memory_is_asked_for(lab):
-    kernel = lab.raw_kernel(CODE, "scale")
+    kernel = raw_kernel(lab, CODE, "scale")
     kernel(1, 1, (), shared_mem=48 << 10)
     assert not hasattr(kernel.kernel, "max_dynamic_shared_size_bytes")
     kernel(1, 1, (), shared_mem=100_000)
@@ -107,37 +108,37 @@ BAD_CALLS = {
 @pytest.mark.parametrize(("arguments", "options", "message"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
 def test_arguments_out_of_range_are_told(lab, arguments, options, message):
     with pytest.raises(OptionError, match=message):
-        lab.raw_kernel(CODE, "scale")(*arguments, **options)
+        raw_kernel(lab, CODE, "scale")(*arguments, **options)
 
 
 @pytest.mark.parametrize("arguments", [(None, "scale"), (CODE, ""), (b"code", "scale"), (CODE, 3)])
 def test_code_and_name_are_texts(lab, arguments):
-    with pytest.raises(OptionError, match=r"raw kernel's (code|name) is a str.*lab\.raw_kernel"):
-        lab.raw_kernel(*arguments)
+    with pytest.raises(OptionError, match=r"raw kernel's (code|name) is a str.*raw_kernel\(lab"):
+        raw_kernel(lab, *arguments)
 
 
 @pytest.mark.parametrize("failure", [FakeDriverError("no"), FakeRuntimeError("no")])
 def test_a_refused_launch_says_what_and_in_which_range(lab, failure):
-    kernel = lab.raw_kernel(CODE, "scale")
+    kernel = raw_kernel(lab, CODE, "scale")
     kernel.kernel.failure = failure
     with pytest.raises(DeviceError, match=r"'scale' \(grid \(9,\), block \(1,\), 0 bytes.*'step' on stream 'a'") as told:
         with lab.on("a", "step"):
             kernel(9, 1, ())
     assert told.value.__cause__ is failure
-    assert lab.backend.selected is None
+    assert lab._backend.selected is None
 
 
 def test_the_simulated_device_says_that_it_cannot():
     with Session("sim") as lab:
         with pytest.raises(NotSimulatedError, match=r"'scale'.*simulated device.*lab\.xp.*Session\('cuda'\)"):
-            lab.raw_kernel(CODE, "scale")
+            raw_kernel(lab, CODE, "scale")
 
 
 def test_a_closed_session_makes_and_launches_none(lab):
-    kernel = lab.raw_kernel(CODE, "scale")
+    kernel = raw_kernel(lab, CODE, "scale")
     lab.close()
     with pytest.raises(SessionClosedError, match="raw kernel"):
-        lab.raw_kernel(CODE, "scale")
+        raw_kernel(lab, CODE, "scale")
     with pytest.raises(SessionClosedError):
         kernel(1, 1, (), stream="a")
     assert repr(kernel) == "<RawKernel 'scale'>"

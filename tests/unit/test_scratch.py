@@ -273,19 +273,19 @@ class TestArrays:
 
 class TestSelected:
     def test_the_session_takes_it_from_the_selected_lane(self, lab, lane):
-        with lab.on(lane), lab.scratch(4096) as work:
+        with lab.on(lane), lab.memory.scratch(4096) as work:
             assert work.lane is lane
 
     def test_nothing_selected_is_no_lane(self, lab):
         with pytest.raises(SelectionError, match=r"with lab.on\('name'\)"):
-            lab.scratch(4096)
+            lab.memory.scratch(4096)
 
     def test_another_threads_selection_does_not_count(self, lab, lane):
         raised = []
 
         def work():
             try:
-                lab.scratch(4096)
+                lab.memory.scratch(4096)
             except SelectionError as error:
                 raised.append(error)
 
@@ -312,7 +312,7 @@ class TestStatistics:
     def test_all_lanes_are_a_table(self, lab, lane):
         lab.stream("prefill")
         with lane.scratch(4096):
-            table = lab.scratch_statistics
+            table = lab.memory.statistics
         assert [item.lane for item in table] == ["decode", "prefill"]
         assert (len(table), table["decode"].used_bytes, table.reserved_bytes) == (2, 4096, 4096)
         assert repr(table) == f"<ScratchTable: 2 streams hold 4,096 B of at most {table.limit_bytes:,} B>"
@@ -322,17 +322,17 @@ class TestStatistics:
             table["nothing"]
 
     def test_no_lanes_are_an_empty_table(self, lab):
-        text = str(lab.scratch_statistics)
+        text = str(lab.memory.statistics)
         assert text.startswith("Scratch no stream yet; all may hold ")
         assert 'with lab.stream("decode").scratch(1 << 20) as work' in " ".join(text.split())
         with pytest.raises(StreamNotFoundError, match="No stream was opened yet"):
-            lab.scratch_statistics["decode"]
+            lab.memory.statistics["decode"]
 
     def test_one_is_one(self, lab, lane):
         with lane.scratch(1024):
             pass
         assert "1 allocation, 0 reused, 1 growth, 0 trims" in str(lane.scratch_statistics)
-        assert repr(lab.scratch_statistics).startswith("<ScratchTable: 1 stream holds 1,024 B of at most ")
+        assert repr(lab.memory.statistics).startswith("<ScratchTable: 1 stream holds 1,024 B of at most ")
 
     def test_at_the_prompt_they_are_one_short_line(self, lane):
         lane.scratch(1024).close()
@@ -342,24 +342,26 @@ class TestStatistics:
     def test_a_long_name_leaves_room_for_the_numbers(self, lab):
         name = "n" * 95
         lab.stream(name).scratch(1024).close()
-        table = lab.scratch_statistics
+        table = lab.memory.statistics
         assert max(map(len, str(table).splitlines())) < 150
         assert name not in table._repr_html_()
         assert table[name].reserved_bytes == 1024
 
     def test_a_lane_that_is_not_there_is_told_with_the_nearest(self, lab, lane):
         with pytest.raises(StreamNotFoundError, match=r"no stream 'decoed'.*Did you mean 'decode'\?.*lab.stream\('decoed'\)"):
-            lab.scratch_statistics["decoed"]
+            lab.memory.statistics["decoed"]
 
     def test_html_escapes_and_says_why_it_waits(self):
         with Session(SimBackend(dataclasses.replace(H200, has_memory_pools=False))) as lab:
             lab.stream("decode").scratch(1).close()
             found = lab.stream("decode").scratch_statistics
-            assert found.reason == lab.capabilities["stream-ordered-memory"].detail == "this device has no memory pools"
+            assert (
+                found.reason == lab.partitions.capabilities["stream-ordered-memory"].detail == "this device has no memory pools"
+            )
             assert not found.is_stream_ordered
             assert "waits for the stream's work: this device has no memory pools" in str(found)
-            assert "cudaMalloc" in str(lab.scratch_statistics)
-            assert "this device has no memory pools" in lab.scratch_statistics._repr_html_()
+            assert "cudaMalloc" in str(lab.memory.statistics)
+            assert "this device has no memory pools" in lab.memory.statistics._repr_html_()
 
 
 class TestTrimming:
@@ -430,11 +432,11 @@ class TestLimits:
                 lab.stream("b").scratch(2 * MIB)
             one.close()
             with lab.stream("b").scratch(2 * MIB):  # what nobody used went back
-                assert lab.scratch_statistics.reserved_bytes == 2 * MIB
+                assert lab.memory.statistics.reserved_bytes == 2 * MIB
             assert lab.stream("b").scratch_statistics.allocation_count == 1
 
     def test_half_of_the_card_if_nothing_is_said(self, lab, lane, backend):
-        assert lab.scratch_statistics.limit_bytes == H200.memory_bytes // 2
+        assert lab.memory.statistics.limit_bytes == H200.memory_bytes // 2
         with pytest.raises(
             DeviceMemoryError, match="The whole device has 141,000,000,000 bytes, so no limit allows it: take less"
         ):
@@ -463,7 +465,7 @@ class TestLimits:
         with lane.scratch(4096):
             assert backend.relieved_count == 1
         assert lab.stream("other").scratch_statistics.reserved_bytes == 0
-        assert lab.scratch_statistics.reserved_bytes == 4096
+        assert lab.memory.statistics.reserved_bytes == 4096
 
     def test_then_it_fails_with_the_numbers(self, backend):
         with Session(backend, scratch_limit_bytes=1 << 50) as lab:
@@ -473,7 +475,7 @@ class TestLimits:
             assert f"{H200.memory_bytes - MIB:,} of {H200.memory_bytes:,} bytes of the device are free" in str(raised.value)
             assert "lanes hold 1,048,576 as scratch" not in str(raised.value)  # what was asked for is counted while it is tried
             assert raised.value.driver_code == "OUT_OF_MEMORY"
-            assert lab.scratch_statistics.reserved_bytes == MIB == lab._scratch_pool.reserved_bytes
+            assert lab.memory.statistics.reserved_bytes == MIB == lab._scratch_pool.reserved_bytes
 
     def test_a_wrong_size_to_keep_names_the_call(self, lane):
         with pytest.raises(OptionError, match=r"lane.trim_scratch\(keep_bytes=0\)"):
@@ -483,7 +485,7 @@ class TestLimits:
         with Session("sim") as lab:
             lab.stream("a")
         with pytest.raises(SessionClosedError, match="scratch"):
-            lab.scratch(3)
+            lab.memory.scratch(3)
 
     def test_another_failure_comes_through(self, lab, lane, backend):
         backend.refusals = [DeviceError("captured")]
@@ -523,7 +525,7 @@ class TestClosing:
         again = lab.stream("decode")
         assert again.scratch_statistics.allocation_count == 0
         with again.scratch(MIB):
-            assert lab.scratch_statistics["decode"].used_bytes == MIB
+            assert lab.memory.statistics["decode"].used_bytes == MIB
 
     def test_the_session_closes_silently_with_scratch_held(self, backend):
         with Session(backend) as lab:
@@ -805,7 +807,7 @@ class TestTimeline:
 
         path = tmp_path / "run.arrows"
         with Session("sim", spool=path) as lab:
-            with lab.on(lab.stream("a"), "step"), lab.scratch(MIB):
+            with lab.on(lab.stream("a"), "step"), lab.memory.scratch(MIB):
                 spin(lab, 3_000_000)
             lab.synchronize()
             expected = lab.trace.counters
@@ -857,7 +859,7 @@ class TestThreads:
         finally:
             sys.setswitchinterval(before)
         assert not errors
-        table = lab.scratch_statistics
+        table = lab.memory.statistics
         assert [item.used_bytes for item in table] == [0] * 4
         assert sum(item.allocation_count for item in table) == 16 * 400 * 3
         for lane in lanes:
@@ -871,13 +873,13 @@ class TestThreads:
     def test_a_lane_that_is_closed_as_an_array_is_made_is_the_reason_that_is_told(self, lab, monkeypatch):
         lane = lab.stream("short")
         work = lane.scratch(512)
-        make = lab.backend.scratch_array
+        make = lab._backend.scratch_array
 
         def close_and_make(*what):
             lane.close()
             return make(*what)
 
-        monkeypatch.setattr(lab.backend, "scratch_array", close_and_make)
+        monkeypatch.setattr(lab._backend, "scratch_array", close_and_make)
         with pytest.raises(StreamClosedError, match="lane 'short' was closed"):
             work.array(64, "f8")
 

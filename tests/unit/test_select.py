@@ -65,7 +65,7 @@ def test_an_object_is_used_as_it_is_and_stays_its_owners():
     backend = SimBackend("laptop")
     assert choose_backend(backend, 0) == Choice(backend, is_owned=False, fallback_reason="")
     with Session(backend) as lab:
-        assert lab.backend is backend
+        assert lab._backend is backend
     assert not backend.driver.is_closed
 
 

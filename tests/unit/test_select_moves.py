@@ -66,7 +66,7 @@ def test_a_stream_that_is_moved_at_any_line_is_selected_where_it_works(line):
         with LineInterrupts([selections], line, lambda: run_in_thread(move)) as here, lab.select("a"):
             sys.settrace(None)
             assert here.place is not None
-            assert lab.backend.selected_stream is lane.backend_stream
+            assert lab._backend.selected_stream is lane.backend_stream
             assert lane.partition == ("right" if moves else "left")
         assert lab.current is None
 
@@ -80,11 +80,11 @@ def test_a_stream_that_is_closed_at_any_line_is_not_selected_or_lives_on(line, c
             with LineInterrupts([selections], line, lambda: run_in_thread(lane.close)), lab.select("a"):
                 sys.settrace(None)
                 assert lane.is_closed
-                assert lab.backend.selected_stream is backend_stream
+                assert lab._backend.selected_stream is backend_stream
                 assert not backend_stream.is_closed
                 assert "while a thread has it selected" in caplog.text
         except StreamClosedError:
-            assert lab.backend.selected_stream is lab.backend.null_stream
+            assert lab._backend.selected_stream is lab._backend.null_stream
         assert lab.current is None
         assert backend_stream.is_closed
 
@@ -98,7 +98,7 @@ def test_a_stream_whose_move_was_interrupted_at_any_line_can_be_selected(line):
             lab.stream("a", partition="right")
         assert here.place is not None
         with lab.select("a"):
-            assert lab.backend.selected_stream is lane.backend_stream
+            assert lab._backend.selected_stream is lane.backend_stream
 
 
 def test_a_lane_whose_partition_was_renamed_is_not_destroyed_under_the_thread_that_has_it():
@@ -167,5 +167,5 @@ def test_somebody_who_selects_a_stream_that_moves_waits_for_the_move(monkeypatch
 
 def select_and_tell(lab, lane):
     with lab.select(lane):
-        assert lab.backend.selected_stream is lane.backend_stream
+        assert lab._backend.selected_stream is lane.backend_stream
         return lane.partition

@@ -37,9 +37,9 @@ def lab(backend):
 
 def selected(lab):
     """The lane by name, as the session says and as the array module has it."""
-    current, by_backend = lab.current, lab.backend.selected_stream
+    current, by_backend = lab.current, lab._backend.selected_stream
     if current is None:
-        assert by_backend is lab.backend.null_stream
+        assert by_backend is lab._backend.null_stream
         return None
     assert by_backend is current.backend_stream
     return current.name
@@ -206,7 +206,7 @@ def test_an_interrupt_is_over_where_an_older_selection_ends(lab):
         next(steps)
     assert selected(lab) is None
     inner.__exit__(None, None, None)
-    lab.backend.forgive()
+    lab._backend.forgive()
 
 
 def interrupted(lab):

@@ -39,7 +39,7 @@ def lab():
 
 
 def names(lab):
-    if not lab.is_closed:
+    if lab.state == "open":
         lab.synchronize()
     return names_of(lab.trace)
 
@@ -96,14 +96,14 @@ def test_html_is_escaped():
 def test_the_reason_for_falling_back_is_said_once(monkeypatch, caplog):
     monkeypatch.setattr("gpustreamlab.backends.cuda._probe.why_unavailable", lambda: ("no-driver", "No driver. Install it."))
     with Session() as lab:
-        assert lab.is_simulated
-        assert lab.fallback_reason == "No driver. Install it."
+        assert lab.device.simulated
+        assert lab._fallback_reason == "No driver. Install it."
         assert caplog.text.count("No driver. Install it.") == 1
         assert "No driver" not in lab._repr_html_()
         assert "the simulated device is used" in lab._repr_html_()
         assert "simulated" in repr(lab)
     with Session("sim") as asked:
-        assert asked.fallback_reason == ""
+        assert asked._fallback_reason == ""
 
 
 def test_title_goes_into_the_trace(lab):
@@ -157,7 +157,7 @@ def test_closing_twice_is_silent(lab):
     trace = lab.trace
     lab.close()
     assert lab.trace is trace
-    assert (lab.state, lab.is_closed) == (SessionState.CLOSED, True)
+    assert lab.state is SessionState.CLOSED
 
 
 def test_a_backend_object_stays_its_owners():
@@ -214,7 +214,7 @@ def test_an_interrupted_close_goes_on_at_the_next_call(monkeypatch):
     monkeypatch.setattr(lab.stream("b"), "close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lab.close()
-    assert (lab.state, lab.is_closed) == (SessionState.CLOSING, True)
+    assert lab.state is SessionState.CLOSING
     with pytest.raises(CloseError, match="stream 'b': ZeroDivisionError"):
         lab.close()
     assert lab.state is SessionState.CLOSED
@@ -271,20 +271,20 @@ def close_before_tracing(lab, monkeypatch, close):
 
 def test_a_trace_that_is_read_while_another_thread_closes_the_session_is_whole(lab, monkeypatch):
     close_before_tracing(lab, monkeypatch, lambda: run_in_thread(lab.close))
-    assert [lab._last_trace, len(lab.trace), lab.is_closed] == [None, 1, True]
+    assert [lab._last_trace, len(lab.trace), lab.state != "open"] == [None, 1, True]
     assert lab.trace is lab._last_trace
 
 
 def test_a_cut_of_the_trace_while_another_thread_closes_the_session_is_refused(lab, monkeypatch):
     close_before_tracing(lab, monkeypatch, lambda: run_in_thread(lab.close))
     with pytest.raises(SessionClosedError, match="cannot cut its trace"):
-        lab.trace_since(-1)
+        lab.recording.since(-1)
 
 
 def test_a_signal_handler_that_closes_in_the_middle_of_a_close_loses_nothing(lab, monkeypatch):
     close_before_tracing(lab, monkeypatch, lab.close)
     lab.close()
-    assert (len(lab.trace), lab.is_closed) == (1, True)
+    assert (len(lab.trace), lab.state != "open") == (1, True)
 
 
 def test_a_session_counts_its_spans_also_while_another_thread_closes_it(lab, monkeypatch):
@@ -391,9 +391,9 @@ def test_the_same_program_gives_the_same_trace_bit_for_bit():
 def run_program():
     with Session("sim", title="program", capture="ranges") as lab:
         copy, compute = lab.stream("copy"), lab.stream("compute", priority=-2)
-        host = lab.pinned_empty((64, 64), "float32")
+        host = lab.memory.pinned_empty((64, 64), "float32")
         host[...] = 1.5
-        handed = lab.start_range("copy", "all copies")
+        handed = lab.recording.start_range("copy", "all copies")
         for number in range(10):
             with lab.on("copy", f"copy {number % 3}"):
                 a = lab.xp.asarray(host)
@@ -439,7 +439,7 @@ def test_taking_snapshots_of_a_running_session_is_safe_from_any_thread(lab):
 
 def test_handed_over_ranges_leave_nothing_behind(lab):
     for number in range(200):
-        lab.start_range("a", f"n{number % 2}").end()
+        lab.recording.start_range("a", f"n{number % 2}").end()
     lab.synchronize()
     recorded = lab.stream("a").recorded
     assert (recorded.handed_over, recorded.writers) == ([], [])
@@ -451,14 +451,14 @@ def test_handed_over_ranges_beyond_the_pending_limit_are_dropped_and_counted():
         with lab.on(lab.stream("a"), "long"):
             spin(lab, 100_000_000)
         for number in range(8):
-            lab.start_range("a", f"n{number}").end()
+            lab.recording.start_range("a", f"n{number}").end()
         assert lab.trace.metadata.pending_spans == 6
         assert sorted(names(lab)) == ["long", "n0", "n1", "n2", "n3", "n4"]
         assert lab.trace.metadata.dropped_spans == 3
 
 
 def test_a_handed_over_range_on_a_closed_stream_is_counted(lab):
-    opened = lab.start_range("a", "cut off")
+    opened = lab.recording.start_range("a", "cut off")
     lab.stream("a").close()
     opened.end()
     opened.end()
@@ -522,13 +522,13 @@ def test_a_handed_over_range_that_cannot_be_recorded_is_told_and_counted(monkeyp
     backend.map_error = lambda error, doing: DeviceError(f"{doing}: {error}")
     with Session(backend) as lab:
         stream = lab.stream("a")
-        opened = lab.start_range("a", "work")
+        opened = lab.recording.start_range("a", "work")
         monkeypatch.setattr(stream.backend_stream, "record_raw", lambda event: 1 / 0)
         with pytest.raises(DeviceError, match="Recording range 'work' on stream 'a': division"):
             opened.end()
         opened.end()
         with pytest.raises(DeviceError, match="'next'"):
-            lab.start_range("a", "next")
+            lab.recording.start_range("a", "next")
         assert lab.trace.metadata.dropped_spans == 2
 
 
@@ -600,7 +600,7 @@ def test_a_thousand_selections_nest_and_are_restored(lab):
     while entered:
         entered.pop().__exit__(None, None, None)
     assert lab.current is None
-    assert lab.backend.selected_stream is lab.backend.null_stream
+    assert lab._backend.selected_stream is lab._backend.null_stream
     assert len(names(lab)) == 1_000
     assert (np.sort(lab.trace.parent) == np.arange(-1, 999)).all()
 
@@ -668,7 +668,7 @@ def test_a_generator_that_holds_a_selection_past_its_block_is_told(lab, caplog):
     assert lab.current is lab.stream("b")  # its block has not ended
     steps.close()
     assert lab.current is None
-    assert lab.backend.selected_stream is lab.backend.null_stream
+    assert lab._backend.selected_stream is lab._backend.null_stream
     assert caplog.records == []
     assert sorted(names(lab)) == ["generator", "outer"]
     assert lab.trace.metadata.dropped_spans == 0
@@ -826,7 +826,7 @@ ENDINGS = {
     "open session": "lab.stream('a')",
     "open selection": "selection = lab.on('a'); selection.__enter__()",
     "open range": "selection = lab.on('a'); selection.__enter__(); r = lab.range('x'); r.__enter__()",
-    "handed-over range": "opened = lab.start_range('a', 'x')",
+    "handed-over range": "opened = lab.recording.start_range('a', 'x')",
     "suspended generator": """
         def steps():
             with lab.on('a'), lab.range('x'):
@@ -842,7 +842,7 @@ ENDINGS = {
             sys.exit(0)
         """,
     "session in a cycle": "lab.me = lab; loop = [lab]; loop.append(loop); del lab",
-    "two sessions on one backend": "other = Session(lab.backend); other.stream('b'); other.on('b').__enter__()",
+    "two sessions on one backend": "other = Session(lab._backend); other.stream('b'); other.on('b').__enter__()",
     "session left inside its block": "lab.__enter__(); other = lab",
 }
 
@@ -897,7 +897,7 @@ IN_A_CHILD = {
     "query": lambda lab, made: made["event"].query(),
     "elapsed": lambda lab, made: made["event"].elapsed_ns(made["event"]),
     "address": lambda lab, made: made["scratch"].ptr,
-    "its backend": lambda lab, made: Session(lab.backend).stream("b"),
+    "its backend": lambda lab, made: Session(lab._backend).stream("b"),
 }
 
 
@@ -925,12 +925,12 @@ def test_a_forked_child_is_told_to_make_its_own(lab, what):
         "stream": stream,
         "event": stream.record(),
         "selection": lab.on("a", "x"),
-        "guard": lab.guard(object(), "g"),
+        "guard": lab.memory.guard(object(), "g"),
         "array": lab.xp.ones(3),
         "scratch": stream.scratch(10),
     }
     assert "forked" in in_a_child(lambda: IN_A_CHILD[what](lab, made))
-    assert not lab.is_closed
+    assert lab.state == "open"
     assert not stream.is_closed
 
 
@@ -942,7 +942,7 @@ def test_a_forked_child_is_not_promised_the_trace(lab):
 
 
 def test_a_forked_child_ends_what_is_the_parents_without_touching_it(lab, monkeypatch):
-    stream, opened = lab.stream("a"), lab.start_range("a", "open")
+    stream, opened = lab.stream("a"), lab.recording.start_range("a", "open")
     for name in ("synchronize", "close", "record_raw"):
         monkeypatch.setattr(type(stream.backend_stream), name, lambda *_: 1 / 0)
     assert in_a_child(lambda: (stream.close(), lab.close())) == ""
@@ -955,7 +955,7 @@ def test_why_there_is_no_gpu_is_said_once_a_process(caplog, monkeypatch):
     monkeypatch.setattr("gpustreamlab.session._told_fallbacks", set())
     for _ in range(2):
         with Session() as lab:
-            assert lab.fallback_reason
+            assert lab._fallback_reason
     told = [record.getMessage() for record in caplog.records if "simulated device" in record.getMessage()]
     assert len(told) == 1
 

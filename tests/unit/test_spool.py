@@ -58,11 +58,11 @@ def varied_run(path):
         lab.partition(left=32, right="rest")
         lab.stream("copy", partition="left")
         work(lab, 3)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         lab.mark("half-way")
         lab.partition(left=64, right="rest")
         work(lab, 3, first=3)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         thread = threading.Thread(target=work, args=(lab, 2, 6), name="helper")
         thread.start()
         thread.join()
@@ -89,17 +89,17 @@ def test_a_closed_session_is_read_back_exactly(path):
 def test_kernels_calls_waits_and_memory_are_read_back_exactly(path):
     with gsl.Session("sim", spool=path) as lab:
         work(lab, 2)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         with lab.capture("kernels"):
             for number in range(3):
                 with lab.on("copy", "product"):
                     lab.xp.ones((32, 32)) @ lab.xp.ones((32, 32))
                 work(lab, 1, first=number)
-                lab.spool.refresh()
-            assert lab.spool.refresh()
-            size_bytes = lab.spool.size_bytes
-            assert lab.spool.refresh()
-            assert lab.spool.size_bytes == size_bytes  # the newest samples are told again, and not written again
+                lab.recording.spool.refresh()
+            assert lab.recording.spool.refresh()
+            size_bytes = lab.recording.spool.size_bytes
+            assert lab.recording.spool.refresh()
+            assert lab.recording.spool.size_bytes == size_bytes  # the newest samples are told again, and not written again
 
             recovered = gsl.load_trace(path)
             assert recovered.metadata.capture_windows[-1][1] >= recovered.end_ns.max()
@@ -118,10 +118,10 @@ def test_streams_of_others_are_read_back_exactly(path):
         lab.stream("own")
         with lab.capture("kernels"):
             source.push_dependency(source=(5, 13), record=1, target=(5, 14), wait=2)  # two streams that did no work
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
             source.push_work(10, 20, stream=15, context=5, name="theirs")
             source.push_memory(15, 64, stream=16, context=5)
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
     loaded = gsl.load_trace(path)
 
     assert_same_trace(loaded, lab.trace)
@@ -132,12 +132,12 @@ def test_streams_of_others_are_read_back_exactly(path):
 def test_a_session_that_runs_is_read_up_to_the_last_refresh(path):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 2)
-        assert lab.spool.refresh()
+        assert lab.recording.spool.refresh()
         work(lab, 1, first=2)
 
         loaded = gsl.load_trace(path)
 
-        assert lab.spool.span_count == len(loaded) == 4
+        assert lab.recording.spool.span_count == len(loaded) == 4
         assert "session was not closed" in loaded.metadata.recovery_note
         assert "session was not closed" in str(gsl.Timeline(loaded)._repr_mimebundle_()["text/plain"])
 
@@ -153,7 +153,7 @@ def test_a_spool_keeps_more_than_memory_does(path):
     with gsl.Session("sim", spool=path, ring_size=8, capture="ranges") as lab:
         for number in range(5):
             work(lab, 3, first=3 * number)
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
 
     loaded = gsl.load_trace(path)
 
@@ -164,9 +164,9 @@ def test_a_spool_keeps_more_than_memory_does(path):
 def test_spans_that_were_overwritten_before_they_were_written_are_counted(path):
     with gsl.Session("sim", spool=path, ring_size=8, capture="ranges") as lab:
         work(lab, 10)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
 
-        assert (lab.spool.span_count, lab.spool.missed_count) == (8, 12)
+        assert (lab.recording.spool.span_count, lab.recording.spool.missed_count) == (8, 12)
     loaded = gsl.load_trace(path)
 
     assert (len(loaded), loaded.metadata.dropped_spans) == (8, 12)
@@ -176,11 +176,11 @@ def test_what_was_cleared_is_forgotten(path):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 3)
         lab.mark("warm-up")
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         lab.clear()
         work(lab, 2, first=3)
-        lab.spool.refresh()
-        assert lab.spool.span_count == 4
+        lab.recording.spool.refresh()
+        assert lab.recording.spool.span_count == 4
     loaded = gsl.load_trace(path)
 
     assert_same_trace(loaded, lab.trace)
@@ -192,9 +192,9 @@ def test_spans_cleared_before_they_were_written_are_not_missed(path):
         work(lab, 3)
         lab.clear()
         work(lab, 1)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
 
-        assert (lab.spool.span_count, lab.spool.missed_count) == (2, 0)
+        assert (lab.recording.spool.span_count, lab.recording.spool.missed_count) == (2, 0)
 
 
 def test_many_rows_are_written_in_pieces(path, monkeypatch):
@@ -222,23 +222,23 @@ def test_marks_are_written_as_what_was_added(path):
     with gsl.Session("sim", spool=path) as lab:
         for _ in range(200):
             lab.mark("x" * 100)
-        lab.spool.refresh()
-        before_bytes = lab.spool.size_bytes
+        lab.recording.spool.refresh()
+        before_bytes = lab.recording.spool.size_bytes
         lab.mark("one more")
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
 
-        assert lab.spool.size_bytes - before_bytes < 2_500
+        assert lab.recording.spool.size_bytes - before_bytes < 2_500
     assert gsl.load_trace(path).markers == lab.trace.markers
 
 
 def test_nothing_is_written_where_nothing_is_new(path):
     with gsl.Session("sim", spool=path) as lab:
         work(lab)
-        lab.spool.refresh()
-        before_bytes = lab.spool.size_bytes
+        lab.recording.spool.refresh()
+        before_bytes = lab.recording.spool.size_bytes
 
-        assert lab.spool.refresh()
-        assert lab.spool.size_bytes == before_bytes == path.stat().st_size
+        assert lab.recording.spool.refresh()
+        assert lab.recording.spool.size_bytes == before_bytes == path.stat().st_size
 
 
 def test_a_saved_trace_is_read_by_the_same_call(tmp_path, path):
@@ -258,7 +258,7 @@ def test_ranges_that_had_not_ended_are_told(path):
     with gsl.Session("sim", spool=path) as lab:
         work(lab)
         with lab.on("copy", "too much memory"), lab.range("inner"):
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
             note = gsl.load_trace(path).metadata.recovery_note
 
     assert note.endswith("UTC is missing; at that time open: 'too much memory' on stream 'copy', 'inner' on stream 'copy'")
@@ -271,7 +271,7 @@ def test_ranges_that_had_not_ended_are_told(path):
 def test_a_file_that_ends_at_any_byte_gives_what_is_whole(tmp_path, path):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 1)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         work(lab, 2, first=1)
     data = path.read_bytes()
     cut = tmp_path / "cut.gsl"
@@ -518,7 +518,7 @@ def test_no_file_is_left_where_the_session_cannot_start(path):
 def test_a_name_is_chosen(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with gsl.Session("sim", spool=True) as first, gsl.Session("sim", spool=True) as second:
-        names = [lab.spool.path.name for lab in (first, second)]
+        names = [lab.recording.spool.path.name for lab in (first, second)]
 
     assert all(name.startswith("gpustreamlab-") and name.endswith(".gsl") for name in names)
     assert sorted(names) == sorted(file.name for file in tmp_path.iterdir())
@@ -529,7 +529,7 @@ def test_a_name_is_chosen(tmp_path, monkeypatch):
 def test_without_a_spool_there_is_none(spool, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with gsl.Session("sim", spool=spool) as lab:
-        assert lab.spool is None
+        assert lab.recording.spool is None
 
     assert list(tmp_path.iterdir()) == []
 
@@ -559,24 +559,24 @@ def disk(monkeypatch):
 def test_a_full_disk_costs_one_warning_and_nothing_that_was_written(path, disk):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 2)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         disk.is_full = "after half"
         work(lab, 2, first=2)
 
         with pytest.warns(SpoolWarning, match=r"run\.gsl' any more: No space left on device.*lab.trace.save") as caught:
-            assert not lab.spool.refresh()
-            assert not lab.spool.refresh()
+            assert not lab.recording.spool.refresh()
+            assert not lab.recording.spool.refresh()
 
         assert len(caught) == 1
-        assert (lab.spool.state, lab.spool.problem) == (SpoolState.FAILING, "No space left on device")
-        assert "failing (No space left on device)" in repr(lab.spool)
+        assert (lab.recording.spool.state, lab.recording.spool.problem) == (SpoolState.FAILING, "No space left on device")
+        assert "failing (No space left on device)" in repr(lab.recording.spool)
         assert "No space left" in repr(lab)
         assert (len(gsl.load_trace(path)), len(lab.trace)) == (4, 8)
-        assert path.stat().st_size == lab.spool.size_bytes
+        assert path.stat().st_size == lab.recording.spool.size_bytes
 
         disk.is_full = False
-        assert lab.spool.refresh()
-        assert (lab.spool.state, lab.spool.problem) == (SpoolState.WRITING, "")
+        assert lab.recording.spool.refresh()
+        assert (lab.recording.spool.state, lab.recording.spool.problem) == (SpoolState.WRITING, "")
     assert_same_trace(gsl.load_trace(path), lab.trace)
 
 
@@ -585,10 +585,10 @@ def test_a_disk_that_is_full_from_the_beginning_and_freed_later_costs_nothing(pa
     with pytest.warns(SpoolWarning, match="No space left on device"):
         lab = gsl.Session("sim", spool=path, capture="ranges")
     with lab:
-        assert (lab.spool.state, lab.spool.size_bytes) == (SpoolState.FAILING, 0)
+        assert (lab.recording.spool.state, lab.recording.spool.size_bytes) == (SpoolState.FAILING, 0)
         work(lab, 2)
         disk.is_full = False
-        assert lab.spool.refresh()
+        assert lab.recording.spool.refresh()
         assert len(gsl.load_trace(path)) == 4
         work(lab, 1, first=2)
     assert_same_trace(gsl.load_trace(path), lab.trace)
@@ -600,11 +600,11 @@ def test_a_disk_that_is_freed_when_the_limit_is_exceeded_gives_a_file_that_says_
         lab = gsl.Session("sim", spool=path, spool_limit_bytes=1 << 16)
     with lab:
         work(lab, 4_000)
-        assert not lab.spool.refresh()
-        assert lab.spool.state is SpoolState.FAILING
+        assert not lab.recording.spool.refresh()
+        assert lab.recording.spool.state is SpoolState.FAILING
         disk.is_full = False
-        assert not lab.spool.refresh()
-        assert lab.spool.state is SpoolState.FULL
+        assert not lab.recording.spool.refresh()
+        assert lab.recording.spool.state is SpoolState.FULL
     loaded = gsl.load_trace(path)
     assert len(loaded) == 0
     assert "reached its limit of 65,536 bytes" in loaded.metadata.recovery_note
@@ -614,7 +614,7 @@ def test_a_disk_that_is_freed_when_the_limit_is_exceeded_gives_a_file_that_says_
 def test_a_disk_that_stays_full_does_not_disturb_the_close(path, disk):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
         work(lab, 2)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         work(lab, 1, first=2)
         disk.is_full = True
         with pytest.warns(SpoolWarning):
@@ -629,10 +629,10 @@ def test_warnings_that_are_errors_do_not_end_it(path, disk, caplog):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
         disk.is_full = True
         work(lab)
-        lab.spool.refresh()
+        lab.recording.spool.refresh()
         disk.is_full = False
 
-        assert lab.spool.refresh()
+        assert lab.recording.spool.refresh()
     assert "No space left on device" in caplog.text
     assert len(gsl.load_trace(path)) == 2
 
@@ -647,7 +647,7 @@ with warnings.catch_warnings(record=True) as caught:
         with lab.on("copy", f"step {number}"):
             spin(lab, 1_000)
         if number % 50 == 0:
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
     lab.close()
 (warning,) = caught
 assert "File too large" in str(warning.message), warning
@@ -666,9 +666,9 @@ def test_a_failure_of_our_own_does_not_reach_the_user(path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(lab._recorder, "tables", lambda **_: 1 / 0)
             with pytest.warns(SpoolWarning, match="ZeroDivisionError"):
-                assert not lab.spool.refresh()
-        assert lab.spool.state is SpoolState.FAILING
-        assert lab.spool.refresh()
+                assert not lab.recording.spool.refresh()
+        assert lab.recording.spool.state is SpoolState.FAILING
+        assert lab.recording.spool.refresh()
     assert_same_trace(gsl.load_trace(path), lab.trace)
 
 
@@ -678,12 +678,12 @@ def test_a_removed_file_costs_one_warning(path):
         path.unlink()
 
         with pytest.warns(SpoolWarning, match="the file was removed") as caught:
-            assert not lab.spool.refresh()
+            assert not lab.recording.spool.refresh()
             work(lab, 2)
-            assert not lab.spool.refresh()
+            assert not lab.recording.spool.refresh()
 
         assert len(caught) == 1
-        assert lab.spool.state is SpoolState.REMOVED
+        assert lab.recording.spool.state is SpoolState.REMOVED
     assert len(lab.trace) == 8
     assert not path.exists()
 
@@ -695,7 +695,7 @@ def test_a_folder_that_is_removed_likewise(tmp_path):
         shutil.rmtree(folder)
         work(lab)
         with pytest.warns(SpoolWarning, match="the file was removed"):
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
 
     assert len(lab.trace) == 2
 
@@ -705,9 +705,9 @@ def test_the_limit_is_kept_and_shown(path):
         with pytest.warns(SpoolWarning, match="reached spool_limit_bytes=65,536"):
             for number in range(200):
                 work(lab, 5, first=5 * number)
-                lab.spool.refresh()
-        written = lab.spool.span_count
-        assert lab.spool.state is SpoolState.FULL
+                lab.recording.spool.refresh()
+        written = lab.recording.spool.span_count
+        assert lab.recording.spool.state is SpoolState.FULL
         assert 200 < written < 2_000
         assert "reached its limit of 65,536 bytes" in gsl.load_trace(path).metadata.recovery_note
     loaded = gsl.load_trace(path)
@@ -721,15 +721,15 @@ def test_the_limit_is_kept_and_shown(path):
 def test_what_fits_of_many_spans_at_once_is_written(path, span_count):
     limit_bytes = 1 << 17
     with gsl.Session("sim", spool=path, spool_limit_bytes=limit_bytes) as lab:
-        lab.spool._updater.stop()
+        lab.recording.spool._updater.stop()
         lab.stream("copy")
         for _ in range(span_count):
             with lab.on("copy", "step"):
                 pass
         lab.synchronize()
         with pytest.warns(SpoolWarning, match="reached spool_limit_bytes"):
-            lab.spool.refresh()
-        written = lab.spool.span_count
+            lab.recording.spool.refresh()
+        written = lab.recording.spool.span_count
         trace = lab.trace
     loaded = gsl.load_trace(path)
 
@@ -749,7 +749,7 @@ def test_ranges_that_are_open_at_the_end_are_dropped_in_the_file_too(path):
 
     with gsl.Session("sim", spool=path) as lab:
         work(lab)
-        started = lab.start_range("compute", "started")
+        started = lab.recording.start_range("compute", "started")
         thread = threading.Thread(target=hold_open, args=(lab,))
         thread.start()
         is_open.wait(60)
@@ -766,11 +766,11 @@ def test_ctrl_c_at_any_line_of_a_write_leaves_a_whole_file(tmp_path):
     for at in range(1, 1_000):
         path = tmp_path / f"{at}.gsl"
         with gsl.Session("sim", spool=path) as lab:
-            lab.spool._updater.stop()
+            lab.recording.spool._updater.stop()
             work(lab, 2)
             interrupts = LineInterrupts([_spool, _file], at, send_interrupt)
             with suppress(KeyboardInterrupt), interrupts:
-                lab.spool.refresh()
+                lab.recording.spool.refresh()
             work(lab, 2, first=2)
         assert_same_trace(gsl.load_trace(path), lab.trace)
         if interrupts.left > 0:
@@ -789,7 +789,7 @@ def test_an_interrupted_write_is_done_again(path, monkeypatch):
 
         monkeypatch.setattr(_file.os, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            lab.spool.refresh()
+            lab.recording.spool.refresh()
         monkeypatch.setattr(_file.os, "write", write)
     assert_same_trace(gsl.load_trace(path), lab.trace)
 
@@ -803,8 +803,8 @@ def test_a_device_that_has_failed_keeps_nothing_from_being_written(path):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lab._recorder, "collect", fail)
-            assert lab.spool.refresh()
-        assert lab.spool.span_count == 8
+            assert lab.recording.spool.refresh()
+        assert lab.recording.spool.span_count == 8
 
 
 # What it costs the user
@@ -833,8 +833,8 @@ def test_the_simulated_clock_does_not_notice(path):
         for lab in (plain, spooled):
             for number in range(5):
                 work(lab, 1, first=number)
-                if lab.spool is not None:
-                    lab.spool.refresh()
+                if lab.recording.spool is not None:
+                    lab.recording.spool.refresh()
 
         assert plain.trace.end_ns.tolist() == spooled.trace.end_ns.tolist()
 
@@ -860,11 +860,11 @@ def test_closing_twice_is_silent(path):
     lab = gsl.Session("sim", spool=path)
     lab.close()
     size_bytes = path.stat().st_size
-    lab.spool.close()
+    lab.recording.spool.close()
     lab.close()
 
-    assert not lab.spool.refresh()
-    assert (lab.spool.state, path.stat().st_size) == (SpoolState.CLOSED, size_bytes)
+    assert not lab.recording.spool.refresh()
+    assert (lab.recording.spool.state, path.stat().st_size) == (SpoolState.CLOSED, size_bytes)
 
 
 def run_python(program):
@@ -900,19 +900,19 @@ def test_a_forked_child_does_not_write(path):
     fork = """
 import os
 work(5)
-lab.spool.refresh()
-lab.spool._lock.acquire()  # as its thread may hold it
+lab.recording.spool.refresh()
+lab.recording.spool._lock.acquire()  # as its thread may hold it
 child = os.fork()
 if not child:
-    lab.spool.refresh()
-    lab.spool.close()
+    lab.recording.spool.refresh()
+    lab.recording.spool.close()
     lab.close()
     raise SystemExit(0)
-lab.spool._lock.release()
+lab.recording.spool._lock.release()
 _, status = os.waitpid(child, 0)
 assert status == 0
-size = os.stat(lab.spool.path).st_size
-assert size == lab.spool.size_bytes, (size, lab.spool)
+size = os.stat(lab.recording.spool.path).st_size
+assert size == lab.recording.spool.size_bytes, (size, lab.recording.spool)
 work(5)
 lab.close()
 """

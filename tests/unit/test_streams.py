@@ -129,7 +129,7 @@ def test_lanes_that_were_closed_cost_nothing_for_ever(lab):
     # AND nothing goes on looking at those that are gone
     assert len(lab._table.by_name) <= KEPT_CLOSED + 3
     assert len(lab._recorder._waiting.lanes) <= 3
-    assert len(lab.scratch_statistics.items) <= KEPT_CLOSED + 3
+    assert len(lab.memory.statistics.items) <= KEPT_CLOSED + 3
     with lab.on(lab.stream("request-0"), "again"):
         pass
     lab.synchronize()

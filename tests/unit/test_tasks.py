@@ -72,9 +72,9 @@ def run_steered(main):
 
 def selected(lab):
     """The lane by name, as the session says and as the array module has it."""
-    current, by_backend = lab.current, lab.backend.selected_stream
+    current, by_backend = lab.current, lab._backend.selected_stream
     if current is None:
-        assert by_backend is lab.backend.null_stream
+        assert by_backend is lab._backend.null_stream
         return None
     assert by_backend is current.backend_stream
     return current.name
@@ -756,7 +756,7 @@ def test_a_session_that_closes_ends_no_task_and_is_not_told():
         async def child():
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            return lab.is_closed
+            return lab.state != "open"
 
         async def main():
             with lab.on("a"):

@@ -125,7 +125,7 @@ def test_a_new_thread_has_nothing_selected(lab, backend):
 
 def test_ranges_that_one_thread_opens_and_another_ends(lab):
     lab.stream("a")
-    started = run_at_once(*(lambda number=number: lab.start_range("a", f"r{number}") for number in range(THREADS)))
+    started = run_at_once(*(lambda number=number: lab.recording.start_range("a", f"r{number}") for number in range(THREADS)))
     run_at_once(*(opened.end for opened in started))
     lab.synchronize()
     assert sorted(name for _, name, *_ in told(lab.trace)) == sorted(f"r{number}" for number in range(THREADS))
@@ -216,7 +216,7 @@ def in_the_middle(lab, work, *, lane="a"):
             met[name] = error
 
     def hold():
-        before = lab.backend.selected_stream
+        before = lab._backend.selected_stream
         try:
             with lab.on(lane, "held"):
                 with lab.range("open"):
@@ -225,10 +225,10 @@ def in_the_middle(lab, work, *, lane="a"):
                     attempt("array", lambda: lab.xp.ones(4))
                     attempt("range", lambda: lab.range("late").__enter__())
                     attempt("select", lambda: lab.on(lane).__enter__())
-                    attempt("record", lambda: lab.stream(lane).record() if lab.is_closed else lab.on(lane))
+                    attempt("record", lambda: lab.stream(lane).record() if lab.state != "open" else lab.on(lane))
         except BaseException as error:
             met["exit"] = error
-        met["after"] = lab.backend.selected_stream is before
+        met["after"] = lab._backend.selected_stream is before
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -356,7 +356,7 @@ def test_many_threads_close_one_session(backend):
     lab = Session(backend)
     lab.stream("a")
     run_at_once(*(lab.close for _ in range(8)))
-    assert lab.is_closed
+    assert lab.state != "open"
 
 
 # Who waits for the GPU keeps nobody waiting
@@ -411,7 +411,7 @@ def use(lab):
         event = lab.stream("b").record()
     lab.stream("b").wait(event)
     lab.stream("b").query()
-    lab.start_range("b", "handed over").end()
+    lab.recording.start_range("b", "handed over").end()
     lab.mark("here")
     return len(lab.trace), repr(lab), lab.current
 
@@ -449,10 +449,10 @@ def underway(lab, work):
     thread = threading.Thread(target=lambda: raised.append(run_in_thread(work)), daemon=True)
     thread.start()
     try:
-        assert lab.backend.entered.acquire(timeout=60), f"nothing was waited for: {raised}"
+        assert lab._backend.entered.acquire(timeout=60), f"nothing was waited for: {raised}"
         yield raised
     finally:
-        lab.backend.gate.set()
+        lab._backend.gate.set()
         thread.join(60)
     assert not thread.is_alive()
 
@@ -499,11 +499,11 @@ MEANWHILE = {
     "let a stream stay": lambda lab: lab.stream("b", partition=None).name,
     "record": lambda lab: len(use(lab)),
     "capture": lambda lab: str(lab.capture("ranges").tier),
-    "preview": lambda lab: lab.plan_moves(lab.layout),
-    "prepare": lambda lab: lab.prepare({"left": 16, "right": "rest"})[0]["left"].granted_sms,
+    "preview": lambda lab: lab.partitions.plan_moves(lab.layout),
+    "prepare": lambda lab: lab.partitions.prepare({"left": 16, "right": "rest"})[0]["left"].granted_sms,
     "read the trace": lambda lab: len(lab.trace),
     "draw": lambda lab: type(lab.timeline()).__name__,
-    "look": lambda lab: (len(lab.streams) > 1, lab.layout["left"].granted_sms, lab.capabilities is not None),
+    "look": lambda lab: (len(lab.streams) > 1, lab.layout["left"].granted_sms, lab.partitions.capabilities is not None),
     "close another stream": lambda lab: lab.stream("b").close(),
     "make it again": lambda lab: lab.stream("b").is_closed,
 }
@@ -520,7 +520,7 @@ def check_places(lab):
     for stream in lab.streams.values():
         assert stream.home.spec == specs.get(stream.partition)
         assert stream.sm_count == (132 if stream.partition is None else lab.layout[stream.partition].granted_sms)
-    assert lab.verify().holds
+    assert lab.partitions.verify().holds
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -541,12 +541,12 @@ REFUSED = {
     "move": lambda lab: lab.stream("b", partition="right"),
     "select": lambda lab: lab.on("b"),
     "share out": lambda lab: lab.partition(left=32),
-    "prepare": lambda lab: lab.prepare({"left": 16}),
-    "prove": lambda lab: lab.verify(),
+    "prepare": lambda lab: lab.partitions.prepare({"left": 16}),
+    "prove": lambda lab: lab.partitions.verify(),
     "capture": lambda lab: lab.capture("ranges"),
     "mark": lambda lab: lab.mark("late"),
     "wait": lambda lab: lab.synchronize(),
-    "guard": lambda lab: lab.guard(object()),
+    "guard": lambda lab: lab.memory.guard(object()),
 }
 
 
@@ -556,29 +556,29 @@ def test_a_session_that_closes_refuses_at_once_and_can_be_read(shared_out):
         for name, do in REFUSED.items():
             assert isinstance(at_once(lambda do=do: do(shared_out)), SessionClosedError), name
         assert at_once(lambda: len(shared_out.trace)) == 0
-        assert at_once(shared_out.sm_map).layout is at_once(lambda: shared_out.layout) is not None
+        assert at_once(shared_out.partitions.map).layout is at_once(lambda: shared_out.layout) is not None
         assert at_once(lambda: list(shared_out.streams)) == ["b"]
         assert type(at_once(shared_out.timeline)).__name__ == "Timeline"
         assert "closing" in at_once(lambda: repr(shared_out))
         assert at_once(lane.close) is None
         assert list(shared_out.streams) == []
     assert raised == [None]
-    assert shared_out.is_closed
-    assert shared_out.backend.driver.streams == {}
+    assert shared_out.state != "open"
+    assert shared_out._backend.driver.streams == {}
 
 
 def test_a_session_closed_while_the_sms_are_shared_out_refuses_at_once_and_closes_behind_it(shared_out):
     with underway(shared_out, lambda: shared_out.partition(left=32, right="rest")) as raised:
         closer = threading.Thread(target=shared_out.close, daemon=True)
         closer.start()
-        while not shared_out.is_closed:
+        while shared_out.state == "open":
             time.sleep(0.001)
         assert isinstance(at_once(lambda: shared_out.stream("new")), SessionClosedError)
         assert closer.is_alive()
     closer.join(60)
     assert raised == [None]
     assert shared_out.state is SessionState.CLOSED
-    assert shared_out.backend.driver.streams == {}
+    assert shared_out._backend.driver.streams == {}
 
 
 @pytest.mark.parametrize("what", ["stream", "session"])
@@ -664,12 +664,12 @@ def test_a_stream_made_while_the_sms_are_shared_out_moves_along_with_its_work(sh
 
 def test_a_stream_made_in_a_partition_that_is_about_to_go_keeps_the_old_layout(shared_out):
     lab = shared_out
-    old, streams = lab.layout, set(lab.backend.driver.streams)
+    old, streams = lab.layout, set(lab._backend.driver.streams)
     with underway(lab, lambda: lab.partition(left=32)) as raised:
         late = at_once(lambda: lab.stream("late", partition="right"))
     assert isinstance(raised[0], PartitionInUseError)
     assert lab.layout is old
-    assert set(lab.backend.driver.streams) == streams | {late.handle}
+    assert set(lab._backend.driver.streams) == streams | {late.handle}
     check_places(lab)
 
 
@@ -685,7 +685,7 @@ def test_streams_closed_while_they_are_drained_do_not_move_and_leave_nothing(sha
     closer.join(60)
     assert raised == [None]
     assert lab.layout["left"].granted_sms == 32
-    assert set(lab.backend.driver.streams) == {lab.stream("b").handle}
+    assert set(lab._backend.driver.streams) == {lab.stream("b").handle}
     check_places(lab)
 
 
@@ -707,10 +707,10 @@ def test_contexts_in_which_a_stream_is_being_closed_are_not_destroyed(shared_out
     # GIVEN a stream that has worked in a context which nothing else uses, and is being closed there
     lab, lane, cache = shared_out, shared_out.stream("a"), shared_out._partitions.cache
     cache.limit, context = 2, cache.get(lane.home.spec)
-    lab.backend.gate.set()
+    lab._backend.gate.set()
     lab.stream("a", partition=None)
-    lab.backend.gate.clear()
-    while lab.backend.entered.acquire(blocking=False):
+    lab._backend.gate.clear()
+    while lab._backend.entered.acquire(blocking=False):
         pass
     with underway(lab, lane.close) as raised:
         # WHEN another layout needs more contexts than are kept
@@ -728,7 +728,7 @@ def test_a_stream_is_not_destroyed_while_it_is_drained(shared_out):
     lab, lane = shared_out, shared_out.stream("a")
     backend_stream = lane.backend_stream
     with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
-        lab.backend.slow = None  # who closes it would not have to wait
+        lab._backend.slow = None  # who closes it would not have to wait
         closer = threading.Thread(target=lane.close, daemon=True)
         closer.start()
         closer.join(0.05)
@@ -742,7 +742,7 @@ def test_preparing_beyond_the_limit_waits_for_its_turn_and_evicts(shared_out):
     lab, cache = shared_out, shared_out._partitions.cache
     cache.limit = 4
     with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
-        preparing = threading.Thread(target=lambda: lab.prepare({"left": 16, "right": "rest"}), daemon=True)
+        preparing = threading.Thread(target=lambda: lab.partitions.prepare({"left": 16, "right": "rest"}), daemon=True)
         preparing.start()
         preparing.join(0.05)
     preparing.join(60)
@@ -760,13 +760,13 @@ def test_threads_that_prepare_the_same_layout_make_its_contexts_once(lab, backen
         return create(spec)
 
     monkeypatch.setattr(backend, "create_context", slowly)
-    run_at_once(*(lambda: lab.prepare({"left": 64, "right": "rest"}) for _ in range(8)))
+    run_at_once(*(lambda: lab.partitions.prepare({"left": 64, "right": "rest"}) for _ in range(8)))
     assert lab._partitions.cache.created_count == len(lab._partitions.cache) == 2
 
 
 def test_no_context_is_made_for_a_session_that_was_closed_meanwhile():
     with Session("sim") as lab:
-        layout = lab.prepare({"left": 64})[0]
+        layout = lab.partitions.prepare({"left": 64})[0]
     with pytest.raises(SessionClosedError, match="closed meanwhile"):
         lab._partitions.prepare(layout)
     assert len(lab._partitions.cache) == 0
@@ -841,9 +841,9 @@ def test_a_fork_while_another_thread_holds_every_lock(shared_out):
                 told_in_child = ["new"]
             try:
                 threading.Thread(target=lab.close).start()
-                for call in (lambda: lab.stream("x"), lambda: lab.partition(None), lambda: lab.prepare({"left": 8})):
+                for call in (lambda: lab.stream("x"), lambda: lab.partition(None), lambda: lab.partitions.prepare({"left": 8})):
                     told_in_child.append(type(at_once(call)).__name__)
-                told_in_child.append(str(at_once(lab.sm_map) is not None))
+                told_in_child.append(str(at_once(lab.partitions.map) is not None))
                 os.write(write, ",".join(told_in_child).encode())
             finally:
                 os._exit(0)
@@ -891,16 +891,16 @@ def take_turns(lab, number, until_s):
         "close": lambda: lab.stream(f"shared-{rng.randrange(6)}").close(),
         "close own": lambda: lab.stream(own).close(),
         "share out": lambda: lab.partition(rng.choice(SHARES)),
-        "prepare": lambda: lab.prepare({"left": rng.choice((8, 24, 40)), "right": "rest"}),
-        "verify": lambda: lab.verify(),
-        "read": lambda: (len(lab.trace), lab.plan_moves(None), repr(lab)),
+        "prepare": lambda: lab.partitions.prepare({"left": rng.choice((8, 24, 40)), "right": "rest"}),
+        "verify": lambda: lab.partitions.verify(),
+        "read": lambda: (len(lab.trace), lab.partitions.plan_moves(None), repr(lab)),
     }
     weights = (4, 4, 4, 3, 1, 4, 1, 1, 1)
 
     def work():
         name = own if rng.random() < 0.7 else f"shared-{rng.randrange(6)}"
         lab.stream(name)
-        with lab.on(name, "work"), lab.scratch(rng.choice((512, 4_096))):
+        with lab.on(name, "work"), lab.memory.scratch(rng.choice((512, 4_096))):
             spin(lab, rng.choice((100, 100_000)))
 
     while time.monotonic() < until_s:
@@ -1084,7 +1084,7 @@ def test_ranges_that_are_open_when_the_session_is_closed_count_as_dropped(backen
     thread = threading.Thread(target=work)
     thread.start()
     assert is_open.wait(60)
-    started = lab.start_range("a", "started")
+    started = lab.recording.start_range("a", "started")
     with lab.on("b", "own"):
         pass
     lab.close()

@@ -44,7 +44,7 @@ def test_arrays_get_what_numpy_gives(lab):
     host_a = np.arange(12, dtype="float32").reshape(3, 4)
     host_b = np.arange(12, dtype="float32").reshape(4, 3)
     a, b, product, total = (lab.xp.empty(shape, "float32") for shape in ((3, 4), (4, 3), (3, 3), (3, 3)))
-    back = lab.pinned_empty((3, 3), "float32")
+    back = lab.memory.pinned_empty((3, 3), "float32")
     with lab.on("a"):
         copy_to_device(lab, host_a, a)
         copy_to_device(lab, host_b, b)
@@ -98,7 +98,7 @@ TARGETS = {"name": lambda lab: "b", "stream": lambda lab: lab.stream("b"), "lend
 
 def works(lab):
     """Every workload, as a function of the keywords that all of them take."""
-    host = lab.pinned_empty(1 << 20, "float32")
+    host = lab.memory.pinned_empty(1 << 20, "float32")
     x, y, out = (lab.xp.ones((1 << 10, 1 << 10), "float32") for _ in range(3))
     return {
         "spin": lambda **where: spin(lab, 100_000, **where),
@@ -145,11 +145,11 @@ def test_copies_from_page_locked_memory_do_not_wait(lab):
     size = 64 * 2**20
     device = lab.xp.empty(size, "int8")
     took_ns = []
-    for host in (np.zeros(size, "int8"), lab.pinned_empty(size, "int8")):
+    for host in (np.zeros(size, "int8"), lab.memory.pinned_empty(size, "int8")):
         with lab.on("a"):
-            began_ns = lab.backend.host_time_ns()
+            began_ns = lab._backend.host_time_ns()
             copy_to_device(lab, host, device)
-            took_ns.append(lab.backend.host_time_ns() - began_ns)
+            took_ns.append(lab._backend.host_time_ns() - began_ns)
         lab.synchronize()
     assert took_ns[0] > 100 * took_ns[1]
 

@@ -320,7 +320,8 @@ _NO_KERNELS = (
     "or use a GPU: gpustreamlab.Session('cuda')."
 )
 _NO_POOL = (
-    "The simulated device's memory has no limit and no pool to steer. lab.scratch(nbytes) lends temporary memory on both."
+    "The simulated device's memory has no limit and no pool to steer. "
+    "lab.memory.scratch(nbytes) lends temporary memory on both."
 )
 _NO_CALLBACK = (
     "CuPy would call your Python function with device arrays. Write it for whole arrays: xp.where, xp.select, xp.einsum."
@@ -335,7 +336,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     (
         "cuda",
         "lab.stream(name) and lab.on(name) replace xp.cuda.Stream, lab.event() its Event, lab.synchronize() the device's "
-        "synchronize(), lab.pinned_empty(shape) page-locked memory. They work on a GPU too.",
+        "synchronize(), lab.memory.pinned_empty(shape) page-locked memory. They work on a GPU too.",
     ),
     ("get_default_memory_pool get_default_pinned_memory_pool", _NO_POOL),
     ("apply_along_axis apply_over_axes piecewise", _NO_CALLBACK),
@@ -351,7 +352,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "disable_experimental_feature_warning",
         "Use numpy's own function of the same purpose on array.dtype or array.get().",
     ),
-    ("is_available", "Ask lab.is_simulated."),
+    ("is_available", "Ask lab.device.simulated."),
     ("show_config testing lib typing", "It is about CuPy itself: import it from cupy on a machine with a GPU."),
     ("errstate seterr geterr", f"{_NOT_IN_CUPY} A GPU never warns of overflow or division by zero: leave it out."),
     ("insert", f"{_NOT_IN_CUPY} Use xp.concatenate([a[:i], values, a[i:]])."),

@@ -182,7 +182,7 @@ def test_uploads_from_pageable_memory_are_what_blocked_the_host():
                 with lab.on("copy", "load"):
                     lab.xp.asarray(host)
             lab.synchronize()
-        result = lab.host_waits()
+        result = lab.trace.host_waits()
     # THEN
     assert (result.groups[0].call, result.groups[0].call_count) == ("cudaMemcpyAsync", 5)
     assert result.groups[0].waited_for == "memcpy HtoD"

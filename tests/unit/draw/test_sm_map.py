@@ -79,7 +79,7 @@ def test_known_sms_stand_beside_a_count_of_unknown_ones():
     plan = plan_sm_map(CARD, MIXED)
     assert [places for places in plan.located if places] == [(0,)] * 96
     assert plan.loose == ((1, 36),)
-    assert any("lab.verify()" in note for note in plan.notes)
+    assert any("lab.partitions.verify()" in note for note in plan.notes)
 
 
 def test_sms_in_no_partition_are_counted():

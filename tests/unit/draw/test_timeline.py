@@ -119,13 +119,13 @@ def test_work_with_no_stream_selected_is_hinted_at_where_there_is_nothing_else()
         assert "2 launched with no stream selected" in repr(trace)
         assert told in timeline._repr_mimebundle_()["image/svg+xml"]
         # AND WHEN there is something to see, or that was forgotten
-        before = lab.checkpoint()
+        before = lab.recording.checkpoint()
         with lab.on("compute", "step"):
             z @ z
         lab.synchronize()
         assert told not in str(lab.timeline(live=False)) + str(lab.overlap()) + repr(lab.trace)
         lab.clear()
-        assert (lab.trace.metadata.unselected_work, lab.trace_since(before).metadata.unselected_work) == (0, 0)
+        assert (lab.trace.metadata.unselected_work, lab.recording.since(before).metadata.unselected_work) == (0, 0)
 
 
 def test_work_that_was_captured_and_work_of_the_session_itself_are_not_hinted_at():

@@ -233,7 +233,7 @@ class TestTrouble:
         comm = with_comm(timeline)
         with lab.on("copy", "work"):
             pass
-        monkeypatch.setattr(lab.backend, "is_event_done", fail_with(StickyDeviceError("the card is lost")))
+        monkeypatch.setattr(lab._backend, "is_event_done", fail_with(StickyDeviceError("the card is lost")))
         assert timeline.refresh()
         assert timeline.refresh()
         assert comm.statuses == ["failing"]
@@ -262,7 +262,7 @@ class TestTrouble:
         monkeypatch.setattr(timeline._feed, "snapshot", fail_with(MemoryError("none left")))
         lab.close()
 
-        assert lab.is_closed
+        assert lab.state != "open"
         assert "none left" in caplog.text
 
     @pytest.mark.parametrize("options", [{"refresh_hz": 0}, {"refresh_hz": 100}, {"capacity": 0}, {"capacity": "all"}])
@@ -363,7 +363,7 @@ class TestLife:
         child = os.fork()
         if not child:
             time.sleep(0.2)
-            os.write(writer, bytes([len(comm.sent), lab.is_closed, timeline._updater.is_running]))
+            os.write(writer, bytes([len(comm.sent), lab.state != "open", timeline._updater.is_running]))
             os._exit(0)
         os.waitpid(child, 0)
 

@@ -16,6 +16,7 @@ from gpustreamlab.analysis import plan_partitions
 from gpustreamlab.errors import PartitionInUseError
 from gpustreamlab.model import Device, SMResource
 from gpustreamlab.notebook.widgets import Partitioner
+from gpustreamlab.typing import SessionState
 
 H200 = Device(
     name="H200",
@@ -43,7 +44,8 @@ class FakeTarget:
     def __init__(self, *, device=H200, available=True, **shares):
         self.device, self.capabilities = device, FakeCapabilities(available)
         self.layout = plan_partitions(shares, device) if shares else None
-        self.is_closed = False
+        self.state = SessionState.OPEN
+        self.partitions = self  # what a session has in a group, this has itself
         self.expected: set[str] = {"plan_moves"}
         self.moves: tuple[str, ...] = ()
         self.error: Exception | None = None
@@ -71,7 +73,7 @@ class FakeTarget:
         self.expect("verify")
         raise AssertionError("no test verifies with this target")
 
-    def watch_layout(self, callback):
+    def watch(self, callback):
         self.listeners.append(callback)
         return lambda: self.listeners.remove(callback)
 
@@ -216,7 +218,7 @@ def test_session_does_not_keep_a_dropped_widget_busy(make):
 def test_a_closed_session_is_said_at_the_next_look(make):
     target = FakeTarget(prefill=96, decode=36)
     widget = make(target)
-    target.is_closed = True
+    target.state = SessionState.CLOSED
 
     view = send(widget, "look")
     assert not view["can_edit"]

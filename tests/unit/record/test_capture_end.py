@@ -69,10 +69,10 @@ def parents(trace):
 
 def launch(lab, source, name, correlation=5):
     """Feed a call of now, and let the kernel that it launched run on."""
-    now_ns = lab.backend.host_time_ns()
+    now_ns = lab._backend.host_time_ns()
     source.push_call(now_ns, now_ns + 1, correlation=correlation)
     source.push_late(now_ns + 10, now_ns + LONG_NS, stream=lab.stream("a").backend_stream, name=name, correlation=correlation)
-    lab.backend.host_time_ns()
+    lab._backend.host_time_ns()
 
 
 # Work that ends later
@@ -82,8 +82,8 @@ def test_work_that_ends_after_the_capture_is_in_the_trace_after_synchronize():
     with Session("sim", capture="ranges") as lab:
         stream = lab.stream("a")
         with lab.capture("kernels"), lab.on("a", "step"):
-            lab.backend.launch_spin(stream.backend_stream, LONG_NS, blocks=8, fill_sms=True)
-        assert lab.tier is CaptureTier.RANGES
+            lab._backend.launch_spin(stream.backend_stream, LONG_NS, blocks=8, fill_sms=True)
+        assert lab.recording.tier is CaptureTier.RANGES
         assert parents(lab.trace) == {}
         lab.synchronize()
         assert parents(lab.trace) == {"spin": "step"}
@@ -92,7 +92,7 @@ def test_work_that_ends_after_the_capture_is_in_the_trace_after_synchronize():
 
 def test_work_that_ends_after_the_capture_is_in_the_trace_after_the_close():
     with Session("sim") as lab, lab.capture("kernels"), lab.on(lab.stream("a"), "step"):
-        lab.backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+        lab._backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
     assert parents(lab.trace) == {"spin": "step"}
 
 
@@ -108,9 +108,9 @@ def test_work_that_a_source_tells_of_late_keeps_its_range(lab, source):
 def test_calls_that_a_source_tells_of_late_are_in_ranges_that_were_closed_after_the_capture(lab, source):
     with lab.on("a", "step"):
         with lab.capture("kernels"):
-            called_ns = lab.backend.host_time_ns()
-        lab.backend.host_time_ns()
-    lab.backend.synchronize()
+            called_ns = lab._backend.host_time_ns()
+        lab._backend.host_time_ns()
+    lab._backend.synchronize()
     lab._recorder.collect()
     source.push_launch(called_ns, called_ns + 10, called_ns + 20, correlation=5, stream=0, name="late")
     assert parents(lab.trace) == {"late": "step"}
@@ -122,7 +122,7 @@ def test_synchronize_takes_the_rest_and_then_nothing_is_kept_for_late_work(lab, 
         launch(lab, source, "late")
     assert source.history[-1] == "drain"
     assert recorder.is_awaiting_work
-    lab.backend.synchronize()
+    lab._backend.synchronize()
     source.complete()
     lab.synchronize()
 
@@ -148,14 +148,14 @@ def test_a_capture_that_begins_before_the_last_ones_work_has_ended_loses_nothing
 
 def test_a_capture_that_stops_while_synchronize_waits_keeps_its_running_work(lab, source, monkeypatch):
     capture = lab.capture("kernels")
-    synchronize = lab.backend.synchronize
+    synchronize = lab._backend.synchronize
 
     def synchronize_then_launch():
         synchronize()
         launch(lab, source, "late")
         capture.stop()
 
-    monkeypatch.setattr(lab.backend, "synchronize", synchronize_then_launch)
+    monkeypatch.setattr(lab._backend, "synchronize", synchronize_then_launch)
     lab.synchronize()
     source.complete()
     assert parents(lab.trace) == {"late": None}
@@ -168,10 +168,10 @@ def test_a_capture_that_stops_while_synchronize_waits_keeps_its_running_work(lab
 def test_a_range_that_is_collected_while_the_source_starts_or_stops_keeps_its_work(lab, source, when):
     def run_step():
         with lab.on("a", "step"):
-            now_ns = lab.backend.host_time_ns()
+            now_ns = lab._backend.host_time_ns()
             source.push_launch(now_ns, now_ns + 10, now_ns + 20, correlation=5, stream=0, name="kernel")
-            lab.backend.host_time_ns()
-        lab.backend.synchronize()
+            lab._backend.host_time_ns()
+        lab._backend.synchronize()
         lab._recorder.collect()
 
     def run_step_elsewhere():
@@ -211,27 +211,27 @@ def test_what_another_thread_reads_is_not_emptied_by_a_stop(lab):
 
 def test_a_window_ends_when_the_source_was_lost_not_when_that_is_found(lab, source):
     lab._recorder.start_capture(source)
-    host_ns = lab.backend.host_time_ns()
+    host_ns = lab._backend.host_time_ns()
     source.lose_client(complete_until_host_ns=host_ns)
     with lab.on("a", "unseen"):
-        lab.backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+        lab._backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
     lab.synchronize()
     ((_, end_ns),) = lab.trace.metadata.capture_windows
 
-    assert end_ns == lab.backend.host_to_clock_ns(host_ns) < lab._recorder.now_ns() - LONG_NS
-    assert lab.utilization().busy_ns.tolist() == [pytest.approx(LONG_NS, rel=0.01)]
+    assert end_ns == lab._backend.host_to_clock_ns(host_ns) < lab._recorder.now_ns() - LONG_NS
+    assert lab.trace.utilization().busy_ns.tolist() == [pytest.approx(LONG_NS, rel=0.01)]
 
 
 def test_a_window_that_is_stopped_after_an_unnoticed_loss_ends_at_the_loss(lab, source):
     recorder = lab._recorder
     recorder.start_capture(source)
-    host_ns = lab.backend.host_time_ns()
+    host_ns = lab._backend.host_time_ns()
     source.lose_client(complete_until_host_ns=host_ns)
-    lab.backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
-    lab.backend.synchronize()
+    lab._backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+    lab._backend.synchronize()
     recorder.stop_capture()
     ((_, end_ns),) = lab.trace.metadata.capture_windows
-    assert end_ns == lab.backend.host_to_clock_ns(host_ns)
+    assert end_ns == lab._backend.host_to_clock_ns(host_ns)
 
 
 def test_a_window_of_a_source_that_raises_ends_where_it_was_drained_last(lab, source):
@@ -239,8 +239,8 @@ def test_a_window_of_a_source_that_raises_ends_where_it_was_drained_last(lab, so
     recorder.start_capture(source)
     recorder.collect_work()
     drained_ns = recorder.now_ns()
-    lab.backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
-    lab.backend.synchronize()
+    lab._backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+    lab._backend.synchronize()
     source.drain_error = RuntimeError("bang")
     ((_, end_ns),) = lab.trace.metadata.capture_windows
     assert end_ns <= drained_ns

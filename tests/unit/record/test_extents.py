@@ -177,7 +177,7 @@ def test_they_put_no_event_on_the_stream(lab, monkeypatch):
         lab._recorder._waiting.take_idle_pairs()
         with lab.on("a", "outer"), lab.range("inner"):
             spin(lab, 1_000)
-        opened = lab.start_range("a", "handed over")
+        opened = lab.recording.start_range("a", "handed over")
         with lab.select("a"):
             spin(lab, 1_000)
         opened.end()
@@ -221,7 +221,7 @@ def test_ranges_closed_after_the_last_word_of_a_lost_source_are_dropped_and_coun
         spin(lab, 10_000)
     lab.synchronize()
     assert set(ranges_of(lab)) == {"before"}
-    last_word_ns = lab.backend.host_time_ns()
+    last_word_ns = lab._backend.host_time_ns()
     with lab.on("a", "after"):
         spin(lab, 10_000)
     monkeypatch.setattr(TimingSource, "lost_reason", "another profiler took over")
@@ -267,7 +267,7 @@ def test_a_range_that_is_open_when_recording_ends_has_an_event_at_its_end(lab, i
     capture = lab.capture("kernels")
     with lab.select("a"):
         if is_handed_over:
-            opened = lab.start_range("a", "across")
+            opened = lab.recording.start_range("a", "across")
             end = opened.end
         else:
             opened = lab.range("across")

@@ -18,7 +18,7 @@ def lab():
 
 
 def drain(lab, cursor=0, awaited=()):
-    lab.backend.synchronize()
+    lab._backend.synchronize()
     drained, relatives = lab._recorder.drain_family(cursor, awaited)
     return drained, {
         number: (parent, lane)
@@ -54,7 +54,7 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
     with lab.on("copy", "outer"):
         with lab.range("inner"):
             pass
-        lab.backend.synchronize()
+        lab._backend.synchronize()
         from gpustreamlab.workloads import spin
 
         spin(lab, 1_000_000)
@@ -135,11 +135,11 @@ def test_names_are_read_from_a_code(lab):
 def test_a_trace_can_leave_out_what_was_opened_before(lab):
     with lab.on("copy", "before"):
         pass
-    checkpoint = lab.checkpoint()
+    checkpoint = lab.recording.checkpoint()
     with lab.on("copy", "after"), lab.range("within"):
         pass
     lab.synchronize()
-    trace = lab.trace_since(checkpoint)
+    trace = lab.recording.since(checkpoint)
 
     assert sorted(trace.names[code] for code in trace.name) == ["after", "within"]
     assert len(lab.trace) == 3

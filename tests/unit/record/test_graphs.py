@@ -22,8 +22,8 @@ def lab():
 
 
 def launch_graph(lab, stream, correlation, starts_ns, graph=7):
-    source, now_ns = lab.backend.source_given, lab._recorder._look_at_clock()
-    lab.backend.host_time_ns()  # time goes on
+    source, now_ns = lab._backend.source_given, lab._recorder._look_at_clock()
+    lab._backend.host_time_ns()  # time goes on
     for place, after_ns in enumerate(starts_ns):
         detail = replace(kernel_detail(f"node{place}"), graph=graph)
         start_ns = now_ns + after_ns
@@ -63,14 +63,14 @@ def test_each_launch_of_a_graph_is_a_span(lab):
     trace = lab.trace
     assert [trace.names[trace.name[row]] for row in launches(trace)] == ["graph 7", "graph 7", "graph 8"]
     assert [trace.lanes[trace.lane[row]].name for row in launches(trace)] == ["a", "a", "b"]
-    assert not lab.strays()
+    assert not lab.trace.strays()
 
 
 def test_a_graph_that_left_the_selected_stream_is_a_stray(lab):
     with lab.on("a", "step"):
         launch_graph(lab, "b", 5, [3_000])
     lab.synchronize()
-    assert len(lab.strays()) == 1
+    assert len(lab.trace.strays()) == 1
 
 
 def test_a_trace_with_graphs_is_saved_and_read_back(lab, tmp_path):

@@ -93,7 +93,7 @@ def test_work_and_ranges_of_a_thread_have_the_same_thread(lab, source):
     def work(number):
         with lab.on("a", f"range {number}"):
             now_ns = lab._recorder._look_at_clock()
-            lab.backend.host_time_ns()
+            lab._backend.host_time_ns()
             source.push_launch(now_ns, now_ns + 9, now_ns + 10, stream=0, correlation=number + 1, name=f"kernel {number}")
             lab._recorder.collect_work()
 
@@ -107,7 +107,7 @@ def test_work_and_ranges_of_a_thread_have_the_same_thread(lab, source):
 @pytest.mark.parametrize("skew_ns", [-30_000, 0, 30_000])
 def test_annotations_are_matched_to_ranges_on_the_hosts_clock(lab, source, skew_ns):
     """The two clocks are put on each other within tens of microseconds, ranges follow each other within two."""
-    backend = lab.backend
+    backend = lab._backend
 
     def annotated(name):
         begin_ns, call_ns, end_ns = (backend.host_time_ns() for _ in range(3))

@@ -41,39 +41,39 @@ def test_a_mark_is_in_the_trace_at_its_time(lab):
 
 
 def test_marks_cost_the_simulated_host_nothing(lab):
-    before = lab.backend.driver.clock.now_ns
+    before = lab._backend.driver.clock.now_ns
     lab.mark("now")
-    lab.begin_cell("In [1]")
-    lab.end_cell("In [1]")
+    lab._begin_cell("In [1]")
+    lab._end_cell("In [1]")
 
-    assert lab.backend.driver.clock.now_ns == before
+    assert lab._backend.driver.clock.now_ns == before
 
 
 def test_a_cell_is_marked_only_if_it_recorded_ranges(lab):
     for number, is_busy in enumerate([True, False, True]):
-        lab.begin_cell(f"In [{number}]")
+        lab._begin_cell(f"In [{number}]")
         if is_busy:
             record(lab)
-        lab.end_cell(f"In [{number}]")
+        lab._end_cell(f"In [{number}]")
 
     assert texts(lab, MarkerKind.CELL) == ["In [0]", "In [2]"]
 
 
 def test_a_cell_that_runs_is_marked_as_soon_as_it_records(lab):
-    lab.begin_cell("In [1]")
+    lab._begin_cell("In [1]")
     assert texts(lab) == []
     record(lab)
     assert texts(lab) == ["In [1]"]
-    lab.end_cell("In [1]")
+    lab._end_cell("In [1]")
 
     assert texts(lab) == ["In [1]"]
 
 
 def test_looking_at_the_trace_is_no_range(lab):
-    lab.begin_cell("In [1]")
+    lab._begin_cell("In [1]")
     for _ in range(5):
         assert texts(lab) == []
-    lab.end_cell("In [1]")
+    lab._end_cell("In [1]")
 
     assert texts(lab) == []
 
@@ -82,7 +82,7 @@ def test_the_cell_that_made_the_session_is_marked_where_it_was_made():
     with Session("sim") as lab:
         lab.stream("copy")
         record(lab)
-        lab.end_cell("In [7]")
+        lab._end_cell("In [7]")
         (marker,) = lab.trace.markers
         start_ns = int(lab.trace.start_ns[0])
 
@@ -91,12 +91,12 @@ def test_the_cell_that_made_the_session_is_marked_where_it_was_made():
 
 
 def test_a_cell_within_a_cell_is_marked_too(lab):
-    lab.begin_cell("In [1]")
+    lab._begin_cell("In [1]")
     record(lab)
-    lab.begin_cell("In [2]")
+    lab._begin_cell("In [2]")
     record(lab)
-    lab.end_cell("In [2]")
-    lab.end_cell("In [1]")
+    lab._end_cell("In [2]")
+    lab._end_cell("In [1]")
 
     assert texts(lab) == ["In [1]", "In [2]"]
 
@@ -112,7 +112,7 @@ def test_the_newest_marks_are_kept_and_the_others_counted(lab):
 
 def test_clear_forgets_marks_and_their_count(lab):
     lab.mark("warm-up")
-    lab.begin_cell("In [1]")
+    lab._begin_cell("In [1]")
     record(lab)
     lab.clear()
 

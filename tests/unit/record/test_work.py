@@ -37,9 +37,9 @@ def key(lab, name):
 def launch(lab, stream, correlation, *, after_ns=5_000, width_ns=1_000, **work):
     """Feed a launch of now, and its kernel."""
     now_ns = lab._recorder._look_at_clock()
-    lab.backend.host_time_ns()  # time goes on
+    lab._backend.host_time_ns()  # time goes on
     on = key(lab, stream) if isinstance(stream, str) else stream
-    lab.backend.source_given.push_launch(
+    lab._backend.source_given.push_launch(
         now_ns, now_ns + after_ns, now_ns + after_ns + width_ns, correlation=correlation, stream=on, **work
     )
     return now_ns
@@ -104,7 +104,7 @@ def test_ranges_know_the_work_at_any_depth_below_them(lab):
 
 def test_calls_are_rows_of_the_threads_lane_with_edges_to_their_work(lab):
     launch(lab, "a", 1, name="first")
-    lab.backend.source_given.push_work(9_000, 9_500, stream=key(lab, "b"), name="graph node", correlation=1)
+    lab._backend.source_given.push_work(9_000, 9_500, stream=key(lab, "b"), name="graph node", correlation=1)
     trace = trace_of(lab)
     (call,) = rows(trace, SpanKind.HOST)
     lane = trace.lanes[trace.lane[call]]
@@ -233,15 +233,15 @@ def test_a_thread_that_ended_with_a_range_open_breaks_no_matching(lab):
 
 def test_annotations_of_others_are_parents_where_they_are_nearer(lab, source):
     with lab.on("a", "outer"):
-        begin_ns = lab.backend.host_time_ns()
-        lab.backend.host_time_ns()
+        begin_ns = lab._backend.host_time_ns()
+        lab._backend.host_time_ns()
         launch(lab, "a", 1, name="in annotation")
         with lab.range("inner"):
             launch(lab, "a", 2, name="in range")
-        end_ns = lab.backend.host_time_ns()
+        end_ns = lab._backend.host_time_ns()
         source.push_annotation(begin_ns, end_ns, name="cudf: join")
         source.push_annotation(begin_ns + 1, end_ns, name="cudf: hash")
-        lab.backend.host_time_ns()
+        lab._backend.host_time_ns()
         launch(lab, "a", 3, name="after")
     trace = trace_of(lab)
 
@@ -320,22 +320,22 @@ def test_clear_forgets_work_samples_and_drops(lab, source):
 def test_a_trace_since_a_checkpoint_has_what_was_launched_after_it(lab):
     with lab.on("a", "before"):
         launch(lab, "a", 1, name="warm-up", after_ns=10**9)
-    checkpoint = lab.checkpoint()
-    lab.backend.host_time_ns()
+    checkpoint = lab.recording.checkpoint()
+    lab._backend.host_time_ns()
     with lab.on("a", "after"):
         launch(lab, "a", 2, name="kernel")
     lab.synchronize()
-    trace = lab.trace_since(checkpoint)
+    trace = lab.recording.since(checkpoint)
 
     assert sorted(name_of(trace, row) for row in range(len(trace))) == ["after", "cudaLaunchKernel", "kernel"]
     assert lab._recorder.trace(since=10**9).extra["work_count"].tolist() == []
 
 
 def test_cells_without_ranges_are_not_marked_because_of_kernels(lab):
-    lab.begin_cell("In [1]")
+    lab._begin_cell("In [1]")
     launch(lab, "a", 1, name="kernel")
     assert len(trace_of(lab).markers) == 0
-    lab.end_cell("In [1]")
+    lab._end_cell("In [1]")
 
 
 def test_memory_of_streams_is_counters_of_their_lanes(lab, source):
@@ -439,6 +439,6 @@ def test_random_records_never_raise(lab, source):
         lab._recorder.collect_work()
         source.drain = lambda *, is_last=False: Activities()
         trace = lab.trace
-        assert lab.tier is CaptureTier.KERNELS
+        assert lab.recording.tier is CaptureTier.KERNELS
     assert len(trace) > 100
     assert told * 0.5 < trace.metadata.dropped_records < told - len(trace)

@@ -102,8 +102,8 @@ def test_a_step_that_was_cut_off_by_another_signal_is_told_and_the_session_close
     with pytest.raises(CloseError, match="cut off in the middle of a step"):
         lab.close()
 
-    assert lab.is_closed
-    assert lab.backend.driver.is_closed
+    assert lab.state != "open"
+    assert lab._backend.driver.is_closed
     lab.close()
 
 

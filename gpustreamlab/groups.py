@@ -1,0 +1,287 @@
+"""What a session can do beyond every day's work, in groups: `Session.partitions`, `Session.memory`, `Session.recording`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import DTypeLike, NDArray
+
+from gpustreamlab.adapters import Adapters
+from gpustreamlab.analysis import Hazards, ScratchTable, Share, check_layout
+from gpustreamlab.backends import Backend
+from gpustreamlab.errors import OptionError
+from gpustreamlab.green import SMMap
+from gpustreamlab.memory.guards import Guard, check_guard_name
+from gpustreamlab.memory.hazards import variables_of
+from gpustreamlab.memory.scratch import Scratch
+from gpustreamlab.model import Capabilities, Layout, Trace, Verification, WorkqueueOptions
+from gpustreamlab.record import OpenRange
+from gpustreamlab.sinks.spool import Spool
+from gpustreamlab.streams.probe import read_plan, read_renamed
+from gpustreamlab.streams.stream import Stream, check_label
+from gpustreamlab.typing import CaptureTier, Rounding, SessionState, SupportsCudaStream
+
+if TYPE_CHECKING:
+    from gpustreamlab.notebook.widgets import Partitioner
+    from gpustreamlab.session import Session
+
+__all__ = ["Group", "Memory", "PartitionTools", "Recording"]
+
+
+class Group:
+    """Some of what a session can do. It is made where it is asked for, so it keeps nothing that the session does not.
+
+    Parameters
+    ----------
+    session
+        The session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(name for name in vars(type(self)) if name[0] != '_')}>"
+
+
+class PartitionTools(Group):
+    """Plan, prepare, watch and prove what `Session.partition` does."""
+
+    def prepare(self, *plans: Mapping[str, Share] | Layout, round: Rounding | str = Rounding.UP) -> tuple[Layout, ...]:  # noqa: A002
+        """Make the green contexts of layouts now, so that going over to them later waits only for the streams that move.
+
+        Making a context takes about a millisecond, and on the drivers tried it waits for everything that runs on the device.
+
+        Parameters
+        ----------
+        *plans
+            Names with what each gets, or planned layouts, as for `Session.partition`.
+        round
+            As for `Session.partition`.
+
+        Returns
+        -------
+        tuple of Layout
+            What each would get.
+
+        Raises
+        ------
+        PartitionError
+            If SMs cannot be shared out like this.
+        SessionClosedError
+            If the session is closed.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     day, night = lab.partitions.prepare({"prefill": 96, "decode": "rest"}, {"prefill": 32, "decode": "rest"})
+        ...     lab.partition(night)["decode"].granted_sms
+        100
+        """
+        session = self._session
+        session._life.require_open("prepare layouts")
+        with session._recorder.blame:
+            layouts = [read_plan(session._backend, plan, {}, rounding=round) for plan in plans]
+            return tuple(session._partitions.prepare(layout) for layout in layouts if layout is not None)
+
+    def plan_moves(
+        self,
+        plan: Mapping[str, Share] | Layout | EllipsisType | None = ...,
+        /,
+        *,
+        round: Rounding | str = Rounding.UP,  # noqa: A002 - what the user types
+        strict: bool = False,
+        workqueue: WorkqueueOptions | None = None,
+        renamed: Mapping[str, str] | None = None,
+        **shares: Share,
+    ) -> tuple[str, ...]:
+        """Return the names of the streams that `Session.partition` would drain and move, for the same arguments.
+
+        Raises
+        ------
+        PartitionError
+            If the SMs cannot be shared out like this, or a layout is not one of this device.
+        PartitionInUseError
+            If a stream works in a partition that the layout does not have.
+        """
+        session = self._session
+        if isinstance(plan, Layout) and not shares:  # as it is: a widget asks at each step of a drag, and must not warn
+            layout: Layout | None = check_layout(plan, session.device)
+        else:
+            layout = read_plan(session._backend, plan, shares, rounding=round, strict=strict, workqueue=workqueue)
+        moves = session._partitions.plan_moves(layout, read_renamed(renamed))
+        return tuple(stream.name for stream in moves)
+
+    def verify(self) -> Verification:
+        """Prove where work runs: a kernel on every stream, and in every partition, tells which SMs it was on.
+
+        It waits for what the streams hold. The SM ids that were seen are kept in the layout and in the trace.
+        """
+        doing = "verify its partitions"
+        session = self._session
+        session._life.require_open(doing)
+        with session._life.moving(doing):
+            return session._partitions.verify()
+
+    def map(self) -> SMMap:
+        """Return a drawing of the card, one cell for each SM, coloured by partition; measured first where that was not done."""
+        session = self._session
+        layout = session.layout
+        if layout is not None and not layout.has_verified_sms:
+            with session._locks.moves:
+                layout = session._partitions.locate() if session.state is SessionState.OPEN else session.layout
+        return SMMap(session.device, layout)
+
+    def watch(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
+        """Call a function with the layout after each change of it, and when the session has closed; return what stops that."""
+        return self._session._partitions.watch(listener)
+
+    def widget(self) -> Partitioner:
+        """Return a widget to share out the SMs by hand: drag a boundary, see what is granted, apply, verify."""
+        from gpustreamlab.notebook.widgets import Partitioner
+
+        self._session._life.require_open("show a widget")
+        return Partitioner(self._session)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this device and its driver can do with SMs and work queues, what each needs, and what happens without it."""
+        return self._session._backend.capabilities
+
+
+class Memory(Group):
+    """Memory for a few launches, page-locked memory, guards, and races between streams."""
+
+    def scratch(self, nbytes: int) -> Scratch:
+        """Return device memory for work of the stream selected in this thread; see `Stream.scratch`.
+
+        Raises
+        ------
+        SelectionError
+            If no stream is selected in this thread: the NULL stream is never meant.
+        SessionClosedError
+            If the session is closed.
+        """
+        self._session._life.require_open("take scratch memory")
+        return self._session._selections.require("scratch memory").scratch(nbytes)
+
+    @property
+    def statistics(self) -> ScratchTable:
+        """How much scratch memory every stream uses and holds, as a table."""
+        return self._session._scratch_pool.statistics
+
+    def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float64") -> NDArray[Any]:
+        """Return page-locked host memory as an uninitialised NumPy array: copies to and from it can overlap other work."""
+        self._session._life.require_open("allocate page-locked memory")
+        return self._session._backend.pinned_empty(shape, dtype)
+
+    def guard(self, resource: object, name: str = "") -> Guard:
+        """Return a guard of what one stream at a time may use: an engine's execution context, a workspace. See `Guard`."""
+        self._session._life.require_open("guard something")
+        return Guard(self._session._keeper, self._session.on, resource, check_guard_name(name))
+
+    @property
+    def held_count(self) -> int:
+        """How many objects are kept for work in flight, or because they crossed streams and somebody still uses them."""
+        return self._session._keeper.held_count
+
+    def hazards(self) -> Hazards:
+        """Return which data crossed streams without an order: what conflicts, and the wait that is missing.
+
+        Every access to arrays of `Session.xp` since the start is compared with those before it; see
+        docs/how-to/find-a-race.md.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     copy, compute = lab.stream("copy"), lab.stream("compute")
+        ...     with lab.on("copy", "upload"):
+        ...         x = lab.xp.ones(8)
+        ...     with lab.on("compute", "double"):
+        ...         y = x * 2
+        ...     found = lab.memory.hazards()
+        ...     found.hazards[0].kind.value, found.hazards[0].array, found.hazards[0].fix, found.hazards[0].where
+        ('read-after-write', 'x', "lab.stream('compute').wait(lab.stream('copy'))", "before 'double' (multiply)")
+        """
+        return self._session._accesses.check(variables_of(sys._getframe(1)))  # for the names of its arrays
+
+
+class Recording(Group):
+    """What is recorded, of whom, and where it goes."""
+
+    @property
+    def tier(self) -> CaptureTier:
+        """How much of the device's work is captured now: named ranges, or ranges and every kernel."""
+        return self._session._captures.tier
+
+    @property
+    def note(self) -> str:
+        """Why kernels are not captured although they were asked for; empty where they are."""
+        return self._session._captures.note
+
+    @property
+    def backend(self) -> Backend:
+        """What does the work, and whose clock times it."""
+        return self._session._backend
+
+    @property
+    def adapters(self) -> Adapters:
+        """Which libraries follow a selected stream, and why others do not; looking imports none of them."""
+        return self._session._selections.adapters
+
+    @property
+    def spool(self) -> Spool | None:
+        """The file to which what is recorded is appended, and how it stands; None without one."""
+        return self._session._spool
+
+    def start_range(self, stream: str | Stream | SupportsCudaStream, label: str) -> OpenRange:
+        """Open a range on a stream now; call its ``end()`` later, from any thread. One that is never ended is not kept."""
+        session = self._session
+        session._life.require_open("start a range")
+        check_label(label)
+        chosen = session._lanes.find(stream)
+        chosen.require_open()
+        return session._recorder.start_range(chosen.recorded, label)
+
+    def checkpoint(self) -> int:
+        """Return a number that stands for now, for `since`."""
+        return self._session._recorder.checkpoint()
+
+    def since(self, checkpoint: int) -> Trace:
+        """Return the ranges that were opened after a `checkpoint` and whose work has ended. Never waits for the device.
+
+        Raises
+        ------
+        OptionError
+            If it is no checkpoint.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     copy = lab.stream("copy")
+        ...     with lab.on("copy", "warm-up"):
+        ...         pass
+        ...     before = lab.recording.checkpoint()
+        ...     with lab.on("copy", "upload"):
+        ...         pass
+        ...     lab.synchronize()
+        ...     [lab.trace.names[code] for code in lab.recording.since(before).name]
+        ['upload']
+        """
+        if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):
+            raise OptionError(
+                f"checkpoint is {checkpoint!r:.40}; it must be a number that lab.recording.checkpoint() returned."
+            )
+        session = self._session
+        session._life.require_open("cut its trace")
+        trace = session._recorder.trace(title=session.title, since=checkpoint)
+        session._life.require_open(
+            "cut its trace"
+        )  # the recorder lets go of everything where another thread closes the session
+        return trace
