@@ -21,10 +21,9 @@ from gpustreamlab.analysis import (
     summary_text,
     utilization,
 )
-from gpustreamlab.analysis._busy import DEVICE_WORK, is_in_windows
-from gpustreamlab.draw import text_timeline, timeline_svg
-from gpustreamlab.draw._picture import plan_picture
-from gpustreamlab.model import Edges
+from gpustreamlab.analysis._busy import is_in_windows
+from gpustreamlab.draw import plan_picture, text_timeline, timeline_svg
+from gpustreamlab.model import DEVICE_WORK, Edges
 from gpustreamlab.typing import CaptureTier, SpanKind
 from gpustreamlab.workloads import spin_card
 from tests.helpers.kernel_traces import DECODE, kernel_trace, make_kernel_trace

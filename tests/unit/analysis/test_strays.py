@@ -133,8 +133,3 @@ def test_many_groups_are_counted_and_hostile_names_are_text():
     assert "10 more: see .to_pandas()" in html
     assert "10 more: see .to_pandas()" in str(found)
     ET.fromstring(html)
-
-
-def test_columns_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        strays(kernel_trace()).row[0] = 1
