@@ -26,8 +26,8 @@ from gpustreamlab.draw import plan_picture, text_timeline, timeline_svg
 from gpustreamlab.model import DEVICE_WORK, Edges
 from gpustreamlab.typing import CaptureTier, SpanKind
 from gpustreamlab.workloads import spin_card
-from tests.helpers.kernel_traces import DECODE, kernel_trace, make_kernel_trace
-from tests.helpers.traces import make_trace, nested_trace, pipeline_trace, without_spans
+from tests.helpers.kernel_traces import DECODE, kernel_trace
+from tests.helpers.traces import make_kernel_trace, make_trace, nested_trace, pipeline_trace, without_spans
 
 HOST = "host: MainThread"
 ALL = (SpanKind.RANGE, *DEVICE_WORK)

@@ -12,8 +12,8 @@ from gpustreamlab.analysis import host_waits, summary_text
 from gpustreamlab.analysis._host_waits import is_blocking
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import EdgeKind
-from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace
-from tests.helpers.traces import EVIL_NAME, empty_trace, pipeline_trace
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import EVIL_NAME, empty_trace, make_kernel_trace, pipeline_trace
 
 MAIN, LOADER = "host: MainThread", "host: loader"
 CALL = {"kind": "host"}

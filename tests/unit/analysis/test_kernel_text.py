@@ -17,8 +17,8 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.analysis._summary import queueing_line
 from gpustreamlab.typing import CaptureTier
-from tests.helpers.kernel_traces import MS, kernel_trace, make_kernel_trace
-from tests.helpers.traces import pipeline_trace, without_spans
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import MS, make_kernel_trace, pipeline_trace, without_spans
 
 
 def test_the_tier_says_who_told_and_how_exactly():

@@ -9,8 +9,8 @@ from gpustreamlab.analysis import compare_traces, comparison_line, overlap, summ
 from gpustreamlab.draw import plan_picture, text_timeline
 from gpustreamlab.model import SM_SHARED_BYTES, WorkDetail
 from gpustreamlab.workloads import spin_card
-from tests.helpers.kernel_traces import DECODE, PREFILL, make_kernel_trace
-from tests.helpers.traces import make_trace
+from tests.helpers.kernel_traces import DECODE, PREFILL
+from tests.helpers.traces import make_kernel_trace, make_trace
 
 
 def full(blocks=132, **options):

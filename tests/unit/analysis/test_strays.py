@@ -8,8 +8,8 @@ import pytest
 
 from gpustreamlab.analysis import strays, summary_text
 from gpustreamlab.model import Lane
-from tests.helpers.kernel_traces import DECODE, PREFILL, kernel_trace, make_kernel_trace
-from tests.helpers.traces import EVIL_NAME, empty_trace, pipeline_trace
+from tests.helpers.kernel_traces import DECODE, PREFILL, kernel_trace
+from tests.helpers.traces import EVIL_NAME, empty_trace, make_kernel_trace, pipeline_trace
 
 HOST = "host: MainThread"
 

@@ -18,8 +18,8 @@ from gpustreamlab.draw._scene import owner_rows, stray_facts
 from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Edges, Lane, WorkDetail
 from gpustreamlab.typing import LaneKind, SpanKind
-from tests.helpers.kernel_traces import GEMM, MS, kernel_trace, make_kernel_trace
-from tests.helpers.traces import partition_trace, pipeline_trace, random_trace
+from tests.helpers.kernel_traces import GEMM, kernel_trace
+from tests.helpers.traces import MS, make_kernel_trace, partition_trace, pipeline_trace, random_trace
 
 
 @pytest.fixture(scope="module")
