@@ -1,15 +1,12 @@
-"""Traces of the kernel tier: kernels, copies, calls of the host, ranges of others, strays, windows of capture."""
+"""A story in the kernel tier: kernels, copies, calls of the host, ranges of others, strays, windows of capture."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gpustreamlab.model import (
-    EDGE_KINDS,
     SPAN_KINDS,
     Counters,
-    Device,
-    Edges,
     Lane,
     Layout,
     LayoutChange,
@@ -18,11 +15,10 @@ from gpustreamlab.model import (
     TraceMetadata,
     WorkDetail,
 )
-from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
+from gpustreamlab.typing import EdgeKind, LaneKind, SpanKind
+from tests.helpers.traces import MS, kernel_facts, make_kernel_trace
 
 US = 1_000
-MS = 1_000_000
-WORK = ("kernel", "copy", "fill")
 HOST_KINDS = ("host", "annotation")
 
 PREFILL = Partition(name="prefill", requested_sms=96, granted_sms=96)
@@ -49,126 +45,6 @@ ELEMENTWISE = WorkDetail(
 )
 UPLOAD = WorkDetail(full_name="copy of pinned host memory to the device")
 GRAPH_NODE = WorkDetail(full_name="graph_node(float*)", grid=(48, 1, 1), block=(256, 1, 1), graph=7)
-
-
-def make_kernel_trace(spans, *, lanes=None, threads=("MainThread",), edges=(), partitions=(), windows=None, **rest):
-    """Build a trace from tuples (lane, name, start_ns, end_ns[, options]), in the order given.
-
-    Parameters
-    ----------
-    spans
-        Options are ``kind`` (``"kernel"`` if left out), ``parent`` (a row), ``queued_ns``, ``thread``, ``partition``,
-        ``detail`` (a `WorkDetail`), ``size_bytes``, ``correlation``.
-    lanes
-        None makes a stream of each name in the order in which they come, and a host thread of each that begins with "host:".
-    edges
-        Tuples (source row, target row) of waits, or (source row, target row, kind).
-    windows
-        From when to when kernels were captured; None for the whole time.
-    rest
-        Tables of the trace (``layout``, ``layouts``, ``markers``, ``counters``) and facts of its metadata.
-    """
-    rows = [
-        {"lane": lane, "name": name, "start_ns": start, "end_ns": end, "kind": "kernel"} | (options[0] if options else {})
-        for lane, name, start, end, *options in spans
-    ]
-    lanes = lanes_of(rows) if lanes is None else lanes
-    names = tuple(dict.fromkeys(row["name"] for row in rows))
-    details = tuple(dict.fromkeys(row["detail"] for row in rows if "detail" in row))
-    lane_codes = {lane.name: code for code, lane in enumerate(lanes)}
-    if windows is None:
-        windows = ((min((r["start_ns"] for r in rows), default=0), max((r["end_ns"] for r in rows), default=0) + 1),)
-    tables = {name: rest.pop(name) for name in ("layout", "layouts", "markers", "counters") if name in rest}
-    return Trace(
-        start_ns=[row["start_ns"] for row in rows],
-        end_ns=[row["end_ns"] for row in rows],
-        queued_ns=[row.get("queued_ns", row["start_ns"]) for row in rows],
-        lane=[lane_codes[row["lane"]] for row in rows],
-        name=[names.index(row["name"]) for row in rows],
-        kind=[SPAN_KINDS.index(SpanKind(row["kind"])) for row in rows],
-        parent=[row.get("parent", -1) for row in rows],
-        thread=[row.get("thread", 0) for row in rows],
-        partition=[row.get("partition", -1) for row in rows],
-        partitions=partitions,
-        extra=extra_columns(rows, details),
-        details=details,
-        names=names,
-        lanes=lanes,
-        threads=threads,
-        edges=edges_of(edges),
-        metadata=TraceMetadata(**kernel_facts(windows) | rest),
-        **tables,
-    )
-
-
-def kernel_facts(windows):
-    """Metadata of a trace with kernels."""
-    return {
-        "backend": "sim",
-        "device": Device(name="NVIDIA H200", sm_count=132, simulated=True),
-        "clock": "virtual",
-        "tier": CaptureTier.KERNELS,
-        "capture_windows": windows,
-        "capture_source": "CUPTI 13.0",
-        "kernel_error_ns": 200,
-    }
-
-
-def lanes_of(rows):
-    """Name lanes in the order in which they come."""
-    names = dict.fromkeys(row["lane"] for row in rows)
-    return tuple(
-        Lane(name=name, stream=number, kind=LaneKind.HOST if name.startswith("host:") else LaneKind.STREAM)
-        for number, name in enumerate(names, 1)
-    )
-
-
-def edges_of(edges):
-    """Make edges of tuples; waits where they say nothing else."""
-    full = [(*edge, EdgeKind.WAIT)[:3] for edge in edges]
-    return Edges(
-        source=[source for source, _, _ in full],
-        target=[target for _, target, _ in full],
-        kind=[EDGE_KINDS.index(EdgeKind(kind)) for _, _, kind in full],
-    )
-
-
-def extra_columns(rows, details):
-    """Return the columns that a trace has as soon as kernels were captured."""
-    found = [row.get("detail") for row in rows]
-    shared = [0 if detail is None else detail.static_shared_bytes + detail.dynamic_shared_bytes for detail in found]
-    first, last, counts = work_below(rows)
-    return {
-        "detail": np.array([-1 if detail is None else details.index(detail) for detail in found], np.int32),
-        "correlation": np.array([row.get("correlation", 0) for row in rows], np.int64),
-        "size_bytes": np.array([row.get("size_bytes", 0) for row in rows], np.int64),
-        "grid_blocks": np.array([0 if detail is None else detail.grid_blocks for detail in found], np.int64),
-        "block_threads": np.array([0 if detail is None else detail.block_threads for detail in found], np.int64),
-        "registers": np.array([0 if detail is None else detail.registers for detail in found], np.int64),
-        "shared_bytes": np.array(shared, np.int64),
-        "work_start_ns": np.array(first, np.int64),
-        "work_end_ns": np.array(last, np.int64),
-        "work_count": np.array(counts, np.int64),
-    }
-
-
-def work_below(rows):
-    """Return the first start, last end and number of the work below each row, at any depth."""
-    times = [[] for _ in rows]
-    for row in rows:
-        if row["kind"] not in WORK:
-            continue
-        above, seen = row.get("parent", -1), set()
-        while above >= 0 and above not in seen:
-            seen.add(above)
-            times[above].append((row["start_ns"], row["end_ns"]))
-            above = rows[above].get("parent", -1)
-    for place, row in enumerate(rows):
-        if row["kind"] in WORK:
-            times[place] = [(row["start_ns"], row["end_ns"])]
-    first = [min(start for start, _ in found) if found else row["start_ns"] for found, row in zip(times, rows, strict=True)]
-    last = [max(end for _, end in found) if found else row["start_ns"] for found, row in zip(times, rows, strict=True)]
-    return first, last, [len(found) for found in times]
 
 
 class _Script:

@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from gpustreamlab.analysis import compare_traces, comparison_line, comparison_tables, overlap
 from gpustreamlab.analysis._compare_rows import change_of_ns, ratio_text
 from gpustreamlab.model import Lane
-from tests.helpers.kernel_traces import lanes_of, make_kernel_trace
-from tests.helpers.traces import empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace, unnumbered
+from tests.helpers.traces import (
+    empty_trace,
+    evil_trace,
+    lanes_of,
+    make_kernel_trace,
+    make_trace,
+    nested_trace,
+    pipeline_trace,
+    random_trace,
+    unnumbered,
+)
 
 
 def rows_of(items):

@@ -21,14 +21,12 @@ from gpustreamlab.analysis import (
     summary_text,
     utilization,
 )
-from gpustreamlab.analysis._busy import DEVICE_WORK, is_in_windows
-from gpustreamlab.draw import text_timeline, timeline_svg
-from gpustreamlab.draw._picture import plan_picture
-from gpustreamlab.model import Edges
+from gpustreamlab.draw import plan_picture, text_timeline, timeline_svg
+from gpustreamlab.model import DEVICE_WORK, Edges
 from gpustreamlab.typing import CaptureTier, SpanKind
 from gpustreamlab.workloads import spin_card
-from tests.helpers.kernel_traces import DECODE, kernel_trace, make_kernel_trace
-from tests.helpers.traces import make_trace, nested_trace, pipeline_trace, without_spans
+from tests.helpers.kernel_traces import DECODE, kernel_trace
+from tests.helpers.traces import make_kernel_trace, make_trace, nested_trace, pipeline_trace, without_spans
 
 HOST = "host: MainThread"
 ALL = (SpanKind.RANGE, *DEVICE_WORK)
@@ -73,10 +71,12 @@ def test_a_window_begins_with_its_start_and_its_end_is_outside(start_ns, counts)
     assert counted_rows(trace).tolist() == [counts]
 
 
-def test_windows_that_touch_or_overlap_are_one():
-    times = np.arange(0, 60, 10)
-    assert is_in_windows(times, ((10, 20), (20, 30), (25, 40))).tolist() == [False, True, True, True, False, False]
-    assert is_in_windows(times, ()).tolist() == [False] * 6
+@pytest.mark.parametrize(
+    ("windows", "counts"), [(((10, 20), (20, 30), (25, 40)), [True, False, False, False, True, True]), ((), [True] * 6)]
+)
+def test_windows_that_touch_or_overlap_are_one(windows, counts):
+    spans = [("a", "step", at, at + 5, {"kind": "range"}) for at in range(0, 60, 10)]
+    assert counted_rows(make_kernel_trace(spans, windows=windows)).tolist() == counts
 
 
 def with_early_range(length_ns, **options):
@@ -178,7 +178,7 @@ def test_where_only_ranges_were_captured_all_counts_for_the_sms():
 def test_the_story_in_windows_counts_no_range_twice():
     whole, part = kernel_trace(6), kernel_trace(6, windows=((4_000_000, 8_000_000),))
     rows = np.flatnonzero(counted_rows(part))
-    in_window = is_in_windows(part.start_ns, part.metadata.capture_windows)
+    in_window = (part.start_ns >= 4_000_000) & (part.start_ns < 8_000_000)
     assert not (in_window[rows] & (part.kind[rows] == 0)).any()
     assert ((part.kind == 0) & ~in_window).sum() == 3 * 4
     assert overlap(part).busy_ns[0] > overlap(whole).busy_ns[0]  # ranges contain the time before their kernels

@@ -8,8 +8,7 @@ import pytest
 
 from gpustreamlab.analysis import card_sized_grids, grid_advice, partition_warnings, summary_text
 from gpustreamlab.analysis._grids import LISTED_GRIDS, MOST_BLOCKS_PER_SM
-from gpustreamlab.draw import text_timeline
-from gpustreamlab.draw._html import timeline_page
+from gpustreamlab.draw import text_timeline, timeline_page
 from gpustreamlab.model import Layout
 from gpustreamlab.typing import CaptureTier
 from tests.helpers.kernel_traces import kernel_trace

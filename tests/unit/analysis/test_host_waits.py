@@ -9,11 +9,10 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.analysis import host_waits, summary_text
-from gpustreamlab.analysis._host_waits import is_blocking
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import EdgeKind
-from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace
-from tests.helpers.traces import EVIL_NAME, empty_trace, pipeline_trace
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import EVIL_NAME, empty_trace, make_kernel_trace, pipeline_trace
 
 MAIN, LOADER = "host: MainThread", "host: loader"
 CALL = {"kind": "host"}
@@ -123,7 +122,8 @@ def test_without_waits_it_is_false_and_says_why(trace, told):
     ],
 )
 def test_blocking_calls_are_known_by_their_names(call, blocks):
-    assert is_blocking(call) is blocks
+    trace = make_kernel_trace([("host: MainThread", call, 0, 9, {"kind": "host"}), ("a", "k", 10, 20)])
+    assert bool(host_waits(trace)) is blocks
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,9 @@ from gpustreamlab.analysis import (
     source_facts,
     summary_text,
 )
-from gpustreamlab.analysis._summary import queueing_line
 from gpustreamlab.typing import CaptureTier
-from tests.helpers.kernel_traces import MS, kernel_trace, make_kernel_trace
-from tests.helpers.traces import pipeline_trace, without_spans
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import MS, make_kernel_trace, pipeline_trace, without_spans
 
 
 def test_the_tier_says_who_told_and_how_exactly():
@@ -69,6 +68,10 @@ def test_what_is_missing_is_said_with_its_reason():
     ]
     ranges = pipeline_trace(capture_note="nsys is active", tier=CaptureTier.RANGES).metadata
     assert missing_facts(ranges) == ["Kernels were not captured: nsys is active"]
+
+
+def queueing_line(trace):
+    return "".join(line for line in summary_text(trace).splitlines() if line.startswith("Queueing"))
 
 
 def test_queueing_is_from_the_launch_to_the_start():

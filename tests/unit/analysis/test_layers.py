@@ -12,7 +12,8 @@ from gpustreamlab.analysis._regions import LAYER_OF_LEVEL, LEVEL_OF_KIND, LEVEL_
 from gpustreamlab.analysis._rows import _first_fit, _nested_slots, place_in_slots
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import LaneKind, SpanKind
-from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace, random_kernel_trace
+from tests.helpers.kernel_traces import kernel_trace, random_kernel_trace
+from tests.helpers.traces import make_kernel_trace
 
 HOST = "host: MainThread"
 

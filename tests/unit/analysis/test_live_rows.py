@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.analysis import MAX_LANE_ROWS, span_rows
-from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
+from gpustreamlab.analysis import MAX_LANE_ROWS, ArrivedSpans, LiveRows, OpenSpans, span_rows
 from gpustreamlab.model import Device, Lane, Partition, Trace, TraceMetadata
 
 LANES = 3

@@ -9,7 +9,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import overlap, summary_text
-from gpustreamlab.draw._picture import plan_picture
+from gpustreamlab.draw import plan_picture
 from gpustreamlab.workloads import spin_card
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, nested_trace, pipeline_trace, random_trace
 

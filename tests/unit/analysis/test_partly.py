@@ -7,8 +7,8 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.analysis import partly_captured
 from gpustreamlab.workloads import spin
-from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace
-from tests.helpers.traces import empty_trace, pipeline_trace
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import empty_trace, make_kernel_trace, pipeline_trace
 
 WINDOWS = ((100, 200), (200, 300), (400, 500))
 

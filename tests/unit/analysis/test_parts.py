@@ -196,6 +196,19 @@ def test_methods_of_a_trace_are_the_functions(tmp_path):
     assert str(trace.compare(tmp_path / "run.parquet")) == str(compare(trace, trace))
 
 
+@pytest.mark.parametrize(
+    ("report", "columns"),
+    [
+        (overlap, ("busy_ns", "common_ns", "concurrency_ns")),
+        (utilization, ("requested_sms", "granted_sms", "busy_ns", "window_ns")),
+        (strays, ("row", "duration_ns")),
+    ],
+)
+def test_columns_of_a_report_cannot_be_changed(report, columns):
+    result = report(partition_trace())
+    assert not any(getattr(result, column).flags.writeable for column in columns)
+
+
 def test_short_forms_of_a_session_are_those_of_its_trace():
     with Session("sim") as lab:
         with lab.on(lab.stream("a"), "step"):

@@ -7,8 +7,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.analysis import compare_traces, comparison_line
 from gpustreamlab.workloads import spin_card
-from tests.helpers.kernel_traces import make_kernel_trace
-from tests.helpers.traces import empty_trace, make_trace
+from tests.helpers.traces import empty_trace, make_kernel_trace, make_trace
 
 
 def kernels(*names, size_bytes=None, end_ns=100):

@@ -6,12 +6,11 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import compare_traces, comparison_line, overlap, summary_text
-from gpustreamlab.draw import text_timeline
-from gpustreamlab.draw._picture import plan_picture
+from gpustreamlab.draw import plan_picture, text_timeline
 from gpustreamlab.model import SM_SHARED_BYTES, WorkDetail
 from gpustreamlab.workloads import spin_card
-from tests.helpers.kernel_traces import DECODE, PREFILL, make_kernel_trace
-from tests.helpers.traces import make_trace
+from tests.helpers.kernel_traces import DECODE, PREFILL
+from tests.helpers.traces import make_kernel_trace, make_trace
 
 
 def full(blocks=132, **options):

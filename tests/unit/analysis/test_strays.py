@@ -8,8 +8,8 @@ import pytest
 
 from gpustreamlab.analysis import strays, summary_text
 from gpustreamlab.model import Lane
-from tests.helpers.kernel_traces import DECODE, PREFILL, kernel_trace, make_kernel_trace
-from tests.helpers.traces import EVIL_NAME, empty_trace, pipeline_trace
+from tests.helpers.kernel_traces import DECODE, PREFILL, kernel_trace
+from tests.helpers.traces import EVIL_NAME, empty_trace, make_kernel_trace, pipeline_trace
 
 HOST = "host: MainThread"
 
@@ -133,8 +133,3 @@ def test_many_groups_are_counted_and_hostile_names_are_text():
     assert "10 more: see .to_pandas()" in html
     assert "10 more: see .to_pandas()" in str(found)
     ET.fromstring(html)
-
-
-def test_columns_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        strays(kernel_trace()).row[0] = 1

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from gpustreamlab.analysis import headline, missing_facts, summary_text
-from gpustreamlab.draw import text_timeline
-from gpustreamlab.draw._picture import plan_picture
+from gpustreamlab.draw import plan_picture, text_timeline
 from gpustreamlab.model import Device, Lane
-from tests.helpers.kernel_traces import make_kernel_trace
-from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace, random_trace
+from tests.helpers.traces import empty_trace, evil_trace, make_kernel_trace, pipeline_trace, random_trace
 
 
 def test_summary_has_spans_lanes_wall_concurrency_errors_and_tier():

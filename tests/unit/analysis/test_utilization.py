@@ -45,11 +45,6 @@ def test_two_partitions_and_the_whole_card_by_hand():
     assert result.share.tolist() == pytest.approx([100 / 120, 20 / 120, 70 / 120])
 
 
-def test_streams_of_one_partition_count_once_where_they_overlap():
-    spans = [("a", "x", 0, 100, {"partition": 0}), ("b", "x", 50, 150, {"partition": 0})]
-    assert utilization(make_trace(spans, partitions=(PREFILL,))).busy_ns.tolist() == [150]
-
-
 def test_a_name_with_two_sizes_has_two_rows_with_their_own_windows():
     result = utilization(repartition_trace())
     assert result.names == ("prefill", "decode", "prefill", "decode", None)
@@ -123,12 +118,6 @@ def test_kernels_count_and_ranges_do_not_where_kernels_were_captured():
     assert result.busy_ns.tolist() == [30]
     assert SpanKind.RANGE not in result.counted
     assert "contain the queueing" not in str(result)
-
-
-def test_arrays_are_read_only():
-    result = utilization(partition_trace())
-    for column in (result.requested_sms, result.granted_sms, result.busy_ns, result.window_ns):
-        assert not column.flags.writeable
 
 
 def test_to_pandas_has_a_row_for_each_partition():

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from gpustreamlab.backends._activity import CallClass
+from gpustreamlab.backends import CallClass
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._calls import SLACK_NS, LaunchReader, OwnCalls

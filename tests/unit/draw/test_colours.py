@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import name_group
-from gpustreamlab.draw._colours import NAME_HATCHES, PALETTE, PARTITION_PALETTE, name_styles, partition_style, text_colour
+from gpustreamlab.draw import name_styles, partition_style
+from gpustreamlab.draw._colours import NAME_HATCHES, PALETTE, PARTITION_PALETTE, text_colour
 
 # Names that differ by a number look alike, see the last test.
 NAMES = st.lists(st.text(max_size=8), unique_by=name_group, max_size=60)

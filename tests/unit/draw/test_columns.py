@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.draw._columns import PIECE_BYTES, SpanColumns, columns_of, deflate, pack_columns
+from gpustreamlab.draw import SpanColumns, columns_of, pack_columns
+from gpustreamlab.draw._columns import PIECE_BYTES, deflate
 from tests.helpers.traces import empty_trace, nested_trace, partition_trace, pipeline_trace, random_trace
 
 LEVELS = (None, 6)

@@ -8,8 +8,9 @@ import logging
 import pytest
 from bokeh.embed import json_item
 
+from gpustreamlab.draw import draw_figure, plan_picture
 from gpustreamlab.draw._html import page_data
-from gpustreamlab.draw._picture import EMPTY_WINDOW_NS, draw_figure, plan_picture
+from gpustreamlab.draw._picture import EMPTY_WINDOW_NS
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, pipeline_trace, random_trace
 
 

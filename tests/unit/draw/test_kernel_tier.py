@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis import strays
-from gpustreamlab.draw import detail_entries, plan_scene, text_timeline, timeline_svg
-from gpustreamlab.draw._colours import CALL_STYLES, call_class, name_styles
-from gpustreamlab.draw._columns import WORK_DEFAULTS, pack_columns, wait_twins
+from gpustreamlab.draw import detail_entries, name_styles, pack_columns, plan_picture, plan_scene, text_timeline, timeline_svg
+from gpustreamlab.draw._colours import CALL_STYLES, call_class
+from gpustreamlab.draw._columns import WORK_DEFAULTS, wait_twins
 from gpustreamlab.draw._legend import MAX_SAMPLES, plan_memory
-from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._scene import owner_rows, stray_facts
 from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Edges, Lane, WorkDetail
 from gpustreamlab.typing import LaneKind, SpanKind
-from tests.helpers.kernel_traces import GEMM, MS, kernel_trace, make_kernel_trace
-from tests.helpers.traces import partition_trace, pipeline_trace, random_trace
+from tests.helpers.kernel_traces import GEMM, kernel_trace
+from tests.helpers.traces import MS, make_kernel_trace, partition_trace, pipeline_trace, random_trace
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from gpustreamlab.draw._text import NOT_BUSY, TextTimeline, text_timeline
+from gpustreamlab.draw import TextTimeline, text_timeline
+from gpustreamlab.draw._text import NOT_BUSY
 from gpustreamlab.draw._text_grid import MAX_LETTERS, MAX_TEXT_LANES, choose_rows, plan_text_grid
-from tests.helpers.kernel_traces import make_kernel_trace
 from tests.helpers.traces import (
     empty_trace,
     evil_trace,
+    make_kernel_trace,
     make_trace,
     many_partitions_trace,
     nested_trace,

@@ -10,8 +10,9 @@ import pytest
 
 from gpustreamlab.analysis import PartitionOptions
 from gpustreamlab.errors import PartitionError, TraceError
-from gpustreamlab.model import Device, Lane, Layout, LayoutChange, Marker, Partition, Trace, TraceMetadata, WorkDetail
-from gpustreamlab.model._schema import COUNTERS_KEY, EDGES_KEY, METADATA_KEY
+from gpustreamlab.model import Device, Lane, Layout, LayoutChange, Marker, Partition, Trace, WorkDetail
+from tests.helpers.files import COUNTERS_KEY, EDGES_KEY, METADATA_KEY
+from tests.helpers.traces import make_trace
 
 STRANGE = (
     None,
@@ -35,26 +36,16 @@ STRANGE = (
 
 def full():
     layout = Layout(partitions=(Partition(name="p", requested_sms=2, granted_sms=2, groups=(0,)),))
-    return Trace(
-        start_ns=[0, 500],
-        end_ns=[1000, 900],
-        queued_ns=[0, 0],
-        lane=[0, 0],
-        name=[0, 1],
-        kind=[0, 0],
-        parent=[-1, 0],
-        thread=[0, 0],
-        partition=[0, -1],
-        names=("step", "gemm"),
-        lanes=(Lane(name="compute"),),
-        threads=("MainThread",),
+    return make_trace(
+        [("compute", "step", 0, 1_000, {"partition": 0}), ("compute", "gemm", 500, 900, {"parent": 0, "queued_ns": 0})],
         extra={"detail": [-1, 0]},
         details=(WorkDetail(full_name="gemm<float>", grid=(1, 2, 3)),),
         partitions=layout.partitions,
         layout=layout,
         layouts=(LayoutChange(time_ns=0, layout=None), LayoutChange(time_ns=5, layout=layout)),
         markers=(Marker(time_ns=5, text="here", kind="mark"),),
-        metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4), capture_windows=((0, 9),)),
+        device=Device(name="demo", sm_count=4),
+        capture_windows=((0, 9),),
     )
 
 

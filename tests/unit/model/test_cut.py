@@ -25,7 +25,6 @@ from gpustreamlab.model import (
     Trace,
     TraceMetadata,
 )
-from gpustreamlab.model._schema import table_to_trace
 from gpustreamlab.typing import CaptureTier
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import TIMES_NS, traces
@@ -240,7 +239,7 @@ def test_a_part_is_a_trace_that_is_saved_and_loaded_exactly(trace, t0, t1, data)
     )
     rows = data.draw(st.lists(st.sampled_from(range(len(trace))), unique=True)) if len(trace) else []
     for part in (trace.between(*sorted((t0, t1))), trace[rows], trace.where(stream=trace.lanes[0].name)):
-        assert_same_trace(table_to_trace(part.to_arrow()), part)
+        assert_same_trace(Trace.from_arrow(part.to_arrow()), part)
 
 
 def test_a_part_is_saved_and_loaded(tmp_path):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import pickle
 import random
 
@@ -15,7 +14,6 @@ from gpustreamlab.errors import OptionError, TraceError, TraceFileError
 from gpustreamlab.model import (
     SCHEMA_VERSION,
     Device,
-    Lane,
     Layout,
     LayoutChange,
     Partition,
@@ -24,8 +22,9 @@ from gpustreamlab.model import (
     WorkqueueOptions,
     write_file_whole,
 )
-from gpustreamlab.model._schema import CHECKSUM_KEY, COUNTERS_KEY, EDGES_KEY, METADATA_KEY
 from gpustreamlab.sinks.reading import load_trace
+from tests.helpers.files import CHECKSUM_KEY, COUNTERS_KEY, EDGES_KEY, METADATA_KEY, rewrite
+from tests.helpers.traces import make_trace
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
 
@@ -34,33 +33,8 @@ FRESH = TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4))
 
 @pytest.fixture
 def trace():
-    return Trace(
-        start_ns=[0, 500],
-        end_ns=[1000, 900],
-        queued_ns=[0, 0],
-        lane=[0, 0],
-        name=[0, 1],
-        kind=[0, 0],
-        parent=[-1, 0],
-        thread=[0, 0],
-        names=("step", "名前 </script>"),
-        lanes=(Lane(name="compute"),),
-        threads=("MainThread",),
-        extra={"size_bytes": [1, 2]},
-        metadata=FRESH,
-    )
-
-
-def rewrite(path, change):
-    """Change the facts in a saved file's schema metadata, and its columns."""
-    table = pq.read_table(path)
-    metadata = dict(table.schema.metadata)
-    del metadata[CHECKSUM_KEY]
-    facts = json.loads(metadata[METADATA_KEY])
-    table = change(table, facts, metadata) or table
-    if METADATA_KEY in metadata:
-        metadata[METADATA_KEY] = json.dumps(facts).encode()
-    pq.write_table(table.replace_schema_metadata(metadata), path)
+    spans = [("compute", "step", 0, 1_000), ("compute", "名前 </script>", 500, 900, {"parent": 0, "queued_ns": 0})]
+    return make_trace(spans, extra={"size_bytes": [1, 2]}, device=FRESH.device)
 
 
 @settings(max_examples=25, deadline=None)

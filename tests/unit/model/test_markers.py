@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model import Marker, Trace
-from gpustreamlab.model._schema import CHECKSUM_KEY, METADATA_KEY
 from gpustreamlab.typing import MarkerKind
+from tests.helpers.files import rewrite
 from tests.helpers.traces import pipeline_trace
 
 
@@ -30,11 +27,11 @@ def test_markers_are_saved_and_loaded(tmp_path):
 def test_a_file_from_before_markers_has_none(tmp_path):
     path = tmp_path / "run.parquet"
     pipeline_trace().save(path)
-    table = pq.read_table(path)
-    facts = json.loads(table.schema.metadata[METADATA_KEY])
-    del facts["markers"], facts["metadata"]["dropped_markers"]
-    older = {key: value for key, value in table.schema.metadata.items() if key != CHECKSUM_KEY}
-    pq.write_table(table.replace_schema_metadata(older | {METADATA_KEY: json.dumps(facts).encode()}), path)
+
+    def make_old(table, facts, metadata):
+        del facts["markers"], facts["metadata"]["dropped_markers"]
+
+    rewrite(path, make_old)
 
     loaded = Trace.load(path)
     assert (loaded.markers, loaded.metadata.dropped_markers) == ((), 0)

@@ -14,13 +14,10 @@ from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import InvalidNameError, OptionError, PartitionNotFoundError, TraceError
 from gpustreamlab.model import (
     Device,
-    Lane,
     Layout,
     LayoutChange,
     Partition,
     SMResource,
-    Trace,
-    TraceMetadata,
     Verification,
     VerifiedLane,
     VerifiedPartition,
@@ -28,6 +25,7 @@ from gpustreamlab.model import (
     check_name,
 )
 from gpustreamlab.typing import Feature
+from tests.helpers.traces import make_trace
 
 H200 = SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12)
 EVIL = "<img src=x onerror=alert(1)>"
@@ -278,11 +276,8 @@ def test_other_names_come_with_one_that_works(name, words):
 
 def with_layouts(**tables):
     """A span in each of two spells."""
-    return Trace(
-        start_ns=[0, 150], end_ns=[100, 250], queued_ns=[0, 0], lane=[0, 0], name=[0, 0], kind=[0, 0], parent=[-1, -1],
-        thread=[0, 0], names=("k",), threads=("m",), lanes=(Lane(name="a", stream=1),), partition=[0, 1],
-        metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=132)), **tables,
-    )  # fmt: skip
+    spans = [("a", "k", 0, 100, {"partition": 0}), ("a", "k", 150, 250, {"partition": 1})]
+    return make_trace(spans, device=Device(name="demo", sm_count=132), **tables)
 
 
 def test_layouts_of_a_trace_are_put_in_order_and_the_last_is_that_at_the_end():

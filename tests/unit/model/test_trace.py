@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Device, Edges, Lane, Layout, Partition, Trace, TraceMetadata
-from gpustreamlab.model._schema import table_to_trace
 from gpustreamlab.typing import EdgeKind, SpanKind
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
@@ -40,7 +39,7 @@ def make(**changes):
 @settings(max_examples=40, deadline=None)
 @given(traces())
 def test_arrow_round_trip_is_exact(trace):
-    assert_same_trace(table_to_trace(trace.to_arrow()), trace)
+    assert_same_trace(Trace.from_arrow(trace.to_arrow()), trace)
 
 
 @settings(max_examples=40, deadline=None)
@@ -50,7 +49,7 @@ def test_arrow_stream_interface_round_trip_is_exact(trace):
     reader = pa.RecordBatchReader.from_stream(trace)
 
     # WHEN the table it read is turned back
-    again = table_to_trace(reader.read_all())
+    again = Trace.from_arrow(reader.read_all())
 
     # THEN nothing was lost
     assert_same_trace(again, trace)
@@ -62,7 +61,7 @@ def test_a_table_in_many_chunks_is_the_same_trace(trace, rows_per_chunk):
     chunks = trace.to_arrow().to_batches(max_chunksize=rows_per_chunk)
     table = pa.Table.from_batches(chunks, schema=trace.to_arrow().schema)
 
-    assert_same_trace(table_to_trace(table), trace)
+    assert_same_trace(Trace.from_arrow(table), trace)
 
 
 def test_arrow_text_columns_are_readable():

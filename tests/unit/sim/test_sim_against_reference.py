@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpustreamlab.backends.sim._commands import CopySpec, DeviceWork, KernelSpec, Mark, Wait
-from gpustreamlab.backends.sim._cost import DevicePreset
+from gpustreamlab.backends.sim import DevicePreset, DeviceWork, KernelSpec
+from gpustreamlab.backends.sim._commands import CopySpec, Mark, Wait
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from tests.unit.sim.sim_reference import Job, Reference
 

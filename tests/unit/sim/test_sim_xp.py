@@ -8,8 +8,7 @@ import operator
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.sim import SimArray, SimBackend
-from gpustreamlab.backends.sim._cost import H200, plan_matmul
+from gpustreamlab.backends.sim import H200, SimArray, SimBackend, plan_matmul
 from gpustreamlab.backends.sim._functions import METHODS, RULES, Call
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
