@@ -184,8 +184,11 @@ class Adapters:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
         printer.text("…" if cycle else str(self))
 
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [(item.name, item.version or "-", str(item.state), item.reason) for item in self.items]
+
     def __str__(self) -> str:
-        rows = [(item.name, item.version or "-", str(item.state), item.reason) for item in self.items]
+        rows = self._rows()
         widths = [max(len(row[place]) for row in rows) for place in range(3)]
         lines = []
         for *cells, reason in rows:
@@ -196,8 +199,7 @@ class Adapters:
     def _repr_html_(self) -> str:
         left = "style='text-align:left'"
         rows = "".join(
-            "<tr>" + "".join(f"<td {left}>{html.escape(str(text))}</td>" for text in _cells(item)) + "</tr>"
-            for item in self.items
+            "<tr>" + "".join(f"<td {left}>{html.escape(text)}</td>" for text in row) + "</tr>" for row in self._rows()
         )
         head = "".join(f"<th {left}>{text}</th>" for text in ("library", "version", "state", "reason"))
         return f"<table><tr>{head}</tr>{rows}</table>"
@@ -223,36 +225,22 @@ def _state_of(library: Library, followers: Followers | None) -> LibraryState:
     state, reason = library.state, library.reason
     if not is_loaded(sys.modules.get(library.module)):
         state = AdapterState.NOT_LOADED
-        reason = f"once it is imported: {_prospect_of(library, version, followers)}" if version else "not installed"
+        prospect = what_it_does(library, version)
+        if followers is None:
+            prospect = f"{AdapterState.CANNOT_FOLLOW}, {_on_simulated(library, version)}"
+        reason = f"once it is imported: {prospect}" if version else "not installed"
     elif followers is None:
         state, reason = AdapterState.CANNOT_FOLLOW, _on_simulated(library, version)
     elif library.state is AdapterState.THROUGH_TORCH:
         torch = _state_of(library_of("torch"), followers)
         if torch.state is not AdapterState.FOLLOWS:
             state, reason = AdapterState.CANNOT_FOLLOW, f"it launches on torch's current stream, and torch: {torch.state}"
-    else:
-        state, reason = _problem_of(library.module, followers) or (state, reason)
+    elif (why := followers.registry.switched_off.get((library.module, followers.ordinal))) is not None:
+        state, reason = AdapterState.SWITCHED_OFF, why
+    elif (why := followers.registry.unable.get((library.module, followers.ordinal))) is not None:
+        state, reason = AdapterState.CANNOT_FOLLOW, why
     return LibraryState(name=library.name, version=version, state=state, reason=reason)
-
-
-def _prospect_of(library: Library, version: str, followers: Followers | None) -> str:
-    """Tell what a library will do once it is imported."""
-    if followers is None:
-        return f"{AdapterState.CANNOT_FOLLOW}, {_on_simulated(library, version)}"
-    return what_it_does(library, version)
 
 
 def _on_simulated(library: Library, version: str) -> str:
     return f"{_SIMULATED}; on a GPU: {what_it_does(library, version)}"
-
-
-def _problem_of(module: str, followers: Followers) -> tuple[AdapterState, str] | None:
-    registry, key = followers.registry, (module, followers.ordinal)
-    if key in registry.switched_off:
-        return AdapterState.SWITCHED_OFF, registry.switched_off[key]
-    why_unable = registry.unable.get(key)
-    return None if why_unable is None else (AdapterState.CANNOT_FOLLOW, why_unable)
-
-
-def _cells(item: LibraryState) -> tuple[str, ...]:
-    return item.name, item.version or "-", str(item.state), item.reason

@@ -1,20 +1,56 @@
-"""Libraries that are known: what each does about a selected lane."""
+"""What makes a library follow the selected lane, and the libraries that are known: what each does about it."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import re
 import sys
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from gpustreamlab.adapters._adapter import Adapter, AdapterFactory, LaneStream
-from gpustreamlab.adapters._numba import make_numba
 from gpustreamlab.errors import AdapterError
 from gpustreamlab.typing import AdapterState
+
+GROUP = "gpustreamlab.adapters"
+"""Group of the entry points that bring adapters: the name is the library's module, the value an `AdapterFactory`."""
+
+
+class LaneStream(Protocol):
+    """The stream that an adapter selects."""
+
+    @property
+    def handle(self) -> int:
+        """Address of the ``cudaStream_t``. A lane that moves to another partition has another."""
+        ...
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Lend the stream by the CUDA Python stream protocol."""
+        ...
+
+
+class Adapter(Protocol):
+    """Lets one library follow the selected lane, on one device.
+
+    Calls come from many threads at once, and concern the thread that they come from. Both are on the path of every selection:
+    a microsecond in either counts. An adapter that raises is switched off for its device. One that has a method ``close`` is
+    told by it that no session is left.
+    """
+
+    def select(self, stream: LaneStream) -> object:
+        """Make the library of this thread work on the stream; return what `restore` needs to put back what it worked on."""
+        ...
+
+    def restore(self, token: Any) -> None:
+        """Put back what the library worked on before the `select` that gave the token. After an interrupt it may come twice."""
+        ...
+
+
+AdapterFactory: TypeAlias = Callable[[Any, int], Adapter]
+"""Makes an adapter of the library's module and the device's number. It raises `AdapterError`, with the reason,
+where the library cannot follow."""
+
 
 StreamKey: TypeAlias = tuple[int, int, int]
 """How torch knows a stream: its id, the device's index, the device's type."""
@@ -176,9 +212,6 @@ KNOWN = (
 LAST_WITH_ROW_STACK = (0, 30, 4)
 """The newest Numba-CUDA that was seen to need names which NumPy 2.5 took out."""
 
-BUILT_IN: Mapping[str, AdapterFactory] = MappingProxyType({"torch": make_torch, "numba.cuda": make_numba})
-"""Adapters that ship, by the module that has to be loaded."""
-
 
 def library_of(module: str) -> Library:
     """Return what is known of a library, by its module."""
@@ -191,7 +224,9 @@ def obstacle_of(library: Library, version: str) -> Obstacle | None:
         return Obstacle(NO_CUDA, "")
     if library.state is AdapterState.THROUGH_TORCH and obstacle_of(library_of("torch"), installed_version("torch")):
         return Obstacle(f"it launches on torch's current stream, and torch: {AdapterState.CANNOT_FOLLOW}", "")
-    if library.module == "numba.cuda" and _is_up_to(version, LAST_WITH_ROW_STACK) and not hasattr(np, "row_stack"):
+    numbers = tuple(map(int, re.findall(r"\d+", version)[: len(LAST_WITH_ROW_STACK)]))
+    needs_row_stack = library.module == "numba.cuda" and () < numbers <= LAST_WITH_ROW_STACK
+    if needs_row_stack and not hasattr(np, "row_stack"):
         reason = f"it cannot be imported: it asks for numpy.row_stack, which NumPy {np.__version__} has not any more"
         return Obstacle(reason, "pip install 'numpy<2.5'")
     return None
@@ -231,8 +266,3 @@ def _attribute_of(owner: object, name: str) -> Any:
         return getattr(owner, name, None)
     except Exception:  # noqa: BLE001 - what a broken library raises must not stop the user's block
         return None
-
-
-def _is_up_to(version: str, last: tuple[int, ...]) -> bool:
-    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[: len(last)])
-    return bool(numbers) and numbers <= last

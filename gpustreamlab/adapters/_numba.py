@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.adapters._adapter import Adapter, LaneStream
+from gpustreamlab.adapters._known import Adapter, LaneStream
 from gpustreamlab.errors import AdapterError
 
 
@@ -205,7 +205,10 @@ class NumbaHooks:
         what = f"{getattr(owner, '__name__', owner)}.{name}"
         if not callable(original):
             raise AdapterError(f"it has no {what}, so its work cannot be led to the lane")
-        names = _parameters(original)
+        try:
+            names = list(inspect.signature(original).parameters)
+        except (TypeError, ValueError):
+            names = []
         if takes_stream and "stream" not in names:
             raise AdapterError(f"{what} takes no stream, so its work cannot be led to the lane")
         replacement = follow(original, names.index("stream") if takes_stream else 0)
@@ -264,13 +267,6 @@ class NumbaHooks:
             return original(*args, **kwargs)
 
         return synchronize
-
-
-def _parameters(function: Any) -> list[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
 
 
 def _require(cuda: Any, path: str) -> Any:

@@ -9,16 +9,20 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from gpustreamlab._util.words import install_line
-from gpustreamlab.adapters._adapter import GROUP, Adapter, AdapterFactory, LaneStream
-from gpustreamlab.adapters._known import BUILT_IN, installed_version
+from gpustreamlab.adapters._known import GROUP, Adapter, AdapterFactory, LaneStream, installed_version, make_torch
+from gpustreamlab.adapters._numba import make_numba
 from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError
 
 _log = logging.getLogger(__name__)
+
+BUILT_IN: Mapping[str, AdapterFactory] = MappingProxyType({"torch": make_torch, "numba.cuda": make_numba})
+"""Adapters that ship, by the module that has to be loaded."""
 
 
 class Source(NamedTuple):
@@ -182,7 +186,11 @@ class Registry:
         version = installed_version(module)
         title = f"{module} {version}".strip()
         sources = self.sources[module]
-        told, has_work = _told_of_choice(sources), False
+        told, has_work = [], False
+        foreign = [source.origin for source in sources if source.is_foreign]
+        if len(foreign) > 1:
+            rest = ", ".join(foreign[1:])
+            told.append(f"{len(foreign)} adapters are installed for it, and {foreign[0]} is used before {rest}")
         for source in sources:
             try:
                 follower = Follower(module, ordinal, version, source.load()(sys.modules[module], ordinal))
@@ -200,13 +208,6 @@ class Registry:
         if has_work:
             self._untold.append(f"{title} cannot follow the selected lane: {reasons}. So {STRAY}.")
         return None
-
-
-def _told_of_choice(sources: Sequence[Source]) -> list[str]:
-    foreign = [source.origin for source in sources if source.is_foreign]
-    if len(foreign) < 2:
-        return []
-    return [f"{len(foreign)} adapters are installed for it, and {foreign[0]} is used before {', '.join(foreign[1:])}"]
 
 
 def _shown(error: Exception) -> str:

@@ -7,16 +7,16 @@ from gpustreamlab.analysis._busy import (
     busy_word,
     counted_kinds,
     counted_rows,
+    interval_sum_ns,
     is_work,
     sm_kinds,
     stream_count,
 )
-from gpustreamlab.analysis._compare import ComparedFigures, ComparedItems, TraceComparison, compare_traces
+from gpustreamlab.analysis._compare import TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables, wall_line
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, stream_extent, used_stream_count
-from gpustreamlab.analysis._grids import CardSizedGrid, card_sized_grids, grid_advice, partition_warnings
+from gpustreamlab.analysis._grids import card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._hazard_search import (
-    Access,
     FoundHazard,
     HazardSearch,
     LaneClock,
@@ -27,7 +27,7 @@ from gpustreamlab.analysis._hazard_search import (
     Touch,
 )
 from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
-from gpustreamlab.analysis._host_waits import HostWaits, WaitGroup, host_waits
+from gpustreamlab.analysis._host_waits import HostWaits, host_waits
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
@@ -37,6 +37,7 @@ from gpustreamlab.analysis._scale import (
     Merged,
     axis_unit,
     bin_width_ns,
+    count_text,
     format_ms,
     format_ns,
     format_share,
@@ -59,8 +60,9 @@ from gpustreamlab.analysis._sm_time import (
     sm_time_steps,
     sms_text,
     stack_sms,
+    whole_card,
 )
-from gpustreamlab.analysis._strays import StrayGroup, Strays, nearest_ranges, strays
+from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (
     capture_facts,
     counts_text,
@@ -88,12 +90,8 @@ __all__ = [
     "MAX_LANE_ROWS",
     "NO_LANE",
     "REST",
-    "Access",
     "ArrivedSpans",
     "Basis",
-    "CardSizedGrid",
-    "ComparedFigures",
-    "ComparedItems",
     "Concurrency",
     "FoundHazard",
     "Hazard",
@@ -121,13 +119,11 @@ __all__ = [
     "ScratchTable",
     "Share",
     "Side",
-    "StrayGroup",
     "Strays",
     "TextTable",
     "Touch",
     "TraceComparison",
     "Utilization",
-    "WaitGroup",
     "assign_rows",
     "axis_unit",
     "basis_of",
@@ -145,6 +141,7 @@ __all__ = [
     "comparison_tables",
     "concurrency",
     "count_steps",
+    "count_text",
     "counted_kinds",
     "counted_rows",
     "counts_text",
@@ -159,6 +156,7 @@ __all__ = [
     "group_labels",
     "headline",
     "host_waits",
+    "interval_sum_ns",
     "is_work",
     "layout_size",
     "layout_spells",
@@ -194,4 +192,5 @@ __all__ = [
     "used_stream_count",
     "utilization",
     "wall_line",
+    "whole_card",
 ]

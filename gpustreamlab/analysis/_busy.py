@@ -14,6 +14,8 @@ from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
 
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
+KIND_WORDS = {kind: (kind.value, "copies" if kind is SpanKind.COPY else f"{kind.value}s") for kind in SPAN_KINDS}
+"""What one span of each kind is called, and what several are."""
 
 LEAST_RANGE_SHARE = 0.01
 """From which share of all busy time on ranges count beside kernels: less than that would only blur what is known exactly."""
@@ -148,6 +150,26 @@ def range_only_ns(trace: Trace, kinds: Sequence[SpanKind], sum_ns: int) -> int:
     return sum_ns - busy_sum_ns(trace, is_work(trace))
 
 
+def join_words(words: Sequence[str], last: str) -> str:
+    """Write words as a list: "kernels, copies and fills"."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def counted_extent(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[int, int]:
+    """Return the first start and the last end of all that counts as busy, in ns; zeros where there are none."""
+    rows = counted_rows(trace, kinds)
+    if not rows.any():
+        return 0, 0
+    if rows.all():
+        return int(trace.start_ns.min()), int(trace.end_ns.max())
+    return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
+
+
+def interval_sum_ns(edges_ns: Int64Array) -> int:
+    """Add up intervals that are given as start, end, start, end."""
+    return int((edges_ns[1::2] - edges_ns[0::2]).sum())
+
+
 def uncut_ns(trace: Trace) -> tuple[Int64Array, Int64Array]:
     """Return the starts and ends of the spans as they were before the trace was cut; shape (n_spans,), int64, in ns."""
     return trace.extra.get("uncut_start_ns", trace.start_ns), trace.extra.get("uncut_end_ns", trace.end_ns)
@@ -183,6 +205,11 @@ def _of_kinds(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
     return found
 
 
+def busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
+    """Add up for how long each lane was busy with some of the rows, in ns."""
+    return sum(map(interval_sum_ns, _edges_of(trace, rows))) if rows.any() else 0
+
+
 def _uncaptured_ranges(trace: Trace) -> BoolArray:
     """Tell which rows are ranges that start where kernels were not captured; shape (n_spans,), bool."""
     uncaptured = _of_kinds(trace, (SpanKind.RANGE,))
@@ -201,13 +228,6 @@ def _has_many_ranges(trace: Trace) -> bool:
         return True
     sum_ns = busy_sum_ns(trace, works | ranges)
     return sum_ns - busy_sum_ns(trace, works) >= LEAST_RANGE_SHARE * sum_ns
-
-
-def busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
-    """Add up for how long each lane was busy with some of the rows, in ns."""
-    if not rows.any():
-        return 0
-    return sum(int((edges[1::2] - edges[0::2]).sum()) for edges in _edges_of(trace, rows))
 
 
 def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[Int64Array]:
@@ -301,8 +321,7 @@ def require_trace(value: object, function: str) -> None:
     """
     if isinstance(value, Trace):
         return
-    kind = type(value).__name__
-    # Asked of its class: to look at the trace itself may take long.
-    advice = f"Pass the trace of the {kind}: " if hasattr(type(value), "trace") else "Pass lab.trace, or "
-    example = f"{function}(lab.trace)." if hasattr(type(value), "trace") else "gsl.load_trace('run.parquet')."
-    raise OptionError(f"{function}() got a {kind}; it takes a Trace. {advice}{example}")
+    kind, advice = type(value).__name__, "Pass lab.trace, or gsl.load_trace('run.parquet')."
+    if hasattr(type(value), "trace"):  # asked of its class: to look at the trace itself may take long
+        advice = f"Pass the trace of the {kind}: {function}(lab.trace)."
+    raise OptionError(f"{function}() got a {kind}; it takes a Trace. {advice}")

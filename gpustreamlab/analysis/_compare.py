@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import (
+    KIND_WORDS,
     RANGE_CODE,
     basis_of,
     busy_edges,
     busy_word,
     counted_kinds,
     counted_rows,
+    interval_sum_ns,
     is_work,
+    join_words,
     require_trace,
 )
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
-from gpustreamlab.analysis._scale import group_labels
+from gpustreamlab.analysis._scale import count_text, group_labels, ratios
 from gpustreamlab.analysis._summary import device_text, missing_facts
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
@@ -33,46 +36,18 @@ NAME_CHARACTERS = 40
 """How many characters of a name the sentence shows."""
 
 _COPY_CODE = SPAN_KINDS.index(SpanKind.COPY)
-_PLURALS = {SpanKind.COPY: "copies"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """How much work a trace holds."""
 
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str]
     """Spans of each name; names that differ by a number only are one."""
-    kinds: tuple[SpanKind, ...] = ()
+    kinds: tuple[SpanKind, ...]
     """Of which kinds they are."""
     copied_bytes: int | None = None
     """How much was copied, in bytes; None where that is not known."""
-
-
-def count_work(trace: Trace, labels: Sequence[str]) -> Work:
-    """Count kernels, copies and fills.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    labels
-        What each of its names is called, by code. A copy is known by its direction alone: from pinned memory or not, the work
-        is the same.
-    """
-    rows = np.flatnonzero(is_work(trace))
-    is_copy = trace.kind[rows] == _COPY_CODE
-    copies = [label.partition(" (")[0] for label in labels]
-    counts = _counted(trace.name[rows[~is_copy]], labels) + _counted(trace.name[rows[is_copy]], copies)
-    kinds = tuple(SPAN_KINDS[code] for code in np.unique(trace.kind[rows]).tolist())
-    sizes = trace.extra.get("size_bytes", np.zeros(len(trace), np.int64))[rows[is_copy]]
-    copied = int(sizes.sum()) if (sizes > 0).all() else None  # 0 stands for a size that was not told
-    return Work(counts=counts, kinds=kinds, copied_bytes=copied)
-
-
-def count_ranges(trace: Trace, labels: Sequence[str]) -> Work:
-    """Count ranges: where nothing else is known, they stand for the work in them."""
-    is_range = trace.kind == SPAN_KINDS.index(SpanKind.RANGE)
-    return Work(counts=_counted(trace.name[is_range], labels), kinds=(SpanKind.RANGE,))
 
 
 def work_difference(a: Work, b: Work) -> str:
@@ -90,7 +65,8 @@ def work_difference(a: Work, b: Work) -> str:
         return f"Not the same work: {_counted_text(of_a, kinds)} against {of_b:,}"
     if a.counts != b.counts:
         name = max(a.counts | b.counts, key=lambda name: abs(a.counts[name] - b.counts[name]))
-        example = f"{display_name(name, NAME_CHARACTERS)} {_times(a.counts[name])} in a, {_times(b.counts[name])} in b"
+        in_a, in_b = (count_text(side.counts[name], "time") for side in (a, b))
+        example = f"{display_name(name, NAME_CHARACTERS)} {in_a} in a, {in_b} in b"
         return f"Not the same work: {_counted_text(of_a, kinds)} in both, but not the same ones; {example}"
     if a.copied_bytes is not None and b.copied_bytes is not None and a.copied_bytes != b.copied_bytes:
         return f"Not the same work: {a.copied_bytes:,} B copied against {b.copied_bytes:,} B"
@@ -106,13 +82,8 @@ def _counted(codes: np.ndarray, labels: Sequence[str]) -> Counter[str]:
 
 
 def _counted_text(count: int, kinds: Collection[SpanKind]) -> str:
-    words = [kind.value if count == 1 else _PLURALS.get(kind, f"{kind.value}s") for kind in kinds]
-    last = "or" if count == 1 else "and"
-    return f"{count:,} {f' {last} '.join(filter(None, (', '.join(words[:-1]), words[-1])))}"
-
-
-def _times(count: int) -> str:
-    return f"{count:,} time{'' if count == 1 else 's'}"
+    is_one = count == 1
+    return f"{count:,} {join_words([KIND_WORDS[kind][not is_one] for kind in kinds], 'or' if is_one else 'and')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -163,12 +134,12 @@ class ComparedItems:
     @property
     def ratio(self) -> FloatArray:
         """Busy time in b / busy time in a; shape (n_items,), float64; NaN where a has none."""
-        return _ratios(self.b.busy_ns, self.a.busy_ns)
+        return ratios(self.b.busy_ns, self.a.busy_ns)
 
     @property
     def median_ratio(self) -> FloatArray:
         """Median duration in b / median duration in a; shape (n_items,), float64; NaN where one has none, or a's is 0."""
-        return _ratios(self.b.median_ns, self.a.median_ns)
+        return ratios(self.b.median_ns, self.a.median_ns)
 
     @property
     def only_a(self) -> tuple[str, ...]:
@@ -224,7 +195,7 @@ class TraceComparison:
     def notes(self) -> tuple[str, ...]:
         """What makes the two traces unlike, or incomplete, one sentence an entry; empty where nothing does."""
         meta_a, meta_b = self.metadata
-        of_a, of_b = (_listed(kinds) for kinds in self.counted)
+        of_a, of_b = (", ".join(KIND_WORDS[kind][1] for kind in kinds) for kinds in self.counted)
         notes = [f"{self.work_note}."] if self.work_note else []
         if of_a != of_b:
             notes.append(
@@ -296,16 +267,12 @@ def compare_traces(a: Trace, b: Trace) -> TraceComparison:
     names = tuple(dict.fromkeys(name for side in sides for name in side.used_names))
     by_lane = [side.lane_figures(lanes, needs_work) for side in sides]
     by_name = [side.name_figures(names) for side in sides]
+    items, groups = zip(*names, strict=True) if names else ((), ())
+    listed = ComparedItems(items=items, a=by_name[0], b=by_name[1], groups=groups)
+    larger_ns = np.maximum(listed.a.busy_ns, listed.b.busy_ns)
     return TraceComparison(
         lanes=ComparedItems(items=lanes, a=by_lane[0], b=by_lane[1]),
-        names=_most_changed_first(
-            ComparedItems(
-                items=tuple(name for name, _ in names),
-                a=by_name[0],
-                b=by_name[1],
-                groups=tuple(group for _, group in names),
-            )
-        ),
+        names=listed.take(np.lexsort((-larger_ns, -np.abs(listed.difference_ns), ~listed.is_comparable))),
         a=sides[0].concurrency,
         b=sides[1].concurrency,
         counted=(sides[0].kinds, sides[1].kinds),
@@ -325,21 +292,15 @@ class _Spans:
     def __init__(self, trace: Trace, rows: BoolArray) -> None:
         self.is_listed = rows
         self.row = np.flatnonzero(rows)
-        self._duration_ns = trace.duration_ns[self.row]
-        self._by_duration = np.argsort(self._duration_ns, kind="stable")
-
-    def sums_ns(self, codes: Int64Array, code_count: int) -> Int64Array:
-        """Add up the durations of the spans of each code."""
-        total_ns = np.zeros(code_count, np.int64)
-        np.add.at(total_ns, codes, self._duration_ns)
-        return total_ns
+        self.duration_ns = trace.duration_ns[self.row]
+        self._by_duration = np.argsort(self.duration_ns, kind="stable")
 
     def medians_ns(self, places: Int64Array, count: Int64Array) -> FloatArray:
         """Return the median duration of the spans of each place; NaN where there are none."""
         keys = places[self._by_duration]
         # numpy sorts 16-bit keys by radix, in linear time.
         narrow = keys.astype(np.uint16) if len(count) <= 1 << 16 else keys
-        ordered = self._duration_ns[self._by_duration[np.argsort(narrow, kind="stable")]]
+        ordered = self.duration_ns[self._by_duration[np.argsort(narrow, kind="stable")]]
         first = np.concatenate(([0], np.cumsum(count)))[:-1]
         medians: FloatArray = np.full(len(count), np.nan)
         has = np.flatnonzero(count)
@@ -354,7 +315,7 @@ class _Side:
     def __init__(self, trace: Trace, kinds: tuple[SpanKind, ...], *, with_ranges: bool) -> None:
         edges = busy_edges(trace, kinds)
         self.concurrency = concurrency(trace, edges)
-        self._busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in edges], np.int64)
+        self._busy_ns = np.array(list(map(interval_sum_ns, edges)), np.int64)
         self._trace, self._counted = trace, _Spans(trace, counted_rows(trace, kinds))
         is_range = trace.kind == RANGE_CODE
         listed = self._counted.is_listed | (is_range & with_ranges)
@@ -376,24 +337,38 @@ class _Side:
         self._names = [labels.get(name, name) for name in self._names]
 
     def work(self) -> Work:
-        """Return how many kernels, copies and fills it has, by the names of their groups."""
-        return count_work(self._trace, [name for name, _ in self._names[: len(self._trace.names)]])
+        """Count kernels, copies and fills, by the names of their groups.
+
+        A copy is known by its direction alone: from pinned memory or not, the work is the same.
+        """
+        trace, labels = self._trace, [name for name, _ in self._names[: len(self._trace.names)]]
+        rows = np.flatnonzero(is_work(trace))
+        is_copy = trace.kind[rows] == _COPY_CODE
+        copies = [label.partition(" (")[0] for label in labels]
+        counts = _counted(trace.name[rows[~is_copy]], labels) + _counted(trace.name[rows[is_copy]], copies)
+        kinds = tuple(SPAN_KINDS[code] for code in np.unique(trace.kind[rows]).tolist())
+        sizes = trace.extra.get("size_bytes", np.zeros(len(trace), np.int64))[rows[is_copy]]
+        copied = int(sizes.sum()) if (sizes > 0).all() else None  # 0 stands for a size that was not told
+        return Work(counts=counts, kinds=kinds, copied_bytes=copied)
 
     def ranges(self) -> Work:
-        """Return how many ranges it has, by the names of their groups."""
-        return count_ranges(self._trace, [name for name, _ in self._names[len(self._trace.names) :]])
+        """Count ranges, by the names of their groups: where nothing else is known, they stand for the work in them."""
+        trace = self._trace
+        labels = [name for name, _ in self._names[len(trace.names) :]]
+        return Work(counts=_counted(trace.name[trace.kind == RANGE_CODE], labels), kinds=(SpanKind.RANGE,))
 
     def lane_figures(self, items: Sequence[str], needs_work: BoolArray) -> ComparedFigures:
         """Return what the lanes of these names took; those that need work are seen where kernels were captured."""
         own = [lane.name for lane in self._trace.lanes]
         codes = self._trace.lane[self._counted.row]
-        return self._figures(items, own, codes, self._busy_ns, self._counted, ~needs_work | self._has_work)
+        return self._figures(items, own, codes, self._busy_ns, self._counted, ~needs_work | self._has_work, set(own))
 
     def name_figures(self, items: Sequence[_Name]) -> ComparedFigures:
         """Return what the spans of these names took."""
-        total_ns = self._listed.sums_ns(self._name, len(self._names))
+        total_ns = np.zeros(len(self._names), np.int64)
+        np.add.at(total_ns, self._name, self._listed.duration_ns)
         is_captured = np.array([group == RANGE or self._has_work for _, group in items], bool)
-        return self._figures(items, self._names, self._name, total_ns, self._listed, is_captured, used=set(self.used_names))
+        return self._figures(items, self._names, self._name, total_ns, self._listed, is_captured, set(self.used_names))
 
     def _figures(
         self,
@@ -403,13 +378,12 @@ class _Side:
         busy_ns: Int64Array,
         spans: _Spans,
         is_captured: BoolArray,
-        used: set[_Item] | None = None,
+        used: set[_Item],
     ) -> ComparedFigures:
         place = {item: row for row, item in enumerate(items)}
         # A trace may hold one name twice: both add up.
         row_of = np.array([place.get(item, len(items)) for item in own], np.int64)
-        is_there = np.zeros(len(items) + 1, bool)
-        is_there[[row for row, item in zip(row_of.tolist(), own, strict=True) if used is None or item in used]] = True
+        is_there = np.array([item in used for item in items], bool)
         busy = np.zeros(len(items) + 1, np.int64)
         np.add.at(busy, row_of, busy_ns)
         rows = row_of[codes] if len(own) else np.empty(0, np.int64)
@@ -418,8 +392,8 @@ class _Side:
             span_count=count[:-1],
             busy_ns=busy[:-1],
             median_ns=spans.medians_ns(rows, count)[:-1],
-            is_there=is_there[:-1],
-            is_captured=is_captured | is_there[:-1],
+            is_there=is_there,
+            is_captured=is_captured | is_there,
         )
 
 
@@ -441,19 +415,8 @@ def _group_names(sides: Sequence[_Side]) -> None:
             side.rename(labels)
 
 
-def _most_changed_first(compared: ComparedItems) -> ComparedItems:
-    larger_ns = np.maximum(compared.a.busy_ns, compared.b.busy_ns)
-    return compared.take(np.lexsort((-larger_ns, -np.abs(compared.difference_ns), ~compared.is_comparable)))
-
-
 def _take(side: ComparedFigures, rows: Int64Array) -> ComparedFigures:
-    return ComparedFigures(
-        span_count=side.span_count[rows],
-        busy_ns=side.busy_ns[rows],
-        median_ns=side.median_ns[rows],
-        is_there=side.is_there[rows],
-        is_captured=side.is_captured[rows],
-    )
+    return ComparedFigures(**{column.name: getattr(side, column.name)[rows] for column in fields(side)})
 
 
 def _total_figures(times_ns: list[int], span_count: int) -> ComparedFigures:
@@ -467,34 +430,18 @@ def _total_figures(times_ns: list[int], span_count: int) -> ComparedFigures:
 
 
 def _columns(compared: ComparedItems) -> dict[str, object]:
-    a, b = compared.a, compared.b
+    def both(name: str, column: str) -> dict[str, object]:
+        return {f"{name}_{side}": getattr(figures, column) for side, figures in (("a", compared.a), ("b", compared.b))}
+
     return {
         "group": np.array(compared.groups or [None] * len(compared), dtype=object),
         "item": list(compared.items),
-        "in_a": a.is_there,
-        "in_b": b.is_there,
-        "captured_a": a.is_captured,
-        "captured_b": b.is_captured,
-        "span_count_a": a.span_count,
-        "span_count_b": b.span_count,
-        "busy_ns_a": a.busy_ns,
-        "busy_ns_b": b.busy_ns,
+        **both("in", "is_there"),
+        **both("captured", "is_captured"),
+        **both("span_count", "span_count"),
+        **both("busy_ns", "busy_ns"),
         "difference_ns": compared.difference_ns,
         "ratio": compared.ratio,
-        "median_ns_a": a.median_ns,
-        "median_ns_b": b.median_ns,
+        **both("median_ns", "median_ns"),
         "median_ratio": compared.median_ratio,
     }
-
-
-def _ratios(parts: Int64Array | FloatArray, wholes: Int64Array | FloatArray) -> FloatArray:
-    ratios: FloatArray = np.full(len(parts), np.nan)
-    np.divide(parts, wholes, out=ratios, where=wholes > 0)
-    return ratios
-
-
-def _listed(kinds: Sequence[SpanKind]) -> str:
-    return ", ".join(_PLURALS.get(kind, f"{kind.value}s") for kind in kinds)
-
-
-_PLURALS = {SpanKind.COPY: "copies"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpustreamlab.analysis._compare import ComparedItems, TraceComparison
-from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.analysis._scale import format_ns, format_share, three_digits
 from gpustreamlab.model import display_name
 from gpustreamlab.typing import SpanKind
 
@@ -40,9 +40,8 @@ def comparison_tables(result: TraceComparison, *, limit: int, name_limit: int) -
         How many characters of a name are shown.
     """
     listed = (*_names(result.names), ("Streams", "stream", result.lanes))
-    tables = [_totals(result)]
-    tables += [_items(title, what, items, limit=limit, name_limit=name_limit) for title, what, items in listed if len(items)]
-    return tuple(tables)
+    tables = (_items(title, what, items, limit=limit, name_limit=name_limit) for title, what, items in listed if len(items))
+    return (_totals(result), *tables)
 
 
 def comparison_line(result: TraceComparison) -> str:
@@ -96,7 +95,7 @@ def ratio_text(ratio: float) -> str:
         return "-"
     if 0 < ratio < 0.01:
         return f"×{ratio:.1g}"
-    return f"×{ratio:,.0f}" if ratio >= 99.95 else f"×{ratio:.1f}" if ratio >= 9.995 else f"×{ratio:.2f}"
+    return f"×{three_digits(ratio)}"
 
 
 def change_of_ns(difference_ns: float) -> str:
@@ -144,51 +143,31 @@ def _names(names: ComparedItems) -> list[tuple[str, str, ComparedItems]]:
 
 
 def _items(title: str, what: str, items: ComparedItems, *, limit: int, name_limit: int) -> TextTable:
-    count = min(len(items), limit)
-    columns = (
-        items.items[:count],
-        _counts(items, count),
-        _busy(items.a.busy_ns[:count].tolist(), items.a.is_there[:count].tolist()),
-        _busy(items.b.busy_ns[:count].tolist(), items.b.is_there[:count].tolist()),
-        _differences(items, count),
-        _ratio_cells(items, count),
-        [_medians(in_a, in_b) for in_a, in_b in zip(items.a.median_ns[:count], items.b.median_ns[:count], strict=True)],
-    )
-    rows = [(display_name(name, name_limit), *cells) for name, *cells in zip(*columns, strict=True)]
-    more = len(items) - count
+    more = len(items) - limit
     return TextTable(
         title=title,
         head=(what, "spans", "time a", "time b", "b − a", "b / a", "median"),
-        rows=tuple(rows),
-        more=f"and {more:,} more: see to_pandas()" if more else "",
+        rows=tuple(_item(items.take(np.array([row])), name_limit) for row in range(min(len(items), limit))),
+        more=f"and {more:,} more: see to_pandas()" if more > 0 else "",
     )
 
 
-def _counts(items: ComparedItems, count: int) -> list[str]:
-    pairs = zip(items.a.span_count[:count].tolist(), items.b.span_count[:count].tolist(), strict=True)
-    return [f"{in_a:,}" if in_a == in_b else f"{in_a:,}→{in_b:,}" for in_a, in_b in pairs]
-
-
-def _busy(times_ns: list[int], is_there: list[bool]) -> list[str]:
-    return [format_ns(time_ns) if there else "-" for time_ns, there in zip(times_ns, is_there, strict=True)]
-
-
-def _differences(items: ComparedItems, count: int) -> list[str]:
-    pairs = zip(items.difference_ns[:count].tolist(), items.is_comparable[:count].tolist(), strict=True)
-    return [change_of_ns(difference_ns) if is_comparable else "-" for difference_ns, is_comparable in pairs]
-
-
-def _ratio_cells(items: ComparedItems, count: int) -> list[str]:
-    cells = []
-    for row, ratio in enumerate(items.ratio[:count].tolist()):
-        missing = [which for which, side in (("a", items.a), ("b", items.b)) if not side.is_there[row]]
-        if not missing:
-            cells.append(ratio_text(ratio))
-        elif not items.is_comparable[row]:
-            cells.append(f"not captured in {missing[0]}")
-        else:
-            cells.append("only in a" if missing[0] == "b" else "only in b")
-    return cells
+def _item(item: ComparedItems, name_limit: int) -> tuple[str, ...]:
+    """Write the one row of a table that has no other."""
+    (count_a,), (count_b,) = item.a.span_count.tolist(), item.b.span_count.tolist()
+    (is_in_a,), (is_in_b,), is_comparable = item.a.is_there, item.b.is_there, bool(item.is_comparable[0])
+    ratio = ratio_text(item.ratio.item())
+    if not (is_in_a and is_in_b):
+        ratio = f"only in {'a' if is_in_a else 'b'}" if is_comparable else f"not captured in {'b' if is_in_a else 'a'}"
+    return (
+        display_name(item.items[0], name_limit),
+        f"{count_a:,}" if count_a == count_b else f"{count_a:,}→{count_b:,}",
+        format_ns(item.a.busy_ns.item()) if is_in_a else "-",
+        format_ns(item.b.busy_ns.item()) if is_in_b else "-",
+        change_of_ns(item.difference_ns.item()) if is_comparable else "-",
+        ratio,
+        _medians(item.a.median_ns.item(), item.b.median_ns.item()),
+    )
 
 
 def _medians(in_a: float, in_b: float) -> str:

@@ -11,8 +11,10 @@ import numpy as np
 from gpustreamlab.analysis._busy import (
     busy_edges,
     busy_sum_ns,
+    counted_extent,
     counted_kinds,
     counted_rows,
+    interval_sum_ns,
     is_work,
     range_only_ns,
     require_trace,
@@ -228,11 +230,10 @@ def concurrency(
     times_ns, counts = count_steps(edges) if steps is None else steps
     lasting_ns = np.diff(times_ns)
     counts_then = counts[: len(lasting_ns)]
-    lanes_ns = [int((lane[1::2] - lane[0::2]).sum()) for lane in edges]
-    rows = counted_rows(trace, kinds)
-    wall_ns = int(trace.end_ns[rows].max()) - int(trace.start_ns[rows].min()) if rows.any() else 0
+    lanes_ns = [interval_sum_ns(lane) for lane in edges]
+    first_ns, last_ns = counted_extent(trace, kinds)
     return Concurrency(
-        wall_ns=wall_ns,
+        wall_ns=last_ns - first_ns,
         sum_ns=sum(lanes_ns),
         active_ns=int(lasting_ns[counts_then > 0].sum()),
         together_ns=int(lasting_ns[counts_then > 1].sum()),

@@ -136,10 +136,6 @@ ROWS_KEPT = 1_000
 """How many kinds of hazards are told apart; further ones are only counted."""
 
 
-def _nobody() -> object:
-    return None
-
-
 class Piece:
     """Memory that was allocated once. Its number is never used again; its address is, once it was freed."""
 
@@ -153,7 +149,7 @@ class Piece:
         """Of the array that it was made for."""
         self.home = home
         """Number of the lane out of whose pool it is."""
-        self.owner: Callable[[], object] = _nobody
+        self.owner: Callable[[], object] = lambda: None
         """Returns an object that keeps the memory, without keeping it by itself; None where that is gone."""
         self.accesses: list[Access] = []
         """What later accesses may conflict with."""
@@ -259,12 +255,12 @@ class HazardSearch:
         """The hazards: one for each kind, pair of lanes and pair of ranges."""
         self._name_place = name_place
         self._freed = _FreedMemory()
+        self._piece_number = self.step_count = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget what was found and counted. What is kept to find more stays."""
         self.found.clear()
-        self.step_count = getattr(self, "step_count", 0)
         self.access_count = 0
         """Accesses seen."""
         self.piece_count = 0
@@ -278,9 +274,9 @@ class HazardSearch:
 
     def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Take note of a new piece of memory; it may have been somebody else's before."""
-        self._piece_number = number = getattr(self, "_piece_number", 0) + 1
+        self._piece_number += 1
         self.piece_count += 1
-        piece = Piece(number, start, end, shape, dtype, home)
+        piece = Piece(self._piece_number, start, end, shape, dtype, home)
         piece.freed = self._freed.take(start, end)
         return piece
 
@@ -429,9 +425,14 @@ class HazardSearch:
         for access, is_certain in self._conflicts(lane, touch, is_write=is_write):
             if access.told != self.step_count:  # work that reads and writes an array meets each access once
                 access.told = self.step_count
-                kind = _kind_of(access, piece, is_write=is_write)
+                kind = HazardKind.WRITE_AFTER_WRITE if access.is_write else HazardKind.WRITE_AFTER_READ
+                if access.piece is not piece:
+                    kind = HazardKind.USE_AFTER_FREE
+                elif not is_write:
+                    kind = HazardKind.READ_AFTER_WRITE
+                first = Side(access.lane.number, self._name_place(access.place), access.work, access.order)
                 second = Side(lane.number, self._name_place(place), work, self.step_count)
-                self._tell(kind, access, second, is_certain=is_certain)
+                self._count(kind, first, second, access.piece, is_certain=is_certain)
         if is_write and piece.freed:
             bounds = piece.whole if region is None else region
             piece.freed = [
@@ -439,10 +440,6 @@ class HazardSearch:
                 for access in piece.freed
                 if not (covers(bounds, access.bounds) and self.clocks.is_before(access.lane, access.tick, lane))
             ]
-
-    def _tell(self, kind: HazardKind, access: Access, second: Side, *, is_certain: bool) -> None:
-        first = Side(access.lane.number, self._name_place(access.place), access.work, access.order)
-        self._count(kind, first, second, access.piece, is_certain=is_certain)
 
     def _count(
         self, kind: HazardKind, first: Side, second: Side, piece: Piece, *, is_certain: bool, scratch_bytes: int | None = None
@@ -465,14 +462,6 @@ class HazardSearch:
         if len(accesses) == before:
             del accesses[0]
             self.let_go_count += 1
-
-
-def _kind_of(access: Access, piece: Piece, *, is_write: bool) -> HazardKind:
-    if access.piece is not piece:
-        return HazardKind.USE_AFTER_FREE
-    if not is_write:
-        return HazardKind.READ_AFTER_WRITE
-    return HazardKind.WRITE_AFTER_WRITE if access.is_write else HazardKind.WRITE_AFTER_READ
 
 
 def _uses_in(uses: list[Access], start: int, end: int) -> list[Access]:
@@ -529,10 +518,8 @@ class _FreedMemory:
                 self._entries[start] = (end, left)
             else:
                 del self._entries[start]
-        gone_count = 0
         order = sorted(self._entries, key=lambda start: max(use.order for use in self._entries[start][1]))
-        for start in order[: len(order) - FREED_KEPT // 2]:
-            gone_count += len(self._entries.pop(start)[1])
+        gone_count = sum(len(self._entries.pop(start)[1]) for start in order[: len(order) - FREED_KEPT // 2])
         self._list_anew()
         return gone_count
 

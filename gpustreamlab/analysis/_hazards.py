@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
+from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.model import display_name
 from gpustreamlab.typing import HazardKind, HazardMode
 
@@ -69,12 +70,32 @@ class Hazard:
     @property
     def fix(self) -> str:
         """The missing order, as code to type."""
-        return hazard_fix(self)
+        first, second = self.first.lane, self.second.lane
+        if self.scratch_bytes is not None:
+            is_closed = self.first.work == LANE_CLOSED
+            return (
+                f"lab.stream({first!r}).close()" if is_closed else f"work = lab.stream({first!r}).scratch({self.scratch_bytes})"
+            )
+        if first == NO_LANE:
+            return "lab.synchronize()"
+        if _can_be_held(self):
+            return f"lab.stream({first!r}).hold({self.array})"
+        if second == NO_LANE:
+            return f"lab.stream({first!r}).synchronize()"
+        return f"lab.stream({second!r}).wait(lab.stream({first!r}))"
 
     @property
     def where(self) -> str:
         """Where that code belongs."""
-        return hazard_where(self)
+        if self.scratch_bytes is not None:
+            if self.first.work == LANE_CLOSED:
+                return f"after {_place(self.second)}, not before it"
+            return "where the scratch is taken, without `with` or close(): then it stays as long as its arrays"
+        if _can_be_held(self):
+            return f"after {_place(self.first)}, before the array goes"
+        if self.first.lane == NO_LANE:
+            return f"after {_place(self.first)}, or select a stream for that too"
+        return f"before {_place(self.second)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -136,12 +157,24 @@ class Hazards(Reported):
         )
 
     def _line(self) -> str:
-
-        return hazard_line(self)
+        if self.mode is HazardMode.OFF:
+            return 'nothing was watched (hazards="off")'
+        seen = f"in {count_text(self.access_count, 'access', 'accesses')} of {count_text(self.array_count, 'array')}"
+        if self.mode is HazardMode.WAIT:
+            seen += f"; {count_text(self.wait_count, 'wait was', 'waits were')} put in"
+        kinds = ", ".join(dict.fromkeys(hazard.kind.value for hazard in self.hazards))
+        return f"{count_text(self.hazard_count, 'hazard')} ({kinds}) {seen}" if len(self) else f"No hazard {seen}"
 
     def _report(self) -> Report:
-
-        return hazard_report(self)
+        """Say all that is known: what conflicts, and the wait that is missing."""
+        listed = self.hazards[:LISTED_HAZARDS]
+        note = more_row(len(self.hazards) - len(listed), 7)
+        rows = [["", "missing", "where", "array", "first", "then, unordered", "times"], *map(_row, listed), *note]
+        lines = [*(line for hazard in listed for line in _lines(hazard)), *(row[0] for row in note)]
+        table = ReportTable(
+            caption="What crossed streams without an order", rows=rows, has_row_heads=True, names=(), lines=lines, wraps=True
+        )
+        return Report(title="Hazards:", line=self._line(), tables=(table,) if listed else (), notes=tuple(_notes(self)))
 
 
 LISTED_HAZARDS = 20
@@ -150,62 +183,6 @@ _NAME_WIDTH = 32
 LANE_CLOSED = "lane closed"
 """Work of the first side where scratch was freed with its lane. Source: ``Scratch.ending``."""
 _INDENT = "    "
-
-
-def hazard_line(result: Hazards) -> str:
-    """Say the main facts in one line."""
-    if result.mode is HazardMode.OFF:
-        return 'nothing was watched (hazards="off")'
-    seen = f"in {_count(result.access_count, 'access', 'accesses')} of {_count(result.array_count, 'array', 'arrays')}"
-    waits = f"; {_count(result.wait_count, 'wait was', 'waits were')} put in" if result.mode is HazardMode.WAIT else ""
-    if not len(result):
-        return f"No hazard {seen}{waits}"
-    kinds = list(dict.fromkeys(hazard.kind.value for hazard in result.hazards))
-    return f"{_count(result.hazard_count, 'hazard', 'hazards')} ({', '.join(kinds)}) {seen}{waits}"
-
-
-def hazard_report(result: Hazards) -> Report:
-    """Say all that is known: what conflicts, and the wait that is missing."""
-    listed = result.hazards[:LISTED_HAZARDS]
-    more = len(result.hazards) - len(listed)
-    note = f"… {more:,} more: see .to_pandas()" if more else ""
-    rows = [["", "missing", "where", "array", "first", "then, unordered", "times"], *map(_row, listed)]
-    rows += [[note, *[""] * 6]] if note else []
-    lines = [line for hazard in listed for line in _lines(hazard)] + [note] * bool(note)
-    table = ReportTable(
-        caption="What crossed streams without an order", rows=rows, has_row_heads=True, names=(), lines=lines, wraps=True
-    )
-    return Report(title="Hazards:", line=hazard_line(result), tables=(table,) if listed else (), notes=tuple(_notes(result)))
-
-
-def hazard_fix(hazard: Hazard) -> str:
-    """Return the missing order as code."""
-    first, second = hazard.first.lane, hazard.second.lane
-    if hazard.scratch_bytes is not None:
-        is_closed = hazard.first.work == LANE_CLOSED
-        return (
-            f"lab.stream({first!r}).close()" if is_closed else f"work = lab.stream({first!r}).scratch({hazard.scratch_bytes})"
-        )
-    if first == NO_LANE:
-        return "lab.synchronize()"
-    if _can_be_held(hazard):
-        return f"lab.stream({first!r}).hold({hazard.array})"
-    if second == NO_LANE:
-        return f"lab.stream({first!r}).synchronize()"
-    return f"lab.stream({second!r}).wait(lab.stream({first!r}))"
-
-
-def hazard_where(hazard: Hazard) -> str:
-    """Say where that code belongs."""
-    if hazard.scratch_bytes is not None:
-        if hazard.first.work == LANE_CLOSED:
-            return f"after {_place(hazard.second)}, not before it"
-        return "where the scratch is taken, without `with` or close(): then it stays as long as its arrays"
-    if _can_be_held(hazard):
-        return f"after {_place(hazard.first)}, before the array goes"
-    if hazard.first.lane == NO_LANE:
-        return f"after {_place(hazard.first)}, or select a stream for that too"
-    return f"before {_place(hazard.second)}"
 
 
 def _can_be_held(hazard: Hazard) -> bool:
@@ -221,7 +198,7 @@ def _row(hazard: Hazard) -> list[str]:
 def _lines(hazard: Hazard) -> list[str]:
     """Return a hazard as text: its kind and where the missing line belongs, the line to type there, and what it is about."""
     order = "" if hazard.scratch_bytes is not None else ", unordered,"
-    words = f"{_array(hazard)}, {_count(hazard.hazard_count, 'time', 'times')}: first {_side(hazard.first)}; "
+    words = f"{_array(hazard)}, {count_text(hazard.hazard_count, 'time')}: first {_side(hazard.first)}; "
     words += f"then{order} {_side(hazard.second)}"
     head = wrap_sentence(f"{_kind(hazard)}: put this line {hazard.where}")
     return [*head, f"{_INDENT}{hazard.fix}", *wrap_sentence(words, first_indent=_INDENT, indent=_INDENT)]
@@ -256,7 +233,8 @@ def _notes(result: Hazards) -> list[str]:
     notes = []
     if len(result):
         notes.append("Each row is one missing order; #n stands for the memory of its first array.")
-    if any(_is_nameless(hazard) for hazard in result.hazards):
+    freed = [hazard for hazard in result.hazards if hazard.kind is HazardKind.USE_AFTER_FREE and hazard.scratch_bytes is None]
+    if not all(hazard.array.isidentifier() for hazard in freed):
         notes.append(
             "use-after-free of an array without a name here: stream.hold(array) after its last use is better than the wait."
         )
@@ -272,12 +250,3 @@ def _notes(result: Hazards) -> list[str]:
     if result.simulated:
         notes.append(f"Simulated: {result.device}. The order is exact; no hardware stands behind it.")
     return notes
-
-
-def _is_nameless(hazard: Hazard) -> bool:
-    is_array = hazard.kind is HazardKind.USE_AFTER_FREE and hazard.scratch_bytes is None
-    return is_array and not hazard.array.isidentifier()
-
-
-def _count(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import is_work, require_trace, union_edges
-from gpustreamlab.analysis._report import Report, Reported, ReportTable
-from gpustreamlab.analysis._scale import format_ns, format_share
-from gpustreamlab.analysis._sm_time import interval_sum_ns
+from gpustreamlab.analysis._busy import interval_sum_ns, is_work, require_trace, union_edges
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
 
@@ -142,12 +141,19 @@ class HostWaits(Reported):
         )
 
     def _line(self) -> str:
-
         return wait_line(self)
 
     def _report(self) -> Report:
-
-        return wait_report(self)
+        rows, groups = [["call", "thread", "calls", "total", "share", "longest", "waited for"]], self.groups
+        rows += [_row(self, group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 7)
+        caption = "Calls that blocked the host, and what the longest of them waited for"
+        note = "What a call waited for is most probably the last work that ended while it ran, on any stream."
+        return Report(
+            title="Host:",
+            line=self._line(),
+            tables=(ReportTable(caption=caption, rows=rows, names=(0, 1, 6)),) if groups else (),
+            notes=(*([note] if groups else []), *simulated_notes(self.metadata)),
+        )
 
 
 def host_waits(trace: Trace) -> HostWaits:
@@ -311,27 +317,12 @@ def wait_line(result: HostWaits) -> str:
     mine = [group for group in result.groups if group.thread == thread]
     calls = "in" if len(mine) == 1 else "most of it in"
     comma = "" if len(mine) == 1 else ","
-    times = f"{mine[0].call_count:,} call{'' if mine[0].call_count == 1 else 's'}"
+    times = count_text(mine[0].call_count, "call")
     awaited = f" for {display_name(mine[0].waited_for, _NAME_WIDTH)}" if mine[0].waited_for else ""
     return (
         f"{thread_text(thread)} waited {format_share(float(result.share[lane]))} of the time{comma} {calls} "
         f"{display_name(mine[0].call, _NAME_WIDTH)}: {times}, the longest {format_ns(mine[0].longest_ns)}{awaited}"
     )
-
-
-def wait_report(result: HostWaits) -> Report:
-    """Say all of it: which call of which thread waited how long, and for what."""
-    groups = result.groups
-    rows = [["call", "thread", "calls", "total", "share", "longest", "waited for"]]
-    rows += [_row(result, group) for group in groups[:LISTED_GROUPS]]
-    more = len(groups) - LISTED_GROUPS
-    rows += [[f"… {more:,} more: see .to_pandas()", *[""] * 6]] if more > 0 else []
-    caption = "Calls that blocked the host, and what the longest of them waited for"
-    tables = (ReportTable(caption=caption, rows=rows, names=(0, 1, 6)),) if groups else ()
-    notes = ["What a call waited for is most probably the last work that ended while it ran, on any stream."] if groups else []
-    if result.metadata.simulated:
-        notes.append(f"Simulated: {result.metadata.device.label}. No hardware stands behind these times.")
-    return Report(title="Host:", line=wait_line(result), tables=tables, notes=tuple(notes))
 
 
 def thread_text(lane: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,27 +26,8 @@ REMEMBERED_SPANS = 1 << 16
 """How many of the last spans are remembered, for one that comes after the span around it."""
 
 
-class Spans(Protocol):
-    """Spans by number, as columns of equal length."""
-
-    @property
-    def number(self) -> Int64Array:
-        """Shape (n,), int64."""
-        ...
-
-    @property
-    def parent(self) -> Int64Array:
-        """Shape (n,), int64."""
-        ...
-
-    @property
-    def lane(self) -> Int64Array:
-        """Shape (n,), int64."""
-        ...
-
-
-class Family:
-    """Who encloses whom."""
+class Nesting:
+    """Which span encloses which."""
 
     def __init__(self) -> None:
         # By number, modulo the size: a newer span takes the place of an older one.
@@ -54,7 +35,7 @@ class Family:
         self._parent = np.full(REMEMBERED_SPANS, -1, np.int64)
         self._lane = np.zeros(REMEMBERED_SPANS, np.int64)
 
-    def add(self, spans: Spans, open_spans: Spans) -> tuple[Int64Array, Int64Array]:
+    def add(self, spans: ArrivedSpans, open_spans: OpenSpans) -> tuple[Int64Array, Int64Array]:
         """Return how many spans of its lane enclose each span, and the number of the outermost of them, or its own."""
         if (spans.parent < 0).all():
             self._remember(spans)
@@ -73,7 +54,7 @@ class Family:
         depth, root = climb(above)
         return depth[: len(spans.number)], number[root[: len(spans.number)]]
 
-    def _remember(self, spans: Spans) -> None:
+    def _remember(self, spans: ArrivedSpans) -> None:
         place = spans.number % REMEMBERED_SPANS
         self._number[place], self._parent[place], self._lane[place] = spans.number, spans.parent, spans.lane
 
@@ -176,7 +157,7 @@ class LiveRows:
 
     def __init__(self, tolerance_ns: int = 0) -> None:
         self._taken_count = 0
-        self._family = Family()
+        self._nesting = Nesting()
         self._lanes: dict[int, _Lane] = {}
         self._shelves = Shelves(tolerance_ns)
         self._codes: dict[tuple[int, int], int] = {}
@@ -251,7 +232,7 @@ class LiveRows:
 
     def _place_ranges(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Int64Array:
         """Return the number of each range's shelf; shape (n,)."""
-        depth, root = self._family.add(spans, open_spans)
+        depth, root = self._nesting.add(spans, open_spans)
         shelf = self._append_flat(spans, depth)
         return self._place(spans, self._tracks(spans, root), depth) if shelf is None else shelf
 

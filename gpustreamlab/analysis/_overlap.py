@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,16 +13,16 @@ from gpustreamlab.analysis._busy import (
     RANGE_CODE,
     busy_edges,
     busy_word,
+    counted_extent,
     counted_kinds,
-    counted_rows,
     range_only_ns,
     require_trace,
     uncut_ns,
     union_edges,
 )
 from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Shared, bound_note, concurrency_text, shared_time
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, text_lines
-from gpustreamlab.analysis._scale import format_ms, format_ns, format_share
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes, text_lines
+from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.analysis._summary import empty_hint, pending_text
 from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
@@ -130,12 +130,12 @@ class Overlap(Reported):
 
         It is no speed-up: work that was slowed by other work was busy for longer.
         """
-        return _ratio(self.sum_ns, self.active_ns)
+        return self.sum_ns / self.active_ns if self.active_ns else math.nan
 
     @property
     def max_concurrency(self) -> float:
         """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
-        return _ratio(self.sum_ns, self.ideal_ns)
+        return self.sum_ns / self.ideal_ns if self.ideal_ns else math.nan
 
     @property
     def common_share(self) -> FloatArray:
@@ -148,10 +148,7 @@ class Overlap(Reported):
         ndarray of float64, shape (n_lanes, n_lanes)
             From 0 to 1; NaN where one of the two was never busy.
         """
-        shorter_ns = np.minimum(self.busy_ns[:, None], self.busy_ns[None, :])
-        shares: FloatArray = np.full(shorter_ns.shape, np.nan)
-        np.divide(self.common_ns, shorter_ns, out=shares, where=shorter_ns > 0)
-        return shares
+        return ratios(self.common_ns, np.minimum(self.busy_ns[:, None], self.busy_ns[None, :]))
 
     def __getitem__(self, streams: tuple[str, str]) -> OverlapPair:
         """Return the figures of two streams, by their names: ``overlap["copy", "compute"]``.
@@ -199,12 +196,24 @@ class Overlap(Reported):
         )
 
     def _line(self) -> str:
-
-        return overlap_line(self)
+        lanes = f"{count_text(len(self.lanes), 'stream')} on {display_name(self.metadata.device.label)}"
+        if not self.sum_ns:
+            return f"{lanes}, no time recorded"
+        reason = self.shared.reason if self.shared.busy_ns > self.busy_ns.max(initial=0) else ""
+        mean = concurrency_text(self.mean_concurrency, self.max_concurrency, reason, self.counted)
+        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {mean}"
+        return f"{lanes}, wall {format_ns(self.wall_ns)}, {total}"
 
     def _report(self) -> Report:
-
-        return overlap_report(self)
+        """Say all of it: pairs of streams, how many were busy at once, what the figures mean."""
+        missing, simulated = _missing(self.metadata), simulated_notes(self.metadata)
+        if not self.sum_ns:
+            hint = empty_hint(self.metadata, nothing="Nothing to compare yet")
+            notes = [*([f"{hint}."] if hint else []), *missing, *simulated]
+            return Report(title="Overlap of", line=self._line(), notes=tuple(notes))
+        common = (_matrix_table(self),) if len(self.lanes) <= MATRIX_LANES else (_times(self), _pairs(self))
+        notes = [*_meaning(self), *simulated, *missing]
+        return Report(title="Overlap of", line=self._line(), tables=(*common, _histogram(self)), notes=tuple(notes))
 
 
 def overlap(trace: Trace) -> Overlap:
@@ -250,7 +259,7 @@ def overlap(trace: Trace) -> Overlap:
         if lane.kind is LaneKind.STREAM and (edges_of_all[place].size or not lane.outside)
     ]
     edges = [edges_of_all[place] for place in lanes]
-    first_ns, last_ns = _extent(trace, kinds)
+    first_ns, last_ns = counted_extent(trace, kinds)
     common_ns, concurrency_ns = _matrix(edges) if len(edges) <= MASK_LANES else _matrix_in_blocks(edges)
     concurrency_ns[0] = (last_ns - first_ns) - int(concurrency_ns[1:].sum())
     return Overlap(
@@ -266,22 +275,18 @@ def overlap(trace: Trace) -> Overlap:
     )
 
 
-def _extent(trace: Trace, kinds: Sequence[SpanKind]) -> tuple[int, int]:
-    rows = counted_rows(trace, kinds)
-    if not rows.any():
-        return 0, 0
-    if rows.all():
-        return int(trace.start_ns.min()), int(trace.end_ns.max())
-    return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
-
-
 def _matrix(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
     """Return the common times and the concurrency of at most `MASK_LANES` lanes."""
     durations_ns = mask_durations(edges)
-    set_sizes = _set_sizes(len(edges))
+    lane_counts = np.zeros(1, np.int64)  # by mask: how many bits it has set
+    for _ in edges:
+        lane_counts = np.concatenate((lane_counts, lane_counts + 1))
     concurrency_ns = np.zeros(len(edges) + 1, np.int64)
-    np.add.at(concurrency_ns, set_sizes, durations_ns)
-    at_least_ns = _superset_sums(durations_ns, len(edges))
+    np.add.at(concurrency_ns, lane_counts, durations_ns)
+    at_least_ns = durations_ns.copy()  # by mask: for how long its lanes were busy, whatever the others were
+    for lane in range(len(edges)):
+        pairs = at_least_ns.reshape(-1, 2, 1 << lane)
+        pairs[:, 0] += pairs[:, 1]
     bits = np.left_shift(1, np.arange(len(edges)))
     return at_least_ns[bits[:, None] | bits[None, :]], concurrency_ns
 
@@ -298,27 +303,6 @@ def _matrix_in_blocks(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Arr
     return common_ns, count_durations(edges)
 
 
-def _set_sizes(lane_count: int) -> Int64Array:
-    """Return how many bits each index below 2 ** lane_count has set."""
-    sizes = np.zeros(1, np.int64)
-    for _ in range(lane_count):
-        sizes = np.concatenate((sizes, sizes + 1))
-    return sizes
-
-
-def _superset_sums(durations_ns: Int64Array, lane_count: int) -> Int64Array:
-    """Return, for each set of lanes, how long at least these were busy."""
-    sums = durations_ns.copy()
-    for lane in range(lane_count):
-        pairs = sums.reshape(-1, 2, 1 << lane)
-        pairs[:, 0] += pairs[:, 1]
-    return sums
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")
-
-
 MATRIX_LANES = 16
 """Up to how many lanes the whole matrix is written; beyond it, the pairs with most time in common."""
 
@@ -328,71 +312,30 @@ LISTED_PAIRS = 30
 _NAME_WIDTH = 24
 
 
-def overlap_line(result: Overlap) -> str:
-    """Say the main figures in one line."""
-    if not result.sum_ns:
-        return f"{_lanes(result)}, no time recorded"
-    return (
-        f"{_lanes(result)}, wall {format_ns(result.wall_ns)}, sum over streams {format_ns(result.sum_ns)}, "
-        f"mean concurrency {_concurrency(result)}"
+def _meaning(result: Overlap) -> Iterator[str]:
+    """Say what the figures mean, one sentence an entry."""
+    yield (
+        f"Mean concurrency: sum over streams / time with any stream {busy_word(result.counted)}. It is no speed-up: work that "
+        "slows other work raises it too; gsl.compare measures speed-ups."
     )
+    if SpanKind.RANGE not in result.counted:
+        yield bound_note(result.shared)
+        yield "Busy means kernels, copies and fills, and wall is from the first to the last of them: ranges do not count."
+        return
+    yield (
+        "Ranges contain the queueing inside them: their overlap is an upper bound of what ran at the same time, and so is "
+        "the mean concurrency. What the ranges contain is not known: they may share SMs and copy engines."
+    )
+    if 0 < result.range_only_ns < result.sum_ns:
+        share = format_share(result.range_only_ns / result.sum_ns)
+        yield f"{share} of that time is by ranges only, the rest by kernels, copies and fills."
 
 
-def overlap_report(result: Overlap) -> Report:
-    """Say all of it: pairs of streams, how many were busy at once, what the figures mean."""
-    if not result.sum_ns:
-        hint = empty_hint(result.metadata, nothing="Nothing to compare yet")
-        notes = [*([f"{hint}."] if hint else []), *_missing(result), *_simulated(result)]
-        return Report(title="Overlap of", line=overlap_line(result), notes=tuple(notes))
-    common = (_matrix_table(result),) if len(result.lanes) <= MATRIX_LANES else (_times(result), _pairs(result))
-    tables = (*common, _histogram(result))
-    return Report(title="Overlap of", line=overlap_line(result), tables=tables, notes=tuple(overlap_notes(result)))
-
-
-def overlap_notes(result: Overlap) -> list[str]:
-    """Say what the figures mean and what they leave out, one sentence an entry."""
-    word = busy_word(result.counted)
-    notes = [
-        f"Mean concurrency: sum over streams / time with any stream {word}. It is no speed-up: work that slows other work "
-        "raises it too; gsl.compare measures speed-ups.",
-    ]
-    if SpanKind.RANGE in result.counted:
-        notes.append(
-            "Ranges contain the queueing inside them: their overlap is an upper bound of what ran at the same time, and so is "
-            "the mean concurrency. What the ranges contain is not known: they may share SMs and copy engines."
-        )
-        if 0 < result.range_only_ns < result.sum_ns:
-            share = format_share(result.range_only_ns / result.sum_ns)
-            notes.append(f"{share} of that time is by ranges only, the rest by kernels, copies and fills.")
-    else:
-        notes.append(bound_note(result.shared))
-        notes.append(
-            "Busy means kernels, copies and fills, and wall is from the first to the last of them: ranges do not count."
-        )
-    return [*notes, *_simulated(result), *_missing(result)]
-
-
-def _simulated(result: Overlap) -> list[str]:
-    meta = result.metadata
-    return [f"Simulated: {meta.device.label}. No hardware stands behind these times."] if meta.simulated else []
-
-
-def _missing(result: Overlap) -> list[str]:
+def _missing(meta: TraceMetadata) -> list[str]:
     """Say which spans no figure counts, one sentence an entry."""
-    meta = result.metadata
-    dropped = f"Not counted: {meta.dropped_spans:,} span{'' if meta.dropped_spans == 1 else 's'} dropped."
+    dropped = f"Not counted: {count_text(meta.dropped_spans, 'span')} dropped."
     pending = f"{pending_text(meta.pending_spans, meta)}."
     return [note for count, note in ((meta.dropped_spans, dropped), (meta.pending_spans, pending)) if count]
-
-
-def _lanes(result: Overlap) -> str:
-    count = len(result.lanes)
-    return f"{count} stream{'' if count == 1 else 's'} on {display_name(result.metadata.device.label)}"
-
-
-def _concurrency(result: Overlap) -> str:
-    reason = result.shared.reason if result.shared.busy_ns > result.busy_ns.max(initial=0) else ""
-    return concurrency_text(result.mean_concurrency, result.max_concurrency, reason, result.counted)
 
 
 def _names(result: Overlap) -> list[str]:
@@ -420,8 +363,7 @@ def _times(result: Overlap) -> ReportTable:
     order = np.argsort(-result.busy_ns, kind="stable")[:LISTED_PAIRS].tolist()
     names = _names(result)
     rows = [["stream", f"{busy_word(result.counted)}, ms"], *([names[row], format_ms(result.busy_ns[row])] for row in order)]
-    more = len(names) - len(order)
-    rows += [[f"… {more:,} more streams: see .busy_ns", ""]] if more else []
+    rows += more_row(len(names) - len(order), 2, "more streams: see .busy_ns")
     return ReportTable(caption="Time of each stream, in ms", rows=rows)
 
 
@@ -432,8 +374,7 @@ def _pairs(result: Overlap) -> ReportTable:
     rows = [["stream", "other", "in common, ms", "share of shorter"]]
     for row, column in zip(first[order].tolist(), second[order].tolist(), strict=True):
         rows.append([names[row], names[column], format_ms(result.common_ns[row, column]), format_share(shares[row, column])])
-    more = len(first) - len(order)
-    rows += [[f"… {more:,} more pairs: see .to_pandas()", "", "", ""]] if more else []
+    rows += more_row(len(first) - len(order), 4, "more pairs: see .to_pandas()")
     return ReportTable(caption="Pairs with most time in common", rows=rows, names=(0, 1))
 
 

@@ -29,32 +29,21 @@ def plan_structured(requests: Sequence[Request], device: Device, resource: SMRes
     if is_missed or left_sms < 0 or _free_groups(requests, granted, resource) < 0 or min(granted.values()) < 1:
         return None
     split = tuple(granted[request.name] for request in requests)
-    partitions = tuple(_to_partition(request, place, split, resource) for place, request in enumerate(requests))
+    partitions = tuple(
+        Partition(
+            name=request.name,
+            requested_sms=granted_sms if request.sms is None else request.sms,
+            granted_sms=granted_sms,
+            split=split,
+            place=place,
+            takes_rest=request.sms is None,
+            coscheduled_sms=request.options.coscheduled_sms or (0 if request.options.is_structured else resource.alignment_sms),
+            preferred_coscheduled_sms=request.options.preferred_coscheduled_sms,
+            backfill=request.options.backfill,
+        )
+        for place, (request, granted_sms) in enumerate(zip(requests, split, strict=True))
+    )
     return Layout(partitions=partitions, remainder_sms=left_sms)
-
-
-def split_instead(partitions: Sequence[Partition], resource: SMResource) -> tuple[Partition, ...]:
-    """Return partitions planned in groups as those of one structured split, for a remainder that does not join groups."""
-    split = tuple(part.granted_sms for part in partitions)
-    return tuple(
-        replace(part, split=split, place=place, backfill=resource.group_count in part.groups)
-        for place, part in enumerate(partitions)
-    )
-
-
-def _to_partition(request: Request, place: int, split: tuple[int, ...], resource: SMResource) -> Partition:
-    options, granted_sms = request.options, split[place]
-    return Partition(
-        name=request.name,
-        requested_sms=granted_sms if request.sms is None else request.sms,
-        granted_sms=granted_sms,
-        split=split,
-        place=place,
-        takes_rest=request.sms is None,
-        coscheduled_sms=options.coscheduled_sms or (0 if options.is_structured else resource.alignment_sms),
-        preferred_coscheduled_sms=options.preferred_coscheduled_sms,
-        backfill=options.backfill,
-    )
 
 
 def _step_sms(request: Request, resource: SMResource) -> int:
@@ -167,7 +156,9 @@ def plan_partitions(
     requests = read_requests(shares, device.sm_count)
     check_workqueue(workqueue)
     resource = _require_resource(device, requests)
-    _require_sizes(requests, device, resource)
+    problem = _size_problem(requests, device, min_sms=resource.min_sms)
+    if problem:
+        raise _refuse(problem, requests, resource)
     if any(request.options.is_structured for request in requests):
         layout = plan_structured(requests, device, resource, rounding)
         if layout is None:
@@ -276,13 +267,6 @@ def _require_resource(device: Device, requests: Sequence[Request]) -> SMResource
     return resource
 
 
-def _require_sizes(requests: Sequence[Request], device: Device, resource: SMResource) -> None:
-    """Refuse what no rounding can grant."""
-    problem = _size_problem(requests, device, min_sms=resource.min_sms)
-    if problem:
-        raise _refuse(problem, requests, resource)
-
-
 def _size_problem(requests: Sequence[Request], device: Device, *, min_sms: int) -> str:
     """Say what no rounding can grant, or nothing."""
     asked = [(request.name, request.sms) for request in requests if request.sms is not None]
@@ -358,23 +342,22 @@ def _to_layout(
 ) -> Layout:
     partitions, first = [], 0
     for request, grant in zip(requests, grants, strict=True):
-        groups = tuple(range(first, first + grant.groups)) + ((resource.group_count,) if grant.has_remainder else ())
+        groups = (*range(first, first + grant.groups), *([resource.group_count] if grant.has_remainder else []))
         first += grant.groups
-        granted_sms = grant.sms(resource)
-        requested_sms = granted_sms if request.sms is None else request.sms
+        sms, is_rest = grant.sms(resource), request.sms is None
+        requested_sms = sms if request.sms is None else request.sms
         partitions.append(
-            Partition(
-                name=request.name,
-                requested_sms=requested_sms,
-                granted_sms=granted_sms,
-                groups=groups,
-                takes_rest=request.sms is None,
-            )
+            Partition(name=request.name, requested_sms=requested_sms, granted_sms=sms, groups=groups, takes_rest=is_rest)
         )
     left_sms = device.sm_count - sum(part.granted_sms for part in partitions)
     mixes = any(resource.group_count in part.groups and len(part.groups) > 1 for part in partitions)
     if mixes and not resource.remainder_joins:
-        partitions = list(split_instead(partitions, resource))
+        # The remainder does not join groups here: the same is granted by one structured split.
+        split = tuple(part.granted_sms for part in partitions)
+        partitions = [
+            replace(part, split=split, place=place, backfill=resource.group_count in part.groups)
+            for place, part in enumerate(partitions)
+        ]
     return Layout(partitions=tuple(partitions), remainder_sms=left_sms, workqueue=workqueue)
 
 
@@ -423,7 +406,7 @@ def nearest_sms(requests: Sequence[Request], resource: SMResource) -> dict[str, 
 
 def _fill(wishes: Sequence[Request], resource: SMResource, owner: int | None) -> list[_Grant] | None:
     """Give each partition the least it can have, then group by group to the one that misses most."""
-    grants = [_Grant(0, has_remainder=True) if place == owner else _Grant(1) for place in range(len(wishes))]
+    grants = [_Grant(int(place != owner), has_remainder=place == owner) for place in range(len(wishes))]
     left = resource.group_count - sum(grant.groups for grant in grants)
     if left < 0:
         return None

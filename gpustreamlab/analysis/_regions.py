@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -106,17 +106,14 @@ def _moved(region: Region, origin: int) -> Region:
 def _share(first: Region, second: Region) -> bool | None:
     try:
         # NumPy's stub knows two values of max_work; any number is taken.
-        return bool(np.shares_memory(_dummy(first), _dummy(second), max_work=OVERLAP_WORK))  # type: ignore[arg-type]
-    except _TooHardError:
+        return bool(np.shares_memory(_Addresses(first), _Addresses(second), max_work=OVERLAP_WORK))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
         return None
 
 
-def _dummy(region: Region) -> Any:
-    """Return an array at the region's address. Nothing is there: it is asked for its bounds only, never read."""
-    return np.asarray(_Addresses(region))
-
-
 class _Addresses:
+    """What NumPy takes for an array at the region's address. Nothing is there: it asks for the bounds only, and never reads."""
+
     def __init__(self, region: Region) -> None:
         shape, strides, itemsize = region.shape, region.strides, region.itemsize
         if not shape:  # all bytes from start to end, or one element
@@ -128,9 +125,6 @@ class _Addresses:
             "strides": strides,
             "data": (region.address, True),
         }
-
-
-_TooHardError: type[Exception] = np.exceptions.TooHardError
 
 
 class Layer(IntEnum):

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import text_width, wrap_sentence
-from gpustreamlab.model import display_name, show_text
+from gpustreamlab.model import TraceMetadata, display_name, show_text
 from gpustreamlab.typing import FloatArray
 
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
@@ -93,33 +93,35 @@ class Reported(ABC):
         return f"<{type(self).__name__}: {self._line()}>"
 
     def __str__(self) -> str:
-        return report_text(self._report())
+        report = self._report()
+        parts = wrap_sentence(f"{report.title} {report.line}")
+        for table in report.tables:
+            parts += ["", *text_lines(table)]
+        notes = [line for note in report.notes for line in wrap_sentence(note)]
+        return "\n".join([*parts, *(["", *notes] if notes else [])])
 
     _repr_pretty_ = show_text
 
     def _repr_html_(self) -> str:
-        return report_html(self._report(), type(self).__name__)
+        report = self._report()
+        tables = "".join(map(_html_table, report.tables))
+        notes = " ".join(escape(note) for note in report.notes)
+        head, _, rest = report.title.partition(" ")
+        return (
+            f"<div class='gpustreamlab-{type(self).__name__.lower()}' style='overflow-x:auto'>"
+            f"<p style='margin:0.4em 0'><b>{escape(head)}</b> {escape(f'{rest} {report.line}'.strip())}</p>{tables}"
+            f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p></div>"
+        )
 
 
-def report_text(report: Report) -> str:
-    """Write a report as plain text: title, tables, notes."""
-    parts = wrap_sentence(f"{report.title} {report.line}")
-    for table in report.tables:
-        parts += ["", *text_lines(table)]
-    notes = [line for note in report.notes for line in wrap_sentence(note)]
-    return "\n".join([*parts, *(["", *notes] if notes else [])])
+def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()") -> list[list[str]]:
+    """Return the last row of a table that leaves out some, as a list of it; an empty one where none is left out."""
+    return [[f"… {count:,} {hint}", *[""] * (column_count - 1)]] if count > 0 else []
 
 
-def report_html(report: Report, name: str) -> str:
-    """Write a report as HTML: the same content, escaped, readable on light and dark pages."""
-    tables = "".join(map(_html_table, report.tables))
-    notes = " ".join(escape(note) for note in report.notes)
-    head, _, rest = report.title.partition(" ")
-    return (
-        f"<div class='gpustreamlab-{name.lower()}' style='overflow-x:auto'>"
-        f"<p style='margin:0.4em 0'><b>{escape(head)}</b> {escape(f'{rest} {report.line}'.strip())}</p>{tables}"
-        f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p></div>"
-    )
+def simulated_notes(metadata: TraceMetadata) -> list[str]:
+    """Say that the times are of a simulated device, where they are."""
+    return [f"Simulated: {metadata.device.label}. No hardware stands behind these times."] if metadata.simulated else []
 
 
 def text_lines(table: ReportTable) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class _Spans(NamedTuple):
     end_ns: Int64Array
 
 
-def assign_rows(trace: Trace, tolerance_ns: int | None = None) -> Rows:
+def assign_rows(trace: Trace) -> Rows:
     """Give each span a row within its lane.
 
     On top are ranges: one that nothing encloses is drawn on the lane's first row, a range within it one row below, and so on.
@@ -59,16 +59,13 @@ def assign_rows(trace: Trace, tolerance_ns: int | None = None) -> Rows:
     Parameters
     ----------
     trace
-        The spans.
-    tolerance_ns
-        Ranges that overlap by no more than this count as following each other; None takes the trace's own stated error.
+        The spans. Ranges that overlap by no more than its own stated error count as following each other.
 
     Notes
     -----
     Linear but for sorting, except that spans which overlap on one row without nesting are placed one by one.
     """
-    meta = trace.metadata
-    tolerance_ns = meta.clock_error_ns + meta.range_error_ns if tolerance_ns is None else tolerance_ns
+    tolerance_ns = trace.metadata.clock_error_ns + trace.metadata.range_error_ns
     level = LEVEL_OF_KIND[trace.kind]
     has_levels = bool(level.any())
     shelf = _level_shelves(trace, level, tolerance_ns) if has_levels else _range_shelves(trace, tolerance_ns)
@@ -392,28 +389,22 @@ def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
     ([0, 1, 2], [0, 0, 1], [0, 1, 0])
     """
     rows = assign_rows(trace)
-    table = _plain_table(trace, rows)
-    if not trace.partitions:
-        return table, rows.row.astype(np.int64)
-    return _add_lower_rows(trace, table, rows.row.astype(np.int64))
-
-
-def _plain_table(trace: Trace, rows: Rows) -> RowTable:
-    lane = np.repeat(np.arange(len(trace.lanes)), rows.row_count)
-    shelf = np.arange(rows.total) - np.repeat(rows.first_row, rows.row_count)
-    return RowTable(
-        lane=lane,
-        shelf=shelf,
+    table = RowTable(
+        lane=np.repeat(np.arange(len(trace.lanes)), rows.row_count),
+        shelf=np.arange(rows.total) - np.repeat(rows.first_row, rows.row_count),
         share=np.ones(rows.total),
         layer=rows.layer,
         overlaps=rows.is_folded,
         folded_spans=rows.folded_spans,
     )
+    row = rows.row.astype(np.int64)
+    return _add_lower_rows(trace, table, row) if trace.partitions else (table, row)
 
 
 def _add_lower_rows(trace: Trace, table: RowTable, row: Int64Array) -> tuple[RowTable, Int64Array]:
     """Give spans that ran with fewer SMs than others of their lane a lower row in the middle of theirs."""
-    sms = _sms_of_spans(trace)
+    counts = [part.granted_sms for part in trace.partitions] + [trace.metadata.device.sm_count]  # -1, the whole card, is last
+    sms = np.array(counts, np.int64)[trace.partition]
     most = np.zeros(len(trace.lanes), np.int64)
     np.maximum.at(most, trace.lane, sms)
     table = replace(table, lane_sms=most)
@@ -428,19 +419,6 @@ def _add_lower_rows(trace: Trace, table: RowTable, row: Int64Array) -> tuple[Row
     share = np.maximum(LEAST_SHARE, sms[place] / most[table.lane[base]])
     codes = row.copy()
     codes[lower] = len(table) + number
-    lowered = replace(
-        table,
-        lane=np.concatenate((table.lane, table.lane[base])),
-        shelf=np.concatenate((table.shelf, table.shelf[base])),
-        share=np.concatenate((table.share, share)),
-        layer=np.concatenate((table.layer, table.layer[base])),
-        overlaps=np.concatenate((table.overlaps, table.overlaps[base])),
-    )
-    return lowered, codes
-
-
-def _sms_of_spans(trace: Trace) -> Int64Array:
-    """Return how many SMs each span could use; shape (n_spans,), int64."""
-    counts = [part.granted_sms for part in trace.partitions] + [trace.metadata.device.sm_count]  # -1, the whole card, is last
-    sms: Int64Array = np.array(counts, np.int64)[trace.partition]
-    return sms
+    both = {name: (getattr(table, name), getattr(table, name)[base]) for name in ("lane", "shelf", "layer", "overlaps")}
+    columns: dict[str, Any] = {name: np.concatenate(pair) for name, pair in (both | {"share": (table.share, share)}).items()}
+    return replace(table, **columns), codes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.typing import BoolArray, Int64Array
+from gpustreamlab.typing import FloatArray, Int64Array
 
 BIN_PX = 1.5
 """How wide a bin is at least, in px."""
@@ -77,7 +77,9 @@ def merge_narrow(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array, bin_
     ([3, 1], [4, 20], [6, 50])
     """
     duration_ns = end_ns - start_ns
-    first = np.flatnonzero(_opens(row, start_ns // bin_ns, duration_ns >= bin_ns))
+    bin_number, is_long = start_ns // bin_ns, duration_ns >= bin_ns
+    follows = (row[1:] == row[:-1]) & (bin_number[1:] == bin_number[:-1]) & ~is_long[1:] & ~is_long[:-1]
+    first = np.flatnonzero(np.append(True, ~follows)[: len(row)])
     last = np.append(first[1:], len(row))[: len(first)] - 1
     if not len(first):
         return Merged(first=first, last=last, left_ns=first, right_ns=first, count=first, busy_ns=first, pick=first)
@@ -90,13 +92,6 @@ def merge_narrow(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array, bin_
         busy_ns=np.add.reduceat(duration_ns, first),
         pick=_pick_longest(duration_ns, first, last),
     )
-
-
-def _opens(row: Int64Array, bin_number: Int64Array, is_long: BoolArray) -> BoolArray:
-    """Tell which spans begin an item."""
-    opens = np.ones(len(row), bool)
-    opens[1:] = (row[1:] != row[:-1]) | (bin_number[1:] != bin_number[:-1]) | is_long[1:] | is_long[:-1]
-    return opens
 
 
 def _pick_longest(duration_ns: Int64Array, first: Int64Array, last: Int64Array) -> Int64Array:
@@ -160,6 +155,23 @@ def three_digits(value: float) -> str:
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+
+
+def count_text(count: int, one: str, many: str = "") -> str:
+    """Write how many there are of something.
+
+    Examples
+    --------
+    >>> count_text(1, "span"), count_text(2_000, "span"), count_text(2, "copy", "copies")
+    ('1 span', '2,000 spans', '2 copies')
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def ratios(parts: Int64Array | FloatArray, wholes: Int64Array | FloatArray) -> FloatArray:
+    """Divide, entry by entry; NaN where there is nothing to divide by."""
+    shares: FloatArray = np.divide(parts, wholes, out=np.full(wholes.shape, np.nan), where=wholes > 0)
+    return shares
 
 
 def format_share(share: float) -> str:
@@ -227,11 +239,8 @@ def axis_unit(width_ns: float) -> tuple[str, int]:
 
 def _round_step(least_ns: float, width_ns: float) -> float:
     if width_ns > FIRST_MINUTE_NS:
-        fitting = [step for step in _MINUTE_STEPS if step * 10**9 >= least_ns]
-        if fitting:
-            return fitting[0] * 10**9
-        hours = _decimal_step(least_ns / (3600 * 10**9))
-        return hours * 3600 * 10**9
+        minutes = next((step * 10**9 for step in _MINUTE_STEPS if step * 10**9 >= least_ns), 0)
+        return minutes or _decimal_step(least_ns / (3600 * 10**9)) * 3600 * 10**9
     return _decimal_step(least_ns)
 
 

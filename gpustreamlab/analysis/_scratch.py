@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.errors import StreamNotFoundError, nearest_hint
 from gpustreamlab.model import display_name, show_text
 
@@ -49,12 +50,10 @@ class ScratchStatistics:
 
     def __str__(self) -> str:
         how = "in the order of the stream" if self.is_stream_ordered else f"waits for the stream's work: {self.reason}"
-        return (
-            f"scratch of {self.lane}: {self.used_bytes:,} B in use of {self.reserved_bytes:,} B, at most "
-            f"{self.peak_bytes:,} B; "
-            f"{_count(self.allocation_count, 'allocation')}, {self.reuse_count:,} reused, "
-            f"{_count(self.growth_count, 'growth')}, {_count(self.trim_count, 'trim')}, {self.waste_share:.1%} waste; {how}"
-        )
+        sizes = f"{self.used_bytes:,} B in use of {self.reserved_bytes:,} B, at most {self.peak_bytes:,} B"
+        counts = f"{count_text(self.allocation_count, 'allocation')}, {self.reuse_count:,} reused, "
+        counts += f"{count_text(self.growth_count, 'growth')}, {count_text(self.trim_count, 'trim')}"
+        return f"scratch of {self.lane}: {sizes}; {counts}, {self.waste_share:.1%} waste; {how}"
 
     _repr_pretty_ = show_text
 
@@ -94,7 +93,7 @@ class ScratchTable(Reported):
         if not self.items:
             return f"no stream yet; all may hold {self.limit_bytes:,} B"
         hold = "hold" if len(self.items) > 1 else "holds"
-        return f"{_count(len(self.items), 'stream')} {hold} {self.reserved_bytes:,} B of at most {self.limit_bytes:,} B"
+        return f"{count_text(len(self.items), 'stream')} {hold} {self.reserved_bytes:,} B of at most {self.limit_bytes:,} B"
 
     def _report(self) -> Report:
         reasons = dict.fromkeys(item.reason for item in self.items if item.reason)
@@ -108,10 +107,6 @@ class ScratchTable(Reported):
                 *(() if any(item.allocation_count for item in self.items) else (_HINT,)),
             ),
         )
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def _row(item: ScratchStatistics) -> list[str]:

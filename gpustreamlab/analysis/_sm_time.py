@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, sm_kinds, union_edges
+from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, sm_kinds, union_edges
+from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.model import Layout, Partition, Trace, display_name
 from gpustreamlab.typing import Int64Array
 
@@ -114,12 +115,10 @@ def whole_card(trace: Trace) -> PartitionSize:
 
 def size_of(trace: Trace, partition: Partition) -> PartitionSize:
     """Return the size of one of the trace's own partitions, as the layouts tell it."""
-    found = [
-        layout_size(trace, partition, layout)
-        for layout in (*(change.layout for change in trace.layouts), trace.layout)
-        if layout and _has_size(layout, partition)
-    ]
-    return found[0] if found else layout_size(trace, partition, None)
+    wanted = (partition.name, partition.requested_sms, partition.granted_sms)
+    layouts = (*(change.layout for change in trace.layouts), trace.layout)
+    has_it = (one for one in layouts if one and wanted in {(part.name, part.requested_sms, part.granted_sms) for part in one})
+    return layout_size(trace, partition, next(has_it, None))
 
 
 def layout_size(trace: Trace, partition: Partition, layout: Layout | None) -> PartitionSize:
@@ -143,18 +142,6 @@ def layout_spells(trace: Trace, first_ns: int, last_ns: int) -> Iterator[tuple[i
         yield begin_ns, last_ns, layout
 
 
-def interval_sum_ns(edges_ns: Int64Array) -> int:
-    """Add up intervals that are given as start, end, start, end."""
-    return int((edges_ns[1::2] - edges_ns[0::2]).sum())
-
-
-def _has_size(layout: Layout, partition: Partition) -> bool:
-    return any(
-        (part.name, part.requested_sms, part.granted_sms) == (partition.name, partition.requested_sms, partition.granted_sms)
-        for part in layout
-    )
-
-
 NAME_LIMIT = 24
 """How many characters of a partition's name are shown."""
 
@@ -171,7 +158,7 @@ def sms_text(granted_sms: int, requested_sms: int) -> str:
     ('96 SMs (asked for 90)', '32 SMs')
     """
     asked = f" (asked for {requested_sms:,})" if requested_sms != granted_sms else ""
-    return f"{granted_sms:,} SM{'' if granted_sms == 1 else 's'}{asked}"
+    return f"{count_text(granted_sms, 'SM')}{asked}"
 
 
 def proof_text(partition: Partition, layout: Layout) -> str:
@@ -187,7 +174,7 @@ def proof_text(partition: Partition, layout: Layout) -> str:
         return ""
     seen = set(partition.sm_ids)
     shared = [
-        f"shares {count:,} SM{'' if count == 1 else 's'} with {display_name(other.name, NAME_LIMIT)}"
+        f"shares {count_text(count, 'SM')} with {display_name(other.name, NAME_LIMIT)}"
         for other in layout
         if other is not partition and other.sm_ids is not None and (count := len(seen & set(other.sm_ids)))
     ]
@@ -206,16 +193,21 @@ def change_text(before: Layout | None, after: Layout | None) -> str:
     >>> change_text(first, second), change_text(None, first), change_text(second, None)
     ('prefill 96→64', 'prefill 96 SMs', 'no partitions')
     """
-    old, new = _sizes(before), _sizes(after)
-    if old == new and _enforced(before) == _enforced(after):
+    old, new = ({part.name: part.granted_sms for part in layout or ()} for layout in (before, after))
+    was_enforced, is_enforced = (layout is None or layout.is_enforced for layout in (before, after))
+    if old == new and was_enforced == is_enforced:
         return ""
     if not new:
         return "no partitions"
-    facts = [_fact(name, old.get(name), count) for name, count in new.items() if old.get(name) != count]
+    facts = [
+        f"{display_name(name, NAME_LIMIT)} {f'{old[name]:,}→{count:,}' if name in old else f'{count:,} SMs'}"
+        for name, count in new.items()
+        if old.get(name) != count
+    ]
     facts += [f"{display_name(name, NAME_LIMIT)} gone" for name in old if name not in new]
     more = len(facts) - LISTED_CHANGES
     shown = ", ".join(facts[:LISTED_CHANGES]) + (f" and {more:,} more" if more > 0 else "")
-    return shown if _enforced(after) else " ".join(filter(None, (shown, "(not enforced)")))
+    return shown if is_enforced else " ".join(filter(None, (shown, "(not enforced)")))
 
 
 def layout_warnings(layout: Layout | None) -> list[str]:
@@ -229,16 +221,3 @@ def layout_warnings(layout: Layout | None) -> list[str]:
         for part in layout
         if (proof := proof_text(part, layout)) not in {"", "verified"}
     ]
-
-
-def _sizes(layout: Layout | None) -> dict[str, int]:
-    return {part.name: part.granted_sms for part in layout} if layout else {}
-
-
-def _enforced(layout: Layout | None) -> bool:
-    return layout is None or layout.is_enforced
-
-
-def _fact(name: str, old: int | None, new: int) -> str:
-    shown = display_name(name, NAME_LIMIT)
-    return f"{shown} {new:,} SMs" if old is None else f"{shown} {old:,}→{new:,}"

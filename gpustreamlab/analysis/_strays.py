@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import RANGE_CODE, is_work, require_trace
-from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._busy import KIND_WORDS, RANGE_CODE, is_work, join_words, require_trace
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
-from gpustreamlab.analysis._scale import format_ns
+from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,8 +119,8 @@ class Strays(Reported):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do, one sentence for each stream that work strayed to."""
-        return tuple(stray_advice(self))
+        """What to do, one sentence for each stream that work strayed to; those with most of it first."""
+        return tuple(_advice(self.lanes[lane], self.lanes[selected].name) for lane, selected in _streams(self)[:LISTED_STREAMS])
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each, as a `pandas.DataFrame`.
@@ -150,12 +150,14 @@ class Strays(Reported):
         )
 
     def _line(self) -> str:
-
         return stray_line(self)
 
     def _report(self) -> Report:
-
-        return stray_report(self)
+        rows, groups = [["name", "ran on", "selected", "partition", "spans", "time"]], self.groups
+        rows += [_row(group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 6)
+        tables = (ReportTable(caption="Work that left the selected stream", rows=rows, names=(0, 1, 2, 3)),) if groups else ()
+        notes = (*self.advice, *simulated_notes(self.metadata))
+        return Report(title="Strays:", line=self._line(), tables=tables, notes=notes)
 
 
 def strays(trace: Trace) -> Strays:
@@ -234,7 +236,6 @@ LISTED_GROUPS = 20
 LISTED_STREAMS = 3
 """For how many streams that work strayed to it is said what to do."""
 _NAME_WIDTH = 32
-_PLURALS = {SpanKind.COPY: "copies"}
 
 
 def work_text(kind: Int64Array) -> str:
@@ -246,12 +247,8 @@ def work_text(kind: Int64Array) -> str:
     '2 kernels and 1 copy'
     """
     counts = np.bincount(kind, minlength=len(SPAN_KINDS)).tolist()
-    shown = [
-        f"{count:,} {kind.value if count == 1 else _PLURALS.get(kind, f'{kind.value}s')}"
-        for kind, count in zip(SPAN_KINDS, counts, strict=True)
-        if count
-    ]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "nothing"
+    shown = [count_text(count, *KIND_WORDS[kind]) for kind, count in zip(SPAN_KINDS, counts, strict=True) if count]
+    return join_words(shown, "and") if shown else "nothing"
 
 
 def stray_line(result: Strays) -> str:
@@ -264,27 +261,6 @@ def stray_line(result: Strays) -> str:
     outside = "" if left == len(result) else f"{left:,} of them "
     beyond = f", {outside}outside the partition" if left else ""
     return f"{ran} than the selected one{beyond}: {_group_text(result.groups[0], len(result))}"
-
-
-def stray_report(result: Strays) -> Report:
-    """Say all of it: what went where, and what to do."""
-    rows = [["name", "ran on", "selected", "partition", "spans", "time"]]
-    groups = result.groups
-    rows += [_row(group) for group in groups[:LISTED_GROUPS]]
-    more = len(groups) - LISTED_GROUPS
-    rows += [[f"… {more:,} more: see .to_pandas()", *[""] * 5]] if more > 0 else []
-    tables = (ReportTable(caption="Work that left the selected stream", rows=rows, names=(0, 1, 2, 3)),) if groups else ()
-    notes = [*result.advice]
-    if result.metadata.simulated:
-        notes.append(f"Simulated: {result.metadata.device.label}. No hardware stands behind these times.")
-    return Report(title="Strays:", line=stray_line(result), tables=tables, notes=tuple(notes))
-
-
-def stray_advice(result: Strays) -> list[str]:
-    """Say for each stream that work strayed to what to do; those with most of it first."""
-    return [
-        _advice(result.lanes[ran_on], result.lanes[selected].name) for ran_on, selected in _streams(result)[:LISTED_STREAMS]
-    ]
 
 
 def _streams(result: Strays) -> list[tuple[int, int]]:

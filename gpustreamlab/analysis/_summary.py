@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import Basis, basis_of, busy_edges, busy_word, stream_count, uncut_ns
+from gpustreamlab.analysis._busy import Basis, basis_of, busy_edges, busy_word, interval_sum_ns, stream_count, uncut_ns
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, used_stream_count, used_streams
 from gpustreamlab.analysis._grids import grid_advice, partition_warnings
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits, wait_line
-from gpustreamlab.analysis._scale import format_ns, format_share
-from gpustreamlab.analysis._sm_time import interval_sum_ns, sms_text
+from gpustreamlab.analysis._scale import count_text, format_ns, format_share
+from gpustreamlab.analysis._sm_time import sms_text
 from gpustreamlab.analysis._strays import stray_line, strays
 from gpustreamlab.analysis._utilization import utilization
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
@@ -186,8 +186,8 @@ def headline(trace: Trace) -> str:
 def counts_text(trace: Trace, span_count: int) -> str:
     """Write how many spans there are, in how many streams and threads: "62 spans in 2 streams and 1 host thread"."""
     threads = len(trace.lanes) - stream_count(trace)
-    where = _count(used_stream_count(trace), "stream") + (f" and {_count(threads, 'host thread')}" if threads else "")
-    return f"{_count(span_count, 'span')} in {where}"
+    where = count_text(used_stream_count(trace), "stream") + (f" and {count_text(threads, 'host thread')}" if threads else "")
+    return f"{count_text(span_count, 'span')} in {where}"
 
 
 def device_text(meta: TraceMetadata) -> str:
@@ -222,14 +222,14 @@ def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[s
 
 def missing_facts(meta: TraceMetadata) -> list[str]:
     """Say what the trace does not hold; empty where nothing is missing."""
-    facts = [f"A part, cut out of a trace of {_count(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
+    facts = [f"A part, cut out of a trace of {count_text(meta.part_of_spans, 'span')}"] if meta.part_of_spans else []
     if meta.capture_note:
         lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
         facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")
     if meta.dropped_spans:
         records = f", {meta.dropped_records:,} of them kernels, copies and calls" if meta.dropped_records else ""
         reasons = "a full buffer, a closed stream, an error or an interrupt"
-        facts.append(f"{_count(meta.dropped_spans, 'span')} dropped{records} ({reasons})")
+        facts.append(f"{count_text(meta.dropped_spans, 'span')} dropped{records} ({reasons})")
     if meta.pending_spans:
         facts.append(pending_text(meta.pending_spans, meta))
     if meta.recovery_note:
@@ -248,7 +248,7 @@ def pending_text(count: int, meta: TraceMetadata) -> str:
     ('1 span has not ended yet: lab.synchronize() waits for it', '2 spans have not ended yet: lab.synchronize() waits for them')
     """
     if meta.recovery_note:
-        return f"{_count(count, 'span')} had not ended when the run was cut short"
+        return f"{count_text(count, 'span')} had not ended when the run was cut short"
     if count == 1:
         return "1 span has not ended yet: lab.synchronize() waits for it"
     return f"{count:,} spans have not ended yet: lab.synchronize() waits for them"
@@ -289,7 +289,3 @@ def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency
         )
     more = len(streams) - len(shown)
     return f"{busy_word(counted).capitalize()}: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 import msgspec
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, require_trace, sm_kinds, union_edges
-from gpustreamlab.analysis._report import Report, Reported, ReportTable
-from gpustreamlab.analysis._scale import format_ms, format_ns, format_share
+from gpustreamlab.analysis._busy import counted_extent, interval_sum_ns, require_trace, sm_kinds, union_edges
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.analysis._sm_time import PartitionSize, SMSteps, layout_size, layout_spells, sm_time_steps, stack_sms
 from gpustreamlab.errors import PartitionError, TraceError
 from gpustreamlab.model import Partition, Trace, TraceMetadata, check_fields, check_name, display_name
@@ -69,7 +69,7 @@ class Utilization(Reported):
     @property
     def share(self) -> FloatArray:
         """`busy_ns` / `window_ns`; shape (n_partitions,), float64, from 0 to 1; NaN where there was no time."""
-        return _ratios(self.busy_ns, self.window_ns)
+        return ratios(self.busy_ns, self.window_ns)
 
     @property
     def card_share(self) -> float:
@@ -90,12 +90,25 @@ class Utilization(Reported):
         return pd.DataFrame({"partition": names} | {column: getattr(self, column) for column in columns})
 
     def _line(self) -> str:
-
-        return utilization_line(self)
+        count = count_text(sum(name is not None for name in self.names), "partition")
+        where = f"{count} on {display_name(self.metadata.device.label)}"
+        if not self.wall_ns:
+            return f"{where}, no time recorded"
+        return (
+            f"{where}, {format_share(self.card_share)} of the SM-time of {self.sm_count:,} SMs over {format_ns(self.wall_ns)}"
+        )
 
     def _report(self) -> Report:
-
-        return utilization_report(self)
+        notes = ["A partition counts as a whole while anything runs in it: kernels may leave some of its SMs idle."]
+        if SpanKind.RANGE in self.counted:
+            notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
+        elif SpanKind.COPY not in self.counted:
+            notes.append("Kernels count; copies and fills use no SMs.")
+        if None in self.names and len(self.names) > 1:
+            notes.append("The whole card shares its SMs with every partition; the total counts them once.")
+        tables = (ReportTable(caption="SMs and time of each partition", rows=_rows(self)),) if self.wall_ns else ()
+        notes += simulated_notes(self.metadata)
+        return Report(title="Utilization of", line=self._line(), tables=tables, notes=tuple(notes))
 
 
 def utilization(trace: Trace) -> Utilization:
@@ -162,14 +175,6 @@ def utilization(trace: Trace) -> Utilization:
     )
 
 
-def counted_extent(trace: Trace) -> tuple[int, int]:
-    """Return the first start and the last end of all that counts as busy, in ns; zeros where there are none."""
-    rows = counted_rows(trace)
-    if not rows.any():
-        return 0, 0
-    return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
-
-
 def _window_ns(trace: Trace, step: SMSteps, first_ns: int, last_ns: int) -> int:
     if step.size.name is None or not trace.layouts:
         return last_ns - first_ns
@@ -178,21 +183,14 @@ def _window_ns(trace: Trace, step: SMSteps, first_ns: int, last_ns: int) -> int:
         for begin_ns, end_ns, layout in layout_spells(trace, first_ns, last_ns)
         if layout and any(layout_size(trace, part, layout) == step.size for part in layout)
     ]
-    begins_ns, ends_ns = np.array(spells, np.int64).reshape(-1, 2).T
-    edges_ns = union_edges(np.concatenate((begins_ns, step.edges_ns[0::2])), np.concatenate((ends_ns, step.edges_ns[1::2])))
-    return int((edges_ns[1::2] - edges_ns[0::2]).sum())
+    begins_ns, ends_ns = np.concatenate((np.array(spells, np.int64).reshape(-1, 2), step.edges_ns.reshape(-1, 2))).T
+    return interval_sum_ns(union_edges(begins_ns, ends_ns))
 
 
 def _is_current(trace: Trace, size: PartitionSize) -> bool:
     if size.name is None:
         return True
     return trace.layout is not None and any(layout_size(trace, part, trace.layout) == size for part in trace.layout)
-
-
-def _ratios(parts: Int64Array, wholes: Int64Array) -> FloatArray:
-    ratios: FloatArray = np.full(len(parts), np.nan)
-    np.divide(parts, wholes, out=ratios, where=wholes > 0)
-    return ratios
 
 
 LISTED_PARTITIONS = 40
@@ -202,39 +200,6 @@ WHOLE_CARD = "whole card"
 """How the place of streams in no partition is called."""
 
 _NAME_WIDTH = 24
-
-
-def utilization_line(result: Utilization) -> str:
-    """Say the main figures in one line."""
-    count = sum(name is not None for name in result.names)
-    where = f"{count} partition{'' if count == 1 else 's'} on {display_name(result.metadata.device.label)}"
-    if not result.wall_ns:
-        return f"{where}, no time recorded"
-    return (
-        f"{where}, {format_share(result.card_share)} of the SM-time of {result.sm_count:,} SMs over {format_ns(result.wall_ns)}"
-    )
-
-
-def utilization_notes(result: Utilization) -> list[str]:
-    """Say what the figures mean and what they leave out, one sentence an entry."""
-    meta = result.metadata
-    notes = ["A partition counts as a whole while anything runs in it: kernels may leave some of its SMs idle."]
-    if SpanKind.RANGE in result.counted:
-        notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
-    elif SpanKind.COPY not in result.counted:
-        notes.append("Kernels count; copies and fills use no SMs.")
-    if None in result.names and len(result.names) > 1:
-        notes.append("The whole card shares its SMs with every partition; the total counts them once.")
-    if meta.simulated:
-        notes.append(f"Simulated: {meta.device.label}. No hardware stands behind these times.")
-    return notes
-
-
-def utilization_report(result: Utilization) -> Report:
-    """Say all of it: one row a partition, the total, what the figures mean."""
-    tables = (ReportTable(caption="SMs and time of each partition", rows=_rows(result)),) if result.wall_ns else ()
-    notes = tuple(utilization_notes(result))
-    return Report(title="Utilization of", line=utilization_line(result), tables=tables, notes=notes)
 
 
 def _rows(result: Utilization) -> list[list[str]]:
@@ -252,16 +217,9 @@ def _rows(result: Utilization) -> list[list[str]]:
                 format_ms(sm_ns[place]),
             ]
         )
-    card = [
-        f"{result.sm_count:,}",
-        "",
-        format_ms(result.wall_ns),
-        format_share(result.card_share),
-        format_ms(result.card_sm_ns),
-    ]
-    rows.append(["all SMs of the card", "", *card])
-    more = len(result.names) - LISTED_PARTITIONS
-    return [*rows, [f"… {more:,} more: see .to_pandas()", *[""] * 6]] if more > 0 else rows
+    times = [format_ms(result.wall_ns), format_share(result.card_share), format_ms(result.card_sm_ns)]
+    rows.append(["all SMs of the card", "", f"{result.sm_count:,}", "", *times])
+    return rows + more_row(len(result.names) - LISTED_PARTITIONS, 7)
 
 
 _ROUNDING_SLACK = 1e-6
@@ -367,10 +325,9 @@ def require_mapping(shares: object) -> None:
 
 
 def _read_request(name: str, share: Share, sm_count: int) -> Request:
-    if isinstance(share, PartitionOptions):
-        return Request(name=name, sms=_to_sms(name, share.sms, sm_count), options=share)
-    sms = _to_sms(name, share, sm_count)
-    return Request(name=name, sms=sms, options=PartitionOptions(sms=REST if sms is None else sms))
+    sms = _to_sms(name, share.sms if isinstance(share, PartitionOptions) else share, sm_count)
+    options = share if isinstance(share, PartitionOptions) else PartitionOptions(sms=REST if sms is None else sms)
+    return Request(name=name, sms=sms, options=options)
 
 
 def _to_sms(name: str, share: object, sm_count: int) -> int | None:

@@ -145,12 +145,10 @@ class NameLooks:
 
     def add(self, names: Sequence[str]) -> tuple[NameStyle, ...]:
         """Return the look of each name, of those that were added before too; see `name_styles`."""
-        return tuple(CALL_STYLES[label] if (label := call_class(name)) else self._look(name_group(name)) for name in names)
-
-    def _look(self, group: str) -> NameStyle:
-        if group not in self._by_group:
-            self._by_group[group] = _style(self._slot(zlib.crc32(group.encode())))
-        return self._by_group[group]
+        for group in dict.fromkeys(name_group(name) for name in names if not call_class(name)):
+            if group not in self._by_group:
+                self._by_group[group] = _style(self._slot(zlib.crc32(group.encode())))
+        return tuple(CALL_STYLES[label] if (label := call_class(name)) else self._by_group[name_group(name)] for name in names)
 
     def _slot(self, number: int) -> int:
         looks, taken = len(PALETTE) * len(NAME_HATCHES), self._taken

@@ -39,20 +39,18 @@ def to_base85(data: bytes) -> str:
     """
     missing = -len(data) % 4
     padded = data + bytes(missing)
-    parts = [_write_words(padded[first : first + _PIECE_BYTES]) for first in range(0, len(padded), _PIECE_BYTES)]
+    parts = []
+    for first in range(0, len(padded), _PIECE_BYTES):
+        words = np.frombuffer(padded[first : first + _PIECE_BYTES], ">u4").astype(np.uint32)
+        # Two letters at a time: two divisions instead of four.
+        high = words // 7225
+        top = high // 7225
+        letters = np.empty((len(words), 5), np.uint8)
+        letters[:, 0] = _LETTERS[top]
+        letters[:, 1:3] = _PAIRS[high - top * 7225]
+        letters[:, 3:5] = _PAIRS[words - high * 7225]
+        parts.append(letters.tobytes())
     return b"".join(parts)[: 5 * len(padded) // 4 - missing].decode("ascii")
-
-
-def _write_words(data: bytes) -> bytes:
-    words = np.frombuffer(data, ">u4").astype(np.uint32)
-    # Two letters at a time: two divisions instead of four.
-    high = words // 7225
-    top = high // 7225
-    letters = np.empty((len(words), 5), np.uint8)
-    letters[:, 0] = _LETTERS[top]
-    letters[:, 1:3] = _PAIRS[high - top * 7225]
-    letters[:, 3:5] = _PAIRS[words - high * 7225]
-    return letters.tobytes()
 
 
 PIECE_BYTES = 1 << 18
@@ -187,16 +185,8 @@ _FROM_INDEX, _FROM_PREVIOUS, _FROM_RANK = range(3)
 """What places are told from: the index of the span, the place of the one before it in its row, or its rank by start."""
 
 
-def _nothing() -> Int64Array:
-    return np.empty(0, np.int64)
-
-
-def _no_edges() -> Int64Array:
-    return np.empty((0, 4), np.int64)
-
-
-def _no_places() -> Int64Array:
-    return np.empty((0, 2), np.int64)
+def _nothing(*shape: int) -> Int64Array:
+    return np.empty(shape or 0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -243,12 +233,12 @@ class SpanColumns:
     waited_name: Int64Array = field(default_factory=_nothing)
     """Of a call that blocked the host: code of the name of what it waited for, -1 where nothing is known of that; -2 for all
     other spans; shape (n,), int64."""
-    edges: Int64Array = field(default_factory=_no_edges)
+    edges: Int64Array = field(default_factory=lambda: _nothing(0, 4))
     """Arrows: a time of the source in ns, its row, start of the target in ns, its row; shape (n_edges, 4), int64. The time
     is the end of what was waited for, and the start of a call that launched."""
     edge_kind: Int64Array = field(default_factory=_nothing)
     """Code of the `EdgeKind`; shape (n_edges,), int64; waits if left out."""
-    edge_place: Int64Array = field(default_factory=_no_places)
+    edge_place: Int64Array = field(default_factory=lambda: _nothing(0, 2))
     """The places of the spans at both ends: several may begin or end at one time; shape (n_edges, 2), int64; -1, not known, if
     left out."""
     edge_twin: Int64Array = field(default_factory=_nothing)
@@ -259,10 +249,9 @@ class SpanColumns:
         for name, value in WORK_DEFAULTS.items():
             if len(getattr(self, name)) != len(self.row):
                 object.__setattr__(self, name, np.full(len(self.row), value))
-        if len(self.edge_kind) != len(self.edges):
-            object.__setattr__(self, "edge_kind", np.zeros(len(self.edges), np.int64))
-        if len(self.edge_twin) != len(self.edges):
-            object.__setattr__(self, "edge_twin", np.zeros(len(self.edges), np.int64))
+        for name in ("edge_kind", "edge_twin"):
+            if len(getattr(self, name)) != len(self.edges):
+                object.__setattr__(self, name, np.zeros(len(self.edges), np.int64))
         if len(self.edge_place) != len(self.edges):
             object.__setattr__(self, "edge_place", np.full((len(self.edges), 2), -1))
         if len(self.count) != len(self.row):
@@ -286,7 +275,8 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
     zero_ns
         The trace's time that is the page's zero.
     """
-    order = _span_order(np.asarray(codes), trace.start_ns, trace.end_ns)
+    codes = np.asarray(codes)
+    order = _span_order(codes, trace.start_ns, trace.end_ns)
 
     def taken(column: NDArray[Any]) -> Int64Array:
         if len(column) and column[0] == column[-1] and (column == column[0]).all():
@@ -295,10 +285,13 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         return sorted_column.astype(np.int64, copy=False)
 
     start_ns = taken(trace.start_ns)
-    edges, edge_kind = _edge_columns(trace, np.asarray(codes), zero_ns)
+    source, target, edge_kind = trace.edges.source, trace.edges.target, trace.edges.kind.astype(np.int64)
+    # A call is still running when what it launched starts: its start is what tells.
+    from_ns = np.where(edge_kind == _LAUNCH, trace.start_ns[source], trace.end_ns[source])
+    sides = (from_ns - zero_ns, codes[source], trace.start_ns[target] - zero_ns, codes[target])
     work = {name: taken(column) for name, column in work_columns(trace).items()}
     return SpanColumns(
-        row=taken(np.asarray(codes)),
+        row=taken(codes),
         start_ns=start_ns - zero_ns,
         end_ns=taken(trace.end_ns) - zero_ns,
         name=taken(trace.name),
@@ -307,10 +300,10 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         partition=taken(trace.partition) + 1,
         queueing_ns=start_ns - taken(trace.queued_ns),
         place=np.arange(len(trace)) if order is None else order,
-        edges=edges,
+        edges=np.stack(sides, axis=1).astype(np.int64),
         edge_kind=edge_kind,
         edge_twin=wait_twins(trace),
-        edge_place=np.stack((trace.edges.source, trace.edges.target), axis=1).astype(np.int64),
+        edge_place=np.stack((source, target), axis=1).astype(np.int64),
         **work,
     )
 
@@ -337,13 +330,15 @@ def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, 
     tuple of dict and bytes
         What `unpackColumns` needs besides the bytes, which can be written as JSON; and the bytes.
     """
-    parts = _Parts(is_shuffled=level is not None)
-    opens = _row_opens(columns.row)
+    parts, row = _Parts(is_shuffled=level is not None), columns.row
+    opens = np.ones(len(row), bool)
+    np.not_equal(row[1:], row[:-1], out=opens[1:])
+    first = np.flatnonzero(opens)
     manifest = {
         "format": FORMAT,
         "n": len(columns),
         "deflated": level is not None,
-        "runs": _runs(columns.row, opens),
+        "runs": np.stack((row[first], np.diff(first, append=len(row))), axis=1).tolist(),
         "columns": _pack_spans(columns, opens, parts),
         "edges": {"n": len(columns.edges), "columns": _pack_edges(columns, parts)},
     }
@@ -353,10 +348,10 @@ def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, 
 
 def _span_order(codes: NDArray[Any], start_ns: Int64Array, end_ns: Int64Array) -> Int64Array | None:
     """Return the order by row, start and end; None where the spans are in it."""
-    if (_is_sorted(codes) and not len(codes)) or (_misplaced(codes, start_ns, end_ns).size == 0 and _is_sorted(codes)):
+    if (codes[1:] >= codes[:-1]).all() and not _misplaced(codes, start_ns, end_ns).size:
         return None
     # numpy sorts 16-bit keys by radix, in linear time.
-    small = codes.astype(np.uint16) if len(codes) and int(codes.max()) < 1 << 16 else codes
+    small = codes.astype(np.uint16) if int(codes.max()) < 1 << 16 else codes
     order: Int64Array = np.argsort(small, kind="stable")
     sorted_codes, start_ns, end_ns = codes[order], start_ns[order], end_ns[order]
     wrong = _misplaced(sorted_codes, start_ns, end_ns)
@@ -364,10 +359,6 @@ def _span_order(codes: NDArray[Any], start_ns: Int64Array, end_ns: Int64Array) -
         rows = np.flatnonzero(np.isin(sorted_codes, np.unique(sorted_codes[wrong])))
         order[rows] = order[rows][np.lexsort((end_ns[rows], start_ns[rows], sorted_codes[rows]))]
     return order
-
-
-def _is_sorted(codes: NDArray[Any]) -> bool:
-    return bool((codes[1:] >= codes[:-1]).all())
 
 
 def _misplaced(codes: NDArray[Any], start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
@@ -379,29 +370,10 @@ def _misplaced(codes: NDArray[Any], start_ns: Int64Array, end_ns: Int64Array) ->
     return np.flatnonzero(~(later | equal) & (codes[1:] == codes[:-1])) + 1
 
 
-def _edge_columns(trace: Trace, codes: NDArray[Any], zero_ns: int) -> tuple[Int64Array, Int64Array]:
-    source, target, kind = trace.edges.source, trace.edges.target, trace.edges.kind.astype(np.int64)
-    # A call is still running when what it launched starts: its start is what tells.
-    from_ns = np.where(kind == _LAUNCH, trace.start_ns[source], trace.end_ns[source])
-    sides = (from_ns - zero_ns, codes[source], trace.start_ns[target] - zero_ns, codes[target])
-    return np.stack(sides, axis=1).astype(np.int64), kind
-
-
-def _row_opens(row: Int64Array) -> BoolArray:
-    opens = np.ones(len(row), bool)
-    np.not_equal(row[1:], row[:-1], out=opens[1:])
-    return opens
-
-
-def _runs(row: Int64Array, opens: BoolArray) -> list[list[int]]:
-    first = np.flatnonzero(opens)
-    counts = np.diff(first, append=len(row))
-    return np.stack((row[first], counts), axis=1).tolist()  # type: ignore[no-any-return]
-
-
 def _pack_spans(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> Mapping[str, Spec]:
     duration_ns = columns.end_ns - columns.start_ns
     is_plain = (columns.count == 1).all() and np.array_equal(columns.busy_ns, duration_ns)
+    has_work = any((getattr(columns, name) != value).any() for name, value in WORK_DEFAULTS.items())
     return {
         "gap": parts.add(_steps(columns.start_ns, columns.end_ns, opens)),
         "duration": parts.add(duration_ns),
@@ -413,15 +385,8 @@ def _pack_spans(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> Mappin
         **_pack_places(columns, opens, parts),
         "count": 1 if is_plain else parts.store(columns.count),
         "busy": None if is_plain else parts.add(columns.busy_ns),
-        **_pack_work(columns, parts),
+        **({key: parts.add(getattr(columns, name)) for name, key in _WORK_KEYS.items()} if has_work else {}),
     }
-
-
-def _pack_work(columns: SpanColumns, parts: _Parts) -> dict[str, Spec]:
-    """Pack what is known of device work; nothing where nothing is."""
-    if all((getattr(columns, name) == value).all() for name, value in WORK_DEFAULTS.items()):
-        return {}
-    return {key: parts.add(getattr(columns, name)) for name, key in _WORK_KEYS.items()}
 
 
 def _pack_places(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> dict[str, Spec]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
 from gpustreamlab._util.words import MIN_WIDTH, text_width
 from gpustreamlab.analysis import TextTable, TraceComparison, comparison_tables, wall_line
-from gpustreamlab.draw._colours import name_styles
-from gpustreamlab.draw._header import header_html
+from gpustreamlab.draw._colours import NameLooks
+from gpustreamlab.draw._header import header_html, warnings_html
 from gpustreamlab.draw._html import bokeh_text, page_data, page_letters, viewer_packed
 from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._tables import scene_tables
@@ -46,8 +46,8 @@ def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
         title="Comparison of two timelines",
         style=viewer_text("page.css") + viewer_text("compare.css") + viewer_style(),
         finding=escape(wall_line(result)),
-        warning=_warnings(notes[:is_other_work]),
-        notes=_warnings(notes[is_other_work:]),
+        warning=warnings_html(notes[:is_other_work]),
+        notes=warnings_html(notes[is_other_work:]),
         headera=header_html(sides[0].header, sides[0].scene.notes),
         headerb=header_html(sides[1].header, sides[1].scene.notes),
         tables=f'<div class="gsl-tables">{comparison_tables_html(result)}</div>',
@@ -61,9 +61,9 @@ def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
     )
 
 
-def comparison_tables_html(result: TraceComparison, limit: int = LISTED_ITEMS) -> str:
+def comparison_tables_html(result: TraceComparison) -> str:
     """Write the figures of a comparison as HTML tables; every text is escaped."""
-    return "".join(_table(table) for table in comparison_tables(result, limit=limit, name_limit=NAME_CHARACTERS))
+    return "".join(_table(table) for table in comparison_tables(result, limit=LISTED_ITEMS, name_limit=NAME_CHARACTERS))
 
 
 def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -71,21 +71,14 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
     tables = [scene_tables(side.trace, side.scene, side.header, side.counted) for side in sides]
     extent_ns = max(table["extent_ns"] for table in tables)
     border_px = max(table["border_px"] for table in tables)
-    looks = _common_looks(sides)
+    looks = NameLooks()
+    looks.add([name for side in sides for name in side.trace.names])
     packed = []
     for side, table in zip(sides, tables, strict=True):
-        common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": [looks[name] for name in side.trace.names]}
+        styles = [[style.fill, style.hatch, style.text] for style in looks.add(side.trace.names)]
+        common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": styles}
         packed.append(page_letters(*page_data(side, table | common)))
     return packed[0], packed[1]
-
-
-def _common_looks(sides: tuple[Picture, Picture]) -> dict[str, list[str]]:
-    names = tuple(dict.fromkeys(name for side in sides for name in side.trace.names))
-    return {name: [style.fill, style.hatch, style.text] for name, style in zip(names, name_styles(names), strict=True)}
-
-
-def _warnings(notes: Sequence[str]) -> str:
-    return "".join(f'<p class="gsl-missing">&#9888; {escape(note)}</p>' for note in notes)
 
 
 def _table(table: TextTable) -> str:

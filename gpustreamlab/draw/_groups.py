@@ -9,7 +9,6 @@ import numpy as np
 
 from gpustreamlab.analysis import (
     PartitionSize,
-    SMSteps,
     display_name,
     layout_size,
     layout_spells,
@@ -19,6 +18,7 @@ from gpustreamlab.analysis import (
     sm_time_steps,
     sms_text,
     stack_sms,
+    whole_card,
 )
 from gpustreamlab.draw._colours import WHOLE_CARD_STYLE, PartitionStyle, partition_style
 from gpustreamlab.model import Trace
@@ -40,11 +40,6 @@ LISTED_SIZES = 4
 """How many sizes of one partition its label shows."""
 
 WHOLE_CARD = "whole card"
-
-HOST_STYLE = PartitionStyle(fill="#9aa5b1", hatch=" ", letter="")
-"""How the group of the host's lanes looks."""
-
-HOST_LABEL, HOST_DETAIL = "host", "threads of this process: what they called, and for how long; no work of the device"
 
 Extent = tuple[int, int]
 """From when to when spans ran, in ns on the trace's clock."""
@@ -126,7 +121,13 @@ def host_group(trace: Trace) -> LaneGroup | None:
     if not lanes:
         return None
     return LaneGroup(
-        name=None, lanes=lanes, style=HOST_STYLE, label=HOST_LABEL, detail=HOST_DETAIL, granted_sms=0, is_host=True
+        name=None,
+        lanes=lanes,
+        style=PartitionStyle(fill="#9aa5b1", hatch=" ", letter=""),
+        label="host",
+        detail="threads of this process: what they called, and for how long; no work of the device",
+        granted_sms=0,
+        is_host=True,
     )
 
 
@@ -208,44 +209,42 @@ def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tupl
     """
     places = {band.name: place for place, band in enumerate(bands)}
     # A partition that is gone and in which nothing ran has no band, and no steps.
-    known = (step for step in sm_time_steps(trace) if _band_name(step) in places)
-    steps = sorted(known, key=lambda step: places[_band_name(step)])
+    known = (step for step in sm_time_steps(trace) if _band_name(step.size) in places)
+    steps = sorted(known, key=lambda step: places[_band_name(step.size)])
     own: list[list[tuple[Int64Array, Int64Array]]] = [[] for _ in bands]
     for step, series in zip(steps, stack_sms(steps, trace.metadata.device.sm_count), strict=True):
-        own[places[_band_name(step)]].append(series)
-    none = (np.empty(0, np.int64), np.empty(0, np.int64))
-    added = [_add_steps(series or [none]) for series in own]
-    return [((times_ns - zero_ns).astype(np.float64), sms) for times_ns, sms in added]
+        own[places[_band_name(step.size)]].append(series)
+    return [((times_ns - zero_ns).astype(np.float64), sms) for times_ns, sms in map(_add_steps, own)]
 
 
 def plan_partitions(trace: Trace, bands: Sequence[SMBand]) -> tuple[PartitionEntry, ...]:
     """Return the whole card, then each of the trace's partitions as it was when spans ran in it."""
     places = {band.name: place for place, band in enumerate(bands)}
-    *texts, whole_text = partition_texts(trace)
-    sizes = [size_of(trace, part) for part in trace.partitions]
-    whole = PartitionEntry(text=whole_text, granted_sms=trace.metadata.device.sm_count, band=places.get(None, -1))
-    parts = [
-        PartitionEntry(text=text, granted_sms=size.granted_sms, band=places.get(size.name if size.is_enforced else None, -1))
-        for text, size in zip(texts, sizes, strict=True)
-    ]
-    return (whole, *parts)
-
-
-def _band_name(step: SMSteps) -> str | None:
-    return step.size.name if step.size.is_enforced else None
+    sizes = [whole_card(trace), *(size_of(trace, part) for part in trace.partitions)]
+    *texts, card_text = partition_texts(trace)
+    return tuple(
+        PartitionEntry(text=text, granted_sms=size.granted_sms, band=places.get(_band_name(size), -1))
+        for text, size in zip((card_text, *texts), sizes, strict=True)
+    )
 
 
 def partition_texts(trace: Trace) -> list[str]:
     """Write each of the trace's partitions as it was when spans ran in it, and the whole card last."""
     texts = []
-    for partition in trace.partitions:
-        size = size_of(trace, partition)
-        name = display_name(partition.name, 200)
-        if size.is_enforced:
-            texts.append(f"{name} · {sms_text(size.granted_sms, size.requested_sms)}")
-        else:
-            texts.append(f"{name} · asked for {size.requested_sms:,}, not enforced: all {size.granted_sms:,} SMs")
-    return [*texts, f"{WHOLE_CARD} · {trace.metadata.device.sm_count:,} SMs"]
+    for size in (size_of(trace, part) for part in trace.partitions):
+        text = sms_text(size.granted_sms, size.requested_sms)
+        if not size.is_enforced:
+            text = f"asked for {size.requested_sms:,}, not enforced: all {size.granted_sms:,} SMs"
+        texts.append(f"{display_name(size.name or '', 200)} · {text}")
+    return [*texts, _card_label(trace)]
+
+
+def _band_name(size: PartitionSize) -> str | None:
+    return size.name if size.is_enforced else None
+
+
+def _card_label(trace: Trace) -> str:
+    return f"{WHOLE_CARD} · {trace.metadata.device.sm_count:,} SMs"
 
 
 def _group(
@@ -288,7 +287,7 @@ def _size_history(trace: Trace, extent_ns: Extent | None) -> Callable[[str | Non
 
 def _label(trace: Trace, name: str | None, sizes: Sequence[PartitionSize]) -> str:
     if name is None:
-        return f"{WHOLE_CARD} · {trace.metadata.device.sm_count:,} SMs"
+        return _card_label(trace)
     shown = display_name(name, 28)
     if not sizes:
         return shown
@@ -324,8 +323,9 @@ def _add_steps(series: Sequence[tuple[Int64Array, Int64Array]]) -> tuple[Int64Ar
     """Add up step functions that all begin at 0."""
     if len(series) == 1:
         return series[0]
-    times_ns = np.concatenate([times for times, _ in series])
-    rises = np.concatenate([np.diff(sms, prepend=0) for _, sms in series])
+    none = np.empty(0, np.int64)
+    times_ns = np.concatenate([none, *(times for times, _ in series)])
+    rises = np.concatenate([none, *(np.diff(sms, prepend=0) for _, sms in series)])
     unique_ns, place = np.unique(times_ns, return_inverse=True)
     sums = np.zeros(len(unique_ns), np.int64)
     np.add.at(sums, place, rises)

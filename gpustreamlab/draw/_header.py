@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -88,6 +89,7 @@ def plan_header(
     basis = basis_of(trace) if basis is None else basis
     sms_fact = _SMS_BY_RANGES if SpanKind.RANGE in basis.counted else _SMS_BY_KERNELS
     span_count = len(trace) if span_count is None else span_count
+    pending = meta.pending_spans if pending_count is None else pending_count
     counts = counts_text(trace, span_count)
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
@@ -106,7 +108,7 @@ def plan_header(
             ]
         ),
         missing=(*missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
-        empty=_empty_text(meta, meta.pending_spans if pending_count is None else pending_count),
+        empty=pending_text(pending, meta) if pending else empty_hint(meta),
     )
 
 
@@ -139,10 +141,15 @@ def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:
     return f"kernels + ranges{source}"
 
 
-def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
+def warnings_html(notes: Sequence[str]) -> str:
+    """Write a paragraph for each, with a sign of warning."""
+    return "".join(f'<p class="gsl-missing">&#9888; {escape(note)}</p>' for note in notes)
+
+
+def header_html(header: Header, notes: tuple[str, ...]) -> str:
     """Write the header, and what the picture leaves out, as HTML; every text is escaped."""
     badge_kind = {"SIMULATED": "sim", "REAL HARDWARE": "real"}.get(header.badge, "tier")
-    missing = "".join(f'<p class="gsl-missing">&#9888; {escape(fact)}</p>' for fact in (*header.missing, *notes))
+    missing = warnings_html((*header.missing, *notes))
     finding = f'<p class="gsl-finding">{escape(header.finding)}</p>' if header.finding else ""
     return (
         f'<header><h1>{escape(header.title)} <span class="gsl-badge gsl-{badge_kind}">{header.badge}</span> '
@@ -150,7 +157,3 @@ def header_html(header: Header, notes: tuple[str, ...] = ()) -> str:
         f"<p>{escape(header.facts)}</p>{finding}"
         f'<p class="gsl-source">{escape(header.source)}</p>{missing}</header>'
     )
-
-
-def _empty_text(meta: TraceMetadata, pending_count: int) -> str:
-    return pending_text(pending_count, meta) if pending_count else empty_hint(meta)

@@ -63,13 +63,14 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     """
     picture = plan_picture(trace) if picture is None else picture
     data, spans = page_letters(*page_data(picture))
+    advice, static = grid_advice(trace), picture_uri(timeline_svg(trace, picture=picture)) if with_static else ""
     return fill_template(
         "page.html",
         title=f"{escape(picture.header.title)} ({picture.header.badge.lower()})",
         style=viewer_text("page.css") + viewer_style(),
         header=header_html(picture.header, picture.scene.notes),
-        advice=_advice(picture.trace),
-        static=_noscript(timeline_svg(trace, picture=picture)) if with_static else "",
+        advice=f'<p class="gsl-source">{escape(advice)}</p>' if advice else "",
+        static=f'<noscript><img class="gsl-picture" alt="" src="{static}"></noscript>' if with_static else "",
         bokeh=bokeh_text(),
         viewer=viewer_packed(),
         data=data,
@@ -103,15 +104,6 @@ def page_letters(data: dict[str, Any], spans: bytes) -> tuple[str, str]:
 def pack_text(text: str, level: int = 6) -> str:
     """Return a text compressed, as letters; the same text always gives the same."""
     return to_base85(gzip.compress(text.encode(), level, mtime=0))
-
-
-def _advice(trace: Trace) -> str:
-    advice = grid_advice(trace)
-    return f'<p class="gsl-source">{escape(advice)}</p>' if advice else ""
-
-
-def _noscript(svg: str) -> str:
-    return f'<noscript><img class="gsl-picture" alt="" src="{picture_uri(svg)}"></noscript>'
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +57,11 @@ def plan_legend(trace: Trace, scene: Scene, band_steps: list[tuple[FloatArray, I
     return Legend(
         names=(
             *((display_name(label, 28), scene.styles[code]) for label, code in named),
-            *_kind_entries(trace, scene),
+            *(
+                (f"kind: {SPAN_KINDS[kind].value}", NameStyle(fill=_KIND_FILL, hatch=scene.kind_hatch[kind], text=DARK_TEXT))
+                for kind in np.unique(trace.kind).tolist()
+                if scene.kind_hatch[kind]
+            ),
             *_call_entries(trace),
             *([("stray", STRAY_STYLE)] if stray_facts(trace) else []),
         ),
@@ -102,15 +105,6 @@ def swatch_svg(style: NameStyle) -> str:
     lines = _SWATCH_PATHS.get(style.hatch)
     hatch = f'<path d="{lines}" stroke="#101418" stroke-opacity=".45" fill="none"/>' if lines else ""
     return f'<rect width="16" height="12" rx="2" fill="{style.fill}"/>{hatch}'
-
-
-def _kind_entries(trace: Trace, scene: Scene) -> list[tuple[str, NameStyle]]:
-    present = np.flatnonzero(np.bincount(trace.kind, minlength=len(SPAN_KINDS))).tolist()
-    return [
-        (f"kind: {SPAN_KINDS[kind].value}", NameStyle(fill=_KIND_FILL, hatch=scene.kind_hatch[kind], text=DARK_TEXT))
-        for kind in present
-        if scene.kind_hatch[kind]
-    ]
 
 
 def _call_entries(trace: Trace) -> list[tuple[str, NameStyle]]:
@@ -196,12 +190,7 @@ def memory_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
             "most": strip.most_bytes,
             "most_text": format_bytes(strip.most_bytes),
             "lines": [
-                {
-                    "label": line.label,
-                    "filled": line.is_filled,
-                    "time": line.time_ns.tolist(),
-                    "value": line.value.tolist(),
-                }
+                {"label": line.label, "filled": line.is_filled, "time": line.time_ns.tolist(), "value": line.value.tolist()}
                 for line in strip.lines
             ],
         }
@@ -228,15 +217,10 @@ def _line(trace: Trace, lane: int, code: int, zero_ns: int) -> MemoryLine:
     counters = trace.counters
     rows = np.flatnonzero((counters.lane == lane) & (counters.name == code) & np.isfinite(counters.value))
     rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
-    kept = rows[_kept(counters.value[rows])]
+    if len(rows) > MAX_SAMPLES:  # the highest and the last of equally many
+        stretches = np.array_split(rows, MAX_SAMPLES // 2)
+        kept = {int(row) for part in stretches for row in (part[counters.value[part].argmax()], part[-1])}
+        rows = rows[np.isin(rows, list(kept))]
     label, is_filled = _WORDS.get(counters.names[code], (counters.names[code].removesuffix("_bytes").replace("_", " "), True))
-    time_ns = (counters.time_ns[kept] - zero_ns).astype(np.float64)
-    return MemoryLine(label=label, is_filled=is_filled, time_ns=time_ns, value=counters.value[kept])
-
-
-def _kept(values: FloatArray) -> Sequence[int] | slice:
-    """Return the places of the samples that are kept: all, or the highest and the last of equally many."""
-    if len(values) <= MAX_SAMPLES:
-        return slice(None)
-    bins = np.array_split(np.arange(len(values)), MAX_SAMPLES // 2)
-    return sorted({int(place) for places in bins for place in (places[np.argmax(values[places])], places[-1])})
+    time_ns = (counters.time_ns[rows] - zero_ns).astype(np.float64)
+    return MemoryLine(label=label, is_filled=is_filled, time_ns=time_ns, value=counters.value[rows])

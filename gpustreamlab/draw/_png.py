@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from gpustreamlab._util.words import install_line
-from gpustreamlab.draw._picture import Picture
 from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
 from gpustreamlab.model import Trace
@@ -30,7 +29,7 @@ _INCH_M = 0.0254
 _PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
 
 
-def timeline_png(trace: Trace, *, scale: float = PNG_SCALE, picture: Picture | None = None) -> bytes:
+def timeline_png(trace: Trace, *, scale: float = PNG_SCALE) -> bytes:
     """Draw a trace as a PNG picture: what `timeline_svg` draws.
 
     Parameters
@@ -40,8 +39,6 @@ def timeline_png(trace: Trace, *, scale: float = PNG_SCALE, picture: Picture | N
     scale
         Pixels for each px of the page: at 2, a picture is 2,000 pixels wide. It says its size, so a document shows it as wide
         at every scale.
-    picture
-        Their layout, where it is planned already.
 
     Raises
     ------
@@ -52,22 +49,23 @@ def timeline_png(trace: Trace, *, scale: float = PNG_SCALE, picture: Picture | N
     GPUStreamLabError
         If this machine has no font to write the texts in.
     """
-    check_scale(scale)
+    given: object = scale
+    least, most = SCALE_LIMITS
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not least <= scale <= most:
+        raise OptionError(f"scale is {scale!r}; it must be a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
     render = _renderer()
     if not _has_fonts():
         raise GPUStreamLabError(
             "A picture without its texts would say nothing, and no font was found on this machine. "
             f"Install one with: {install_line('png')} - or save as .svg or .html, which need none here."
         )
-    return _with_size(render(timeline_svg(trace, picture=picture, max_bars=MAX_FILE_BARS), float(scale)), scale)
-
-
-def check_scale(scale: object) -> None:
-    """Raise `OptionError` where a scale is no number within `SCALE_LIMITS`."""
-    least, most = SCALE_LIMITS
-    if isinstance(scale, (int, float)) and not isinstance(scale, bool) and least <= scale <= most:
-        return
-    raise OptionError(f"scale is {scale!r}; it must be a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
+    png = render(timeline_svg(trace, max_bars=MAX_FILE_BARS), float(scale))
+    # The size of its pixels, so that it is as wide at every scale. Source: PNG specification, chunk ``pHYs``.
+    per_metre = round(_CSS_DPI * scale / _INCH_M)
+    body = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    head_end = 8 + 12 + 13  # signature, then the header, which comes first
+    return png[:head_end] + chunk + png[head_end:]
 
 
 def _renderer() -> Callable[[str, float], bytes]:
@@ -104,12 +102,3 @@ def _has_fonts() -> bool:
     # Without fonts, resvg leaves texts out and says nothing.
     render = _renderer()
     return render(_PROBE.format('<text y="15" font-family="sans-serif">x</text>'), 1.0) != render(_PROBE.format(""), 1.0)
-
-
-def _with_size(png: bytes, scale: float) -> bytes:
-    """Add the size of its pixels to a picture. Source: PNG specification, chunk ``pHYs``."""
-    per_metre = round(_CSS_DPI * scale / _INCH_M)
-    body = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
-    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
-    head_end = 8 + 12 + 13  # signature, then the header, which comes first
-    return png[:head_end] + chunk + png[head_end:]

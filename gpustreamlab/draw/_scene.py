@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpustreamlab.analysis import (
     RowTable,
     busy_word,
+    change_text,
     counted_kinds,
     display_name,
     host_waits,
@@ -34,9 +35,74 @@ from gpustreamlab.draw._groups import (
     plan_partitions,
     row_px,
 )
-from gpustreamlab.draw._marks import MARK_PX, Mark, mark_row_count, plan_marks
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
+
+MARK_PX = 17
+"""Height of a line of labels of marks, above all lanes."""
+
+MAX_MARKS = 500
+"""Most moments of a sort that are marked; the last are kept, and the page says how many are not."""
+
+MARK_RANKS = {"layout": 0, "mark": 1, "cell": 2}
+"""Whose label wins where there is no room for all: what was asked for comes before what happens anyway."""
+
+TEXT_LIMIT = 60
+"""How many characters of a moment's name are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A moment with a name."""
+
+    time_ns: float
+    """When, in ns since the zero of the axis."""
+    text: str
+    """What happened."""
+    kind: str
+    """``"layout"`` for a change of the partitions, else the kind of the trace's marker."""
+
+
+def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark, ...], list[str]]:
+    """Return the moments within a picture in order of time, and notes where not all are marked."""
+    changes, change_notes = _last(_layout_marks(trace, zero_ns, width_ns), "changes of the partitions")
+    markers, marker_notes = _last(_marker_marks(trace, zero_ns, width_ns), "markers")
+    marks = sorted((*changes, *markers), key=lambda mark: mark.time_ns)
+    return tuple(marks), [*change_notes, *marker_notes]
+
+
+def mark_row_count(marks: Sequence[Mark]) -> int:
+    """Return how many lines the labels of marks have: a second one as soon as two marks may be too near to each other."""
+    return min(2, len(marks))
+
+
+def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
+    """Mark changes of the layout while spans ran: what was so from the start is in the labels of the partitions."""
+    marks, before = [], None
+    for change in trace.layouts:
+        text = change_text(before, change.layout)
+        time_ns = float(change.time_ns - zero_ns)
+        before = change.layout
+        if text and 0 < time_ns < width_ns:
+            marks.append(Mark(time_ns=time_ns, text=text, kind="layout"))
+    return marks
+
+
+def _marker_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
+    margin_ns = 0.01 * width_ns
+    return [
+        Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
+        for marker in trace.markers
+        if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
+    ]
+
+
+def _last(marks: Sequence[Mark], what: str) -> tuple[Sequence[Mark], list[str]]:
+    left_out = len(marks) - MAX_MARKS
+    if left_out <= 0:
+        return marks, []
+    return marks[-MAX_MARKS:], [f"{left_out:,} of {len(marks):,} {what} are not marked"]
+
 
 GROUP_PX = 22
 """Height of the line above the lanes of a partition, with its name and SMs."""
@@ -200,7 +266,8 @@ def plan_scene(
     """
     strip_word = busy_word(counted_kinds(trace)) if strip_word is None else strip_word
     rows = span_rows(trace)[0] if rows is None else rows
-    zero_ns = first_start_ns(trace) if zero_ns is None else zero_ns
+    if zero_ns is None:
+        zero_ns = int(trace.start_ns.min()) if len(trace) else 0
     width_ns = float(trace.end_ns.max() - zero_ns) if width_ns is None and len(trace) else width_ns or 0.0
     extent_ns = (zero_ns, zero_ns + int(width_ns))
     host = host_group(trace)
@@ -209,6 +276,7 @@ def plan_scene(
     windows = tuple((float(begin - zero_ns), float(end - zero_ns)) for begin, end in trace.metadata.capture_windows)
     mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(mark_row_count(marks)))
     rooms = _plan_rooms(trace, rows, groups, marks_px=MARK_PX * len(mark_rows))
+    folded = f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others"
     return Scene(
         rows=rows,
         row_top=rooms.row_top,
@@ -229,13 +297,8 @@ def plan_scene(
         is_partly_captured=_is_partly_captured(windows, width_ns),
         zero_ns=zero_ns,
         width_ns=width_ns,
-        notes=(*_row_notes(rows), *mark_notes),
+        notes=(*([folded] if rows.folded_spans else []), *mark_notes),
     )
-
-
-def first_start_ns(trace: Trace) -> int:
-    """Return when the first span started; 0 where there is none."""
-    return int(trace.start_ns.min()) if len(trace) else 0
 
 
 def lane_detail(lane: Lane) -> str:
@@ -259,9 +322,9 @@ def memory_lanes(trace: Trace) -> BoolArray:
     return alone
 
 
-def fit_label(text: str, characters: int = LABEL_CHARACTERS) -> str:
+def fit_label(text: str) -> str:
     """Cut a text in its middle until it is short and narrow enough to stand beside a lane."""
-    limits = range(min(characters, max(2, len(text))), 1, -1)
+    limits = range(min(LABEL_CHARACTERS, max(2, len(text))), 1, -1)
     return next((cut for limit in limits if text_width_px(cut := display_name(text, limit)) <= LABEL_PX), "…")
 
 
@@ -330,7 +393,12 @@ def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, ma
     ]
     labels = _part_labels(trace)
     inner_px = layers.bars_px.sum(axis=0) + layers.gap_px
-    least_px = np.where(layers.memory_alone, 0.0, _least_px(trace, details))
+    # How high each lane is at least, so that there is room for its label.
+    of_labels_px = [
+        HOST_ROW_PX if lane.kind is LaneKind.HOST else DETAIL_LANE_PX if detail else ROW_PX
+        for lane, detail in zip(trace.lanes, details, strict=True)
+    ]
+    least_px = np.where(layers.memory_alone, 0.0, np.array(of_labels_px, np.float64))
     outer_px = np.maximum(inner_px, least_px) + layers.memory_px + LANE_GAP_PX
     heads_px = np.zeros(lane_count)
     heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
@@ -355,16 +423,13 @@ def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, ma
     )
     row_top, row_bottom = _row_borders(rows, layers, bars_top)
     height_px = marks_px + float((outer_px + heads_px).sum())
-    return _Rooms(lanes=boxes, groups=_group_boxes(groups, boxes), row_top=row_top, row_bottom=row_bottom, height_px=height_px)
-
-
-def _least_px(trace: Trace, details: Sequence[str]) -> FloatArray:
-    """Return how high each lane is at least, so that there is room for its label."""
-    heights = [
-        HOST_ROW_PX if lane.kind is LaneKind.HOST else DETAIL_LANE_PX if detail else ROW_PX
-        for lane, detail in zip(trace.lanes, details, strict=True)
-    ]
-    return np.array(heights, np.float64)
+    placed = []
+    for group in groups:
+        head_bottom = boxes[group.lanes[0]].top
+        placed.append(
+            GroupBox(top=head_bottom - GROUP_PX, head_bottom=head_bottom, bottom=boxes[group.lanes[-1]].bottom, group=group)
+        )
+    return _Rooms(lanes=boxes, groups=tuple(placed), row_top=row_top, row_bottom=row_bottom, height_px=height_px)
 
 
 def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _Layers:
@@ -456,14 +521,6 @@ def _pale_rows(trace: Trace, rows: RowTable) -> BoolArray:
     return pale
 
 
-def _group_boxes(groups: Sequence[LaneGroup], boxes: Sequence[LaneBox]) -> tuple[GroupBox, ...]:
-    placed = []
-    for group in groups:
-        top, bottom = boxes[group.lanes[0]].top, boxes[group.lanes[-1]].bottom
-        placed.append(GroupBox(top=top - GROUP_PX, head_bottom=top, bottom=bottom, group=group))
-    return tuple(placed)
-
-
 def _border_px(boxes: Sequence[LaneBox], strip_word: str, *, has_groups: bool) -> int:
     texts = (text for box in boxes for text in box.texts)
     widest_px = max((text_width_px(text) for text in texts), default=0.0)
@@ -479,12 +536,6 @@ def _is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float)
         return False
     within = [window for window in windows if window[0] < width_ns and window[1] > 0]
     return len(within) != 1 or within[0][0] > slack_ns or within[0][1] < width_ns - slack_ns
-
-
-def _row_notes(rows: RowTable) -> list[str]:
-    if not rows.folded_spans:
-        return []
-    return [f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others"]
 
 
 DETAIL_CHARACTERS = 1_000

@@ -11,11 +11,73 @@ import numpy as np
 
 from gpustreamlab.analysis import display_name, layout_warnings, proof_text, sms_text
 from gpustreamlab.draw._colours import DARK_TEXT, WHOLE_CARD_STYLE, PartitionStyle, hatch_fill, hatch_patterns, partition_style
-from gpustreamlab.draw._marks import MARK_RANKS
-from gpustreamlab.draw._scene import Scene, text_width_px
-from gpustreamlab.draw._svg_plot import ACCENT, BAND_PX, INK, PAPER, SMS_STRIP_PX, SOFT, WARN, WIDTH_PX, SVGPlot, svg_text
-from gpustreamlab.model import Device, Layout, Partition
+from gpustreamlab.draw._scene import MARK_RANKS, Scene, text_width_px
+from gpustreamlab.model import Device, Layout
 from gpustreamlab.typing import FloatArray, Int64Array
+
+WIDTH_PX = 1000
+"""Width of the picture."""
+
+MAX_SVG_HEIGHT_PX = 2_400
+"""Tallest area of lanes in the picture; rows get lower where a trace needs more."""
+
+STRIP_PX = 44
+"""Height of the strip of busy streams."""
+
+CAPTURE_PX = 14
+"""Height of the strip that tells when kernels were captured."""
+
+SMS_STRIP_PX = 56
+"""Height of the strip of SM-time."""
+
+BAND_PX = 22
+"""Width of the coloured band left of a partition's lanes."""
+
+INK, SOFT, GRID, PAPER, WARN, ACCENT = "#1b1f24", "#57606a", "#d0d7de", "#ffffff", "#8a4b00", "#0550ae"
+
+_STRIP_GAP_PX = 10
+
+
+class SVGPlot:
+    """Where things are in the picture, in px.
+
+    Parameters
+    ----------
+    scene
+        What is drawn.
+    top_px
+        Where the lanes begin, below the header.
+    """
+
+    def __init__(self, scene: Scene, top_px: float) -> None:
+        texts = [text for box in scene.lanes for text in box.texts]
+        band_px = BAND_PX if scene.groups else 0
+        self.left_px = band_px + min(220.0, 24 + max([40.0, *(text_width_px(text, 11) for text in texts)]))
+        self.right_px = WIDTH_PX - 24.0  # half of the last time on the axis stands beyond it
+        self.top_px = top_px
+        self.scale_y = min(1.0, MAX_SVG_HEIGHT_PX / max(1.0, scene.height_px))
+        self.lanes_bottom_px = top_px + max(40.0, scene.height_px * self.scale_y)
+        self.sms_top_px = self.lanes_bottom_px + _STRIP_GAP_PX
+        self.sms_bottom_px = self.sms_top_px + SMS_STRIP_PX
+        self.strip_top_px = (self.sms_bottom_px if scene.bands else self.lanes_bottom_px) + _STRIP_GAP_PX
+        self.strip_bottom_px = self.strip_top_px + STRIP_PX
+        self.bottom_px = self.strip_bottom_px + (CAPTURE_PX if scene.is_partly_captured else 0)
+        self.end_ns = scene.width_ns or 1e6
+        self.scale_x = (self.right_px - self.left_px) / self.end_ns
+
+    def x(self, time_ns: FloatArray | Int64Array) -> FloatArray:
+        """Return where times are."""
+        return self.left_px + np.asarray(time_ns, np.float64) * self.scale_x
+
+    def y(self, place_px: float) -> float:
+        """Return where a place of the scene is."""
+        return self.top_px + place_px * self.scale_y
+
+
+def svg_text(x: float, y: float, text: str, anchor: str, colour: str, size_px: int = 12) -> str:
+    """Write one line of text, escaped."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-size="{size_px}">{escape(text)}</text>'
+
 
 NO_PARTITION_FILL = "#c3c9d0"
 """Colour of SMs in no partition, as on the map of the card; the style sheet has another for dark themes."""
@@ -173,7 +235,10 @@ def _legend(device: Device, layout: Layout | None, plan: SMMapPlan) -> Iterator[
         yield WHOLE_CARD_STYLE, f"no partitions: every stream may use all {device.sm_count:,} SMs"
         return
     for place, part in enumerate(layout):
-        yield partition_style(place), f"{display_name(part.name, 32)}: {_partition_facts(part, layout)}"
+        facts = f"asked for {part.requested_sms:,} SMs, not enforced"
+        if layout.is_enforced:
+            facts = f"{sms_text(part.granted_sms, part.requested_sms)}, {proof_text(part, layout) or 'not located yet'}"
+        yield partition_style(place), f"{display_name(part.name, 32)}: {facts}"
     count = layout.remainder_sms if layout.is_enforced else 0
     words = "in no partition"
     if plan.located and not plan.loose and layout.is_enforced:
@@ -182,13 +247,6 @@ def _legend(device: Device, layout: Layout | None, plan: SMMapPlan) -> Iterator[
         count = spare
     if count > 0:
         yield WHOLE_CARD_STYLE, f"{words}: {count:,} SM{'' if count == 1 else 's'}"
-
-
-def _partition_facts(part: Partition, layout: Layout) -> str:
-    if not layout.is_enforced:
-        return f"asked for {part.requested_sms:,} SMs, not enforced"
-    proof = proof_text(part, layout) or "not located yet"
-    return f"{sms_text(part.granted_sms, part.requested_sms)}, {proof}"
 
 
 def _head(device: Device, layout: Layout | None, plan: SMMapPlan, title: str) -> tuple[list[str], float]:
@@ -315,7 +373,9 @@ def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         style = box.group.style
         top, head, bottom = plot.y(box.top), plot.y(box.head_bottom), plot.y(box.bottom)
         yield _box(0, top, WIDTH_PX, head - top, style.fill, 'fill-opacity=".3"')
-        yield from _styled_box(0, top, BAND_PX, bottom - top - 1, style)
+        yield _box(0, top, BAND_PX, bottom - top - 1, style.fill)
+        if hatch := hatch_fill(style.hatch):
+            yield _box(0, top, BAND_PX, bottom - top - 1, hatch)
         if head - top < 11:
             continue
         middle = (top + head) / 2 + 4
@@ -343,10 +403,12 @@ def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         room = text_width_px(mark.text, 11) + 12
         is_right = x + room <= plot.right_px
         begin = x if is_right else x - room
-        row = next((row for row, ends in enumerate(taken) if _is_free(ends, begin, begin + room)), None)
+        end = begin + room
+        free = (row for row, labels in enumerate(taken) if all(end <= left or begin >= right for left, right in labels))
+        row = next(free, None)
         if row is None or begin < plot.left_px - 0.01 * (plot.right_px - plot.left_px):
             continue
-        taken[row].append((begin, begin + room))
+        taken[row].append((begin, end))
         y = plot.y(scene.mark_rows[row]) + 4
         labels.append(svg_text(x + 4 if is_right else x - 4, y, mark.text, "start" if is_right else "end", colour, 11))
     if labels:
@@ -390,10 +452,6 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iter
     yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{sm_count:,} SMs", "end", INK, 11)
     yield svg_text(plot.left_px - 8, plot.sms_top_px + 22, "in use", "end", SOFT, 11)
     yield svg_text(plot.left_px - 8, plot.sms_bottom_px, "0", "end", INK, 11)
-
-
-def _is_free(labels: Sequence[tuple[float, float]], begin: float, end: float) -> bool:
-    return all(end <= left or begin >= right for left, right in labels)
 
 
 def _sms_labels(
@@ -465,12 +523,6 @@ def _area(borders_px: FloatArray, high_px: FloatArray, low_px: FloatArray) -> st
         back = "".join(f"V{low_px[place]:.1f}H{borders_px[place]:.1f}" for place in run[::-1].tolist())
         parts.append(f"M{borders_px[run[0]]:.1f} {low_px[run[0]]:.1f}{forth}{back}z")
     return "".join(parts)
-
-
-def _styled_box(x: float, y: float, width: float, height: float, style: PartitionStyle) -> Iterator[str]:
-    yield _box(x, y, width, height, style.fill)
-    if hatch := hatch_fill(style.hatch):
-        yield _box(x, y, width, height, hatch)
 
 
 def _box(x: float, y: float, width: float, height: float, fill: str, more: str = "") -> str:

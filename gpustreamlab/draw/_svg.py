@@ -10,7 +10,7 @@ from html import escape
 import numpy as np
 
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
-from gpustreamlab.draw._colours import CALL_STYLES, NameStyle, hatch_fill, hatch_patterns, text_colour
+from gpustreamlab.draw._colours import CALL_STYLES, hatch_fill, hatch_patterns, text_colour
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._header import Header
@@ -18,7 +18,6 @@ from gpustreamlab.draw._legend import (
     PARTITION_LEAD,
     STRAY_COLOUR,
     Legend,
-    MemoryLine,
     MemoryStrip,
     format_bytes,
     partition_swatch_svg,
@@ -27,9 +26,22 @@ from gpustreamlab.draw._legend import (
     swatch_svg,
 )
 from gpustreamlab.draw._picture import Picture, plan_picture
-from gpustreamlab.draw._scene import NO_WAIT, LaneBox, Scene, text_width_px
-from gpustreamlab.draw._sm_map import group_shapes, mark_shapes, sm_strip_shapes, step_path
-from gpustreamlab.draw._svg_plot import ACCENT, GRID, INK, PAPER, SOFT, STRIP_PX, WIDTH_PX, SVGPlot, svg_text
+from gpustreamlab.draw._scene import NO_WAIT, Scene, text_width_px
+from gpustreamlab.draw._sm_map import (
+    ACCENT,
+    GRID,
+    INK,
+    PAPER,
+    SOFT,
+    STRIP_PX,
+    WIDTH_PX,
+    SVGPlot,
+    group_shapes,
+    mark_shapes,
+    sm_strip_shapes,
+    step_path,
+    svg_text,
+)
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
 
@@ -64,7 +76,10 @@ def memory_shapes(strips: Sequence[MemoryStrip], plot: SVGPlot) -> Iterator[str]
         if bottom - top < 4:
             continue
         for line in strip.lines:
-            path = _step_line(line, plot, bottom, (bottom - top) / (strip.most_bytes or 1))
+            scale = (bottom - top) / (strip.most_bytes or 1)
+            xs, ys = np.maximum(plot.x(line.time_ns), plot.left_px), bottom - line.value * scale
+            steps = "".join(f"H{x:.1f}V{y:.1f}" for x, y in zip(xs[1:].tolist(), ys[1:].tolist(), strict=True))
+            path = f"M{xs[0]:.1f} {ys[0]:.1f}{steps}H{max(float(xs[-1]), plot.right_px):.1f}"
             area = f"V{bottom:.1f}H{max(plot.left_px, plot.left_px + float(line.time_ns[0]) * plot.scale_x):.1f}z"
             if line.is_filled:
                 yield f'<path d="{path}{area}" fill="{MEMORY_COLOUR}" fill-opacity=".6"/>'
@@ -84,12 +99,6 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         size = f'width="{max(1.0, end - begin):.1f}" height="{bottom - top - 4:.1f}"'
         yield f'<rect x="{begin:.1f}" y="{top + 2:.1f}" {size} fill="{ACCENT}"/>'
     yield svg_text(plot.left_px - 8, bottom - 1, "kernels captured", "end", SOFT, 10)
-
-
-def _step_line(line: MemoryLine, plot: SVGPlot, bottom: float, scale: float) -> str:
-    xs, ys = np.maximum(plot.x(line.time_ns), plot.left_px), bottom - line.value * scale
-    steps = "".join(f"H{x:.1f}V{y:.1f}" for x, y in zip(xs[1:].tolist(), ys[1:].tolist(), strict=True))
-    return f"M{xs[0]:.1f} {ys[0]:.1f}{steps}H{max(float(xs[-1]), plot.right_px):.1f}"
 
 
 LEAST_ALPHA = 0.3
@@ -183,23 +192,18 @@ def _head(header: Header, notes: Sequence[str], legend: Legend) -> tuple[list[st
         for line in textwrap.wrap(text, 140):
             lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
-    shapes, place = _legend_shapes(legend, place)
-    return [*lines, *shapes], place + 4.0
-
-
-def _legend_shapes(legend: Legend, place: int) -> tuple[list[str], int]:
     # A picture within the picture cuts off what is beyond its border.
     names = [(name, f'<svg width="16" height="12">{swatch_svg(style)}</svg>') for name, style in legend.names]
     names += [(f"and {legend.more_names:,} more names", "")] if legend.more_names else []
     shapes, place = _legend(names, place, swatch_px=16)
-    if not legend.partitions:
-        return shapes, place
-    partitions = [
-        (text, f'<svg width="24" height="14">{partition_swatch_svg(style)}</svg>') for text, style in legend.partitions
-    ]
-    partitions += [(f"and {legend.more_partitions:,} more", "")] if legend.more_partitions else []
-    more, place = _legend([(PARTITION_LEAD, ""), *partitions], place + 10, swatch_px=24)
-    return [*shapes, *more], place
+    lines += shapes
+    if legend.partitions:
+        svg = '<svg width="24" height="14">{}</svg>'
+        partitions = [(text, svg.format(partition_swatch_svg(style))) for text, style in legend.partitions]
+        partitions += [(f"and {legend.more_partitions:,} more", "")] if legend.more_partitions else []
+        shapes, place = _legend([(PARTITION_LEAD, ""), *partitions], place + 10, swatch_px=24)
+        lines += shapes
+    return lines, place + 4.0
 
 
 def _legend(entries: Sequence[tuple[str, str]], place: int, *, swatch_px: int) -> tuple[list[str], int]:
@@ -222,7 +226,11 @@ def _lanes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
         top, bottom = plot.y(box.top), plot.y(box.bottom)
         if index % 2 and bottom - top >= LEAST_SHADED_PX:
             yield f'<rect x="0" y="{top:.1f}" width="{WIDTH_PX}" height="{bottom - top:.1f}" fill="#808080" fill-opacity=".1"/>'
-        yield from _part_shapes(box, plot)
+        for part in box.parts[1:]:  # what its other rows hold, below a fine line
+            part_top, part_bottom = plot.y(part.top), plot.y(part.bottom)
+            yield f'<path d="M{plot.left_px:.1f} {part_top - 1.5:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
+            if part_bottom - part_top >= LEAST_PART_PX:
+                yield svg_text(plot.left_px - 8, (part_top + part_bottom) / 2 + 4, part.label, "end", SOFT, 10)
         middle = (plot.y(box.parts[0].top) + plot.y(box.parts[0].bottom)) / 2 if box.parts else (top + bottom) / 2
         if middle - last_px < 11:
             continue
@@ -235,15 +243,6 @@ def _lanes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
         yield svg_text(
             (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, empty, "middle", SOFT, 14
         )
-
-
-def _part_shapes(box: LaneBox, plot: SVGPlot) -> Iterator[str]:
-    """Write what the other rows of a lane hold, and draw a fine line above them."""
-    for part in box.parts[1:]:
-        top, bottom = plot.y(part.top), plot.y(part.bottom)
-        yield f'<path d="M{plot.left_px:.1f} {top - 1.5:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
-        if bottom - top >= LEAST_PART_PX:
-            yield svg_text(plot.left_px - 8, (top + bottom) / 2 + 4, part.label, "end", SOFT, 10)
 
 
 def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS) -> Merged:
@@ -265,7 +264,10 @@ def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS
 def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     scene, columns = picture.scene, picture.columns
     rows, names, kinds = (column[items.pick].tolist() for column in (columns.row, columns.name, columns.kind))
-    styles = _item_styles(picture, items)
+    # A call that blocked the host looks as those that are made to.
+    looks = [*scene.styles, CALL_STYLES["synchronise"]]
+    look_code = np.where(columns.waited_name[items.pick] > NO_WAIT, len(looks) - 1, columns.name[items.pick])
+    styles = [looks[place] for place in look_code.tolist()]
     x0, x1 = plot.x(items.left_ns).tolist(), plot.x(items.right_ns).tolist()
     shapes: dict[tuple[str, str, str], list[str]] = {}
     labels: dict[str, list[str]] = {}
@@ -299,13 +301,6 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
         yield f'<g font-size="11" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
 
 
-def _item_styles(picture: Picture, items: Merged) -> list[NameStyle]:
-    """Return how each bar looks by its name; a call that blocked the host looks as those that are made to."""
-    columns, styles = picture.columns, [*picture.scene.styles, CALL_STYLES["synchronise"]]
-    code = np.where(columns.waited_name[items.pick] > NO_WAIT, len(styles) - 1, columns.name[items.pick])
-    return [styles[place] for place in code.tolist()]
-
-
 def _bar_shapes(shapes: Mapping[tuple[str, str, str], Sequence[str]]) -> Iterator[str]:
     """Write bars of one colour, hatch and opacity as one path each."""
     # Narrow bars come last, so that no wide neighbour covers them.
@@ -337,8 +332,12 @@ def _bar_label(name: str, room_px: float) -> str:
 
 
 def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
-    scene = picture.scene
-    for source_ns, source_row, target_ns, target_row in _arrows(picture, _wait_places(picture)[:MAX_SVG_WAITS]).tolist():
+    scene, columns, places = picture.scene, picture.columns, _wait_places(picture)[:MAX_SVG_WAITS]
+    edges = columns.edges[places]
+    # What was told to wait after it had begun waited within: the arrow ends there, and not behind its end.
+    until_ns = picture.trace.end_ns[columns.edge_place[places, 1]] - scene.zero_ns
+    edges[:, 2] = np.maximum(edges[:, 2], np.minimum(edges[:, 0], until_ns))
+    for source_ns, source_row, target_ns, target_row in edges.tolist():
         down = scene.row_top[source_row] <= scene.row_top[target_row]
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + time_ns * plot.scale_x for time_ns in (source_ns, target_ns))
@@ -352,14 +351,6 @@ def _wait_places(picture: Picture) -> Int64Array:
     """Return which edges are drawn: launches are as many as kernels, and ranges wait as the work in them does."""
     columns = picture.columns
     return np.flatnonzero((columns.edge_kind == 0) & (columns.edge_twin == 0))
-
-
-def _arrows(picture: Picture, places: Int64Array) -> Int64Array:
-    """Return edges with the times of both ends: what was told to wait after it had begun waited within, for that end."""
-    edges: Int64Array = picture.columns.edges[places]
-    until_ns = picture.trace.end_ns[picture.columns.edge_place[places, 1]] - picture.scene.zero_ns
-    edges[:, 2] = np.maximum(edges[:, 2], np.minimum(edges[:, 0], until_ns))
-    return edges
 
 
 def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:

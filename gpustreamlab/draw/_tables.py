@@ -12,7 +12,7 @@ from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import FloatArray, SpanKind
+from gpustreamlab.typing import SpanKind
 
 FORMAT = 2
 """Version of the object; a viewer refuses one that it does not know."""
@@ -128,7 +128,7 @@ def _group_entries(scene: Scene) -> list[dict[str, Any]]:
 
 def _row_entries(scene: Scene) -> list[dict[str, Any]]:
     lane, overlaps, pale = scene.rows.lane.tolist(), scene.rows.overlaps.tolist(), scene.row_pale.tolist()
-    top, bottom = _px_list(scene.row_top), _px_list(scene.row_bottom)
+    top, bottom = scene.row_top.round(2).tolist(), scene.row_bottom.round(2).tolist()
     return [
         {"lane": code, "top": above, "bottom": below, "overlaps": overlap} | ({"pale": True} if stands_back else {})
         for code, above, below, overlap, stands_back in zip(lane, top, bottom, overlaps, pale, strict=True)
@@ -141,8 +141,3 @@ def _shown(name: str) -> str:
 
 def _px(place: float) -> float:
     return round(place, 2)
-
-
-def _px_list(places: FloatArray) -> list[float]:
-    rounded: list[float] = places.round(2).tolist()
-    return rounded

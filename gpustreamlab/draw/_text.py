@@ -12,11 +12,11 @@ import numpy as np
 
 from gpustreamlab.analysis import (
     Basis,
-    Concurrency,
     basis_of,
     busy_word,
     capture_facts,
     concurrency,
+    count_text,
     display_name,
     empty_hint,
     finding_text,
@@ -32,9 +32,8 @@ from gpustreamlab.analysis import (
     used_stream_count,
 )
 from gpustreamlab.draw._header import BARS_CONTAIN_WAITING
-from gpustreamlab.draw._marks import plan_marks
-from gpustreamlab.draw._scene import stray_facts
-from gpustreamlab.draw._text_grid import TextGroup, choose_rows, plan_text_grid
+from gpustreamlab.draw._scene import plan_marks, stray_facts
+from gpustreamlab.draw._text_grid import choose_rows, plan_text_grid
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import CaptureTier
 
@@ -199,9 +198,11 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
     basis = basis_of(trace)
     if len(trace):
         picture = _Picture(trace, basis, width)
-        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{_waiting(basis)}", width, "bold")
+        waiting = f"; {BARS_CONTAIN_WAITING}" if basis.tier is CaptureTier.RANGES else ""
+        lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{waiting}", width, "bold")
         lines += picture.lines()
-        lines += _wrapped(_finding(trace, basis, picture.result), width)
+        finding = finding_text(picture.result, lane_count=used_stream_count(trace), counted=basis.counted)
+        lines += _wrapped(finding or "No stream was ever busy.", width)
     else:
         lines += _wrapped(headline(trace), width, "bold")
         hint = empty_hint(trace.metadata)
@@ -233,14 +234,8 @@ class _Picture:
 
     def lines(self) -> list[Text]:
         """Return the picture from its marks to its legend."""
-        return [
-            *self._mark_lines(),
-            *self._lane_lines(),
-            self._busy_line(),
-            self._axis_line(),
-            *self._legend_lines(),
-            *self._mark_list(),
-        ]
+        below = [self._busy_line(), self._axis_line(), *self._legend_lines(), *self._mark_list()]
+        return [*self._mark_lines(), *self._lane_lines(), *below]
 
     def _row(self, label: str, middle: Text | str, right: str = "", frame: str = "│") -> Text:
         from rich.text import Text
@@ -274,14 +269,18 @@ class _Picture:
                 share = int(self._rows.busy_ns[row]) / self.result.wall_ns if self.result.wall_ns else float("nan")
                 lines.append(self._row(label, self._bar(row), format_share(share)))
             if group.hidden_lanes:
-                lines += _wrapped(_more_lanes(group, self._busy_word), self._width, "yellow")
+                word, verb = ("thread", "in calls") if group.is_host else ("stream", self._busy_word)
+                more = count_text(group.hidden_lanes, f"more {word}")
+                lines += _wrapped(f"  … {more} not shown: none was {verb} for longer", self._width, "yellow")
         return lines
 
     def _bar(self, row: int) -> Text:
         from rich.text import Text
 
         grid = self._grid
-        shades = _shades(grid.shares[row])
+        shares = grid.shares[row]
+        # Something is never shown as nothing, nor a part as the whole.
+        shades = np.where(shares <= 0, 0, 1 + (shares > 1 / 3) + (shares > 2 / 3) + (shares >= 0.995))
         idle = np.where(grid.touched[row], NOT_BUSY, " ")
         signs = np.where(shades > 0, np.array(list(SHADES))[shades], idle).tolist()
         bar = Text()
@@ -304,17 +303,14 @@ class _Picture:
         from rich.text import Text
 
         signs = ""
-        for time_ns, label in self._ticks():
+        width_ns = self._grid.width_ns
+        ticks = [(0.0, "0 ns")] if width_ns < 2 else time_ticks(0, width_ns, max(2, self._column_count // 10))
+        for time_ns, label in ticks:
             column = self._column_of(time_ns)
             text = f"╵{label}"
             if column >= len(signs) + bool(signs) and column + len(text) <= self._column_count + _SHARE_WIDTH + 1:
                 signs = signs.ljust(column) + text
         return Text(" " * (self._label_width + 1) + signs, "dim", no_wrap=True, overflow="crop")
-
-    def _ticks(self) -> list[tuple[float, str]]:
-        if self._grid.width_ns < 2:
-            return [(0.0, "0 ns")]
-        return time_ticks(0, self._grid.width_ns, max(2, self._column_count // 10))
 
     def _legend_lines(self) -> list[Text]:
         from rich.text import Text
@@ -350,17 +346,6 @@ class _Picture:
         return _packed(shown, self._width) + notes
 
 
-def _more_lanes(group: TextGroup, busy: str) -> str:
-    word, verb = ("thread", "in calls") if group.is_host else ("stream", busy)
-    plural = "" if group.hidden_lanes == 1 else "s"
-    return f"  … {group.hidden_lanes:,} more {word}{plural} not shown: none was {verb} for longer"
-
-
-def _shades(shares: np.ndarray) -> np.ndarray:
-    """Return the place in `SHADES` of each share: something is never shown as nothing, nor a part as the whole."""
-    return np.where(shares <= 0, 0, 1 + (shares > 1 / 3) + (shares > 2 / 3) + (shares >= 0.995))
-
-
 def _style(place: int, *, is_letter: bool) -> str:
     if place < 0:
         return ""
@@ -372,14 +357,6 @@ def _at_most(count: int) -> str:
     if count < 1_000:
         return f"≤ {count}"
     return f"≤{count}" if count < 10_000 else f"≤{math.ceil(count / 1_000)}k"
-
-
-def _waiting(basis: Basis) -> str:
-    return f"; {BARS_CONTAIN_WAITING}" if basis.tier is CaptureTier.RANGES else ""
-
-
-def _finding(trace: Trace, basis: Basis, result: Concurrency) -> str:
-    return finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted) or "No stream was ever busy."
 
 
 def _ordered(text: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis import busy_edges, counted_rows, group_labels, stream_extent
-from gpustreamlab.draw._groups import LaneGroup, host_group, plan_groups
+from gpustreamlab.analysis import busy_edges, counted_rows, group_labels, interval_sum_ns, stream_extent
+from gpustreamlab.draw._groups import host_group, plan_groups
 from gpustreamlab.draw._scene import memory_lanes
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
@@ -99,16 +99,17 @@ def choose_rows(trace: Trace) -> TextRows:
     # A stream with memory alone has nothing to show here.
     left_out = {*threads, *np.flatnonzero(memory_lanes(trace)).tolist()}
     streams = tuple(lane for lane in range(len(trace.lanes)) if lane not in left_out)
-    members = [(_group_label(group), tuple(lane for lane in group.lanes if lane in streams)) for group in planned]
-    members = members or [("", streams)]
+    members = [
+        (" · ".join(filter(None, (group.label, group.detail))), tuple(lane for lane in group.lanes if lane in streams))
+        for group in planned
+    ] or [("", streams)]
     drawn = list(edges)
     if host is not None:
         members.append((HOST_TITLE, threads))
         calls = busy_edges(trace, (SpanKind.HOST,))
         drawn = [calls[lane] if lane in threads else own for lane, own in enumerate(edges)]
     extent_ns = stream_extent(trace)
-    within = [lane.clip(*extent_ns) for lane in drawn]
-    busy_ns = np.array([int((lane[1::2] - lane[0::2]).sum()) for lane in within], np.int64)
+    busy_ns = np.array([interval_sum_ns(lane.clip(*extent_ns)) for lane in drawn], np.int64)
     kept = {*_busiest(streams, busy_ns, MAX_TEXT_LANES), *_busiest(threads, busy_ns, MAX_HOST_LANES)}
     groups: list[TextGroup] = []
     shown: list[int] = []
@@ -273,7 +274,3 @@ def _most_time(trace: Trace) -> tuple[tuple[LetteredName, ...], Int64Array, int]
     letter_of = np.full(len(trace.names), len(names))
     letter_of[used] = places[group_of[used]]
     return tuple(names), letter_of, len(groups)
-
-
-def _group_label(group: LaneGroup) -> str:
-    return f"{group.label} · {group.detail}" if group.detail else group.label

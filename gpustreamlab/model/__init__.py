@@ -1,9 +1,8 @@
 """Frozen values: the trace and its parts."""
 
 from gpustreamlab.model._columns import EDGE_KINDS, SM_SHARED_BYTES, Counters, Edges, WorkDetail
-from gpustreamlab.model._device import Capabilities, Capability, Device, Lane, Marker
+from gpustreamlab.model._device import SCHEMA_VERSION, Capabilities, Capability, Device, Lane, Marker, TraceMetadata
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
-from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
 from gpustreamlab.model._partition import (
     Layout,
     LayoutChange,

@@ -65,17 +65,12 @@ def _require_exact(name: str, given: NDArray[Any], wanted: np.dtype[Any]) -> Non
     if given.dtype.kind == "f" and not np.isfinite(given).all():
         raise TraceError(f"Column {name!r} holds NaN or infinity; it stores {wanted}.")
     with np.errstate(invalid="ignore", over="ignore"):
-        exact = _fits(given, wanted) and np.array_equal(given.astype(wanted).astype(given.dtype), given)
+        exact = np.array_equal(given.astype(wanted).astype(given.dtype), given)
+    if wanted.kind in "iu":  # a value beyond them would wrap round, and come back the same from a cast
+        limits = np.iinfo(wanted)
+        exact = exact and limits.min <= given.min().item() and given.max().item() <= limits.max
     if not exact:
         raise TraceError(f"Column {name!r} holds values that {wanted} cannot store exactly. Round or convert them first.")
-
-
-def _fits(given: NDArray[Any], wanted: np.dtype[Any]) -> bool:
-    """Tell whether no value lies beyond an integer dtype: one that wraps round would come back the same from a cast."""
-    if wanted.kind not in "iu":
-        return True
-    limits = np.iinfo(wanted)
-    return bool(limits.min <= given.min().item() and given.max().item() <= limits.max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

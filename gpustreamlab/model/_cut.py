@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpustreamlab.errors import GPUStreamLabError, OptionError, StreamNotFoundError, TraceError, nearest_hint
 from gpustreamlab.model._columns import Counters, Edges
-from gpustreamlab.model._device import Device, Lane
-from gpustreamlab.model._metadata import COLUMNS_BACKEND, TraceMetadata
+from gpustreamlab.model._device import COLUMNS_BACKEND, Device, Lane, TraceMetadata
 from gpustreamlab.model._partition import Partition
 from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
@@ -49,12 +48,7 @@ def cut_time(trace: Trace, t0_ns: int, t1_ns: int) -> Trace:
     )
 
 
-def cut_where(
-    trace: Trace,
-    stream: object,
-    kind: object,
-    name: object,
-) -> Trace:
+def cut_where(trace: Trace, stream: object, kind: object, name: object) -> Trace:
     """Return the spans of some streams, kinds and names; see `Trace.where`."""
     is_lane = _chosen("stream", stream, [lane.name for lane in trace.lanes], StreamNotFoundError)
     is_kind, is_name = _chosen("kind", kind, SPAN_KINDS), _chosen("name", name, trace.names)
@@ -101,7 +95,11 @@ def _fields(trace: Trace, rows: Int64Array, among: BoolArray | None = None) -> d
     """Return all fields that are other ones with some rows only, which were chosen, by what they are, among these."""
     place = np.full(len(trace) + 1, -1)  # the last is that of row -1
     place[rows] = np.arange(len(rows))
-    parent = place[_nearest_kept(trace.parent, place[:-1] >= 0)[rows]]
+    # The nearest ancestor that is kept, or -1; a row that is not kept where parents go in a circle.
+    nearest = np.append(np.where(place[:-1] >= 0, np.arange(len(trace)), trace.parent), -1)
+    for _ in range(len(trace).bit_length()):
+        nearest = nearest[nearest]
+    parent = place[nearest[trace.parent][rows]]
     source, target = place[trace.edges.source], place[trace.edges.target]
     both = (source >= 0) & (target >= 0)
     columns = {name: getattr(trace, name)[rows] for name in COLUMN_DTYPES}
@@ -116,14 +114,6 @@ def _fields(trace: Trace, rows: Int64Array, among: BoolArray | None = None) -> d
         "edges": Edges(source=source[both], target=target[both], kind=trace.edges.kind[both]),
         "metadata": _metadata(trace, rows, among),
     }
-
-
-def _nearest_kept(parent: Int64Array, is_kept: BoolArray) -> Int64Array:
-    """Return for each row its nearest ancestor that is kept, or -1, or a row that is not kept where parents go in a circle."""
-    nearest = np.append(np.where(is_kept, np.arange(len(parent)), parent), -1)  # the last is that of row -1
-    for _ in range(len(parent).bit_length()):
-        nearest = nearest[nearest]
-    return nearest[parent]
 
 
 def _metadata(trace: Trace, rows: Int64Array, among: BoolArray | None) -> TraceMetadata:
@@ -221,9 +211,7 @@ def trace_from_columns(
         metadata=TraceMetadata(
             backend=COLUMNS_BACKEND,
             device=Device(name=device, sm_count=sm_count),
-            tier=CaptureTier.KERNELS
-            if {SPAN_KINDS[code] for code in set(kinds.tolist())} & {*DEVICE_WORK}
-            else CaptureTier.RANGES,
+            tier=CaptureTier.KERNELS if np.isin(kinds, _WORK).any() else CaptureTier.RANGES,
             title=title,
         ),
     )

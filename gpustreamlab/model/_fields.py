@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
 import msgspec
@@ -35,34 +34,25 @@ def check_fields(value: Any, error: type[GPUStreamLabError] = TraceError) -> Non
         object.__setattr__(value, name, check_field(value, name, wanted, error))
 
 
+_annotations = cache(partial(get_type_hints, include_extras=True))
+
+
 def check_field(value: Any, name: str, wanted: Any, error: type[GPUStreamLabError] = TraceError) -> object:
     """Return one field as the type that it should have, or raise an error that says what is wrong with it."""
     given = getattr(value, name)
     try:
-        checked = _convert(given, wanted)
+        try:
+            checked = msgspec.convert(given, wanted)
+        except msgspec.ValidationError:
+            checked = msgspec.convert(_without_numpy(given), wanted)
     except (msgspec.ValidationError, RecursionError) as wrong:
-        choices = [one for one in _choices(wanted) if isinstance(one, str)]
+        known = list(wanted) if isinstance(wanted, type) and issubclass(wanted, Enum) else get_args(wanted)
+        choices = [one for one in known if isinstance(one, str)]
         hint = nearest_hint(str(given), choices) if choices else f"{wrong}."
         raise error(f"{type(value).__name__}.{name} is {given!r:.80}. {hint}") from wrong
     if type(checked) is str and not checked.isascii():
         return checked.encode("utf-8", "replace").decode()  # a lone surrogate, which no file can hold, becomes "?"
     return checked
-
-
-@cache
-def _annotations(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
-
-
-def _choices(wanted: Any) -> Iterable[object]:
-    return list(wanted) if isinstance(wanted, type) and issubclass(wanted, Enum) else get_args(wanted)
-
-
-def _convert(given: object, wanted: Any) -> object:
-    try:
-        return msgspec.convert(given, wanted)
-    except msgspec.ValidationError:
-        return msgspec.convert(_without_numpy(given), wanted)
 
 
 def _without_numpy(given: object) -> object:
@@ -138,7 +128,9 @@ def display_name(name: str, limit: int = NAME_LIMIT) -> str:
         # Most names are short and plain; looking at each of their letters takes far longer.
         return name
     head = name if len(name) <= 2 * limit else f"{name[:limit]}{name[-limit:]}"
-    shown = "".join("␣" if _is_hidden(sign) else sign for sign in head)
+    # The joiner makes one picture of several emoji; the last two stand for no sign, and XML forbids them.
+    hidden = {sign for sign in head if (unicodedata.category(sign) in _HIDDEN and sign != "\u200d") or sign in "\ufffe\uffff"}
+    shown = "".join("␣" if sign in hidden else sign for sign in head)
     if len(name) <= limit:
         return shown or "(no name)"
     left = limit // 2
@@ -147,11 +139,6 @@ def display_name(name: str, limit: int = NAME_LIMIT) -> str:
 
 def _is_name_sign(sign: str) -> bool:
     return sign in _NAME_SIGNS or unicodedata.category(sign)[0] in "LNM"
-
-
-def _is_hidden(sign: str) -> bool:
-    # The joiner makes one picture of several emoji; the last two stand for no sign, and XML forbids them.
-    return (unicodedata.category(sign) in _HIDDEN and sign != "\u200d") or sign in "\ufffe\uffff"
 
 
 _HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp"})

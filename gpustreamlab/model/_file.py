@@ -37,7 +37,21 @@ def read_trace(path: str | PathLike[str]) -> Trace:
     target = Path(path)
     if not os.path.isfile(target):  # noqa: PTH113 - which takes a name that is too long as none
         raise TraceFileError(f"There is no trace file at {str(target)!r}. Save one with lab.trace.save(path).")
-    _require_parquet(target)
+    try:  # a file that is empty or of another kind has no damage, and nothing can be mended
+        with target.open("rb") as opened:
+            begins = opened.read(4)
+    except OSError as error:
+        raise TraceFileError(f"{str(target)!r} cannot be read: {error.strerror}. Check its owner and mode.") from error
+    if not begins:
+        raise TraceFileError(
+            f"{str(target)!r} is empty: the run ended before anything was written to it. Record the run again; "
+            "gpustreamlab.Session(spool='run.gsl') writes while it runs."
+        )
+    if begins != b"PAR1":
+        raise TraceFileError(
+            f"{str(target)!r} is no trace: it is neither a Parquet file of lab.trace.save('run.parquet') nor a spool of "
+            "gpustreamlab.Session(spool='run.gsl'). Give the path of one of those."
+        )
     try:
         with pq.ParquetFile(target, page_checksum_verification=True) as file:
             table, row_count = file.read(), file.metadata.num_rows
@@ -51,22 +65,3 @@ def read_trace(path: str | PathLike[str]) -> Trace:
             f"{str(target)!r} cannot be read as a trace: {textwrap.shorten(str(error), REASON_CHARACTERS, placeholder=' …')} "
             "It is damaged or truncated; save it again."
         ) from error
-
-
-def _require_parquet(target: Path) -> None:
-    """Raise `TraceFileError` where a file is empty or of another kind: that is no damage, and nothing can be mended."""
-    try:
-        with target.open("rb") as file:
-            begins = file.read(4)
-    except OSError as error:
-        raise TraceFileError(f"{str(target)!r} cannot be read: {error.strerror}. Check its owner and mode.") from error
-    if not begins:
-        raise TraceFileError(
-            f"{str(target)!r} is empty: the run ended before anything was written to it. Record the run again; "
-            "gpustreamlab.Session(spool='run.gsl') writes while it runs."
-        )
-    if begins != b"PAR1":
-        raise TraceFileError(
-            f"{str(target)!r} is no trace: it is neither a Parquet file of lab.trace.save('run.parquet') nor a spool of "
-            "gpustreamlab.Session(spool='run.gsl'). Give the path of one of those."
-        )

@@ -160,7 +160,8 @@ class Layout:
         )
         rows = "".join(
             f"<tr><td {left}>{html.escape(display_name(part.name))}</td><td {right}>{part.requested_sms}</td>"
-            f"<td {right}>{part.granted_sms}</td><td {left}>{_verified(part)}</td></tr>"
+            f"<td {right}>{part.granted_sms}</td><td {left}>"
+            f"{'not yet' if part.sm_ids is None else f'{len(part.sm_ids)} SMs seen'}</td></tr>"
             for part in self.partitions
         )
         note = (
@@ -182,10 +183,6 @@ class LayoutChange:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-def _verified(partition: Partition) -> str:
-    return "not yet" if partition.sm_ids is None else f"{len(partition.sm_ids)} SMs seen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

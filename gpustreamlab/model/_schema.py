@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model._columns import Counters, Edges, WorkDetail
-from gpustreamlab.model._device import Lane, Marker
+from gpustreamlab.model._device import SCHEMA_VERSION, Lane, Marker, TraceMetadata
 from gpustreamlab.model._fields import Whole
-from gpustreamlab.model._metadata import SCHEMA_VERSION, TraceMetadata
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
 
@@ -58,18 +57,19 @@ class _Facts(_Version, kw_only=True):
 
 def trace_to_table(trace: Trace) -> pa.Table:
     """Return the table that stands for the trace, with everything else in its schema's metadata."""
-    texts = {
-        "lane": [lane.name for lane in trace.lanes],
-        "name": trace.names,
-        "kind": [kind.value for kind in SPAN_KINDS],
-        "thread": trace.threads,
-    }
-    arrays = {name: pa.array(getattr(trace, name)) for name in COLUMN_DTYPES if name not in texts}
-    arrays |= {name: _dictionary_array(getattr(trace, name), values) for name, values in texts.items()}
+    arrays = {name: pa.array(getattr(trace, name)) for name in COLUMN_DTYPES}
+    for name, texts in _texts(trace).items():
+        codes = getattr(trace, name)
+        indices = pa.array(codes.astype(np.int32), mask=codes < 0)
+        arrays[name] = pa.DictionaryArray.from_arrays(indices, pa.array(list(texts), pa.string()))
     arrays |= {name: pa.array(values) for name, values in trace.extra.items()}
-    order = [*COLUMN_DTYPES, *trace.extra]
-    table = pa.table({name: arrays[name] for name in order})
-    return table.replace_schema_metadata(_schema_metadata(trace))
+    return pa.table(arrays).replace_schema_metadata(_schema_metadata(trace))
+
+
+def _texts(holder: Trace | _Facts) -> dict[str, Sequence[str]]:
+    """Return what the codes of each column of texts mean."""
+    lanes, kinds = [lane.name for lane in holder.lanes], [kind.value for kind in SPAN_KINDS]
+    return {"lane": lanes, "name": holder.names, "kind": kinds, "thread": holder.threads}
 
 
 def table_to_trace(table: pa.Table) -> Trace:
@@ -85,12 +85,7 @@ def table_to_trace(table: pa.Table) -> Trace:
     metadata = table.schema.metadata or {}
     facts = _read_facts(metadata)
     _require_columns(table, [*COLUMN_DTYPES, *facts.extra])
-    texts = {
-        "lane": [lane.name for lane in facts.lanes],
-        "name": facts.names,
-        "kind": [kind.value for kind in SPAN_KINDS],
-        "thread": facts.threads,
-    }
+    texts = _texts(facts)
     columns = {
         name: _codes(table[name], texts[name]) if name in texts else _numbers(table, name)
         for name in COLUMN_DTYPES
@@ -114,19 +109,22 @@ def table_to_trace(table: pa.Table) -> Trace:
 
 
 def _schema_metadata(trace: Trace) -> dict[bytes, bytes]:
+    def listed(values: Sequence[Any]) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(value) for value in values]
+
     facts = {
         "schema_version": SCHEMA_VERSION,
         "metadata": dataclasses.asdict(trace.metadata),
         "names": trace.names,
-        "lanes": [dataclasses.asdict(lane) for lane in trace.lanes],
+        "lanes": listed(trace.lanes),
         "threads": trace.threads,
         "extra": list(trace.extra),
         "counter_names": trace.counters.names,
-        "partitions": [dataclasses.asdict(part) for part in trace.partitions],
+        "partitions": listed(trace.partitions),
         "layout": None if trace.layout is None else dataclasses.asdict(trace.layout),
-        "layouts": [dataclasses.asdict(change) for change in trace.layouts],
-        "markers": [dataclasses.asdict(marker) for marker in trace.markers],
-        "details": [dataclasses.asdict(detail) for detail in trace.details],
+        "layouts": listed(trace.layouts),
+        "markers": listed(trace.markers),
+        "details": listed(trace.details),
     }
     metadata = {
         METADATA_KEY: json.dumps(facts).encode(),
@@ -170,11 +168,6 @@ def _require_columns(table: pa.Table, names: list[str]) -> None:
     twice = [name for name in names if table.column_names.count(name) > 1]
     if twice:
         raise TraceError(f"The table has the columns {twice} more than once; a trace has each once.")
-
-
-def _dictionary_array(codes: NDArray[Any], texts: object) -> pa.DictionaryArray:
-    indices = pa.array(codes.astype(np.int32), mask=codes < 0)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(list(texts), pa.string()))  # type: ignore[call-overload]
 
 
 def _codes(column: pa.ChunkedArray, texts: Sequence[str]) -> NDArray[Any]:

@@ -21,9 +21,8 @@ from gpustreamlab.model._columns import (
     require_equal_lengths,
     require_text,
 )
-from gpustreamlab.model._device import Lane, Marker
+from gpustreamlab.model._device import Lane, Marker, TraceMetadata
 from gpustreamlab.model._fields import check_field
-from gpustreamlab.model._metadata import TraceMetadata
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
 
@@ -122,7 +121,6 @@ class Trace:
     def __post_init__(self) -> None:
         self._freeze()
         self._validate_tables()
-        self._validate_layouts()
         self._validate_columns()
 
     def __len__(self) -> int:
@@ -495,8 +493,7 @@ class Trace:
         if any("\0" in name for name in self.extra):
             raise TraceError("An extra column has a NUL character in its name, where Arrow ends a name. Leave it out.")
 
-    def _validate_layouts(self) -> None:
-        """Refuse what would be shown as two partitions."""
+        # What would be shown as two partitions is refused.
         if self.layouts and _sizes(self.layout) != _sizes(self.layouts[-1].layout):
             raise TraceError(
                 f"Trace.layout is {self.layout}; the last of Trace.layouts is {self.layouts[-1].layout}. "

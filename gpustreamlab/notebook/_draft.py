@@ -141,14 +141,10 @@ def python_line(
     if workqueue is not None:
         more = {"workqueue": f"gsl.{workqueue!r}", **more}
     tail = "".join(f", {name}={value}" for name, value in {"round": repr(str(rounding)), **more}.items())
-    shares = {row.name: _share_text(row.share) for row in rows}
+    shares = {row.name: f"{'gsl.' if isinstance(row.share, PartitionOptions) else ''}{row.share!r}" for row in rows}
     if all(name.isidentifier() and not keyword.iskeyword(name) and name not in _ARGUMENTS for name in shares):
         return f"lab.partition({', '.join(f'{name}={share}' for name, share in shares.items())}{tail})"
     return f"lab.partition({{{', '.join(f'{name!r}: {share}' for name, share in shares.items())}}}{tail})"
-
-
-def _share_text(share: Share) -> str:
-    return f"gsl.{share!r}" if isinstance(share, PartitionOptions) else repr(share)
 
 
 def _name_problem(rows: Sequence[DraftRow]) -> Problem | None:

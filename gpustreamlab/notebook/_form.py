@@ -8,13 +8,15 @@ from html import escape
 from typing import Any
 
 from gpustreamlab.draw import NO_PARTITION_FILL, grid_of, partition_style
-from gpustreamlab.model import Device, Layout, Partition
+from gpustreamlab.model import Device, Partition
 from gpustreamlab.notebook._draft import DraftRow, Plan, Problem
 from gpustreamlab.notebook._state import PartitionerState
 from gpustreamlab.typing import Rounding
 
 _MOST_NAMES = 3
 """Streams that the label of Apply names; more are counted."""
+
+_CLOSED = "The session is closed: this is the layout that it had at the end. Start another with gpustreamlab.Session()."
 
 _ROUNDING_TEXTS = {
     Rounding.UP: "up: at least what is asked",
@@ -39,19 +41,23 @@ def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:
     """Return all that the page draws."""
     plan = state.plan
     can_edit = not (state.obstacle or state.is_closed)
-    shown = _shown_sms(state, plan)
+    problem, shown = plan.problem, list[int]()
+    if plan.layout is not None:
+        shown = [part.granted_sms for part in plan.layout]
+    elif problem is not None and problem.nearest:  # the nearest plan that works
+        shown = [problem.nearest.get(row.name, 0) for row in state.rows]
     return {
         "device": _device_view(state.device),
         "rows": [_row_view(state, plan, place, around) for place in range(len(state.rows))],
         "whole_card": _whole_card_text(state, around),
         "runs": [{"key": row.key, "sms": sms} for row, sms in zip(state.rows, shown, strict=False)],
-        "is_nearest_shown": plan.problem is not None and bool(plan.problem.nearest),
+        "is_nearest_shown": problem is not None and bool(problem.nearest),
         "boundaries": _boundary_views(state) if can_edit else [],
         "rounding": str(state.rounding),
         "roundings": [{"value": str(rounding), "text": text} for rounding, text in _ROUNDING_TEXTS.items()],
-        "problem": _problem_view(plan.problem),
+        "problem": problem and {"text": _problem_text(problem), "key": problem.key, "nearest": _nearest_text(problem)},
         "python_line": "" if state.obstacle else state.python_line,
-        "obstacle": _obstacle_text(state),
+        "obstacle": _CLOSED if state.is_closed else state.obstacle,
         "can_edit": can_edit,
         "can_verify": can_edit and state.applied is not None,
         "is_dirty": state.is_dirty,
@@ -96,6 +102,10 @@ def _row_view(state: PartitionerState, plan: Plan, place: int, around: Surroundi
         part = state.applied.partitions[place]
     problem = plan.problem if plan.problem is not None and plan.problem.key == row.key else None
     proof, is_proof_bad = _proof(state, row, part)
+    more_sms = 0 if part is None else part.granted_sms - part.requested_sms
+    difference = f"{abs(more_sms)} {'more' if more_sms > 0 else 'fewer'} than asked"
+    if not more_sms:
+        difference = "" if part is None else "as asked"
     return {
         "key": row.key,
         "letter": style.letter,
@@ -105,7 +115,7 @@ def _row_view(state: PartitionerState, plan: Plan, place: int, around: Surroundi
         "request": row.request,
         "requested_sms": None if part is None else part.requested_sms,
         "granted_sms": None if part is None else part.granted_sms,
-        "difference": "" if part is None else _difference(part),
+        "difference": difference,
         "renamed_from": row.origin if row.origin not in {None, row.name} else None,
         "problem": "" if problem is None else _problem_text(problem),
         "is_name_bad": problem is not None and problem.is_name,
@@ -116,17 +126,10 @@ def _row_view(state: PartitionerState, plan: Plan, place: int, around: Surroundi
     }
 
 
-def _difference(part: Partition) -> str:
-    """Say how the SMs granted differ from those asked for."""
-    more_sms = part.granted_sms - part.requested_sms
-    if not more_sms:
-        return "as asked"
-    return f"{abs(more_sms)} {'more' if more_sms > 0 else 'fewer'} than asked"
-
-
 def _proof(state: PartitionerState, row: DraftRow, part: Partition | None) -> tuple[str, bool]:
     """Say what was seen of a partition, and whether that is not what was granted."""
-    used = _in_use(state.applied, row.origin)
+    applied, origin = state.applied, row.origin
+    used = applied[origin] if applied is not None and origin is not None and origin in applied else None
     if used is None or part is None or (used.granted_sms, used.groups) != (part.granted_sms, part.groups):
         return ("in use after Apply", False) if part is not None and not state.obstacle else ("", False)
     if used.sm_ids is None:
@@ -143,21 +146,8 @@ def _proof(state: PartitionerState, row: DraftRow, part: Partition | None) -> tu
     return ", ".join([seen_text, *notes, *([] if notes or is_short else ["none outside"])]), bool(notes) or is_short
 
 
-def _in_use(applied: Layout | None, name: str | None) -> Partition | None:
-    return applied[name] if applied is not None and name is not None and name in applied else None
-
-
-def _shown_sms(state: PartitionerState, plan: Plan) -> list[int]:
-    """Return the SMs to draw for each row: as planned, else as in the nearest plan that works."""
-    if plan.layout is not None:
-        return [part.granted_sms for part in plan.layout]
-    if plan.problem is not None and plan.problem.nearest:
-        return [plan.problem.nearest.get(row.name, 0) for row in state.rows]
-    return []
-
-
 def _boundary_views(state: PartitionerState) -> list[dict[str, Any]]:
-    names = {row.key: row.name for row in state.rows}
+    names: dict[int | None, str] = {row.key: row.name for row in state.rows}
     return [
         {
             "left": boundary.left,
@@ -165,19 +155,12 @@ def _boundary_views(state: PartitionerState) -> list[dict[str, Any]]:
             "left_sms": boundary.left_sms,
             "both_sms": boundary.both_sms,
             "stops": list(boundary.stops),
-            "label": f"Boundary between {names[boundary.left]} and "
-            f"{'the SMs in no partition' if boundary.right is None else names[boundary.right]}",
+            "label": f"Boundary between {names[boundary.left]} and {names.get(boundary.right, 'the SMs in no partition')}",
             "left_name": names[boundary.left],
-            "right_name": "in no partition" if boundary.right is None else names[boundary.right],
+            "right_name": names.get(boundary.right, "in no partition"),
         }
         for boundary in state.boundaries
     ]
-
-
-def _problem_view(problem: Problem | None) -> dict[str, Any] | None:
-    if problem is None:
-        return None
-    return {"text": _problem_text(problem), "key": problem.key, "nearest": _nearest_text(problem)}
 
 
 def _problem_text(problem: Problem) -> str:
@@ -187,12 +170,6 @@ def _problem_text(problem: Problem) -> str:
 
 def _nearest_text(problem: Problem) -> str:
     return ", ".join(f"{name}={sms}" for name, sms in problem.nearest.items())
-
-
-def _obstacle_text(state: PartitionerState) -> str:
-    if state.is_closed:
-        return "The session is closed: this is the layout that it had at the end. Start another with gpustreamlab.Session()."
-    return state.obstacle
 
 
 def _apply_view(state: PartitionerState, plan: Plan, around: Surroundings, *, can_edit: bool) -> dict[str, Any]:
@@ -219,15 +196,13 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
 
 
-_MARK = "SIMULATED "
-
-
 def text_form(view: Mapping[str, Any]) -> str:
     """Return the Python line and the table of partitions as text."""
     device = view["device"]
-    head = f"SM partitions of {device['name']}: {_MARK if device['is_simulated'] else ''}{device['facts']}"
+    head = f"SM partitions of {device['name']}: {'SIMULATED ' if device['is_simulated'] else ''}{device['facts']}"
     lines = [head, *_state_lines(view)]
-    rows = [["", "partition", "requested", "granted"], *(_cells(row) for row in view["rows"])]
+    rows = [["", "partition", "requested", "granted"]]
+    rows += [[row["letter"], row["name"], row["request"], _number(row["granted_sms"])] for row in view["rows"]]
     if len(rows) > 1:
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines += [
@@ -265,10 +240,6 @@ def _state_lines(view: Mapping[str, Any]) -> list[str]:
     problem = view["problem"]
     draft = "A draft: not in use." if view["is_dirty"] and problem is None else ""
     return [view["obstacle"], "" if problem is None else problem["text"], draft]
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [row["letter"], row["name"], row["request"], _number(row["granted_sms"])]
 
 
 def _number(sms: int | None) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
-from gpustreamlab.analysis import REST, PartitionOptions, plan_partitions
+from gpustreamlab.analysis import REST, plan_partitions
 from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.model import Device, Layout, Verification, WorkqueueOptions
 from gpustreamlab.notebook._draft import MAX_NAME_TYPED, MAX_REQUEST_TYPED, DraftRow, Plan, plan_draft, python_line, rows_of
@@ -58,10 +59,9 @@ def boundaries_of(
 def moved_rows(rows: Sequence[DraftRow], place: int, left_sms: int, right_sms: int | None) -> tuple[DraftRow, ...]:
     """Return the rows with SMs moved over one boundary; who asks for the rest goes on doing so where that still holds."""
     moved = list(rows)
-    keeps_rest = right_sms is not None
-    moved[place] = _with_sms(moved[place], left_sms, keeps_rest=keeps_rest)
-    if right_sms is not None:
-        moved[place + 1] = _with_sms(moved[place + 1], right_sms, keeps_rest=True)
+    for at, sms in ((place, left_sms), (place + 1, right_sms)):
+        if sms is not None and (right_sms is None or moved[at].request.strip().lower() != REST):
+            moved[at] = replace(moved[at], request=str(sms))
     return tuple(moved)
 
 
@@ -75,16 +75,11 @@ def grantable_sms(device: Device) -> tuple[int, ...]:
     return tuple(sorted(sms for sms in sizes if sms > 0))
 
 
-def _with_sms(row: DraftRow, sms: int, *, keeps_rest: bool) -> DraftRow:
-    return row if keeps_rest and row.request.strip().lower() == REST else replace(row, request=str(sms))
-
-
 def _grants(
     rows: Sequence[DraftRow], device: Device, rounding: Rounding, workqueue: WorkqueueOptions | None
 ) -> list[int] | None:
-    shares: dict[str, int | float | str | PartitionOptions] = {row.name: row.share for row in rows}
     try:
-        layout = plan_partitions(shares, device, round=rounding, workqueue=workqueue)
+        layout = plan_partitions({row.name: row.share for row in rows}, device, round=rounding, workqueue=workqueue)
     except GPUStreamLabError:
         return None
     return [part.granted_sms for part in layout]
@@ -348,17 +343,8 @@ def _place_of(state: PartitionerState, key: object) -> int:
 
 def _facts(layout: Layout | None) -> list[tuple[object, ...]]:
     """Return what makes two layouts the same for the user: names, requests, grants and options, not which SMs."""
-    return [
-        (
-            part.name,
-            part.requested_sms,
-            part.granted_sms,
-            part.coscheduled_sms,
-            part.preferred_coscheduled_sms,
-            part.backfill,
-        )
-        for part in layout or ()
-    ]
+    facts = attrgetter("name", "requested_sms", "granted_sms", "coscheduled_sms", "preferred_coscheduled_sms", "backfill")
+    return list(map(facts, layout or ()))
 
 
 def _free_name(state: PartitionerState) -> str:

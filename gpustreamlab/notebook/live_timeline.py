@@ -171,7 +171,8 @@ class LiveTimeline(Timeline):
         self._last_trace: Trace | None = None
         self._shown_count = 0  # spans in the last picture
         self._stop_following: Callable[[], None] | None = None
-        self._updater = Updater(_step_of(self), aside=_find_of(self), refresh_hz=refresh_hz, name="gpustreamlab live timeline")
+        step, aside = _weakly(self.refresh), _weakly(self.find)
+        self._updater = Updater(step, aside=aside, refresh_hz=refresh_hz, name="gpustreamlab live timeline")
         self._name = repr(target)
 
     @property
@@ -276,9 +277,16 @@ class LiveTimeline(Timeline):
     def _follow_cells(self, shell: Any) -> None:
         """Draw the pictures anew after each cell that recorded something: nothing else will, where no page shows widgets."""
         if self._stop_following is None:
-            draw_anew = _after_cell_of(self)
-            shell.events.register("post_run_cell", draw_anew)
-            self._stop_following = lambda: shell.events.unregister("post_run_cell", draw_anew)
+            draw_anew = _weakly(self.draw_anew)
+
+            def after_cell(_result: object) -> None:
+                try:
+                    draw_anew()
+                except GPUStreamLabError as error:
+                    _log.warning("The timeline could not be drawn anew: %s", error)
+
+            shell.events.register("post_run_cell", after_cell)
+            self._stop_following = lambda: shell.events.unregister("post_run_cell", after_cell)
             if self._feed is not None:
                 self._feed.refresh()
 
@@ -330,42 +338,15 @@ class LiveTimeline(Timeline):
                 _publish(shell, data, display_id=display_id, is_update=True)
 
 
-def _step_of(timeline: LiveTimeline) -> Callable[[], bool]:
-    """Return what the thread calls; it does not keep the timeline alive."""
-    known = weakref.ref(timeline)
+def _weakly(method: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that calls a method, and does not keep its object alive; False where that is gone."""
+    known = weakref.WeakMethod(method)
 
-    def step() -> bool:
-        live = known()
-        return live is not None and live.refresh()
+    def call() -> Any:
+        alive = known()
+        return alive is not None and alive()
 
-    return step
-
-
-def _find_of(timeline: LiveTimeline) -> Callable[[], None]:
-    """Return what the thread calls besides."""
-    known = weakref.ref(timeline)
-
-    def find() -> None:
-        live = known()
-        if live is not None:
-            live.find()
-
-    return find
-
-
-def _after_cell_of(timeline: LiveTimeline) -> Callable[[object], None]:
-    """Return what IPython calls after a cell; it does not keep the timeline alive."""
-    known = weakref.ref(timeline)
-
-    def draw_anew(_result: object) -> None:
-        live = known()
-        try:
-            if live is not None:
-                live.draw_anew()
-        except GPUStreamLabError as error:
-            _log.warning("The timeline could not be drawn anew: %s", error)
-
-    return draw_anew
+    return call
 
 
 def _publish(

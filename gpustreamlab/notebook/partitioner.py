@@ -25,7 +25,7 @@ from gpustreamlab.typing import Feature, SessionState
 _log = logging.getLogger(__name__)
 
 
-class HomeThread:
+class CellThread:
     """The thread, and the event loop, in which this was made: in a notebook, those that run the cells.
 
     JupyterLab may pass messages of widgets on a subshell, a thread of its own, while a cell runs. Work for the device is then
@@ -98,11 +98,13 @@ class Partitioner(anywidget.AnyWidget):
         capability = target.partitions.capabilities[Feature.GREEN_CONTEXTS]
         obstacle = "" if capability.available and target.device.sm_resource is not None else str(capability)
         self._target = weakref.ref(target)
-        self._home = HomeThread()
+        self._cell_thread = CellThread()
         self._lock = threading.RLock()  # held while state and view change, never while the session is asked for anything
         self._state = _state.start(target.device, target.layout, obstacle)
         super().__init__(view=view_of(self._state, self._look_around()))
-        self._listener = weakref.ref(_listen(target, self))
+        listener = _Listener(self)
+        listener.stop = target.partitions.watch(listener)
+        self._listener = weakref.ref(listener)
         self.on_msg(self._take_message)
 
     def __repr__(self) -> str:
@@ -134,7 +136,7 @@ class Partitioner(anywidget.AnyWidget):
         message = content if isinstance(content, Mapping) else {}
         answer = partial(self._answer, message, self._state)
         if _name_of(message.get("action")) in _DEVICE_ACTIONS:
-            self._home.run(answer)
+            self._cell_thread.run(answer)
         else:
             answer()
 
@@ -247,7 +249,7 @@ class _Listener:
         widget = self._widget()
         if widget is None:
             return
-        if not widget._home.has_loop:  # noqa: SLF001 - a part of the widget
+        if not widget._cell_thread.has_loop:  # noqa: SLF001 - a part of the widget
             self._follow()
             return
         with self._lock:
@@ -264,12 +266,6 @@ class _Listener:
         if widget is not None:
             widget._take_layout()  # noqa: SLF001
             widget._refresh()  # noqa: SLF001
-
-
-def _listen(target: PartitionTarget, widget: Partitioner) -> _Listener:
-    listener = _Listener(widget)
-    listener.stop = target.partitions.watch(listener)
-    return listener
 
 
 def _name_of(action: object) -> object:

@@ -29,21 +29,8 @@ from gpustreamlab.typing import Int64Array
 _BLOCK_NS = 10_000
 
 
-def probe_sms(driver: SimDriver, streams: Sequence[StreamQueue]) -> list[Int64Array]:
-    """Run a kernel on each stream that would fill the whole device, and return the SM ids that its blocks started on.
-
-    All run at once. A stream that others kept from as many SMs as it should have gets a second kernel, alone.
-    """
-    with driver.lock:
-        seen = _run(driver, streams)
-        for stream in streams:
-            if len(seen[stream.number]) < stream.sm_count:
-                seen[stream.number] |= _run(driver, [stream])[stream.number]
-    return [np.array(sorted(seen[stream.number]), np.int64) for stream in streams]
-
-
-def _run(driver: SimDriver, streams: Iterable[StreamQueue]) -> dict[int, set[int]]:
-    """Run the kernels and return the SM ids by stream."""
+def _probe(driver: SimDriver, streams: Iterable[StreamQueue]) -> dict[int, set[int]]:
+    """Run a kernel on each stream that would fill the whole device, all at once; return the SM ids of its blocks by stream."""
     preset, scheduler = driver.preset, driver.scheduler
     spec = KernelSpec(name=PROBE_NAME, blocks=preset.sm_count, block_slots=preset.slots_per_sm, block_ns=_BLOCK_NS)
     seen: dict[int, set[int]] = {stream.number: set() for stream in streams}
@@ -205,7 +192,13 @@ class SimBackend:
         >>> [ids.tolist() for ids in backend.probe_sms([stream])]
         [[2, 3, 18, 19, 34, 35, 50, 51]]
         """
-        return probe_sms(self.driver, [self._own_stream(stream).queue for stream in streams])
+        queues = [self._own_stream(stream).queue for stream in streams]
+        with self.driver.lock:
+            seen = _probe(self.driver, queues)
+            for queue in queues:
+                if len(seen[queue.number]) < queue.sm_count:  # others kept it from as many SMs as it should have: now alone
+                    seen[queue.number] |= _probe(self.driver, [queue])[queue.number]
+        return [np.array(sorted(seen[queue.number]), np.int64) for queue in queues]
 
     def adopt_stream(self, lender: object) -> SimStream:
         """Take a stream of this device that others own.

@@ -392,9 +392,17 @@ class ActivityLog:
 
     def take(self) -> Callable[[], Activities]:
         """Give away what is there; the returned function, which needs no lock, makes columns of it."""
-        parts = (self._work, self._calls, self._dependencies, self._memory, tuple(self._names), tuple(self._details))
+        work, calls, dependencies, memory = self._work, self._calls, self._dependencies, self._memory
+        names, details = tuple(self._names), tuple(self._details)
         self._empty()
-        return lambda: _build(*parts)
+        return lambda: Activities(
+            work=_make_batch(WorkBatch, work),
+            calls=_make_batch(CallBatch, calls),
+            dependencies=_make_batch(DependencyBatch, dependencies),
+            memory=_make_batch(MemoryBatch, memory),
+            names=names,
+            details=details,
+        )
 
     def clear(self) -> None:
         """Forget everything, also the work that has not ended."""
@@ -423,24 +431,6 @@ def _describe(spec: KernelSpec | CopySpec, slot_bytes: int) -> WorkDetail:
         return WorkDetail(full_name="device memory")
     shared_bytes = spec.block_slots * slot_bytes
     return WorkDetail(full_name=f"simulated::{spec.name}", grid=(spec.blocks, 1, 1), dynamic_shared_bytes=shared_bytes)
-
-
-def _build(
-    work: array[int],
-    calls: array[int],
-    dependencies: array[int],
-    memory: array[int],
-    names: tuple[str, ...],
-    details: tuple[WorkDetail, ...],
-) -> Activities:
-    return Activities(
-        work=_make_batch(WorkBatch, work),
-        calls=_make_batch(CallBatch, calls),
-        dependencies=_make_batch(DependencyBatch, dependencies),
-        memory=_make_batch(MemoryBatch, memory),
-        names=names,
-        details=details,
-    )
 
 
 def _make_batch(batch: type[B], flat: array[int]) -> B:

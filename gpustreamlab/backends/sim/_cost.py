@@ -122,18 +122,9 @@ class DevicePreset:
     """What each call costs the host."""
 
     def __post_init__(self) -> None:
-        sizes = {
-            "sm_count": self.sm_count,
-            "slots_per_sm": self.slots_per_sm,
-            "memory_bytes_per_s": self.memory_bytes_per_s,
-            "sm_bytes_per_s": self.sm_bytes_per_s,
-            "h2d_bytes_per_s": self.h2d_bytes_per_s,
-            "d2h_bytes_per_s": self.d2h_bytes_per_s,
-            "pageable_bytes_per_s": self.pageable_bytes_per_s,
-            "queue_limit": self.queue_limit,
-        }
-        for what, value in sizes.items():
-            if value < 1:
+        rates = [f"{what}_bytes_per_s" for what in ("memory", "sm", "h2d", "d2h", "pageable")]
+        for what in ("sm_count", "slots_per_sm", *rates, "queue_limit"):
+            if (value := getattr(self, what)) < 1:
                 raise OptionError(f"DevicePreset {self.name!r} has {what}={value}; give at least 1.")
         if self.slots_per_sm & (self.slots_per_sm - 1):
             raise OptionError(
@@ -153,14 +144,12 @@ class DevicePreset:
         return int(major), int(minor)
 
 
-def _list_h200_groups() -> tuple[tuple[int, ...], ...]:
-    """Return the SM ids of each group as ``%smid`` showed them on an H200: SMs are numbered across the GPCs, two by two."""
-    full = [(2 * g, 16) for g in range(8)]
-    short = [(64 + 2 * g, 14) for g in range(7)]  # one GPC has no more than 8 SMs
-    return tuple(
-        tuple(sm for row in range(4) for sm in (first + row * stride, first + row * stride + 1))
-        for first, stride in full + short
-    )
+# The SM ids of each group as ``%smid`` showed them on an H200: SMs are numbered across the GPCs, two by two.
+_H200_GROUPS = tuple(
+    tuple(sm for row in range(4) for sm in (first + row * stride, first + row * stride + 1))
+    # One GPC has no more than 8 SMs.
+    for first, stride in [*((2 * g, 16) for g in range(8)), *((64 + 2 * g, 14) for g in range(7))]
+)
 
 
 H200 = DevicePreset(
@@ -169,7 +158,7 @@ H200 = DevicePreset(
     memory_bytes=141_000_000_000,
     compute_capability=(9, 0),
     matmul_efficiency=((48, 1.0), (64, 0.885), (80, 1.0), (96, 0.975), (112, 0.80), (128, 0.74), (132, 0.92)),
-    sm_groups=SMGroups(min_sms=8, alignment_sms=8, table=_list_h200_groups()),
+    sm_groups=SMGroups(min_sms=8, alignment_sms=8, table=_H200_GROUPS),
 )
 """Calibrated to one NVIDIA H200, driver 13.0; see docs/explanations/simulated-device.md."""
 
@@ -276,17 +265,14 @@ def plan_streaming(
     >>> plan_streaming(H200, "add", size_bytes=3 << 20, operations=1 << 18, dtype=np.dtype("f4")).blocks
     96
     """
-    blocks = max(1, -(-size_bytes // _BLOCK_BYTES))
-    blocks_per_sm = min(_STREAM_BLOCKS_PER_SM, preset.slots_per_sm)
-    rate = preset.float64_operations_per_s if dtype.char in "dDgG" else preset.sm_operations_per_s
     return _plan_blocks(
         preset,
         name,
-        blocks=blocks,
-        blocks_per_sm=blocks_per_sm,
+        blocks=max(1, -(-size_bytes // _BLOCK_BYTES)),
+        blocks_per_sm=min(_STREAM_BLOCKS_PER_SM, preset.slots_per_sm),
         size_bytes=size_bytes,
         operations=operations,
-        rate=rate,
+        rate=preset.float64_operations_per_s if dtype.char in "dDgG" else preset.sm_operations_per_s,
         kind=kind,
     )
 
@@ -456,9 +442,10 @@ class SMSplitter:
         """Take the groups of a structured split from the card, those first that have to be scheduled together."""
         free = [list(ids) for ids in self._ids]
         taken: list[frozenset[int]] = [frozenset()] * len(split)
-        for place in sorted(range(len(split)), key=lambda place: _turn(split[place], resource)):
-            group = split[place]
-            step = group.coscheduled_sms or resource.alignment_sms
+        steps = [group.coscheduled_sms or resource.alignment_sms for group in split]
+        # Large steps first, so that small ones do not break up what they need.
+        for place in sorted(range(len(split)), key=lambda place: (split[place].backfill, -steps[place])):
+            group, step = split[place], steps[place]
             _check_sizes(group, step, resource)
             ids = _take(free, group.sms, step)
             if group.backfill:
@@ -474,11 +461,6 @@ class SMSplitter:
         return taken
 
 
-def _turn(group: SplitGroup, resource: SMResource) -> tuple[bool, int]:
-    """Say when a group takes its SMs: large steps first, so that small ones do not break up what they need."""
-    return group.backfill, -(group.coscheduled_sms or resource.alignment_sms)
-
-
 def _check_sizes(group: SplitGroup, step: int, resource: SMResource) -> None:
     if step > resource.group_sms:
         raise NotSimulatedError(
@@ -486,24 +468,16 @@ def _check_sizes(group: SplitGroup, step: int, resource: SMResource) -> None:
             "coscheduled_sms."
         )
     unit = _TPC_SMS if group.backfill else step
+    what = fix = ""
     if step < 1 or (step % _TPC_SMS and step != resource.alignment_sms):
-        raise _refuse(
-            "INVALID_RESOURCE_CONFIGURATION",
-            f"a co-scheduled size of {step} SMs is not a multiple of {_TPC_SMS}",
-            "Give 2, 4 or 8.",
-        )
-    if group.sms < 1 or group.sms % unit:
-        raise _refuse(
-            "INVALID_RESOURCE_CONFIGURATION",
-            f"{group.sms} SMs are no multiple of {unit}",
-            f"Give {max(unit, group.sms - group.sms % unit)}.",
-        )
-    if group.preferred_coscheduled_sms % step:
-        raise _refuse(
-            "INVALID_RESOURCE_CONFIGURATION",
-            f"a preferred co-scheduled size of {group.preferred_coscheduled_sms} SMs is not a multiple of {step}",
-            f"Give {step} or {2 * step}.",
-        )
+        what, fix = f"a co-scheduled size of {step} SMs is not a multiple of {_TPC_SMS}", "Give 2, 4 or 8."
+    elif group.sms < 1 or group.sms % unit:
+        what, fix = f"{group.sms} SMs are no multiple of {unit}", f"Give {max(unit, group.sms - group.sms % unit)}."
+    elif group.preferred_coscheduled_sms % step:
+        what = f"a preferred co-scheduled size of {group.preferred_coscheduled_sms} SMs is not a multiple of {step}"
+        fix = f"Give {step} or {2 * step}."
+    if what:
+        raise _refuse("INVALID_RESOURCE_CONFIGURATION", what, fix)
 
 
 def _take(free: list[list[int]], sms: int, step: int) -> list[int]:

@@ -106,7 +106,12 @@ class SimDriver:
         """
         with self.lock:
             self.check_open()
-            self._check_priority(priority)
+            low, high = self.preset.priority_range
+            if not high <= priority <= low:
+                raise OptionError(
+                    f"A simulated stream was given priority {priority}; this device takes {low} (lowest) to {high} (highest). "
+                    f"Use priority={min(max(priority, high), low)}."
+                )
             self._charge(self.preset.host.create_stream_ns)
             self._catch_up()
             with delayed_interrupts():  # the SMs are cut and the stream is known, or nothing of it
@@ -358,14 +363,6 @@ class SimDriver:
 
     # Inside
 
-    def _check_priority(self, priority: int) -> None:
-        low, high = self.preset.priority_range
-        if not high <= priority <= low:
-            raise OptionError(
-                f"A simulated stream was given priority {priority}; this device takes {low} (lowest) to {high} (highest). "
-                f"Use priority={min(max(priority, high), low)}."
-            )
-
     def _enter(self, stream: StreamQueue, cost_ns: int) -> int:
         """Do what comes before every enqueue, and return its time."""
         if self.is_closed or stream.is_closed:
@@ -376,8 +373,10 @@ class SimDriver:
             )
         if self.log is not None:
             self.memory.settle()
-        if len(stream.queue) >= self.preset.queue_limit:
-            self._wait_for_room(stream)
+        limit = self.preset.queue_limit
+        if len(stream.queue) >= limit:  # the host waits until there is room, as a full launch queue does on hardware
+            self._catch_up()
+            self.scheduler.run_until(lambda: len(stream.queue) < limit, self.clock.jump_to)
         self._lazy_left -= 1
         if self._lazy_left < 0:
             self._lazy_left = _LAZY_COMMANDS
@@ -427,12 +426,6 @@ class SimDriver:
         self.scheduler.submit(stream, Wait(mark), self.clock.now_ns)
         if self.accesses is not None:
             self.accesses.wait(stream.number, self.accesses.record(behind.number))
-
-    def _wait_for_room(self, stream: StreamQueue) -> None:
-        """Block the host until a full stream has room, as a full launch queue does on hardware."""
-        self._catch_up()
-        limit = self.preset.queue_limit
-        self.scheduler.run_until(lambda: len(stream.queue) < limit, self.clock.jump_to)
 
     def _observe(self, work: DeviceWork) -> None:
         """Tell the observers. One that fails is dropped and logged: it must not break the user's work."""

@@ -94,23 +94,17 @@ def split_names(names: str) -> frozenset[str]:
 
 def streaming(operations: float = 1.0, passes: int = 1) -> Planner:
     """Return the planner of work that goes over memory, with so many operations for each element."""
+    return lambda preset, call: _pass_over(preset, call, call.element_count * operations, passes)
 
-    def plan(preset: DevicePreset, call: Call) -> KernelSpec:
-        return plan_streaming(
-            preset,
-            call.name,
-            size_bytes=call.size_bytes * passes,
-            operations=round(call.element_count * operations),
-            dtype=call.dtype,
-        )
 
-    return plan
+def _pass_over(preset: DevicePreset, call: Call, operations: float, passes: int = 1) -> KernelSpec:
+    """Return a kernel that goes over a call's memory, with so many operations in all."""
+    size_bytes = call.size_bytes * passes
+    return plan_streaming(preset, call.name, size_bytes=size_bytes, operations=round(operations), dtype=call.dtype)
 
 
 def _plan_sort(preset: DevicePreset, call: Call) -> KernelSpec:
-    count = call.element_count
-    operations = round(count * math.log2(max(count, 2)))
-    return plan_streaming(preset, call.name, size_bytes=call.size_bytes * _SORT_PASSES, operations=operations, dtype=call.dtype)
+    return _pass_over(preset, call, call.element_count * math.log2(max(call.element_count, 2)), _SORT_PASSES)
 
 
 def _plan_fft(preset: DevicePreset, call: Call) -> KernelSpec:
@@ -120,8 +114,7 @@ def _plan_fft(preset: DevicePreset, call: Call) -> KernelSpec:
     axis_count = len(shape) if base.endswith("n") else 2 if base.endswith("2") else 1
     points = math.prod(shape[len(shape) - min(axis_count, len(shape)) :])
     factor = 2.5 if base.lstrip("i").startswith("r") or base.startswith("h") else 5.0
-    operations = round(factor * call.element_count * math.log2(max(points, 2)))
-    return plan_streaming(preset, call.name, size_bytes=call.size_bytes * axis_count, operations=operations, dtype=call.dtype)
+    return _pass_over(preset, call, factor * call.element_count * math.log2(max(points, 2)), axis_count)
 
 
 def _plan_product(preset: DevicePreset, call: Call) -> KernelSpec:
@@ -129,7 +122,7 @@ def _plan_product(preset: DevicePreset, call: Call) -> KernelSpec:
     left, right, result = call.inputs[0], call.inputs[-1], call.outputs[0]
     count = result.size
     if not count or not left.size:  # nothing to multiply: an empty result, or zeros
-        return plan_streaming(preset, call.name, size_bytes=call.size_bytes, operations=0, dtype=call.dtype)
+        return _pass_over(preset, call, 0)
     if call.name == "matmul":
         m, k = left.shape[-2:] if left.ndim > 1 else (1, left.size)
         n = right.shape[-1] if right.ndim > 1 else 1
@@ -139,7 +132,7 @@ def _plan_product(preset: DevicePreset, call: Call) -> KernelSpec:
         n = max(1, count // m)
     batch = max(1, count // (m * n))
     if min(m, n) < _MIN_TILED_SIDE:
-        return plan_streaming(preset, call.name, size_bytes=call.size_bytes, operations=2 * count * k, dtype=call.dtype)
+        return _pass_over(preset, call, 2 * count * k)
     return plan_matmul(preset, call.name, m=m, n=n, k=k, batch=batch, dtype=call.dtype)
 
 
@@ -153,8 +146,7 @@ def _plan_einsum(preset: DevicePreset, call: Call) -> KernelSpec:
     sizes: dict[str, int] = {}
     for labels, array in zip(terms.replace(" ", "").partition("->")[0].split(","), call.inputs, strict=False):
         sizes.update(zip(labels, array.shape, strict=True))
-    operations = 2 * math.prod(sizes.values())
-    return plan_streaming(preset, call.name, size_bytes=call.size_bytes, operations=operations, dtype=call.dtype)
+    return _pass_over(preset, call, 2 * math.prod(sizes.values()))
 
 
 def _plan_factoring(preset: DevicePreset, call: Call) -> KernelSpec:
@@ -176,8 +168,7 @@ def _plan_factoring(preset: DevicePreset, call: Call) -> KernelSpec:
     matrix_count = max(1, matrix.size // max(1, long * short)) if matrix.ndim > 1 else 1
     operations = matrix_count * (by_long * long * short**2 + by_short * short**3)
     operations += sum(2 * short * right.size for right in call.inputs[1:])
-    operations *= 4 if call.dtype.kind == "c" else 1
-    return plan_streaming(preset, call.name, size_bytes=call.size_bytes, operations=round(operations), dtype=call.dtype)
+    return _pass_over(preset, call, operations * (4 if call.dtype.kind == "c" else 1))
 
 
 _FACTORING: dict[str, tuple[float, float]] = {

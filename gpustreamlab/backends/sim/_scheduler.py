@@ -17,6 +17,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from gpustreamlab._util.defences import delayed_interrupts
@@ -278,7 +279,11 @@ class Scheduler:
             if kind is Mark:
                 self._reach(command)  # type: ignore[arg-type]
             elif kind is Wait:
-                if self._must_stand(stream, command.mark):  # type: ignore[union-attr]
+                mark: Mark = command.mark  # type: ignore[union-attr]
+                if mark.time_ns < 0:
+                    if mark.waiters is None:
+                        mark.waiters = []
+                    mark.waiters.append(stream)
                     return
             else:
                 self._arrived.append(command)  # type: ignore[arg-type]
@@ -299,33 +304,21 @@ class Scheduler:
                 self._wake_at(waiter, self.now_ns)
             mark.waiters = None
 
-    @staticmethod
-    def _must_stand(stream: StreamQueue, mark: Mark) -> bool:
-        if mark.time_ns >= 0:
-            return False
-        if mark.waiters is None:
-            mark.waiters = []
-        mark.waiters.append(stream)
-        return True
-
     def _admit(self) -> None:
         """Let what reached the head of its stream at this instant queue up for SMs or a copy engine, by time of submission."""
         arrived, self._arrived = self._arrived, []
         if len(arrived) > 1:
-            arrived.sort(key=_read_submit_ns)
+            arrived.sort(key=attrgetter("submit_ns"))
         for run in arrived:
             if type(run) is KernelRun:
                 self._enter_kernel(run)
             elif type(run) is CopyRun:
-                self._enter_copy(run)
+                engine = self._engines[run.spec.engine]
+                engine.append(run)
+                if len(engine) == 1:
+                    self._start_copy(run)
 
     # Copies
-
-    def _enter_copy(self, copy: CopyRun) -> None:
-        engine = self._engines[copy.spec.engine]
-        engine.append(copy)
-        if len(engine) == 1:
-            self._start_copy(copy)
 
     def _start_copy(self, copy: CopyRun) -> None:
         copy.start_ns = self.now_ns
@@ -338,12 +331,15 @@ class Scheduler:
         if engine:
             self._start_copy(engine[0])
         if self.observer is not None:
-            spec = copy.spec
-            times = (copy.submit_ns, copy.start_ns, self.now_ns)
-            amount = 0, spec.size_bytes, 0
-            origin = copy.stream.context, copy.correlation
-            self.observer(DeviceWork(SpanKind.COPY, spec.name, copy.stream.number, *times, *amount, *origin))
+            self._tell(copy, SpanKind.COPY, 0, 0)
         self._advance(copy.stream)
+
+    def _tell(self, run: KernelRun | CopyRun, kind: SpanKind, blocks: int, operations: int) -> None:
+        """Tell who looks on of work that has ended."""
+        assert self.observer is not None  # noqa: S101 - for the type checker
+        times, amount = (run.submit_ns, run.start_ns, self.now_ns), (blocks, run.spec.size_bytes, operations)
+        origin = run.stream.context, run.correlation
+        self.observer(DeviceWork(kind, run.spec.name, run.stream.number, *times, *amount, *origin))
 
     # Kernels
 
@@ -401,11 +397,7 @@ class Scheduler:
     def _finish(self, run: KernelRun) -> None:
         run.due_order = -1
         if self.observer is not None:
-            spec = run.spec
-            times = (run.submit_ns, run.start_ns, self.now_ns)
-            amount = spec.blocks, spec.size_bytes, spec.operations
-            origin = run.stream.context, run.correlation
-            self.observer(DeviceWork(spec.kind, spec.name, run.stream.number, *times, *amount, *origin))
+            self._tell(run, run.spec.kind, run.spec.blocks, run.spec.operations)
         self._advance(run.stream)
 
     def _change_running(self, run: KernelRun, blocks: int) -> None:
@@ -530,7 +522,3 @@ def _block_ns(stream: StreamQueue, spec: KernelSpec) -> int:
     if not spec.efficiency:
         return spec.block_ns
     return max(1, round(spec.block_ns / interpolate(spec.efficiency, stream.sm_count)))
-
-
-def _read_submit_ns(run: KernelRun | CopyRun) -> int:
-    return run.submit_ns

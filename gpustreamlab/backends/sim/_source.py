@@ -6,7 +6,7 @@ from typing import Any
 
 from gpustreamlab.backends._activity import Activities, StreamFacts
 from gpustreamlab.backends._protocol import BackendStream
-from gpustreamlab.backends.sim._commands import KEPT_RECORDS, ActivityLog, DeviceWork
+from gpustreamlab.backends.sim._commands import KEPT_RECORDS, ActivityLog
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.errors import CaptureUnavailableError
 
@@ -79,7 +79,7 @@ class SimActivitySource:
                     "other one first: source.stop(), or close the session that captures."
                 )
             driver.memory.settle()
-            driver.set_observer(self._observe, role=self)
+            driver.set_observer(self._log.note_work, role=self)
             driver.log = self._log
             driver.memory.tell_all()
 
@@ -147,9 +147,6 @@ class SimActivitySource:
             self._is_closed = True
             self._log.clear()
             self._leave_if_done()
-
-    def _observe(self, work: DeviceWork) -> None:
-        self._log.note_work(work)
 
     def _leave_if_done(self) -> None:
         """Stop looking at the device once the last work that was told of has ended."""

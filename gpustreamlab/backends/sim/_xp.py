@@ -308,12 +308,14 @@ class ArrayModule:
         values = array.sim_values
         if _is_basic(index):
             view = values[index]
-            # NumPy gives a scalar where CuPy gives a 0-d view.
-            return SimArray(view if isinstance(view, np.ndarray) else _view_scalar(values, index), self)
+            if not isinstance(view, np.ndarray):  # NumPy gives a scalar where CuPy gives a 0-d view
+                view = values[(*(part for part in _parts(index) if part is not Ellipsis), ...)]
+            return SimArray(view, self)
         call_args = _Arguments(self, "getitem")
         plain = call_args.unwrap(_read_lists(index))
         result = np.asarray(values[plain])
-        rule = RULES["mask" if _has_mask(plain) else "getitem"]
+        chosen = [np.asarray(part) for part in _parts(plain) if isinstance(part, (np.ndarray, list, bool, np.bool_))]
+        rule = RULES["mask" if any(part.dtype == np.bool_ for part in chosen) else "getitem"]
         self._hold([result])
         call = Call("getitem", [*call_args.inputs, result], [result], ())
         self._launch(rule, call, reads=[*call_args.inputs, values], some=values)
@@ -392,7 +394,9 @@ class ArrayModule:
         """
         for array in call.outputs:
             check_dtype(array.dtype)
-        if not call.element_count or (rule.may_be_view and _are_views(call)):
+        if not call.element_count:
+            return
+        if rule.may_be_view and all(any(np.may_share_memory(out, source) for source in call.inputs) for out in call.outputs):
             return
         backend = self._backend
         spec = rule.plan(backend.preset, call)
@@ -452,9 +456,8 @@ class ArrayModule:
     def _wrap_result(self, result: Any) -> Any:
         if isinstance(result, (tuple, list)):
             items = (self._wrap_result(item) for item in result)
-            return (
-                list(items) if isinstance(result, list) else getattr(type(result), "_make", tuple)(items)
-            )  # keeps named tuples
+            make = list if isinstance(result, list) else getattr(type(result), "_make", tuple)  # keeps named tuples
+            return make(items)
         return None if result is None else self.wrap(np.asarray(result))
 
 
@@ -537,23 +540,17 @@ def _find_arrays(result: Any) -> Iterator[NDArray[Any]]:
         yield np.asarray(result)
 
 
-def _are_views(call: Call) -> bool:
-    return all(any(np.may_share_memory(output, source) for source in call.inputs) for output in call.outputs)
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
 
 
 def _is_basic(index: Any) -> bool:
-    parts = index if isinstance(index, tuple) else (index,)
     return all(
         part is None
         or part is Ellipsis
         or (isinstance(part, (slice, int, np.integer)) and not isinstance(part, (bool, np.bool_)))
-        for part in parts
+        for part in _parts(index)
     )
-
-
-def _view_scalar(values: NDArray[Any], index: Any) -> NDArray[Any]:
-    parts = index if isinstance(index, tuple) else (index,)
-    return values[(*(part for part in parts if part is not Ellipsis), ...)]
 
 
 def _read_lists(index: Any) -> Any:
@@ -563,11 +560,6 @@ def _read_lists(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_read_lists(part) for part in index)
     return index
-
-
-def _has_mask(index: Any) -> bool:
-    parts = index if isinstance(index, tuple) else (index,)
-    return any(np.asarray(part).dtype == np.bool_ for part in parts if isinstance(part, (np.ndarray, list, bool, np.bool_)))
 
 
 def _check_target(out: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:

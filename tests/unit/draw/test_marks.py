@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpustreamlab.draw._marks import MAX_MARKS, mark_row_count, plan_marks
+from gpustreamlab.draw._scene import MAX_MARKS, mark_row_count, plan_marks
 from gpustreamlab.model import Layout, LayoutChange, Marker
 from tests.helpers.traces import PREFILL, make_trace
 
