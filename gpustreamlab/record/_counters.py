@@ -19,6 +19,7 @@ SAMPLE_EVERY_NS = 1_000_000
 COUNTER_NAMES = 64
 """Different counters told apart."""
 
+NO_SAMPLES = Counters()
 _COLUMNS = ("time_ns", "lane", "name", "value")
 
 
@@ -75,7 +76,7 @@ class CounterLog:
     def counters(self, cursor: tuple[int, int] = (0, 0)) -> Counters:
         """Return the samples since a cursor, in order of time; the newest of each quantity come again with the next ones."""
         if cursor[1] == self._told_count:
-            return Counters()
+            return NO_SAMPLES
         columns = self._log.read(cursor[0])
         rows = np.concatenate((np.stack([columns[name] for name in _COLUMNS]), self._last), axis=1)
         time_ns, lane, name, value = rows[:, np.argsort(rows[0], kind="stable")]

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpustreamlab.model import Counters, Lane, LayoutChange, Marker, Partition, TraceMetadata, WorkDetail
 from gpustreamlab.record._buffer import SPAN_COLUMNS
-from gpustreamlab.record._counters import KEPT_SAMPLES, samples_that_count
+from gpustreamlab.record._counters import KEPT_SAMPLES, NO_SAMPLES, samples_that_count
 from gpustreamlab.record._extents import Relatives
 from gpustreamlab.record._ranges import RecordedLane
 from gpustreamlab.record._work import DEPENDENCY_COLUMNS
@@ -80,7 +80,7 @@ class Delta(NamedTuple):
     """What came between two cursors, and the tables as they are at its end."""
 
     tables: Tables
-    """What the codes in the rows mean, and how it was measured."""
+    """What the codes in the rows mean, and how it was measured; where nothing of it changed, as it was told before."""
     columns: Mapping[str, Int64Array] = NO_ROWS
     """New rows, copies, shape (n_rows,) each, in the order of appending; see `SPAN_COLUMNS`."""
     cursor: Cursor = START
@@ -99,7 +99,7 @@ class Delta(NamedTuple):
     """Numbers of ranges, of which the second waited for the first; shape (n, 2)."""
     dependencies: Mapping[str, Int64Array] = NO_DEPENDENCIES
     """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
-    counters: Counters = Counters()
+    counters: Counters = NO_SAMPLES
     """New samples of lanes' quantities, in order of time. The newest of each quantity can come again, see `join_samples`."""
     relatives: Relatives = NO_RELATIVES
     """Ranges that have not ended: those that were asked for, and those around the new rows."""
@@ -149,7 +149,7 @@ def join_samples(parts: Sequence[Counters]) -> Counters:
     """Return samples that were read one after the other, without those that later ones replace; the newest are kept."""
     parts = [part for part in parts if len(part)]
     if not parts:
-        return Counters()
+        return NO_SAMPLES
     time_ns, lane, name, value = (
         np.concatenate([getattr(part, column) for part in parts]) for column in ("time_ns", "lane", "name", "value")
     )

@@ -12,11 +12,11 @@ from weakref import WeakSet
 
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
-from gpustreamlab.model import Device, Lane, Layout, Partition, Trace
+from gpustreamlab.model import Lane, Layout, Partition, Trace
 from gpustreamlab.record._buffer import SpanBuffer
-from gpustreamlab.record._counters import LaneSample, Sampler
+from gpustreamlab.record._counters import NO_SAMPLES, LaneSample, Sampler
 from gpustreamlab.record._extents import Checkpoints, find_enclosing_ranges, find_relatives
-from gpustreamlab.record._journal import NO_RELATIVES, START, Cursor, Delta, RangeEdges, tables_version
+from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_RELATIVES, START, Cursor, Delta, RangeEdges, tables_version
 from gpustreamlab.record._kernel_tier import KernelTier
 from gpustreamlab.record._lanes import LaneTable, Places
 from gpustreamlab.record._markers import Markers
@@ -171,9 +171,10 @@ class Recorder:
 
     def checkpoint(self) -> int:
         """Return a number that is lower than those of all ranges to come."""
-        number = next(self.numbers)
         with self._lock:
-            self._checkpoints.note(number, self._look_at_clock(), self._buffer.appended_count)
+            row = self._buffer.appended_count  # before the number: a later range may end at once
+            number = next(self.numbers)
+            self._checkpoints.note(number, self._look_at_clock(), row)
         return number
 
     def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
@@ -335,7 +336,7 @@ class Recorder:
         since
             Where the last delta ended; leave it out to begin.
         until
-            Return rows, edges, names and details up to here once more, and collect nothing.
+            Return rows, edges, names and details up to here once more, and nothing else; collect nothing.
         awaited
             Numbers of ranges that are asked for too: one that is not among the answers will never come. None asks for no
             relatives.
@@ -362,9 +363,11 @@ class Recorder:
         details, dependencies, counters, cursor = self._kernels.changes(since)
         if until is not None:
             names, details = names[: until.name - since.name], details[: until.detail - since.detail]
+            dependencies, counters = NO_DEPENDENCIES, NO_SAMPLES
         version = tables_version(self._tables.version, self.dropped_count, drained.clear_count, title)
+        is_changed = version != since.version
         return Delta(
-            tables=self._tables.make(title=title, dropped_count=self.dropped_count),
+            tables=self._tables.make(version, title=title, dropped_count=self.dropped_count, is_anew=is_changed),
             columns=drained.columns,
             cursor=until
             or cursor._replace(
@@ -376,7 +379,7 @@ class Recorder:
             ),
             missed=drained.missed,
             is_cleared=drained.clear_count != since.clear_count,
-            is_changed=version != since.version,
+            is_changed=is_changed,
             names=names,
             details=details,
             edges=edges,
@@ -401,11 +404,6 @@ class Recorder:
         with suppress(DeviceError):
             self.collect()
         return self.unfinished()
-
-    @property
-    def device(self) -> Device:
-        """The device whose work is recorded."""
-        return self._backend.device
 
     def add_sampler(self, sampler: Sampler) -> None:
         """Ask a sampler for quantities of lanes whenever counters are read."""

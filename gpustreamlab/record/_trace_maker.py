@@ -192,6 +192,7 @@ class TableMaker:
         self._kernels = kernels
         self._now_ns = now_ns
         self._unselected_before = 0
+        self._made: tuple[tuple[object, ...], Tables | None] = (), None
         self.forget()
 
     @property
@@ -210,10 +211,13 @@ class TableMaker:
         """Count work with no stream selected from now on."""
         self._unselected_before = getattr(self._backend, "unselected_work", 0)
 
-    def make(self, *, title: str, dropped_count: int) -> Tables:
-        """Return all tables as they are now."""
+    def make(self, version: tuple[object, ...], *, title: str, dropped_count: int, is_anew: bool) -> Tables:
+        """Return all tables as they are now, or for a reader that knows this version, as they were when it was new."""
+        kept_version, kept = self._made
+        if version == kept_version and kept is not None and not is_anew:
+            return kept
         to_clock_ns = self._backend.host_to_clock_ns
-        return Tables(
+        made = Tables(
             lanes=self._lanes.all,
             threads=self._threads.texts,
             partitions=self._places.partitions,
@@ -221,6 +225,8 @@ class TableMaker:
             markers=self._markers.changes(to_clock_ns),
             metadata=self._metadata(title, dropped_count),
         )
+        self._made = version, made
+        return made
 
     def _metadata(self, title: str, dropped_count: int) -> TraceMetadata:
         clock, kernels = self._backend.clock_info(), self._kernels
