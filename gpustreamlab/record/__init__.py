@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from gpustreamlab.record._buffer import SPAN_COLUMNS, Drained, SpanBuffer
-from gpustreamlab.record._counters import SAMPLE_EVERY_NS, LaneSample, Sampler, samples_that_count
+from gpustreamlab.record._buffer import SPAN_COLUMNS, SpanBuffer
+from gpustreamlab.record._counters import SAMPLE_EVERY_NS, LaneSample, Sampler
 from gpustreamlab.record._extents import Relatives
-from gpustreamlab.record._kernel_tier import WorkTables
+from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, Tables, join, join_samples
 from gpustreamlab.record._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, Recorder
 from gpustreamlab.record._trace_maker import build_trace
 from gpustreamlab.record._unfinished import Blame, Unfinished
 from gpustreamlab.record._waiting import DEFAULT_PENDING_LIMIT
-from gpustreamlab.record._work import DEPENDENCY_COLUMNS
 
 __all__ = [
     "DEFAULT_PENDING_LIMIT",
     "DEFAULT_RING_SIZE",
-    "DEPENDENCY_COLUMNS",
+    "NO_DEPENDENCIES",
+    "NO_ROWS",
     "SAMPLE_EVERY_NS",
     "SPAN_COLUMNS",
+    "START",
     "Blame",
-    "Drained",
+    "Cursor",
+    "Delta",
     "LaneSample",
     "LaneWriter",
     "OpenRange",
@@ -30,9 +32,10 @@ __all__ = [
     "Relatives",
     "Sampler",
     "SpanBuffer",
+    "Tables",
     "ThreadState",
     "Unfinished",
-    "WorkTables",
     "build_trace",
-    "samples_that_count",
+    "join",
+    "join_samples",
 ]

@@ -40,15 +40,15 @@ _NO_ROWS = np.empty((len(SPAN_COLUMNS), 0), np.int64)
 
 
 class Drained(NamedTuple):
-    """What was appended since a cursor."""
+    """What was appended between two indices."""
 
     columns: Mapping[str, Int64Array]
     """Copies, shape (n_new,) each, in the order of appending; see `SPAN_COLUMNS`."""
     cursor: int
-    """Pass this to the next drain."""
+    """Append index of the span behind the last one."""
     missed: int
-    """Spans that were overwritten, or forgotten, before they could be read."""
-    clear_count: int = 0
+    """Spans that were overwritten before they could be read; those that were cleared do not count."""
+    clear_count: int
     """How often the buffer was cleared before this."""
 
 
@@ -126,11 +126,12 @@ class SpanBuffer:
                 self._ring = grown
                 return
 
-    def drain(self, cursor: int) -> Drained:
-        """Return what was appended since the cursor; start with 0."""
-        return self.read(cursor)
+    @property
+    def appended_count(self) -> int:
+        """Spans so far, those that are gone too."""
+        return self._ring.end
 
-    def read(self, first: int, last: int | None = None) -> Drained:
+    def read(self, first: int = 0, last: int | None = None) -> Drained:
         """Return what is still there of the spans with these append indices, the last one not included; without it, all."""
         while True:
             ring = self._ring
@@ -138,7 +139,8 @@ class SpanBuffer:
             kept = max(first, ring.end - self._held(ring))
             rows = ring.rows[:, self._places(ring, kept, max(kept, end))]
             if self._ring is ring:
-                return Drained(dict(zip(SPAN_COLUMNS, rows, strict=True)), end, kept - first, ring.clear_count)
+                missed = kept - max(first, ring.first)
+                return Drained(dict(zip(SPAN_COLUMNS, rows, strict=True)), end, missed, ring.clear_count)
 
     def _held(self, ring: _Ring) -> int:
         return min(ring.end - ring.first, self.ring_size)
@@ -205,10 +207,16 @@ class ColumnLog:
     def read(self, cursor: int = 0) -> dict[str, Int64Array]:
         """Return the rows that were appended since a cursor and are still there; the next cursor is `appended_count`."""
         wanted = min(self._held_count, self.appended_count - cursor)
-        if len(self._blocks) > 1:
+        if wanted == self._held_count and len(self._blocks) > 1:
             self._compact()
-        block = self._blocks[0] if self._blocks else np.empty((len(self._names), 0), np.int64)
-        return dict(zip(self._names, block[:, block.shape[1] - wanted :], strict=True))
+        newest: list[Int64Array] = [np.empty((len(self._names), 0), np.int64)]
+        for block in reversed(self._blocks):
+            if wanted <= 0:
+                break
+            newest.append(block[:, -wanted:])
+            wanted -= block.shape[1]
+        rows = newest[-1] if len(newest) <= 2 else np.concatenate(newest[:0:-1], axis=1)
+        return dict(zip(self._names, rows, strict=True))
 
     def clear(self) -> None:
         """Forget every row; cursors go on."""

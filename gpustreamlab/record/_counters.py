@@ -19,6 +19,7 @@ SAMPLE_EVERY_NS = 1_000_000
 COUNTER_NAMES = 64
 """Different counters told apart."""
 
+NO_SAMPLES = Counters()
 _COLUMNS = ("time_ns", "lane", "name", "value")
 
 
@@ -35,11 +36,12 @@ class CounterLog:
         self._log = ColumnLog(_COLUMNS, limit)
         self._last = np.empty((4, 0), np.int64)  # of each lane and counter's last millisecond: later ones may take their place
         self._names = NameTable(COUNTER_NAMES)
+        self._told_count = 0
 
     @property
-    def sample_count(self) -> int:
-        """Samples so far, those that are gone too."""
-        return self._log.appended_count
+    def cursor(self) -> tuple[int, int]:
+        """Samples so far that no later one replaces, and how often samples were told of."""
+        return self._log.appended_count, self._told_count
 
     def code(self, name: str) -> int:
         """Return the code of a counter."""
@@ -47,6 +49,7 @@ class CounterLog:
 
     def append(self, time_ns: Int64Array, lane: Int64Array, name: Int64Array, value: FloatArray) -> None:
         """Take samples, in any order."""
+        self._told_count += 1
         fresh = np.stack((time_ns, lane, name, np.asarray(value, np.float64).view(np.int64)))
         rows = np.concatenate((self._last, fresh), axis=1)
         # Stable: of two samples at one time the later one told of counts.
@@ -70,9 +73,11 @@ class CounterLog:
         self._log.clear()
         self._last = self._last[:, :0]
 
-    def counters(self, since: int = 0) -> Counters:
-        """Return the samples in order of time, of which those before a count of them are left out."""
-        columns = self._log.read(since)
+    def counters(self, cursor: tuple[int, int] = (0, 0)) -> Counters:
+        """Return the samples since a cursor, in order of time; the newest of each quantity come again with the next ones."""
+        if cursor[1] == self._told_count:
+            return NO_SAMPLES
+        columns = self._log.read(cursor[0])
         rows = np.concatenate((np.stack([columns[name] for name in _COLUMNS]), self._last), axis=1)
         time_ns, lane, name, value = rows[:, np.argsort(rows[0], kind="stable")]
         return Counters(

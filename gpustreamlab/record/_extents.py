@@ -319,21 +319,24 @@ class Checkpoints:
     """Remembers when the numbers were taken that stand for moments."""
 
     def __init__(self) -> None:
-        self._host_ns: dict[int, int] = {}
+        self._known: dict[int, tuple[int, int]] = {}
 
-    def note(self, number: int, host_ns: int) -> None:
-        """Note a number that is lower than those of all ranges to come."""
-        self._host_ns[number] = host_ns
-        while len(self._host_ns) > KEPT_CHECKPOINTS:
-            del self._host_ns[next(iter(self._host_ns))]
+    def note(self, number: int, host_ns: int, row: int) -> None:
+        """Note a number that is lower than those of all ranges to come, and the append index of the next row."""
+        self._known[number] = host_ns, row
+        while len(self._known) > KEPT_CHECKPOINTS:
+            del self._known[next(iter(self._known))]
+
+    def row(self, since: int) -> int:
+        """Return the append index from which on rows may be of later than a checkpoint."""
+        return self._known.get(since, (0, 0))[1]
 
     def find_later(self, columns: Mapping[str, Int64Array], since: int, to_clock_ns: Callable[[int], int]) -> BoolArray:
         """Tell which spans were opened or launched after a checkpoint."""
         is_range = columns["kind"] == RANGE_CODE
         is_later = is_range & (columns["number"] > since)
-        host_ns = self._host_ns.get(since)
-        if host_ns is not None:
-            since_ns = to_clock_ns(host_ns)
+        if since in self._known:
+            since_ns = to_clock_ns(self._known[since][0])
         else:  # long ago: what was launched before the first range is not told from what came before the checkpoint
             since_ns = int(columns["queued_ns"][is_later].min(initial=np.iinfo(np.int64).max))
         found: BoolArray = is_later | (~is_range & (columns["queued_ns"] >= since_ns))

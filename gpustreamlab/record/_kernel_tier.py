@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from gpustreamlab.backends import Activities, ActivitySource, Backend
 from gpustreamlab.model import EDGE_KINDS, Counters, WorkDetail
 from gpustreamlab.record._counters import LaneSample, sample_columns
 from gpustreamlab.record._extents import HOST_CODE, NEVER, ClosedRanges, is_work, span_work
+from gpustreamlab.record._journal import Cursor
 from gpustreamlab.record._lanes import LaneTable
 from gpustreamlab.record._names import HostThreads, NameTable, ThreadNames
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
-from gpustreamlab.record._work import DEPENDENCY_COLUMNS, Columns, FindRanges, WorkReader, find_waits
+from gpustreamlab.record._work import Columns, FindRanges, WorkReader, find_waits
 from gpustreamlab.typing import EdgeKind, Int64Array
 
 _log = logging.getLogger(__name__)
@@ -73,23 +74,6 @@ class CaptureWindows:
 
 WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
 LAUNCH_CODE = EDGE_KINDS.index(EdgeKind.LAUNCH)
-
-
-class WorkTables(NamedTuple):
-    """What the recorder knows of work beside its rows."""
-
-    details: tuple[WorkDetail, ...]
-    """By their code."""
-    counters: Counters
-    """Memory of streams."""
-    dependencies: Mapping[str, Int64Array]
-    """Which stream was told to wait for which."""
-    were_captured: bool
-    """Whether kernels were captured at any time."""
-
-
-NO_WORK = WorkTables((), Counters(), dict.fromkeys(DEPENDENCY_COLUMNS, np.empty(0, np.int64)), were_captured=False)
-"""Stands where no kernels were captured."""
 
 
 def extra_columns(rows: Mapping[str, Int64Array], parent: Int64Array, details: Sequence[WorkDetail]) -> dict[str, NDArray[Any]]:
@@ -229,11 +213,6 @@ class KernelTier:
         lost = 0 if source is None else max(0, source.dropped_count - self._dropped_base)
         return self._dropped_before + lost + self._reader.refused_count
 
-    @property
-    def sample_count(self) -> int:
-        """Samples of counters so far."""
-        return self._reader.counters.sample_count
-
     def start(
         self,
         source: ActivitySource,
@@ -358,28 +337,16 @@ class KernelTier:
             counters = self._reader.counters
             counters.append(*sample_columns(samples, to_clock_ns=self._backend.host_to_clock_ns, code=counters.code))
 
-    def tables(self) -> WorkTables:
-        """Return what is known beside the rows of the ring."""
+    def changes(self, since: Cursor) -> tuple[tuple[WorkDetail, ...], Mapping[str, Int64Array], Counters, Cursor]:
+        """Return details, dependencies and samples since a cursor, and the next cursor."""
         with self._lock:
             reader = self._reader
-            return WorkTables(
-                reader.details.all, self.counters_from(0), reader.dependencies.read(), were_captured=self.windows.were_any
+            details, dependencies, counters = reader.details, reader.dependencies, reader.counters
+            fresh = details.starting_at(since.detail)
+            cursor = since._replace(
+                detail=since.detail + len(fresh), dependency=dependencies.appended_count, sample=counters.cursor
             )
-
-    def dependencies_from(self, cursor: int) -> tuple[dict[str, Int64Array], int]:
-        """Return the waits of streams since a cursor, and the next cursor."""
-        with self._lock:
-            dependencies = self._reader.dependencies
-            return dependencies.read(cursor), dependencies.appended_count
-
-    def counters_from(self, sample_count: int) -> Counters:
-        """Return the samples that came after so many, in order of time."""
-        with self._lock:
-            return self._reader.counters.counters(sample_count)
-
-    def details_from(self, code: int) -> tuple[WorkDetail, ...]:
-        """Return the details from this code on."""
-        return self._reader.details.starting_at(code)
+            return fresh, dependencies.read(since.dependency), counters.counters(since.sample), cursor
 
     @property
     def _has_source(self) -> bool:

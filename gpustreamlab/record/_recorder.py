@@ -12,16 +12,17 @@ from weakref import WeakSet
 
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
-from gpustreamlab.model import Counters, Device, Lane, Layout, Partition, Trace, WorkDetail
-from gpustreamlab.record._buffer import Drained, SpanBuffer
-from gpustreamlab.record._counters import LaneSample, Sampler
-from gpustreamlab.record._extents import Checkpoints, Relatives, find_enclosing_ranges, find_relatives
+from gpustreamlab.model import Lane, Layout, Partition, Trace
+from gpustreamlab.record._buffer import SpanBuffer
+from gpustreamlab.record._counters import NO_SAMPLES, LaneSample, Sampler
+from gpustreamlab.record._extents import Checkpoints, find_enclosing_ranges, find_relatives
+from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_RELATIVES, START, Cursor, Delta, RangeEdges, tables_version
 from gpustreamlab.record._kernel_tier import KernelTier
 from gpustreamlab.record._lanes import LaneTable, Places
 from gpustreamlab.record._markers import Markers
 from gpustreamlab.record._names import MAX_LABEL_LENGTH, NameTable, ThreadNames, cut_text
 from gpustreamlab.record._ranges import FinishedRange, LaneWriter, OpenEntry, OpenRange, Range, RecordedLane, ThreadState
-from gpustreamlab.record._trace_maker import RangeEdges, TraceMaker
+from gpustreamlab.record._trace_maker import TableMaker, build_trace
 from gpustreamlab.record._unfinished import Blame, Unfinished, find_unfinished
 from gpustreamlab.record._waiting import DEFAULT_PENDING_LIMIT, WaitingRanges, check_pending_limit
 from gpustreamlab.typing import Int64Array, MarkerKind
@@ -102,9 +103,8 @@ class Recorder:
         )
         self._waiting = WaitingRanges(backend, self._buffer, self._kernels, pending_limit)
         self.pop_pair = self._waiting.idle_pairs.pop
-        self._maker = TraceMaker(
+        self._tables = TableMaker(
             backend,
-            names=self._names,
             threads=self._threads,
             lanes=self._lanes,
             places=self._places,
@@ -171,9 +171,10 @@ class Recorder:
 
     def checkpoint(self) -> int:
         """Return a number that is lower than those of all ranges to come."""
-        number = next(self.numbers)
         with self._lock:
-            self._checkpoints.note(number, self._look_at_clock())
+            row = self._buffer.appended_count  # before the number: a later range may end at once
+            number = next(self.numbers)
+            self._checkpoints.note(number, self._look_at_clock(), row)
         return number
 
     def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
@@ -317,18 +318,75 @@ class Recorder:
         self._kernels.finish(stop_count)
         self.collect()
 
-    def drain(self, cursor: int) -> Drained:
-        """Collect, then return the spans appended since the cursor; start with 0."""
-        self.aside()
-        self.collect()
-        self._kernels.take(is_complete=False)
-        with self._lock:
-            return self._buffer.drain(cursor)
+    def changes(
+        self,
+        since: Cursor = START,
+        *,
+        until: Cursor | None = None,
+        awaited: Collection[int] | None = None,
+        collects: bool = True,
+        title: str = "",
+    ) -> Delta:
+        """Collect, then return what is new since a cursor. Never waits for the device.
 
-    def drain_collected(self, cursor: int) -> Drained:
-        """Do what `drain` does, but collect nothing: for a device that has failed."""
+        Children end before their parents, so who follows the ranges live also learns of those that enclose new ones.
+
+        Parameters
+        ----------
+        since
+            Where the last delta ended; leave it out to begin.
+        until
+            Return rows, edges, names and details up to here once more, and nothing else; collect nothing.
+        awaited
+            Numbers of ranges that are asked for too: one that is not among the answers will never come. None asks for no
+            relatives.
+        collects
+            False for what was collected before, of a device that has failed.
+        title
+            A name for the trace.
+        """
+        collects = collects and until is None
+        if collects:
+            self.aside()
+            self._kernels.take(is_complete=False)  # not while the lock is held
         with self._lock:
-            return self._buffer.drain(cursor)
+            if collects:
+                self.collect()
+            # What has ended or waits for the device stays where it is while the lock is held.
+            drained = self._buffer.read(since.row, None if until is None else until.row)
+            relatives = NO_RELATIVES if awaited is None else find_relatives(drained.columns, self._waiting.lanes, awaited)
+            edge = self._edges.count if until is None else until.edge
+            edges = self._edges.read(since.edge, edge)
+        # What rows point into is known before them, and only grows: so it is read after them, and the tables last.
+        names = self._names.texts_from(since.name)
+        self._take_samples()
+        details, dependencies, counters, cursor = self._kernels.changes(since)
+        if until is not None:
+            names, details = names[: until.name - since.name], details[: until.detail - since.detail]
+            dependencies, counters = NO_DEPENDENCIES, NO_SAMPLES
+        version = tables_version(self._tables.version, self.dropped_count, drained.clear_count, title)
+        is_changed = version != since.version
+        return Delta(
+            tables=self._tables.make(version, title=title, dropped_count=self.dropped_count, is_anew=is_changed),
+            columns=drained.columns,
+            cursor=until
+            or cursor._replace(
+                row=drained.cursor,
+                clear_count=drained.clear_count,
+                name=since.name + len(names),
+                edge=edge,
+                version=version,
+            ),
+            missed=drained.missed,
+            is_cleared=drained.clear_count != since.clear_count,
+            is_changed=is_changed,
+            names=names,
+            details=details,
+            edges=edges,
+            dependencies=dependencies,
+            counters=counters,
+            relatives=relatives,
+        )
 
     @property
     def lost_count(self) -> int:
@@ -347,61 +405,6 @@ class Recorder:
             self.collect()
         return self.unfinished()
 
-    @property
-    def partitions(self) -> tuple[Partition, ...]:
-        """What the codes of the column ``partition`` mean."""
-        return self._places.partitions
-
-    @property
-    def device(self) -> Device:
-        """The device whose work is recorded."""
-        return self._backend.device
-
-    def drain_family(self, cursor: int, awaited: Collection[int] = ()) -> tuple[Drained, Relatives]:
-        """Do what `drain` does, and tell of the ranges that enclose what was drained but have not ended themselves.
-
-        Children end before their parents, so who follows the ranges live learns here how deep they lie.
-
-        Parameters
-        ----------
-        cursor
-            Where the last drain ended.
-        awaited
-            Numbers of ranges that are asked for too: one that is not among the answers will never come.
-        """
-        self.aside()
-        self._kernels.take(is_complete=False)  # not while the lock is held
-        with self._lock:
-            self.collect()
-            drained = self._buffer.drain(cursor)
-            # What is drained or waits for the device stays where it is while the lock is held.
-            return drained, find_relatives(drained.columns, self._waiting.lanes, awaited)
-
-    def read(self, first: int, last: int) -> Drained:
-        """Return the spans of these append indices that are still there; collects nothing."""
-        with self._lock:
-            return self._buffer.read(first, last)
-
-    def tables(self, *, title: str = "") -> Trace:
-        """Return the trace without its spans, their names and edges, and the count of pending ones: all that stays small.
-
-        It has every lane: the rows that `drain` gives name them by their place.
-        """
-        self._kernels.take(is_complete=False)
-        return self._maker.make_tables(title=title, dropped_count=self.dropped_count)
-
-    def names_from(self, code: int) -> tuple[str, ...]:
-        """Return the names of ranges from this code on."""
-        return self._names.texts_from(code)
-
-    def details_from(self, code: int) -> tuple[WorkDetail, ...]:
-        """Return how work was launched, from this code of the column ``detail`` on."""
-        return self._kernels.details_from(code)
-
-    def dependencies_from(self, cursor: int) -> tuple[Mapping[str, Int64Array], int]:
-        """Return which stream was told to wait for which since a cursor, see `DEPENDENCY_COLUMNS`, and the next cursor."""
-        return self._kernels.dependencies_from(cursor)
-
     def add_sampler(self, sampler: Sampler) -> None:
         """Ask a sampler for quantities of lanes whenever counters are read."""
         self._samplers.append(sampler)
@@ -411,24 +414,9 @@ class Recorder:
         if samples:
             self._kernels.add_samples(samples)
 
-    def counters_from(self, cursor: int) -> tuple[Counters, int]:
-        """Return samples of lanes' quantities since a cursor, and the next cursor; the newest of each come again."""
-        self._take_samples()
-        count = self._kernels.sample_count
-        return self._kernels.counters_from(cursor), count
-
-    def edges_from(self, cursor: int) -> tuple[Sequence[tuple[int, int]], int]:
-        """Return pairs of range numbers, of which the second waited for the first, since a cursor; and the next cursor."""
-        with self._lock:
-            return self._edges.since(cursor)
-
     def to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the backend's clock."""
         return self._backend.host_to_clock_ns(host_ns)
-
-    def tables_version(self) -> tuple[int, ...]:
-        """Return what changes whenever `tables` or the names do, but for the clock's stated error; cheap to ask for."""
-        return (*self._maker.version, self.dropped_count, self._buffer.clear_count)
 
     def now_ns(self) -> int:
         """Return the present time on the backend's clock."""
@@ -451,7 +439,7 @@ class Recorder:
             self._forget()
             self._places.clear()
             self._markers.clear()
-            self._maker.forget()
+            self._tables.forget()
             self._waiting.overflowed_count = self._failed_count = 0
 
     def let_go(self) -> None:
@@ -482,21 +470,12 @@ class Recorder:
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
         self._kernels.take()
-        self._take_samples()
-        with self._lock:
-            columns = self._buffer.drain(0).columns
-            edges = self._edges.all
+        delta = self.changes(Cursor(row=self._checkpoints.row(since)), collects=False, title=title)
         if since >= 0:
-            is_later = self._checkpoints.find_later(columns, since, self.to_clock_ns)
-            columns = {name: values[is_later] for name, values in columns.items()}
-        return self._maker.make(
-            columns,
-            edges,
-            title=title,
-            dropped_count=self.dropped_count,
-            pending_count=self.pending_count,
-            unselected_work=self._maker.unselected_work if since < 0 else 0,
-        )
+            is_later = self._checkpoints.find_later(delta.columns, since, self.to_clock_ns)
+            delta = delta._replace(columns={name: values[is_later] for name, values in delta.columns.items()})
+        unselected_work = self._tables.unselected_work if since < 0 else 0
+        return build_trace(delta.with_facts(pending_spans=self.pending_count, unselected_work=unselected_work))
 
     def end(self) -> None:
         """Count what is open as dropped: all streams are closed, so nothing of it will come. Idempotent."""

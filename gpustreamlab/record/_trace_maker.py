@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import Backend
-from gpustreamlab.model import Edges, Lane, LayoutChange, Marker, Partition, Trace, TraceMetadata, WorkDetail
-from gpustreamlab.record._buffer import SPAN_COLUMNS
+from gpustreamlab.model import Edges, Lane, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record._extents import ANNOTATION_CODE, RANGE_CODE, NumberPlaces, adopt_by_annotations, is_work
-from gpustreamlab.record._kernel_tier import NO_WORK, WAIT_CODE, KernelTier, WorkTables, extra_columns, work_edges
+from gpustreamlab.record._journal import Delta, Tables
+from gpustreamlab.record._kernel_tier import WAIT_CODE, KernelTier, extra_columns, work_edges
 from gpustreamlab.record._lanes import LaneTable, Places
 from gpustreamlab.record._markers import Markers
-from gpustreamlab.record._names import NameTable, ThreadNames
-from gpustreamlab.record._ranges import RecordedLane
+from gpustreamlab.record._names import ThreadNames
 from gpustreamlab.typing import CaptureTier, Int32Array, Int64Array
 
 FIRST_GRAPH_NUMBER = -2
@@ -33,7 +30,7 @@ def add_graph_launches(
     Parameters
     ----------
     columns
-        The columns of `SPAN_COLUMNS`, shape (n_spans,) each.
+        The columns of a `Delta`, shape (n_spans,) each.
     names
         What the codes of the column ``name`` mean.
     details
@@ -67,51 +64,30 @@ def _launches(columns: Mapping[str, Int64Array], nodes: Int64Array, place: Int64
     return rows | {"node": first}
 
 
-def build_trace(
-    columns: Mapping[str, Int64Array],
-    *,
-    names: Sequence[str],
-    lanes: Sequence[Lane],
-    threads: Sequence[str],
-    edges: Sequence[tuple[int, int]],
-    partitions: Sequence[Partition],
-    layouts: Sequence[LayoutChange],
-    markers: Sequence[Marker] = (),
-    metadata: TraceMetadata,
-    work: WorkTables = NO_WORK,
-    keeps_lanes: bool = False,
-) -> Trace:
-    """Return rows as a trace in the order of their starts.
+def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
+    """Return what a delta since the beginning tells as a trace, in the order of the starts.
 
     Parameters
     ----------
-    columns
-        The columns of `SPAN_COLUMNS`, shape (n_spans,) each.
-    edges
-        Pairs of range numbers: the second waited for the first. Pairs whose ranges are not among the rows are left out.
-    partitions
-        What the codes of the column ``partition`` mean.
-    layouts
-        When the SMs were shared out anew, in order of time.
-    markers
-        Moments that were marked, in order of time.
-    work
-        What is known of kernels, copies and calls beside their rows.
+    delta
+        Edges whose ranges are not among the rows are left out.
     keeps_lanes
         Whether streams of others stay of which nothing is told: rows that come later may be theirs.
     """
-    if work.were_captured:
-        columns, names = add_graph_launches(columns, names, work.details)
+    tables, columns, names, counters = delta.tables, delta.columns, delta.names, delta.counters
+    were_captured = tables.metadata.tier is CaptureTier.KERNELS
+    if were_captured:
+        columns, names = add_graph_launches(columns, names, delta.details)
     order = np.lexsort((columns["number"], columns["start_ns"]))
     rows = {name: values[order] for name, values in columns.items()}
     place = NumberPlaces(rows["number"])
     parent = place.rows_of(rows["parent"])
     rows["start_ns"], rows["end_ns"] = _clip_to_parents(rows, parent)
     rows["queued_ns"] = np.minimum(rows["queued_ns"], rows["start_ns"])
-    if work.were_captured:
+    if were_captured:
         parent = adopt_by_annotations(rows, parent)
-    used = np.arange(len(lanes)) if keeps_lanes else rows["lane"]
-    kept, code = _worth_lanes(lanes, used, work.counters.lane)
+    used = np.arange(len(tables.lanes)) if keeps_lanes else rows["lane"]
+    kept, code = _worth_lanes(tables.lanes, used, counters.lane)
     return Trace(
         start_ns=rows["start_ns"],
         end_ns=rows["end_ns"],
@@ -124,16 +100,16 @@ def build_trace(
         partition=rows["partition"].astype(np.int32),
         names=tuple(names),
         lanes=kept,
-        threads=tuple(threads),
-        partitions=tuple(partitions),
-        layout=layouts[-1].layout if layouts else None,
-        layouts=tuple(layouts),
-        markers=tuple(markers),
-        edges=_edges(rows, place, edges, work),
-        metadata=metadata,
-        extra=extra_columns(rows, parent, work.details) if work.were_captured else {},
-        details=work.details,
-        counters=replace(work.counters, lane=code[work.counters.lane]),
+        threads=tuple(tables.threads),
+        partitions=tuple(tables.partitions),
+        layout=tables.layouts[-1].layout if tables.layouts else None,
+        layouts=tuple(tables.layouts),
+        markers=tuple(tables.markers),
+        edges=_edges(rows, place, delta.edges, delta.dependencies if were_captured else None),
+        metadata=tables.metadata,
+        extra=extra_columns(rows, parent, delta.details) if were_captured else {},
+        details=tuple(delta.details),
+        counters=replace(counters, lane=code[counters.lane]),
     )
 
 
@@ -154,13 +130,14 @@ def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple
     return tuple(lane for lane, stays in zip(lanes, is_worth.tolist(), strict=True) if stays), code
 
 
-def _edges(rows: Mapping[str, Int64Array], place: NumberPlaces, edges: Sequence[tuple[int, int]], work: WorkTables) -> Edges:
-    pairs = np.array(edges, np.int64).reshape(-1, 2)
+def _edges(
+    rows: Mapping[str, Int64Array], place: NumberPlaces, pairs: Int64Array, dependencies: Mapping[str, Int64Array] | None
+) -> Edges:
     source, target = place.rows_of(pairs[:, 0]), place.rows_of(pairs[:, 1])
     known = (source >= 0) & (target >= 0)
     found = [(source[known], target[known], np.full(int(known.sum()), WAIT_CODE))]
-    if work.were_captured:
-        found.append(work_edges(rows, work.dependencies))
+    if dependencies is not None:
+        found.append(work_edges(rows, dependencies))
     source, target, kind = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return Edges(source=source, target=target, kind=kind.astype(np.int8))
 
@@ -183,14 +160,14 @@ def _clip_to_parents(rows: Mapping[str, Int64Array], parent: Int64Array) -> tupl
     return start_ns, end_ns
 
 
-class TraceMaker:
-    """Knows what the codes in the rows of a recorder mean.
+class TableMaker:
+    """Knows what the codes in the rows of a recorder mean, but for names.
 
     Parameters
     ----------
     backend
         Whose device and clock are told of.
-    names, threads, lanes, places, markers, kernels
+    threads, lanes, places, markers, kernels
         The recorder's tables.
     now_ns
         The present time on the backend's clock; asking costs no virtual time.
@@ -200,7 +177,6 @@ class TraceMaker:
         self,
         backend: Backend,
         *,
-        names: NameTable,
         threads: ThreadNames,
         lanes: LaneTable,
         places: Places,
@@ -209,7 +185,6 @@ class TraceMaker:
         now_ns: Callable[[], int],
     ) -> None:
         self._backend = backend
-        self._names = names
         self._threads = threads
         self._lanes = lanes
         self._places = places
@@ -217,13 +192,14 @@ class TraceMaker:
         self._kernels = kernels
         self._now_ns = now_ns
         self._unselected_before = 0
+        self._made: tuple[tuple[object, ...], Tables | None] = (), None
         self.forget()
 
     @property
     def version(self) -> tuple[int, ...]:
         """What changes whenever a table does."""
         self._markers.settle_cell()
-        counts = self._names.count, self._threads.count, self._places.edit_count, self._markers.edit_count
+        counts = self._threads.count, self._places.edit_count, self._markers.edit_count
         return (*counts, self._lanes.edit_count, self._kernels.edit_count)
 
     @property
@@ -235,54 +211,24 @@ class TraceMaker:
         """Count work with no stream selected from now on."""
         self._unselected_before = getattr(self._backend, "unselected_work", 0)
 
-    def make(
-        self,
-        columns: Mapping[str, Int64Array],
-        edges: Sequence[tuple[int, int]],
-        *,
-        title: str,
-        dropped_count: int,
-        pending_count: int,
-        unselected_work: int,
-    ) -> Trace:
-        """Return rows as a trace; `edges` are pairs of range numbers, of which the second waited for the first."""
-        metadata = self._metadata(
-            title, dropped_count=dropped_count, pending_count=pending_count, unselected_work=unselected_work
-        )
-        return self._build(columns, names=self._names.texts, edges=edges, metadata=metadata, work=self._kernels.tables())
-
-    def make_tables(self, *, title: str, dropped_count: int) -> Trace:
-        """Return a trace without spans, their names and edges: all that stays small. It has every lane."""
-        columns = {name: np.empty(0, np.int64) for name in SPAN_COLUMNS}
-        metadata = self._metadata(title, dropped_count=dropped_count, pending_count=0)
-        return self._build(columns, names=(), edges=(), metadata=metadata, work=NO_WORK, keeps_lanes=True)
-
-    def _build(
-        self,
-        columns: Mapping[str, Int64Array],
-        *,
-        names: Sequence[str],
-        edges: Sequence[tuple[int, int]],
-        metadata: TraceMetadata,
-        work: WorkTables,
-        keeps_lanes: bool = False,
-    ) -> Trace:
-        # The tables are read last: what points into them is known by now, and they only grow.
-        return build_trace(
-            columns,
-            names=names,
+    def make(self, version: tuple[object, ...], *, title: str, dropped_count: int, is_anew: bool) -> Tables:
+        """Return all tables as they are now, or for a reader that knows this version, as they were when it was new."""
+        kept_version, kept = self._made
+        if version == kept_version and kept is not None and not is_anew:
+            return kept
+        to_clock_ns = self._backend.host_to_clock_ns
+        made = Tables(
             lanes=self._lanes.all,
             threads=self._threads.texts,
-            edges=edges,
             partitions=self._places.partitions,
-            layouts=self._places.changes(self._backend.host_to_clock_ns),
-            markers=self._markers.changes(self._backend.host_to_clock_ns),
-            metadata=metadata,
-            work=work,
-            keeps_lanes=keeps_lanes,
+            layouts=self._places.changes(to_clock_ns),
+            markers=self._markers.changes(to_clock_ns),
+            metadata=self._metadata(title, dropped_count),
         )
+        self._made = version, made
+        return made
 
-    def _metadata(self, title: str, *, dropped_count: int, pending_count: int, unselected_work: int = 0) -> TraceMetadata:
+    def _metadata(self, title: str, dropped_count: int) -> TraceMetadata:
         clock, kernels = self._backend.clock_info(), self._kernels
         return TraceMetadata(
             backend=self._backend.name,
@@ -300,56 +246,6 @@ class TraceMaker:
             dropped_spans=dropped_count,
             dropped_records=kernels.dropped_count,
             dropped_markers=self._markers.dropped_count,
-            pending_spans=pending_count,
-            unselected_work=unselected_work,
             epoch_unix_ns=clock.epoch_unix_ns,
             title=title,
         )
-
-
-KEPT_EDGES = 256
-"""Edges kept that wait for the next range of a lane; the newest count."""
-
-
-class RangeEdges:
-    """Pairs of range numbers, of which the second waited for the first. Who uses them holds the recorder's lock.
-
-    Parameters
-    ----------
-    limit
-        How many are kept; the newest count.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._pairs: deque[tuple[int, int]] = deque(maxlen=limit)
-        self._count = 0
-
-    @property
-    def all(self) -> tuple[tuple[int, int], ...]:
-        """Those that are kept."""
-        return tuple(self._pairs)
-
-    def add(self, source_number: int, target_number: int) -> None:
-        """Note that an open range waits for an earlier range."""
-        self._count += 1
-        self._pairs.append((source_number, target_number))
-
-    def begin(self, source_number: int, target: RecordedLane) -> None:
-        """Note that the next range of a lane waits for an earlier range."""
-        target.incoming.append(source_number)
-        del target.incoming[:-KEPT_EDGES]
-
-    def end(self, lane: RecordedLane, number: int) -> None:
-        """Let those that wait for a lane's next range end at it."""
-        incoming, lane.incoming = lane.incoming, []
-        for source in incoming:
-            self.add(source, number)
-
-    def since(self, cursor: int) -> tuple[tuple[tuple[int, int], ...], int]:
-        """Return those that came since a cursor, and the next cursor."""
-        fresh = min(self._count - cursor, len(self._pairs))
-        return tuple(islice(self._pairs, len(self._pairs) - fresh, None)), self._count
-
-    def clear(self) -> None:
-        """Forget them; cursors go on."""
-        self._pairs.clear()

@@ -10,7 +10,7 @@ import numpy as np
 from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
 from gpustreamlab.draw import SpanColumns
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
-from gpustreamlab.record import Drained, Recorder, Relatives
+from gpustreamlab.record import START, Delta, Recorder, Relatives
 from gpustreamlab.typing import Int32Array, Int64Array, SpanKind
 
 KNOWN_SPANS = 1 << 16
@@ -122,6 +122,8 @@ MOVED_SPANS = 200_000
 class NewSpans(NamedTuple):
     """What came since the last time."""
 
+    delta: Delta
+    """What the recorder told."""
     columns: SpanColumns
     """The spans, or items that stand for several."""
     span_count: int
@@ -146,10 +148,9 @@ class SpanReader:
     def __init__(self, recorder: Recorder, capacity: int) -> None:
         self._recorder = recorder
         self.capacity = capacity
-        self.cursor = 0
-        """Append index of the next span."""
-        self.clear_count = -1
-        """How often the recorder had been cleared."""
+        self.cursor = START
+        """Up to where it has read."""
+        self._is_new = True
         self.rows = LiveRows()
         """The rows of the spans since then."""
         self.zero_ns = 0
@@ -162,40 +163,35 @@ class SpanReader:
         """Spans since the recorder was cleared."""
         self._since = 0
         self._codes, self._ends, self._owners = CodeRing(capacity), EdgeEnds(), Owners()
-        self._edge_cursor = 0
 
-    def read_new(self, most: int = MAX_SPANS) -> NewSpans:
+    def read_new(self, most: int = MAX_SPANS, *, title: str = "") -> NewSpans:
         """Return what is new, with narrow spans merged where there are more than so many.
 
         Spans come in the order of their ends, so the first start may come late. The zero then moves there, and as all times
         count from it, what is returned is everything so far.
         """
         awaited = self.rows.awaited
-        drained, relatives = self._recorder.drain_family(self.cursor, awaited)
-        number = drained.columns["number"]
-        first = drained.cursor - len(number)
-        missed = drained.missed if drained.clear_count == self.clear_count else 0
-        if drained.clear_count != self.clear_count:
-            self.clear_count = drained.clear_count
-            self._start_anew(first)
-        self._forget_lost(awaited, number, relatives)
-        codes = self.rows.add(self._arrived(drained.columns), OpenSpans(relatives.number, relatives.parent, relatives.lane))
-        self._codes.put(first, codes)
-        self.cursor = drained.cursor
-        is_moved = self._note_extent(drained.columns, relatives)
-        self._remember(drained.columns, codes, relatives)
-        edges = self._ends.resolve(self._new_edges())
-        columns = self.read_again(self.first) if is_moved else self._columns(drained, codes, edges, most)
-        return NewSpans(columns, len(codes), missed, is_moved)
+        delta = self._recorder.changes(self.cursor, awaited=awaited, title=title)
+        relatives = delta.relatives
+        missed = 0 if self._is_new else delta.missed
+        if self._is_new or delta.is_cleared:
+            self._start_anew(delta)
+        self._forget_lost(awaited, delta.columns["number"], relatives)
+        codes = self.rows.add(self._arrived(delta), OpenSpans(relatives.number, relatives.parent, relatives.lane))
+        self._codes.put(delta.first, codes)
+        self.cursor = delta.cursor
+        is_moved = self._note_extent(delta.columns, relatives)
+        self._remember(delta.columns, codes, relatives)
+        edges = self._ends.resolve(delta.edges)
+        columns = self.read_again().columns if is_moved else self._columns(delta, codes, edges, most)
+        return NewSpans(delta, columns, delta.row_count, missed, is_moved)
 
-    def read_again(self, first: int) -> SpanColumns:
-        """Return the spans that were read before, from an append index on."""
-        drained = self._recorder.read(max(first, self.first), self.cursor)
-        codes = self._codes.get(self.cursor - len(drained.columns["number"]), self.cursor)
-        edges, _ = self._recorder.edges_from(0)
-        ranges = _ranges_of(drained.columns)
-        arrows = find_edges(_pairs(edges), *_ends_of(drained.columns, codes, ranges))
-        return self._columns(drained, codes, arrows, MAX_SPANS)
+    def read_again(self) -> NewSpans:
+        """Return what was read before and can be read again, with all names and details so far."""
+        delta = self._recorder.changes(START._replace(row=self.first), until=self.cursor)
+        codes = self._codes.get(delta.first, delta.cursor.row)
+        arrows = find_edges(delta.edges, *_ends_of(delta.columns, codes, _ranges_of(delta.columns)))
+        return NewSpans(delta, self._columns(delta, codes, arrows, MAX_SPANS), delta.row_count, delta.missed)
 
     def _remember(self, columns: Mapping[str, Int64Array], codes: Int64Array, relatives: Relatives) -> None:
         """Remember ranges for arrows, and for the work that was launched in them."""
@@ -211,21 +207,27 @@ class SpanReader:
             self.rows.forget(set(awaited) - set(relatives.number.tolist()) - set(come.tolist()))
 
     @property
+    def clear_count(self) -> int:
+        """How often the recorder had been cleared; -1 before anything was read."""
+        return -1 if self._is_new else self.cursor.clear_count
+
+    @property
     def first(self) -> int:
         """Append index of the first span that can be read again."""
-        return max(self._since, self.cursor - self.capacity)
+        return max(self._since, self.cursor.row - self.capacity)
 
-    def _start_anew(self, first: int) -> None:
-        meta = self._recorder.tables().metadata
+    def _start_anew(self, delta: Delta) -> None:
+        meta = delta.tables.metadata
+        self._is_new = False
         self.rows = LiveRows(meta.clock_error_ns + meta.range_error_ns)
         self.zero_ns, self.start_ns, self.end_ns, self.span_count = 0, 0, 0, 0
-        self._since = first
+        self._since = delta.first
         self._codes, self._ends, self._owners = CodeRing(self.capacity), EdgeEnds(), Owners()
-        self._edge_cursor = 0
 
-    def _arrived(self, columns: Mapping[str, Int64Array]) -> ArrivedSpans:
+    def _arrived(self, delta: Delta) -> ArrivedSpans:
+        columns, tables = delta.columns, delta.tables
         # -1, the whole card, is last.
-        sms = np.array([*(part.granted_sms for part in self._recorder.partitions), self._recorder.device.sm_count], np.int64)
+        sms = np.array([*(part.granted_sms for part in tables.partitions), tables.metadata.device.sm_count], np.int64)
         return ArrivedSpans(
             number=columns["number"],
             parent=columns["parent"],
@@ -246,20 +248,16 @@ class SpanReader:
         self.span_count += count
         self.start_ns = first_ns if is_begin else min(self.start_ns, first_ns)
         self.end_ns = last_ns if is_begin else max(self.end_ns, last_ns)
-        is_moved = not is_begin and first_ns < self.zero_ns and self.cursor - self.first <= MOVED_SPANS
+        is_moved = not is_begin and first_ns < self.zero_ns and self.cursor.row - self.first <= MOVED_SPANS
         if is_begin or is_moved:
             # A range that is still open started before what it encloses.
             opened = [self._recorder.to_clock_ns(host_ns) for host_ns in relatives.queued_host_ns.tolist()]
             self.zero_ns = min([first_ns, *opened])
         return is_moved
 
-    def _new_edges(self) -> Int64Array:
-        edges, self._edge_cursor = self._recorder.edges_from(self._edge_cursor)
-        return _pairs(edges)
-
-    def _columns(self, drained: Drained, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
+    def _columns(self, delta: Delta, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
         """Sort spans, and merge narrow ones of a row where there are more than so many."""
-        columns = drained.columns
+        columns = delta.columns
         order = np.lexsort((columns["end_ns"], columns["start_ns"], codes))
         row = codes[order]
         start_ns, end_ns = columns["start_ns"][order] - self.zero_ns, columns["end_ns"][order] - self.zero_ns
@@ -277,7 +275,7 @@ class SpanReader:
             thread=columns["thread"][order],
             partition=columns["partition"][order] + 1,
             queueing_ns=np.maximum(0, columns["start_ns"][order] - columns["queued_ns"][order]),
-            place=drained.cursor - len(codes) + order,
+            place=delta.first + order,
             count=count,
             busy_ns=busy_ns,
             edges=edges - np.array([self.zero_ns, 0, self.zero_ns, 0]),
@@ -314,7 +312,3 @@ def _ends_of(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Return number, row, start and end of some spans."""
     return columns["number"][rows], codes[rows], columns["start_ns"][rows], columns["end_ns"][rows]
-
-
-def _pairs(edges: object) -> Int64Array:
-    return np.array(edges, np.int64).reshape(-1, 2)

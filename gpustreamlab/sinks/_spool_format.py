@@ -41,7 +41,7 @@ _STREAM_BEGINS = b"\xff\xff\xff\xff"
 class Batch(NamedTuple):
     """Rows of the ring, and what else has changed."""
 
-    columns: dict[str, Int64Array]
+    columns: Mapping[str, Int64Array]
     """Shape (n_rows,) each."""
     facts: dict[str, Any]
     """A JSON object."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpustreamlab.analysis import (
@@ -31,7 +31,7 @@ from gpustreamlab.draw import (
 )
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, Counters, Trace
-from gpustreamlab.record import Recorder
+from gpustreamlab.record import START, Cursor, Delta, Recorder, build_trace, join_samples
 from gpustreamlab.sinks._live_spans import MAX_SPANS, SpanReader
 from gpustreamlab.typing import SpanKind
 
@@ -110,48 +110,53 @@ _COUNTED = (SpanKind.RANGE, *DEVICE_WORK)
 
 
 class TablePlanner:
-    """Keeps the tables of one page.
+    """Keeps the tables of one page."""
 
-    Parameters
-    ----------
-    recorder
-        Whose lanes, partitions, layouts, markers and names.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._source: tuple[object, ...] = ()
         self._header: dict[str, Any] = {}
         self._version: tuple[object, ...] = ()
         self._counted = 0
         self._counted_s = 0.0
-        self._name_count = 0
         self._looks = NameLooks()
-        self._detail_count = 0
+        self._samples: list[Counters] = []
         self._counters = Counters()
         self._memory_s = -MEMORY_EVERY_S
+        self._known = START
         self.planned: dict[str, Any] = {}
         """The tables as they were sent last, without names."""
 
     def changes(
         self,
+        delta: Delta,
         reader: SpanReader,
         *,
-        title: str,
         now_ns: int,
         finding: str = "",
         basis: Basis | None = None,
         pending_count: int = 0,
     ) -> dict[str, Any]:
-        """Return what has changed since the last time: ``tables``, ``header`` and ``names``."""
-        pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
-        version = self._recorder.tables_version(), title, finding, basis, reader.zero_ns, pending_count
+        """Return what has changed since the last time: ``tables``, ``header``, ``names`` and ``details``.
+
+        Parameters
+        ----------
+        delta
+            What was read last.
+        reader
+            Knows the rows of all spans so far.
+        """
         now_s = time.monotonic()
+        self._take_samples(delta, now_s)
+        known, self._known = self._known, delta.cursor
+        added = _added(delta, known, self._looks)
+        pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
+        version = finding, basis, reader.zero_ns, pending_count
         is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
-        if (*version, reader.rows.version) == self._version and not is_stale:
+        if not (added or delta.is_changed or is_stale) and (*version, reader.rows.version) == self._version:
             return {}
         self._counted, self._counted_s = reader.span_count, now_s
-        trace = self._with_memory(self._recorder.tables(title=title), now_s)
+        # Rows of later may be of streams of which nothing is told by now.
+        trace = build_trace(Delta(delta.tables, counters=self._counters), keeps_lanes=True)
         spans_ns = float(reader.end_ns - reader.start_ns)
         header = plan_header(
             trace,
@@ -161,27 +166,23 @@ class TablePlanner:
             pending_count=pending_count,
             basis=basis,
         )
-        changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header)
-        changed |= self._new_names() | self._new_details()
+        changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header) | added
         self._version = (*version, reader.rows.version)  # lanes without spans were given rows
         return changed
 
-    def whole(self) -> dict[str, Any]:
-        """Return all tables as they were sent last, with all names sent so far."""
-        details = self._recorder.details_from(0)[: self._detail_count]
-        return (
-            self.planned
-            | _name_tables(self._recorder.names_from(0)[: self._name_count], self._looks)
-            | {"details": detail_entries(details)}
-        )
+    def whole(self, delta: Delta) -> dict[str, Any]:
+        """Return all tables as they were sent last, with the names and details of a delta, which are all so far."""
+        return self.planned | _name_tables(delta.names, self._looks) | {"details": detail_entries(delta.details)}
 
-    def _with_memory(self, trace: Trace, now_s: float) -> Trace:
-        """Add the memory of the lanes, as it was when it was last asked for."""
-        if now_s - self._memory_s >= MEMORY_EVERY_S:
+    def _take_samples(self, delta: Delta, now_s: float) -> None:
+        """Take the memory of the lanes, and now and then show how it is."""
+        if delta.is_cleared:
+            self._samples, self._counters = [], Counters()
+        if len(delta.counters):
+            self._samples.append(delta.counters)
+        if self._samples and now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_s = now_s
-            self._counters, _ = self._recorder.counters_from(0)
-        is_known = len(self._counters) and int(self._counters.lane.max()) < len(trace.lanes)
-        return replace(trace, counters=self._counters) if is_known else trace
+            self._counters, self._samples = join_samples([self._counters, *self._samples]), []
 
     def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
         reader.rows.reserve(len(trace.lanes))
@@ -200,20 +201,15 @@ class TablePlanner:
         self._header = self.planned["header"] = facts
         return {"header": changed} if changed else {}
 
-    def _new_names(self) -> dict[str, Any]:
-        fresh = self._recorder.names_from(self._name_count)
-        if not fresh:
-            return {}
-        tables = _name_tables(fresh, self._looks)
-        start, self._name_count = self._name_count, self._name_count + len(fresh)
-        return {"names": {"from": start} | tables}
 
-    def _new_details(self) -> dict[str, Any]:
-        fresh = self._recorder.details_from(self._detail_count)
-        if not fresh:
-            return {}
-        start, self._detail_count = self._detail_count, self._detail_count + len(fresh)
-        return {"details": {"from": start, "entries": detail_entries(fresh)}}
+def _added(delta: Delta, known: Cursor, looks: NameLooks) -> dict[str, Any]:
+    """Return new names and details, each with the code of the first."""
+    added: dict[str, Any] = {}
+    if delta.names:
+        added["names"] = {"from": known.name} | _name_tables(delta.names, looks)
+    if delta.details:
+        added["details"] = {"from": known.detail, "entries": detail_entries(delta.details)}
+    return added
 
 
 def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:
@@ -290,26 +286,26 @@ class LiveFeed:
         self._title = title
         self._lock = threading.RLock()
         self._reader = SpanReader(recorder, capacity)
-        self._planner = TablePlanner(recorder)
+        self._planner = TablePlanner()
         self._finding = FindingWatch(recorder)
         self._number = 0
         self._pending_count = 0
         with recorder.observing():
-            self._planner.changes(self._reader, title=title(), now_ns=0)
+            self._planner.changes(recorder.changes(until=START, title=title()), self._reader, now_ns=0)
 
     def refresh(self) -> Update | None:
         """Return what is new since the last refresh; None where nothing is."""
         with self._lock, self._recorder.observing():
             clear_count, pending = self._reader.clear_count, self._pending_count
-            new = self._reader.read_new(self.max_rate)
+            new = self._reader.read_new(self.max_rate, title=self._title())
             self._pending_count = self._recorder.pending_count
             now_ns = self._recorder.now_ns()
             is_cleared = new.is_moved or self._reader.clear_count != clear_count
             if self._reader.clear_count != clear_count:
                 self._finding.forget()
             changed = self._planner.changes(
+                new.delta,
                 self._reader,
-                title=self._title(),
                 now_ns=now_ns,
                 finding=self._finding.text,
                 basis=self._finding.basis,
@@ -336,8 +332,9 @@ class LiveFeed:
     def snapshot(self) -> Update:
         """Return everything up to the last refresh, for a page that comes later or has missed something."""
         with self._lock, self._recorder.observing():
-            columns = self._reader.read_again(self._reader.first)
-            return self._pack({"tables": self._planner.whole()}, columns, self._recorder.now_ns(), level=SNAPSHOT_LEVEL)
+            again = self._reader.read_again()
+            facts = {"tables": self._planner.whole(again.delta)}
+            return self._pack(facts, again.columns, self._recorder.now_ns(), level=SNAPSHOT_LEVEL)
 
     def figure(self) -> dict[str, Any]:
         """Return the figure as an item of BokehJS; the page draws everything else into it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,10 +13,10 @@ import numpy as np
 
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata
-from gpustreamlab.record import DEPENDENCY_COLUMNS, SPAN_COLUMNS, WorkTables, build_trace, samples_that_count
+from gpustreamlab.record import NO_DEPENDENCIES, NO_ROWS, SPAN_COLUMNS, Delta, Tables, build_trace, join
 from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader, is_spool
-from gpustreamlab.sinks.spool import LISTS, SAMPLE_COLUMNS
-from gpustreamlab.typing import CaptureTier, Int64Array
+from gpustreamlab.sinks.spool import LISTS
+from gpustreamlab.typing import Int64Array
 
 __all__ = ["load_trace", "read_spool"]
 
@@ -66,12 +65,7 @@ class _Replay:
     """Does again what the batches of a spool say, in their order."""
 
     def __init__(self) -> None:
-        self._rows: list[Mapping[str, Int64Array]] = []
-        self._names: list[str] = []
-        self._edges: list[list[int]] = []
-        self._details: list[dict[str, Any]] = []
-        self._dependencies: list[dict[str, list[int]]] = []
-        self._samples: list[dict[str, list[Any]]] = []
+        self._batches: list[Batch] = []
         self._lists: dict[str, list[Any]] = {name: [] for name in LISTS}
         self._metadata: dict[str, Any] | None = None
         self._last: dict[str, Any] = {}
@@ -81,16 +75,9 @@ class _Replay:
     def apply(self, batch: Batch) -> None:
         """Take in the next batch."""
         facts = batch.facts
-        if facts.get("clear"):
-            for forgotten in (self._rows, self._edges, self._dependencies, self._samples):
-                forgotten.clear()
-        if len(batch.columns["number"]):
-            self._rows.append(batch.columns)
-        self._names += facts.get("names", ())
-        self._edges += facts.get("edges", ())
-        self._details += facts.get("details", ())
-        self._dependencies += [facts["dependencies"]] if "dependencies" in facts else []
-        self._samples += [facts["counters"]] if "counters" in facts else []
+        if facts.get("clear"):  # gives their memory back
+            self._batches = [known._replace(columns=NO_ROWS) for known in self._batches]
+        self._batches.append(batch)
         tables = facts.get("tables", {})
         for name in LISTS:
             if name in tables:
@@ -112,32 +99,20 @@ class _Replay:
         """
         if self._metadata is None:
             raise ValueError("it was cut off before anything was in it")
-        tables = self._tables()
-        columns = self._columns()
-        metadata = dataclasses.replace(
-            tables.metadata,
-            dropped_spans=self._last["missed"] + self._last["lost"],
-            pending_spans=self._last["pending"],
-            capture_windows=self._windows(tables.metadata, columns),
-            recovery_note=self._note(damage),
-        )
+        kept = self._tables()
+        tables = Tables(*(getattr(kept, name) for name in Tables._fields))
+        delta = join([_delta_of(batch, tables) for batch in self._batches])._replace(details=kept.details)
         return build_trace(
-            columns,
-            names=self._names,
-            lanes=tables.lanes,
-            threads=tables.threads,
-            edges=[(source, target) for source, target in self._edges],
-            partitions=tables.partitions,
-            layouts=tables.layouts,
-            markers=tables.markers,
-            metadata=metadata,
-            work=WorkTables(
-                tables.details, self._counters(), self._waits(), were_captured=metadata.tier is CaptureTier.KERNELS
-            ),
+            delta.with_facts(
+                dropped_spans=self._last["missed"] + self._last["lost"],
+                pending_spans=self._last["pending"],
+                capture_windows=self._windows(kept.metadata, delta.columns),
+                recovery_note=self._note(damage),
+            )
         )
 
     def _tables(self) -> Trace:
-        """Return a trace without spans that holds the tables: they are stored as those of a saved trace are."""
+        """Return a trace without spans that holds tables and details: they are stored as those of a saved trace are."""
         import pyarrow as pa
 
         metadata = self._metadata or {}
@@ -148,20 +123,11 @@ class _Replay:
             "extra": [],
             "counter_names": [],
             "layout": None,
-            "details": self._details,
+            "details": [detail for batch in self._batches for detail in batch.facts.get("details", ())],
             **self._lists,
         }
         table = pa.table({name: pa.array([], pa.int64()) for name in COLUMN_DTYPES})
         return Trace.from_arrow(table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)}))
-
-    def _columns(self) -> dict[str, Int64Array]:
-        count = sum(len(rows["number"]) for rows in self._rows)
-        columns = {}
-        for name in SPAN_COLUMNS:
-            parts = [rows[name] for rows in self._rows if name in rows]
-            absent = np.full(count, -1 if name in _INDEX_COLUMNS else 0, np.int64)
-            columns[name] = np.concatenate(parts) if parts else absent
-        return columns
 
     def _windows(self, metadata: TraceMetadata, columns: Mapping[str, Int64Array]) -> tuple[tuple[int, int], ...]:
         """Return when kernels were captured: a window that was open lasts as long as there are spans."""
@@ -170,27 +136,6 @@ class _Replay:
             return windows
         start_ns, end_ns = windows[-1]
         return (*windows[:-1], (start_ns, int(columns["end_ns"].max(initial=end_ns))))
-
-    def _waits(self) -> dict[str, Int64Array]:
-        return {
-            name: np.array([value for part in self._dependencies for value in part[name]], np.int64)
-            for name in DEPENDENCY_COLUMNS
-        }
-
-    def _counters(self) -> Counters:
-        """Return the samples; the newest of each counter were written again until a later one came, see `CounterLog`."""
-        if not self._samples:
-            return Counters()
-        types = (np.int64, np.int32, np.int32, np.float64)
-        time_ns, lane, name, value = (
-            np.array([one for part in self._samples for one in part[column]], dtype)
-            for column, dtype in zip(SAMPLE_COLUMNS, types, strict=True)
-        )
-        order = np.lexsort((time_ns, name, lane))
-        kept = order[samples_that_count(time_ns[order], lane[order], name[order], value[order])]
-        kept = kept[np.argsort(time_ns[kept], kind="stable")]
-        names = tuple(self._samples[-1]["names"])
-        return Counters(time_ns=time_ns[kept], lane=lane[kept], name=name[kept], value=value[kept], names=names)
 
     def _note(self, damage: str) -> str:
         """Say what may be missing."""
@@ -207,6 +152,24 @@ class _Replay:
                 f"the spool reached its limit of {self._limit_bytes:,} bytes (spool_limit_bytes), later spans are missing"
             )
         return "; ".join(notes)
+
+
+def _delta_of(batch: Batch, tables: Tables) -> Delta:
+    """Return what a batch adds, but for details."""
+    facts, count = batch.facts, batch.row_count
+    return Delta(
+        tables,
+        columns={name: batch.columns[name] if name in batch.columns else _absent(name, count) for name in SPAN_COLUMNS},
+        is_cleared=facts.get("clear", False),
+        names=facts.get("names", ()),
+        edges=np.array(facts.get("edges", ()), np.int64).reshape(-1, 2),
+        dependencies={name: np.array(values, np.int64) for name, values in facts.get("dependencies", NO_DEPENDENCIES).items()},
+        counters=Counters(**facts.get("counters", {})),
+    )
+
+
+def _absent(name: str, count: int) -> Int64Array:
+    return np.full(count, -1 if name in _INDEX_COLUMNS else 0, np.int64)
 
 
 def _is_spool(path: str | PathLike[str]) -> bool:

@@ -15,26 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab._util.background import Updater
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.errors import DeviceError, SpoolWarning
-from gpustreamlab.model import Counters, Trace
-from gpustreamlab.record import SPAN_COLUMNS, Drained, Recorder
+from gpustreamlab.model import Counters
+from gpustreamlab.record import NO_ROWS, START, Cursor, Delta, Recorder, Tables
 from gpustreamlab.sinks._spool_format import Batch, BatchEncoder, SpoolFile
-from gpustreamlab.typing import Int64Array, SpoolState
+from gpustreamlab.typing import SpoolState
 
 _log = logging.getLogger(__name__)
 
 
 MAX_BATCH_ROWS = 65_536
 """Rows of one batch: 7 MB before they are compressed."""
-TABLES_EVERY_S = 10.0
-"""After how long what has no version, the errors of the clock, is looked at again."""
 LISTS = ("lanes", "threads", "partitions", "layouts", "markers")
-"""Tables of a trace that are written as what was added."""
+"""Tables that are written as what was added."""
 SAMPLE_COLUMNS = ("time_ns", "lane", "name", "value")
 """Columns of `gpustreamlab.model.Counters`."""
 
@@ -43,34 +40,16 @@ SAMPLE_COLUMNS = ("time_ns", "lane", "name", "value")
 class Progress:
     """How much of what a recorder has is on disk."""
 
-    cursor: int = 0
-    """Append index of the next row."""
-    clear_count: int = 0
-    """How often the recorder had been cleared."""
+    cursor: Cursor = START
+    """Where the next delta begins."""
     row_count: int = 0
     """Rows that count: those since the last clear."""
     missed_count: int = 0
     """Rows that were overwritten before they could be written, since the last clear."""
-    name_count: int = 0
-    """Names written."""
-    detail_count: int = 0
-    """Details written."""
-    edge_cursor: int = 0
-    """Where the edges go on."""
-    dependency_cursor: int = 0
-    """Where the dependencies go on."""
-    sample_cursor: int = 0
-    """Where the samples of counters go on."""
-    samples: tuple[bytes, ...] = ()
-    """The samples that were written last: the newest of each counter come again."""
     unfinished: str = ""
     """The ranges that had not ended."""
-    tables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The tables as they were written, see `LISTS`, and ``metadata``."""
-    tables_version: tuple[object, ...] = ()
-    """What tells whether they have changed."""
-    tables_s: float = -TABLES_EVERY_S
-    """When they were looked at."""
+    tables: Tables | None = None
+    """The tables as they were written."""
 
 
 def read_changes(
@@ -90,18 +69,17 @@ def read_changes(
         Whether to look at everything again, and to write that this is the end.
     """
     with recorder.observing():
-        drained = _drain(recorder, known.cursor)
-        # Names, lanes, threads and partitions are known before the rows that need them, so they are asked for afterwards.
-        facts, progress = _changed_facts(recorder, known, drained, title=title, is_last=is_last)
-    row_count = len(drained.columns["number"])
+        delta = _read(recorder, known.cursor, title)
+        facts, progress = _changed_facts(delta, known, str(recorder.unfinished()), is_last=is_last)
+    row_count = delta.row_count
     if not row_count and not facts and not is_last:
         return
     facts |= _state_facts(recorder, progress, is_last=is_last and row_count <= MAX_BATCH_ROWS)
-    first = drained.cursor - row_count
     for low in range(0, max(row_count, 1), MAX_BATCH_ROWS):
         high = min(low + MAX_BATCH_ROWS, row_count)
-        columns = {name: values[low:high] for name, values in drained.columns.items()}
-        progress = dataclasses.replace(progress, cursor=first + high, row_count=progress.row_count + high - low)
+        columns = {name: values[low:high] for name, values in delta.columns.items()}
+        cursor = delta.cursor._replace(row=delta.first + high)
+        progress = dataclasses.replace(progress, cursor=cursor, row_count=progress.row_count + high - low)
         yield Batch(columns, facts), progress
         facts = _state_facts(recorder, progress, is_last=is_last and high + MAX_BATCH_ROWS >= row_count)
 
@@ -119,7 +97,8 @@ def rows_between(recorder: Recorder, batch: Batch, progress: Progress, low: int,
         The first row, and the one behind the last.
     """
     left_count = batch.row_count - high
-    progress = dataclasses.replace(progress, cursor=progress.cursor - left_count, row_count=progress.row_count - left_count)
+    cursor = progress.cursor._replace(row=progress.cursor.row - left_count)
+    progress = dataclasses.replace(progress, cursor=cursor, row_count=progress.row_count - left_count)
     facts = _state_facts(recorder, progress, is_last=False)
     if not low:
         facts = {**batch.facts, **facts}
@@ -131,81 +110,43 @@ def limit_batch(recorder: Recorder, known: Progress, limit_bytes: int) -> Batch:
     """Return a batch that says that nothing more is written, for lack of room."""
     facts = _state_facts(recorder, known, is_last=False) | {"limit_bytes": limit_bytes}
     if not known.tables:  # without them, nothing could be read of a file in which this stands alone
-        facts["tables"] = {"metadata": dataclasses.asdict(recorder.tables().metadata)}
-    return Batch(no_rows(), facts)
+        facts["tables"] = {"metadata": dataclasses.asdict(recorder.changes(until=START).tables.metadata)}
+    return Batch(NO_ROWS, facts)
 
 
 def end_batch(recorder: Recorder, known: Progress) -> Batch:
     """Return a batch that says that the session was closed, and how many rows were not written."""
-    unwritten_count = recorder.drain_collected(known.cursor).cursor - known.cursor
+    unwritten_count = recorder.changes(known.cursor, collects=False).cursor.row - known.cursor.row
     facts = _state_facts(recorder, known, is_last=True)
-    return Batch(no_rows(), facts | {"missed": known.missed_count + unwritten_count})
+    return Batch(NO_ROWS, facts | {"missed": known.missed_count + unwritten_count})
 
 
-def no_rows() -> dict[str, Int64Array]:
-    """Return empty columns."""
-    return {name: np.empty(0, np.int64) for name in SPAN_COLUMNS}
-
-
-def _drain(recorder: Recorder, cursor: int) -> Drained:
+def _read(recorder: Recorder, cursor: Cursor, title: str) -> Delta:
     try:
-        return recorder.drain(cursor)
+        return recorder.changes(cursor, title=title)
     except DeviceError:  # what had been collected before the device failed is still to be had
-        return recorder.drain_collected(cursor)
+        return recorder.changes(cursor, title=title, collects=False)
 
 
-def _changed_facts(
-    recorder: Recorder, known: Progress, drained: Drained, *, title: str, is_last: bool
-) -> tuple[dict[str, Any], Progress]:
-    facts, progress = _added_facts(recorder, known)
-    if drained.clear_count != known.clear_count:
-        facts["clear"] = True
-        # Rows that were cleared are not missed; those that the ring dropped since then are.
-        missed_count = recorder.dropped_count - recorder.lost_count
-        progress = dataclasses.replace(progress, clear_count=drained.clear_count, row_count=0, missed_count=missed_count)
-    elif drained.missed:
-        progress = dataclasses.replace(progress, missed_count=known.missed_count + drained.missed)
-    version = (*recorder.tables_version(), title)
-    now_s = time.monotonic()
-    if is_last or version != known.tables_version or now_s - known.tables_s >= TABLES_EVERY_S:
-        tables = recorder.tables(title=title)
-        changed = _changed_tables(tables, known.tables)
-        if changed:
-            facts["tables"] = changed
-        progress = dataclasses.replace(progress, tables=_kept(tables), tables_version=version, tables_s=now_s)
-    return facts, progress
-
-
-def _added_facts(recorder: Recorder, known: Progress) -> tuple[dict[str, Any], Progress]:
-    """Return what was appended to the tables that only grow."""
-    names = recorder.names_from(known.name_count)
-    details = recorder.details_from(known.detail_count)
-    edges, edge_cursor = recorder.edges_from(known.edge_cursor)
-    dependencies, dependency_cursor = recorder.dependencies_from(known.dependency_cursor)
-    counters, sample_cursor = recorder.counters_from(known.sample_cursor)
-    samples = tuple(getattr(counters, name).tobytes() for name in SAMPLE_COLUMNS)
+def _changed_facts(delta: Delta, known: Progress, unfinished: str, *, is_last: bool) -> tuple[dict[str, Any], Progress]:
+    tables = delta.tables if is_last or delta.is_changed else known.tables
     facts = {
-        "names": names,
-        "details": [dataclasses.asdict(detail) for detail in details],
-        "edges": [list(edge) for edge in edges],
-        "dependencies": _lists(dependencies) if dependency_cursor != known.dependency_cursor else {},
-        "counters": {} if samples == known.samples or not len(counters) else _counter_facts(counters),
+        "clear": delta.is_cleared,
+        "names": delta.names,
+        "details": [dataclasses.asdict(detail) for detail in delta.details],
+        "edges": delta.edges.tolist(),
+        "dependencies": _lists(delta.dependencies) if len(delta.dependencies["wait"]) else {},
+        "counters": _counter_facts(delta.counters) if len(delta.counters) else {},
+        "tables": _changed_tables(tables, known.tables),
     }
-    progress = dataclasses.replace(
-        known,
-        name_count=known.name_count + len(names),
-        detail_count=known.detail_count + len(details),
-        edge_cursor=edge_cursor,
-        dependency_cursor=dependency_cursor,
-        sample_cursor=sample_cursor,
-        samples=samples,
-    )
     facts = {name: value for name, value in facts.items() if value}
-    unfinished = str(recorder.unfinished())
     if unfinished != known.unfinished:
         facts["unfinished"] = unfinished
-        progress = dataclasses.replace(progress, unfinished=unfinished)
-    return facts, progress
+    row_count, missed_count = (0, 0) if delta.is_cleared else (known.row_count, known.missed_count)
+    missed_count += delta.missed
+    return facts, Progress(
+        cursor=delta.cursor, row_count=row_count, missed_count=missed_count, unfinished=unfinished, tables=tables
+    )
 
 
 def _counter_facts(counters: Counters) -> dict[str, Any]:
@@ -228,17 +169,15 @@ def _state_facts(recorder: Recorder, progress: Progress, *, is_last: bool) -> di
     return facts | {"end": True} if is_last else facts
 
 
-def _kept(tables: Trace) -> dict[str, Any]:
-    return {name: getattr(tables, name) for name in (*LISTS, "metadata")}
-
-
-def _changed_tables(tables: Trace, known: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_tables(tables: Tables | None, known: Tables | None) -> dict[str, Any]:
+    if tables is None or tables is known:
+        return {}
     changed: dict[str, Any] = {}
     for name in LISTS:
-        old, new = known.get(name, ()), getattr(tables, name)
+        old, new = getattr(known, name, ()), getattr(tables, name)
         if old != new:
             changed[name] = _list_change(old, new)
-    if known.get("metadata") != tables.metadata:
+    if known is None or known.metadata != tables.metadata:
         changed["metadata"] = dataclasses.asdict(tables.metadata)
     return changed
 

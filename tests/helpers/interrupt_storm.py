@@ -56,7 +56,7 @@ def main(interrupt_count):
             told["selected"] += lab.current is not None or lab._backend.selected is not None
             told["open"] += lab._recorder.thread_state().top_number != -1
         told["nvtx"] = lab._backend.count_open_nvtx()
-        told["numbers"] = len(np.unique(lab._recorder.drain(0).columns["number"]))
+        told["numbers"] = len(np.unique(lab._recorder.changes().columns["number"]))
         told["spans"] = len(lab.trace)
         told["dropped"] = lab.trace.metadata.dropped_spans
         lab.clear()

@@ -183,8 +183,8 @@ def test_a_device_that_has_failed_is_told_of_elsewhere(lab, monkeypatch):
 SWEEPERS = {
     "lab.synchronize": lambda lab: lab.synchronize(),
     "lane.synchronize": lambda lab: lab.stream("a").synchronize(),
-    "who follows the session": lambda lab: lab._recorder.drain(0),
-    "a live timeline": lambda lab: lab._recorder.drain_family(0),
+    "who follows the session": lambda lab: lab._recorder.changes(),
+    "a live timeline": lambda lab: lab._recorder.changes(awaited=()),
     "another hold": lambda lab: lab.stream("a").hold(Thing()),
 }
 

@@ -15,6 +15,7 @@ from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
+from gpustreamlab.record import START
 from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds, Owners, SpanReader
 from gpustreamlab.sinks.live import FindingWatch, LiveFeed
 from gpustreamlab.sinks.live import _finding as live_finding
@@ -273,7 +274,7 @@ class TestSpans:
         lab.stream("compute").wait(lab.stream("copy").record())
         record(lab, 2, "compute")
         first = reader.read_new().columns
-        again = reader.read_again(0)
+        again = reader.read_again().columns
 
         for name in ("row", "start_ns", "end_ns", "name", "kind", "thread", "partition", "queueing_ns", "place", "edges"):
             assert getattr(first, name).tolist() == getattr(again, name).tolist(), name
@@ -316,7 +317,7 @@ class TestSpans:
         reader = SpanReader(lab._recorder, 4)
         record(lab, 10)
         assert len(reader.read_new().columns) == 10
-        again = reader.read_again(0)
+        again = reader.read_again().columns
 
         assert sorted(again.place.tolist()) == [6, 7, 8, 9]
 
@@ -570,7 +571,7 @@ class TestKernels:
                 lanes = feed.refresh().facts["tables"]["lanes"]  # two streams that somebody waited for, and that did no work
                 source.push_work(10, 20, stream=15, context=5, name="theirs")
                 lanes = feed.refresh().facts["tables"]["lanes"]
-                (code,) = lab._recorder.drain(0).columns["lane"].tolist()
+                (code,) = lab._recorder.changes().columns["lane"].tolist()
         assert [lane["name"] for lane in lanes] == ["own", "stream 13", "stream 14", "stream 15"]
         assert lanes[code]["name"] == "stream 15"
 
@@ -603,7 +604,7 @@ class TestKernels:
         lab.capture("kernels")
         reader = SpanReader(lab._recorder, 1_000)
         work("compute", "matmul step")
-        for columns in (reader.read_new().columns, reader.read_again(0)):
+        for columns in (reader.read_new().columns, reader.read_again().columns):
             kernels = columns.kind == 1
             assert kernels.any()
             assert set(columns.owner_lane[kernels].tolist()) == {1}
@@ -661,7 +662,7 @@ class TestKernels:
         count = 20_000
         zeros, lane = np.zeros(count, np.int64), np.arange(count) % 2
         start_ns = 10**9 + np.arange(count) * 1_000
-        columns = dict.fromkeys(lab._recorder.read(0, 0).columns, zeros)
+        columns = dict.fromkeys(lab._recorder.changes(until=START).columns, zeros)
         columns |= {"start_ns": start_ns, "end_ns": start_ns + 1_500, "lane": lane, "kind": zeros + 1, "parent": zeros - 1}
         columns |= {"partition": zeros - 1, "number": (1 << 40) + np.arange(count), "detail": zeros - 1, "thread": zeros}
         record(lab)

@@ -483,7 +483,7 @@ def test_a_collection_inside_a_collection_changes_nothing(monkeypatch):
                 pass
         assert len(lab.trace) == 3
         assert seen == [0]
-        assert len(set(lab._recorder.drain(0).columns["number"])) == 3
+        assert len(set(lab._recorder.changes().columns["number"])) == 3
 
 
 def test_events_beyond_those_kept_go_back_to_the_pool(monkeypatch):

@@ -664,7 +664,7 @@ def test_a_failure_of_our_own_does_not_reach_the_user(path, monkeypatch):
     with gsl.Session("sim", spool=path) as lab:
         work(lab)
         with monkeypatch.context() as patch:
-            patch.setattr(lab._recorder, "tables", lambda **_: 1 / 0)
+            patch.setattr(lab._recorder, "changes", lambda *_, **__: 1 / 0)
             with pytest.warns(SpoolWarning, match="ZeroDivisionError"):
                 assert not lab.recording.spool.refresh()
         assert lab.recording.spool.state is SpoolState.FAILING

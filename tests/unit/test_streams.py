@@ -13,7 +13,7 @@ from gpustreamlab.backends import lent_handle
 from gpustreamlab.backends._protocol import EventPool
 from gpustreamlab.errors import InvalidNameError, OptionError, StreamClosedError, StreamNotFoundError, StreamRefusedError
 from gpustreamlab.model import MAX_NAME_LENGTH
-from gpustreamlab.record._trace_maker import KEPT_EDGES
+from gpustreamlab.record._journal import KEPT_EDGES
 from gpustreamlab.streams.stream import check_label, check_priority, check_stream_name
 from gpustreamlab.streams.table import KEPT_CLOSED
 from gpustreamlab.workloads import spin

@@ -991,8 +991,8 @@ def test_each_wait_is_one_edge_whoever_opens_the_next_range(lab):
     with lab.on(target, "last"):
         pass
     lab.synchronize()
-    edges, count = lab._recorder.edges_from(0)
-    assert (len(edges), count) == (4 * rounds, 4 * rounds)
+    delta = lab._recorder.changes()
+    assert (len(delta.edges), delta.cursor.edge) == (4 * rounds, 4 * rounds)
 
 
 def test_a_stream_that_cannot_be_destroyed_keeps_no_other_from_it():

@@ -28,11 +28,11 @@ def test_a_reader_sees_every_span_once_or_is_told_how_many_it_missed(ring_size, 
         buffer.append(columns(appended, block))
         appended += block
         if is_read:
-            drained = buffer.drain(cursor)
+            drained = buffer.read(cursor)
             cursor, missed = drained.cursor, missed + drained.missed
             seen += drained.columns["start_ns"].tolist()
             assert all(len(values) == len(drained.columns["start_ns"]) for values in drained.columns.values())
-    drained = buffer.drain(cursor)
+    drained = buffer.read(cursor)
     seen += drained.columns["start_ns"].tolist()
     missed += drained.missed
     assert len(seen) + missed == appended
@@ -47,7 +47,7 @@ def test_the_newest_stay_and_the_rest_is_counted(ring_size, blocks):
     for block in blocks:
         buffer.append(columns(appended, block))
         appended += block
-    kept = buffer.drain(0).columns["start_ns"].tolist()
+    kept = buffer.read().columns["start_ns"].tolist()
     assert kept == list(range(appended))[-ring_size:]
     assert buffer.dropped_count == appended - len(kept)
 
@@ -78,10 +78,10 @@ def test_clearing_gives_the_memory_back_and_append_indices_go_on(ring_size, befo
     for block in after:
         buffer.append(columns(appended, block))
         appended += block
-    drained = buffer.drain(cleared)
+    drained = buffer.read(cleared)
     assert drained.columns["start_ns"].tolist() == list(range(cleared, appended))[-ring_size:]
     assert drained.missed == buffer.dropped_count == max(0, appended - cleared - ring_size)
-    assert buffer.drain(0).columns["start_ns"].tolist() == drained.columns["start_ns"].tolist()
+    assert buffer.read().columns["start_ns"].tolist() == drained.columns["start_ns"].tolist()
 
     # AND in no more memory than in a new buffer
     new = SpanBuffer(ring_size)
@@ -94,7 +94,7 @@ RING = 10_000
 CALLS = {
     "append": lambda buffer, at: buffer.append(columns(at, 3)),
     "append many": lambda buffer, at: buffer.append(columns(at, 9_000)),
-    "read": lambda buffer, at: buffer.drain(0),
+    "read": lambda buffer, at: buffer.read(),
     "clear": lambda buffer, at: buffer.clear(),
 }
 OUTER_AT, INNER_AT = 100_000, 200_000
@@ -147,7 +147,7 @@ def test_what_comes_in_the_middle_of_a_call_is_as_if_before_or_after_it(outer, i
             return
 
         # THEN both calls have done what they do one after the other
-        held = buffer.drain(0)
+        held = buffer.read()
         seen = sorted(result.columns["start_ns"].tolist() for result in results if result is not None)
         assert (held.columns["start_ns"].tolist(), held.cursor, held.clear_count, seen) in possible, place
 
@@ -155,8 +155,8 @@ def test_what_comes_in_the_middle_of_a_call_is_as_if_before_or_after_it(outer, i
 def test_drained_columns_are_copies():
     buffer = SpanBuffer(10)
     buffer.append(columns(0, 5))
-    buffer.drain(0).columns["start_ns"][:] = -1
-    assert buffer.drain(0).columns["start_ns"].tolist() == [0, 1, 2, 3, 4]
+    buffer.read().columns["start_ns"][:] = -1
+    assert buffer.read().columns["start_ns"].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("ring_size", [0, -1, True, 1.5, "10"])

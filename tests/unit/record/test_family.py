@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from gpustreamlab import Session
+from gpustreamlab.record import START
 
 
 @pytest.fixture
@@ -17,9 +18,10 @@ def lab():
         yield session
 
 
-def drain(lab, cursor=0, awaited=()):
+def drain(lab, cursor=START, awaited=()):
     lab._backend.synchronize()
-    drained, relatives = lab._recorder.drain_family(cursor, awaited)
+    drained = lab._recorder.changes(cursor, awaited=awaited)
+    relatives = drained.relatives
     return drained, {
         number: (parent, lane)
         for number, parent, lane in zip(
@@ -59,7 +61,8 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
 
         spin(lab, 1_000_000)
     with lab._recorder.observing():
-        drained, relatives = lab._recorder.drain_family(0)
+        drained = lab._recorder.changes(awaited=())
+        relatives = drained.relatives
 
     assert len(drained.columns["number"]) == 1
     assert drained.columns["parent"][0] in relatives.number.tolist()
@@ -100,13 +103,17 @@ def test_spans_can_be_read_again_by_append_index(lab):
     for name in "abc":
         with lab.on("copy", name):
             pass
-    drain(lab)
-    again = lab._recorder.read(1, 3)
+    whole, _ = drain(lab)
+    again = lab._recorder.changes(START._replace(row=1), until=whole.cursor)
 
-    assert len(again.columns["number"]) == 2
+    assert (again.columns["number"].tolist(), again.first, again.names) == (
+        whole.columns["number"][1:].tolist(),
+        1,
+        whole.names,
+    )
     assert again.missed == 0
     lab.clear()
-    assert lab._recorder.read(1, 3).missed == 2
+    assert lab._recorder.changes(START._replace(row=1), until=whole.cursor).row_count == 0
 
 
 def test_edges_are_read_from_a_cursor(lab):
@@ -116,11 +123,11 @@ def test_edges_are_read_from_a_cursor(lab):
         lab.stream("compute").wait(lab.stream("copy").record())
         with lab.on("compute", "gemm"):
             pass
-    first, cursor = lab._recorder.edges_from(0)
-    later, same = lab._recorder.edges_from(cursor)
+    first = lab._recorder.changes()
+    later = lab._recorder.changes(first.cursor)
 
-    assert (len(first), cursor, later, same) == (3, 3, (), 3)
-    assert len(lab._recorder.edges_from(1)[0]) == 2
+    assert [(len(delta.edges), delta.cursor.edge) for delta in (first, later)] == [(3, 3), (0, 3)]
+    assert len(lab._recorder.changes(START._replace(edge=1)).edges) == 2
 
 
 def test_names_are_read_from_a_code(lab):
@@ -128,8 +135,8 @@ def test_names_are_read_from_a_code(lab):
         with lab.on("copy", name):
             pass
 
-    assert lab._recorder.names_from(1) == ("b", "c")
-    assert lab._recorder.names_from(3) == ()
+    assert lab._recorder.changes(START._replace(name=1)).names == ("b", "c")
+    assert lab._recorder.changes(START._replace(name=3)).names == ()
 
 
 def test_a_trace_can_leave_out_what_was_opened_before(lab):

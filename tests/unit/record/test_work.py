@@ -11,6 +11,7 @@ from gpustreamlab import Session
 from gpustreamlab.backends import Activities, CallClass, StreamFacts
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
+from gpustreamlab.record import START
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
 from tests.helpers.threads import run_in_thread
@@ -409,16 +410,15 @@ def test_live_readers_get_details_counters_and_dependencies_by_cursor(lab, sourc
     launch(lab, "a", 1, detail=kernel_detail("one"))
     source.push_dependency(source=(0, 1), record=1, target=(0, 2), wait=2)
     source.push_memory(10, 1.0, stream=key(lab, "a"))
-    version = recorder.tables_version()
-    recorder.drain(0)
+    cursor = recorder.changes(until=START).cursor
+    first = recorder.changes(cursor)
+    second = recorder.changes(first.cursor)
 
-    assert recorder.tables_version() != version
-    assert [detail.full_name for detail in recorder.details_from(0)] == ["one"]
-    assert recorder.details_from(1) == ()
-    waits, cursor = recorder.dependencies_from(0)
-    assert waits["wait"].tolist() == [2]
-    assert recorder.dependencies_from(cursor)[0]["wait"].tolist() == []
-    assert recorder.counters_from(0)[0].value.tolist() == [1.0]
+    assert (first.is_changed, second.is_changed) == (True, False)
+    assert [detail.full_name for detail in first.details] == ["one"]
+    assert first.dependencies["wait"].tolist() == [2]
+    assert first.counters.value.tolist() == [1.0]
+    assert [len(second.details), len(second.dependencies["wait"]), len(second.counters)] == [0, 0, 0]
 
 
 def test_random_records_never_raise(lab, source):
