@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
+from weakref import ref
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts
 from gpustreamlab.analysis import ScratchStatistics
@@ -58,8 +59,7 @@ class ScratchArena:
 
     Two locks, both re-entrant: a garbage collection in the middle of anything here may run code that takes or gives back
     scratch. `lock` is held around the state only, never around a call of the driver. The other one keeps calls of the driver
-    apart, so that nothing is allocated on a stream that is being closed. Neither is needed to take scratch of what is free, nor
-    to give it back; see `NEEDS_LOCK`.
+    apart, so that nothing is allocated on a stream that is being closed.
 
     Parameters
     ----------
@@ -194,14 +194,14 @@ class ScratchArena:
 
     def give_out(self, scratch: Scratch) -> bool:
         """Take a free block for scratch, if there is one of its size."""
-        slot = scratch._slot = self.find_slot(scratch.nbytes)  # noqa: SLF001 - its arena; the lane may have moved
-        now_ns = self.glance_ns()
+        holder, now_ns = ref(scratch), self.glance_ns()
         with self.lock:
-            free = slot.free
-            if not free:
+            slot = scratch._slot = self.slots.get(scratch.nbytes) or self.find_slot(scratch.nbytes)  # noqa: SLF001 - its arena
+            if not slot.free:
                 return False
-            scratch._block = free[-1]  # noqa: SLF001
-            del free[-1]
+            block = slot.free.pop()
+            block.holder = scratch._lease = holder  # noqa: SLF001
+            scratch._block = block  # noqa: SLF001
             slot.taken_count += 1
             self.used_bytes += slot.size_bytes
             self.changed_ns = now_ns
@@ -212,14 +212,15 @@ class ScratchArena:
 
     def take_back(self, scratch: Scratch, now_ns: int) -> None:
         """Take the block of scratch back, once."""
-        slot = scratch._slot  # noqa: SLF001 - its arena
         with self.lock:
-            block = scratch._block  # noqa: SLF001
-            if block is not None:
-                scratch._block = None  # noqa: SLF001
+            block, slot = scratch._block, scratch._slot  # noqa: SLF001 - its arena
+            scratch._block = None  # noqa: SLF001
+            # One in a cycle of garbage is found as such before the finalisers of that cycle run, which may give it back again.
+            if block is not None and block.holder is scratch._lease:  # noqa: SLF001
+                block.holder = None
+                slot.back.append(block)
                 self.used_bytes -= slot.size_bytes
                 self.changed_ns = now_ns
-                slot.back.append(block)
 
     def supply(self, scratch: Scratch) -> None:
         """Find a block for scratch whose size has no free one: of what is garbage, or was of another stream, or a new one."""
@@ -303,7 +304,7 @@ class ScratchArena:
                 now_ns = self.glance_ns()
                 self._note(now_ns)
                 self.is_closed = True
-                blocks = [(kind.size_bytes, block) for kind in self._all_kinds() for block in kind.blocks[1:]]
+                blocks = [(kind.size_bytes, block) for kind in self._all_kinds() for block in kind.blocks]
                 free = {block for kind in self._all_kinds() for block in kind.free}
             held = [(size_bytes, block.address) for size_bytes, block in blocks if keeps_held and block not in free]
             spare = [(size_bytes, block.address) for size_bytes, block in blocks if not keeps_held or block in free]
@@ -384,7 +385,7 @@ class ScratchArena:
             self._is_collecting = True
             try:
                 for kind in kinds:
-                    for block in kind.find_garbage():
+                    for block in kind.take_garbage():
                         self.used_bytes -= kind.size_bytes
                         self.changed_ns = now_ns
                         kind.free.append(block)

@@ -1,10 +1,11 @@
-"""Blocks of device memory, by size, and which of them nobody refers to any more."""
+"""Blocks of device memory, by size, and which of them nobody uses any more."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from operator import index
+from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -12,12 +13,14 @@ from gpustreamlab.errors import OptionError
 
 
 class Block:
-    """A piece of device memory. One that nothing refers to any more is garbage, and is found by that."""
+    """A piece of device memory. One whose scratch is gone, and has not given it back, is garbage."""
 
-    __slots__ = ("address",)
+    __slots__ = ("address", "holder")
 
     def __init__(self, address: int) -> None:
         self.address = address
+        self.holder: ref[Any] | None = None
+        """The scratch that has it; None while it is free."""
 
 
 class SizeClass:
@@ -30,25 +33,22 @@ class SizeClass:
         """Of each block."""
         self.free: list[Block] = []
         """Those that can be given out; last in, first out, so that caches are warm."""
-        self.blocks: list[Block] = [Block(0)]
-        """All of them, in use or free; the first one is none, and nothing else refers to it."""
+        self.blocks: list[Block] = []
+        """All of them, in use or free."""
 
     @property
     def block_count(self) -> int:
         """How many there are, in use or free."""
-        return len(self.blocks) - 1
+        return len(self.blocks)
 
-    def find_garbage(self) -> Iterator[Block]:
-        """Find blocks to which nothing refers but the list of all: what used them is gone, and has not given them back.
+    def take_garbage(self) -> Iterator[Block]:
+        """Find blocks whose scratch is gone, each once.
 
-        References are counted, so that giving back needs no finaliser: one would run anywhere, and lose a Ctrl-C and a block
-        where that comes in the middle of it.
+        They are looked for, so that scratch needs no finaliser: one would run anywhere, also where the lists change.
         """
-        least = 0
         for block in self.blocks:
-            count = sys.getrefcount(block)
-            least = least or count
-            if count == least and block.address:
+            if block.holder is not None and block.holder() is None:
+                block.holder = None
                 yield block
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
-from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, is_listed_only
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
 from gpustreamlab._util.tasks import works_later
 from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, InvalidNameError, OptionError, SelectionError
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream, LaneSelection
@@ -144,14 +144,11 @@ class Guard(ProcessBound):
         SelectionError
             If this thread uses it just now.
         """
-        self._turn.drop_left(self._uses)
         if self._turn.is_mine:
             raise SelectionError(f"Guard {self.name!r} cannot close inside `with guard.on(...)`. Leave the block first.")
-        try:
-            self._take(self)  # another thread may be in the middle of enqueuing
-            self._is_closed = True
-        finally:
-            self._turn.give(self)
+        self._turn.take()  # another thread may be in the middle of enqueuing
+        self._is_closed = True
+        self._turn.give()
         if self._done is not None:
             self._done.synchronize()
         self.abandon()
@@ -166,13 +163,12 @@ class Guard(ProcessBound):
             done.close()
 
     def end_left_uses(self) -> None:
-        """End the uses of this thread that an interrupt has left."""
+        """End the uses of this thread, which runs none of their blocks any more: an interrupt has left them."""
         if self._turn.is_mine:
-            self._turn.drop_left(self._uses)
-            try:
-                self._take(self)
-            finally:
-                self._turn.give(self)
+            while self._uses:
+                self.end(self._uses.pop())
+            while self._turn.is_mine:
+                self._turn.give()
 
     def leave_to_parent(self) -> None:
         """Be closed without touching the device, which is that of the process that this one was forked from."""
@@ -191,7 +187,6 @@ class Guard(ProcessBound):
     def end(self, use: GuardedUse) -> None:
         """Record an event behind what the lane holds; a block around this one on another lane goes on behind it."""
         lane = use.lane
-        self.leave(use)
         if self._is_closed:
             return  # closing the session waits for its work
         if lane.is_closed:
@@ -203,27 +198,24 @@ class Guard(ProcessBound):
         if self._uses and self._uses[-1].lane is not lane:
             self._uses[-1].lane.wait(self._done)
 
-    def leave(self, use: GuardedUse) -> None:
-        """Forget a use that goes on no more; nothing to do for one that has not begun."""
-        for place in range(len(self._uses) - 1, -1, -1):
-            if self._uses[place] is use:
-                del self._uses[place]
-                return
+    def leave(self, use: GuardedUse) -> bool:
+        """Forget a use; tell whether it went on."""
+        try:
+            self._uses.remove(use)
+        except ValueError:
+            return False
+        return True
 
-    def take(self, use: object) -> None:
+    def take(self) -> None:
         """Wait until no other thread is inside a use."""
-        self._take(use)
-        self._require_open()
+        self._turn.take()
+        if self._is_closed:
+            self._turn.give()
+            self._require_open()
 
-    def give(self, use: object) -> None:
-        """Let the next thread in, if this use has been let in."""
-        self._turn.give(use)
-
-    def _take(self, token: object) -> None:
-        """Wait for the turn, and end the uses of blocks that an interrupt has left."""
-        self._turn.take(token, self._uses)
-        for use in [use for use in self._uses if not self._turn.has(use)]:
-            self.end(use)
+    def give(self) -> None:
+        """Let the next thread in."""
+        self._turn.give()
 
     def _note_use(self, lane: KeptStream) -> None:
         self._done = lane._record_order(self._done)  # noqa: SLF001 - a stream of this package, and not for users
@@ -240,15 +232,13 @@ class Guard(ProcessBound):
 class GuardedUse(ProcessBound):
     """One use of what a `Guard` guards: a ``with`` block, or each call of a function that it decorates."""
 
-    __slots__ = ("_guard", "_label", "_selection", "is_over", "lane")
+    __slots__ = ("_guard", "_label", "_selection", "lane")
 
     def __init__(self, guard: Guard, selection: LaneSelection, label: str | None) -> None:
         self._guard = guard
         self._selection = selection
         self.lane: KeptStream = selection.stream
         """The lane."""
-        self.is_over = False
-        """Whether its block has ended, but for the turn that it gives back."""
         self._label = label
 
     def __repr__(self) -> str:
@@ -273,30 +263,29 @@ class GuardedUse(ProcessBound):
         return cast(_Function, call)
 
     def __enter__(self) -> Any:
-        guard, self.is_over = self._guard, False
-        # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
-        try:
-            guard.take(self)
-            guard.begin(self)  # before the range, which then holds no waiting
-            return self._selection.__enter__()
-        except BaseException:
-            guard.leave(self)
-            guard.give(self)
-            raise
+        guard = self._guard
+        guard.take()
+        with delayed_interrupts():  # another thread is locked out from here on
+            try:
+                guard.begin(self)  # before the range, which then holds no waiting
+                return self._selection.__enter__()
+            except BaseException:
+                guard.leave(self)
+                guard.give()
+                raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self._finish(kind, error, trace)
-        finally:
-            self._guard.leave(self)
-            self._guard.give(self)
-
-    def _finish(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self._end(error)
-        finally:
-            self._selection.__exit__(kind, error, trace)
-            self.is_over = True
+        with delayed_interrupts():
+            is_in = self._guard.leave(self)
+            try:
+                if is_in:
+                    self._end(error)
+            finally:
+                try:
+                    self._selection.__exit__(kind, error, trace)
+                finally:
+                    if is_in:
+                        self._guard.give()
 
     def _end(self, error: BaseException | None) -> None:
         try:
@@ -308,20 +297,13 @@ class GuardedUse(ProcessBound):
 
 
 class _Turn:
-    """A lock that its thread may take again, and that any thread may give back: a block may end in another one.
+    """A lock that its thread may take again, and that any thread may give back: a block may end in another one."""
 
-    Who takes it gives a token, and gives that back: after an interrupt nobody need know how far the taking came. One that an
-    interrupt kept from being given back, in the one instant that is beyond Python, is known by ``is_over``, or by nobody's
-    having it any more.
-    """
-
-    __slots__ = ("_lock", "_owner", "_state", "_tokens")
+    __slots__ = ("_count", "_owner", "_state")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._state = threading.RLock()  # around the tokens: a thread that waits may give back what another one left
-        self._owner = 0
-        self._tokens: list[object] = []
+        self._state = threading.RLock()
+        self._owner = self._count = 0
 
     @property
     def is_mine(self) -> bool:
@@ -334,54 +316,22 @@ class _Turn:
         owner = self._owner
         return next((thread.name for thread in threading.enumerate() if thread.ident == owner), str(owner))
 
-    def has(self, token: object) -> bool:
-        """Tell whether it is taken for a token."""
-        return any(known is token for known in self._tokens)
-
-    def take(self, token: object, listed: Sequence[object]) -> None:
-        """Wait until no other thread has it; see `drop_left` for what is listed."""
+    def take(self) -> None:
+        """Wait until no other thread has it."""
         while True:
             with delayed_interrupts(), self._state:
-                self._drop_left(listed)
-                if self.is_mine or self._lock.acquire(blocking=False):
+                if not self._owner or self.is_mine:
                     self._owner = threading.get_ident()
-                    self._tokens.append(token)
+                    self._count += 1
                     return
             time.sleep(WAIT_S)
 
-    def drop_left(self, listed: Sequence[object]) -> None:
-        """Give it back for tokens that nobody will give back.
-
-        Parameters
-        ----------
-        listed
-            What else refers to a token, beside who is to give it back.
-        """
+    def give(self) -> None:
+        """Give it back as often as it was taken; nothing to do where nobody has it."""
         with delayed_interrupts(), self._state:
-            self._drop_left(listed)
-
-    def _drop_left(self, listed: Sequence[object]) -> None:
-        for place in range(len(self._tokens) - 1, -1, -1):
-            if getattr(self._tokens[place], "is_over", False) or self._is_left(place, listed):
-                self._drop(place)
-
-    def _is_left(self, place: int, listed: Sequence[object]) -> bool:
-        times = sum(other is self._tokens[place] for entries in (self._tokens, listed) for other in entries)
-        return is_listed_only(self._tokens, place, times)
-
-    def give(self, token: object) -> None:
-        """Give it back as often as it was taken; nothing to do for a token that was not let in."""
-        with delayed_interrupts(), self._state:
-            for place in range(len(self._tokens) - 1, -1, -1):
-                if self._tokens[place] is token:
-                    self._drop(place)
-                    return
-
-    def _drop(self, place: int) -> None:
-        del self._tokens[place]
-        if not self._tokens:
-            self._owner = 0
-            self._lock.release()
+            self._count = max(0, self._count - 1)
+            if not self._count:
+                self._owner = 0
 
 
 def check_guard_name(name: object) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +9,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
-from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import (
     NO_LANE,
     FoundHazard,
@@ -37,8 +34,6 @@ __all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
 _NULL_STREAM = 0
 _HANDLES_KEPT = 256
 """Lanes whose names are kept before those that are gone are looked for."""
-_OWN_REFERENCES = 3
-"""To a frame's locals: the frame's, a variable's, and the argument's of the function that counts."""
 
 
 class StreamsByHandle(Protocol):
@@ -241,8 +236,7 @@ class AccessWatch:
         self._is_waiting = True  # what is done here is no work of the user's
         try:
             for other in self._search.unordered(lane, reads, writes):
-                with delayed_interrupts():
-                    self._put_in_wait(lane.number, other.number)
+                self._put_in_wait(lane.number, other.number)
             here = self._stream_of(lane.number)
             for piece, _ in (*reads, *writes):
                 owner = piece.owner() if here is not None and piece.home != lane.number else None
@@ -383,17 +377,11 @@ def watch_accesses(backend: Backend, recorder: Recorder, mode: object, table: St
 
 
 def variables_of(frame: types.FrameType) -> dict[str, object]:
-    """Return the variables that a frame sees, without keeping any alive once the result is gone.
+    """Return the variables that a frame sees.
 
-    Before CPython 3.13 a function's frame keeps the dictionary that it gives out as its locals, and so every array in it, also
-    after its name was deleted. It is emptied here, unless somebody else has it too: it is filled anew when it is asked for.
+    Up to CPython 3.12 a function's frame keeps what it gave out here, and so a deleted array, until it ends or is asked again.
     """
-    given = frame.f_locals
-    names = {**frame.f_globals, **given}
-    is_copy = type(given) is dict and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
-    if is_copy and sys.getrefcount(given) <= _OWN_REFERENCES:
-        given.clear()
-    return names
+    return {**frame.f_globals, **frame.f_locals}
 
 
 def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:

@@ -8,12 +8,12 @@ its free blocks are in order. See docs/explanations/decisions/0017-scratch.md.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Iterable, Sequence
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
+from weakref import ref
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -41,14 +41,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-NEEDS_LOCK = not getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether another thread may come between two bytecodes: on a free-threaded interpreter.
-
-Elsewhere CPython changes threads, and handles signals, at calls and backward jumps only. So a stretch without them happens as a
-whole: taking or giving back a block and counting it. Everywhere that is done here no call stands between, up to the last one.
-"""
-
-
 class _NoInterfaceError(NotSimulatedError, AttributeError):
     """The simulated device has no pointers for others; an AttributeError too, so that hasattr() works."""
 
@@ -66,40 +58,23 @@ class Scratch(ProcessBound):
     Taking and giving back is safe in any thread, and for a lane that works in several threads.
     """
 
-    __slots__ = ("__weakref__", "_arena", "_block", "_slot", "nbytes")
+    __slots__ = ("__weakref__", "_arena", "_block", "_lease", "_slot", "nbytes")
 
     _block: Block | None
     _arena: ScratchArena
+    _lease: ref[Scratch]
     _slot: Slot
     nbytes: int
     """How many bytes were asked for."""
 
     def __init__(self, arena: ScratchArena, nbytes: int) -> None:
-        # The hot path; see `NEEDS_LOCK` for why it has no lock.
         self._block = None
-        if type(nbytes) is not int:
-            nbytes = check_size(nbytes)
         self._arena = arena
-        self.nbytes = nbytes
+        self.nbytes = nbytes if type(nbytes) is int and 0 <= nbytes < MAX_BYTES else check_size(nbytes)
         now_ns = arena.glance_ns()
         if now_ns >= arena.turn_ns:
             arena.turn(now_ns)
-        try:
-            slot = arena.slots[nbytes]
-        except KeyError:
-            slot = arena.find_slot(check_size(nbytes))
-        self._slot = slot
-        free = slot.free
-        if free and not NEEDS_LOCK:
-            self._block = free[-1]
-            del free[-1]
-            slot.taken_count += 1
-            arena.used_bytes = used_bytes = arena.used_bytes + slot.size_bytes
-            arena.changed_ns = now_ns
-            if used_bytes > arena.top_bytes:
-                arena.top_bytes = used_bytes
-                arena.top_ns = now_ns
-        elif not (NEEDS_LOCK and arena.give_out(self)):
+        if not arena.give_out(self):
             arena.supply(self)
 
     def __enter__(self) -> Self:
@@ -109,19 +84,10 @@ class Scratch(ProcessBound):
         arena = self._arena
         if self._block is None or arena.is_closed:
             return
-        slot = self._slot
         now_ns = arena.glance_ns()
         if now_ns >= arena.turn_ns:
             arena.turn(now_ns)
-        if NEEDS_LOCK:
-            arena.take_back(self, now_ns)
-            return
-        block = self._block
-        if block is not None:
-            self._block = None
-            arena.used_bytes -= slot.size_bytes
-            arena.changed_ns = now_ns
-            slot.back.append(block)
+        arena.take_back(self, now_ns)
 
     def __repr__(self) -> str:
         block, ending = self._block, self.ending

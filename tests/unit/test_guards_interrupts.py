@@ -36,7 +36,7 @@ def enters(guard):
 
     thread = threading.Thread(target=enter, daemon=True)
     thread.start()
-    return entered.wait(60)
+    return entered.wait(20)
 
 
 def interrupted(at):
@@ -62,9 +62,10 @@ def test_an_interrupt_before_any_line_locks_nobody_out():
             if signals.place is None:
                 break
             tried += 1
+            lab.put_back_left()  # what the end of a cell does
             assert enters(guard), signals.place
             guard.close()
-    assert tried > 60
+    assert tried > 40
 
 
 @pytest.fixture
@@ -89,34 +90,20 @@ def left_use():
         yield lab, guard
 
 
-@pytest.mark.no_cover  # it traces itself
-def test_who_uses_a_guard_after_one_that_was_left_waits_for_its_work(left_use):
+@pytest.mark.no_cover
+def test_a_use_that_was_left_is_ended_with_its_cell(left_use):
     lab, guard = left_use
+    lab.put_back_left()
+    assert lab.current is None
+    assert "last used on 'a'" in repr(guard)
     assert enters(guard)
     with guard.on("b", "next"):
         pass
     lab.synchronize()
     frame = lab.trace.to_pandas()
     assert frame["start_ns"][frame["name"] == "next"].item() >= 1_000_000
-
-
-@pytest.mark.no_cover
-def test_a_guard_of_which_a_use_was_left_can_be_closed(left_use):
-    _, guard = left_use
     guard.close()
     assert guard.is_closed
-
-
-@pytest.mark.no_cover
-def test_what_was_left_is_put_back_at_once_where_it_is_asked_for(left_use):
-    lab, guard = left_use
-    lab._put_back_left()
-    assert lab.current is None
-    assert "last used on 'a'" in repr(guard)
-    with lab.on("b", "outer"), guard.on("a"):
-        lab._put_back_left()
-        assert lab.current is lab.stream("a")
-    assert lab.current is None
 
 
 def test_memory_that_two_sessions_use_is_let_go():

@@ -10,7 +10,6 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError, GuardClosedError, InvalidNameError, OptionError, SelectionError, SessionClosedError
-from gpustreamlab.memory import guards
 from gpustreamlab.workloads import spin
 from tests.helpers.threads import run_in_thread
 
@@ -449,30 +448,3 @@ def test_streams_of_others_take_part(lab):
     assert ran["theirs"][0] >= ran["ours"][1] - 1
     lab.close()
     assert not theirs.is_closed
-
-
-class InterleavedTokens(list):
-    """Tokens of a turn of which another thread gives one back while this one counts them."""
-
-    def __init__(self, tokens, give):
-        super().__init__(tokens)
-        self.other = threading.Thread(target=give)
-
-    def __len__(self):
-        count = super().__len__()
-        if self.other.ident is None:
-            self.other.start()
-            self.other.join(0.2)
-        return count
-
-
-def test_two_threads_give_one_use_back_at_once():
-    turn, token = guards._Turn(), object()
-    turn.take(token, ())
-    turn._tokens = tokens = InterleavedTokens(turn._tokens, lambda: turn.give(token))
-    turn.give(token)
-    tokens.other.join(60)
-    assert not turn._tokens
-    turn.take(token, ())  # and it is free, once
-    assert turn._tokens == [token]
-    turn.give(token)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import sys
 
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _clients as _cupti_clients
+from gpustreamlab.backends.cuda.cupti import _native_callbacks
 from gpustreamlab.backends.cuda.cupti import _work as _cupti_streams
 from tests.helpers.fake_cupti import (
     FakeCard,
@@ -36,3 +39,20 @@ def card():
 @pytest.fixture
 def source(monkeypatch, card):
     return make_source(monkeypatch, card)
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory):
+    """Compile the callbacks once."""
+    library = tmp_path_factory.mktemp("callbacks") / "callbacks.so"
+    _native_callbacks.compile_source(_native_callbacks.SOURCE, library)
+    return library
+
+
+@pytest.fixture(autouse=True)
+def fresh_library(monkeypatch, tmp_path, compiled):
+    """Let each pool load a copy of its own; the loader takes a file once."""
+    numbers = itertools.count()
+    monkeypatch.setattr(
+        _native_callbacks, "find_library", lambda: shutil.copy(compiled, tmp_path / f"callbacks-{next(numbers)}.so")
+    )

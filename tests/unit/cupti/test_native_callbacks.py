@@ -1,36 +1,47 @@
-"""The native callbacks: lock-free, without the interpreter, and made from the source that is committed."""
+"""The native callbacks: compiled once, lost by nobody, and without the interpreter's lock."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import mmap
-import platform
-import shutil
+import os
 import subprocess
 import sys
 import threading
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _native_callbacks
 from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers, PythonPool
-from gpustreamlab.backends.cuda.cupti._native_callbacks import CODE, SOURCE_SHA256, STATE_OFFSET, NativePool
-from scripts import cupti_callbacks
+from gpustreamlab.backends.cuda.cupti._native_callbacks import NativePool, compile_source
 
-# The start routine of a thread that no Python made: calls args[5] with args[0] to args[4].
-SHIMS = {
-    # mov rsi,[rdi+8]; mov rdx,[rdi+16]; mov rcx,[rdi+24]; mov r8,[rdi+32]; mov rax,[rdi+40]; mov rdi,[rdi]; jmp rax
-    "x86_64": "488b7708 488b5710 488b4f18 4c8b4720 488b4728 488b3f ffe0",
-    # ldr x4,[x0,#32]; ldr x9,[x0,#40]; ldp x2,x3,[x0,#16]; ldp x0,x1,[x0]; br x9
-    "aarch64": "041040f9 091440f9 020c41a9 000440a9 20011fd6",
+find_library = _native_callbacks.find_library  # before a fixture gives each pool its own
+
+IN_THREAD = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <time.h>
+
+static pthread_t thread;
+static void *place[3];
+
+static void *call(void *request) { ((void (*)(void *, void *, void *))request)(place, place + 1, place + 2); return NULL; }
+
+/* Ask for a buffer in a thread that no Python made, and wait for it; tell whether it has come in time. */
+int request_in_thread(void *request) { return pthread_create(&thread, NULL, call, request); }
+int join(int limit_ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += limit_ms % 1000 * 1000000L;
+    until.tv_sec += limit_ms / 1000 + until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    return pthread_timedjoin_np(thread, NULL, &until) == 0;
 }
-
-
-def address_of(function):
-    return ctypes.cast(function, ctypes.c_void_p).value
+"""
 
 
 def request(pool):
@@ -39,46 +50,61 @@ def request(pool):
     return address.value
 
 
-# The code and its source
+# Making it
 
 
-def test_the_code_was_made_from_the_source_beside_it():
-    assert cupti_callbacks.source_digest() == SOURCE_SHA256, "run: python -m scripts.cupti_callbacks"
-    assert cupti_callbacks.STATE_OFFSET == STATE_OFFSET
-    assert CODE.keys() == cupti_callbacks.TOOLS.keys()
+def test_the_source_has_no_warnings(tmp_path, monkeypatch):
+    monkeypatch.setattr(_native_callbacks, "_FLAGS", (*_native_callbacks._FLAGS, "-Wall", "-Wextra", "-Werror"))
+    compile_source(_native_callbacks.SOURCE, tmp_path / "strict.so")
 
 
-@pytest.mark.parametrize("machine", CODE)
-def test_the_code_is_what_its_compiler_makes(machine):
-    native = CODE[machine]
-    assert len(native.code) < mmap.PAGESIZE
-    assert native.offsets.keys() == set(cupti_callbacks.FUNCTIONS)
-    if shutil.which(cupti_callbacks.TOOLS[machine][0] + "gcc") is None:
-        return  # the digest above tells as much as can be told here
-    code, offsets = cupti_callbacks.build(machine)  # raises where it depends on its place
-    if cupti_callbacks.compiler_of(machine) == native.compiler:
-        assert (code, offsets) == (native.code, native.offsets)
+def test_it_is_compiled_once_for_all_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library = find_library()
+    monkeypatch.setattr(_native_callbacks, "COMPILERS", ())
+
+    assert find_library() == library
+    assert [*library.parent.iterdir()] == [library]
 
 
-def test_what_depends_on_its_place_is_not_taken(monkeypatch, tmp_path):
-    if shutil.which(cupti_callbacks.TOOLS["x86_64"][0] + "gcc") is None:
-        return
+def test_without_a_compiler_python_serves_and_it_is_told(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(_native_callbacks, "find_library", find_library)
+    monkeypatch.setattr(_native_callbacks, "COMPILERS", ())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+
+    assert not ActivityBuffers(buffer_bytes=64).is_native
+    assert "CUPTI is served through Python" in caplog.text
+    assert "pip install 'gpustreamlab[native]'" in caplog.text
+
+
+def test_the_extra_is_a_compiler(monkeypatch):
+    monkeypatch.setattr(_native_callbacks, "COMPILERS", ())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang")
+
+    assert _native_callbacks._find_compiler() == [sys.executable, "-m", "ziglang", "cc"]
+
+
+def test_what_a_compiler_says_is_told(tmp_path):
     source = tmp_path / "wrong.c"
-    source.write_text(cupti_callbacks.SOURCE.read_text() + "void *const place = &state;")
-    monkeypatch.setattr(cupti_callbacks, "SOURCE", source)
-
-    with pytest.raises(ValueError, match=r"The code for x86_64 is not all in \.text"):
-        cupti_callbacks.build("x86_64")
+    source.write_text("no C")
+    with pytest.raises(OSError, match=r"(?s)could not compile wrong\.c: .*error"):
+        compile_source(source, tmp_path / "wrong.so")
 
 
-def test_the_code_cannot_be_written():
-    pool = NativePool(buffer_bytes=64, buffer_limit=1)
-    begin = pool._state.ctypes.data - STATE_OFFSET
-    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    rights = {range(*(int(end, 16) for end in places.split("-"))): flags for places, flags, *_ in lines}
+def test_a_home_that_takes_no_file_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(OSError, match="file"):
+        find_library()
 
-    assert next(flags for places, flags in rights.items() if begin in places) == "r-xp"
-    assert next(flags for places, flags in rights.items() if begin + STATE_OFFSET in places) == "rw-p"
+
+def test_a_process_has_one_pool(monkeypatch, compiled):
+    monkeypatch.setattr(_native_callbacks, "find_library", lambda: compiled)
+    first = NativePool(buffer_bytes=64, buffer_limit=1)
+    with pytest.raises(OSError, match="were made before"):
+        NativePool(buffer_bytes=64, buffer_limit=1)
+    assert request(first)
 
 
 # The lists
@@ -89,19 +115,15 @@ def test_every_buffer_is_lent_once_and_each_has_its_place(buffer_limit):
     pool = NativePool(buffer_bytes=4096, buffer_limit=buffer_limit)
     lent = [request(pool) for _ in range(buffer_limit)]
 
-    assert sorted(np.diff(sorted(lent)).tolist()) == [4096] * (buffer_limit - 1)
-    assert min(lent) == pool._arena.ctypes.data
+    assert [later - one for one, later in pairwise(lent)] == [4096] * (buffer_limit - 1)
     assert request(pool) is None
     assert pool.refused_count == 1
 
 
-@pytest.mark.parametrize("start", [0, (1 << 48) - 3])
-def test_threads_get_every_buffer_and_lose_none(start):
+def test_threads_get_every_buffer_and_lose_none():
     pool = NativePool(buffer_bytes=64, buffer_limit=8)
-    pool._state["free"] += np.uint64(start << 16)  # so many changes that the count begins again
     rounds, thread_count = 400, 6
     got, refused, seen = [[] for _ in range(thread_count)], [0] * thread_count, []
-    counters = np.zeros(8, np.int64)
 
     def work(number):
         for turn in range(rounds):
@@ -119,36 +141,15 @@ def test_threads_get_every_buffer_and_lose_none(start):
         thread.start()
     while any(thread.is_alive() for thread in threads) or pool.full_count:
         for address, data, _ in pool.take():
-            counters[(address - pool._arena.ctypes.data) // 64] += 1
-            seen.append(int(data.view(np.uint64)[0]))
+            seen.append(int(data.view("u8")[0]))
             pool.give_back(address)
     for thread in threads:
         thread.join()
 
     assert sorted(seen) == sorted(chain.from_iterable(got))
     assert pool.refused_count == sum(refused)
-    assert len(seen) + sum(refused) == rounds * thread_count == counters.sum() + sum(refused)
+    assert len(seen) + sum(refused) == rounds * thread_count
     assert len({request(pool) for _ in range(8)} - {None}) == 8  # all are there again, each once
-
-
-def test_a_completion_that_comes_twice_at_once_counts_once():
-    pool = NativePool(buffer_bytes=64, buffer_limit=4)
-    for _ in range(200):
-        address, gate = request(pool), threading.Barrier(3)
-
-        def finish(address=address, gate=gate):
-            gate.wait()
-            pool.complete(None, 0, address, 64, 8)
-
-        threads = [threading.Thread(target=finish) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        ((ticket, _, _),) = pool.take()
-        pool.give_back(ticket)
-
-    assert pool.refused_count == 0
 
 
 def test_memory_is_taken_by_what_is_used_alone():
@@ -170,74 +171,27 @@ def test_memory_is_taken_by_what_is_used_alone():
 # The interpreter's lock
 
 
-class ForeignThread:
-    """A thread that calls a function with up to five arguments, and never enters Python unless the function does."""
-
-    def __init__(self, function, *arguments):
-        self._libc = ctypes.PyDLL(None)  # keeps the interpreter's lock while it calls
-        self._libc.pthread_timedjoin_np.argtypes = [ctypes.c_ulong, ctypes.c_void_p, ctypes.c_void_p]
-        code = bytes.fromhex(SHIMS[platform.machine()])
-        self._page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        self._page[: len(code)] = code
-        begin = _native_callbacks._protect(self._page, mmap.PAGESIZE)
-        values = [ctypes.cast(value, ctypes.c_void_p).value or 0 for value in arguments]
-        self._arguments = (ctypes.c_void_p * 6)(*values, *[0] * (5 - len(values)), address_of(function))
-        self._thread = ctypes.c_ulong()
-        self._start = ctypes.c_void_p(begin)
-
-    def run_with_lock_held(self, *, limit_ns):
-        """Start it and wait for it, the interpreter's lock held throughout; tell whether it came to an end."""
-        before_s = sys.getswitchinterval()
-        sys.setswitchinterval(1_000)  # nor is it given away between the two calls
-        try:
-            assert self._libc.pthread_create(ctypes.byref(self._thread), None, self._start, self._arguments) == 0
-            return self._join(limit_ns)
-        finally:
-            sys.setswitchinterval(before_s)
-
-    def join(self):
-        """Wait for it, and let it have the lock."""
-        while not self._join(1_000_000):
-            threading.Event().wait(0.001)
-
-    def _join(self, limit_ns):
-        now = (ctypes.c_int64 * 2)()
-        self._libc.clock_gettime(0, now)
-        total_ns = now[1] + limit_ns
-        until = (ctypes.c_int64 * 2)(now[0] + total_ns // 1_000_000_000, total_ns % 1_000_000_000)
-        return self._libc.pthread_timedjoin_np(self._thread, None, until) == 0
-
-
-@pytest.fixture
-def place():
-    """Room for what a request writes: address, size, records."""
-    return (ctypes.c_uint64 * 3)(1, 2, 3)
-
-
-def request_thread(pool, place):
-    begin = ctypes.addressof(place)
-    return ForeignThread(pool.request, *(ctypes.c_void_p(begin + 8 * number) for number in range(3)))
-
-
-def test_native_callbacks_do_not_wait_for_the_interpreter(place):
-    pool = NativePool(buffer_bytes=64, buffer_limit=1)
-
-    assert request_thread(pool, place).run_with_lock_held(limit_ns=30_000_000_000)
-    assert list(place) == [pool._arena.ctypes.data, 64, 0]
-
-    arguments = [ctypes.c_void_p(number) for number in (0, 0, place[0], 64, 5)]
-    assert ForeignThread(pool.complete, *arguments).run_with_lock_held(limit_ns=30_000_000_000)
-    assert [(address, len(data)) for address, data, _ in pool.take()] == [(place[0], 5)]
-
-
 @pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="there is no lock to wait for")
-def test_python_callbacks_do(place):
-    pool = PythonPool(buffer_bytes=64, buffer_limit=1)
-    thread = request_thread(pool, place)
+@pytest.mark.parametrize("make", [NativePool, PythonPool])
+def test_native_callbacks_do_not_wait_for_the_interpreter_and_pythons_do(make, tmp_path):
+    source = tmp_path / "in_thread.c"
+    source.write_text(IN_THREAD)
+    compile_source(source, tmp_path / "in_thread.so")
+    helper = ctypes.PyDLL(str(tmp_path / "in_thread.so"))  # keeps the interpreter's lock while it calls
+    pool = make(buffer_bytes=64, buffer_limit=1)
 
-    assert not thread.run_with_lock_held(limit_ns=100_000_000)
-    thread.join()
-    assert list(place)[1:] == [64, 0]
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1_000)  # nor is it given away between the two calls
+    try:
+        assert helper.request_in_thread(pool.request) == 0
+        is_served = bool(helper.join(30_000 if make is NativePool else 100))
+    finally:
+        sys.setswitchinterval(before_s)
+    while not is_served and not helper.join(1):
+        threading.Event().wait(0.001)
+
+    assert is_served == (make is NativePool)
+    assert request(pool) is None  # that thread has got it
 
 
 AT_EXIT = """
@@ -249,35 +203,14 @@ from tests.helpers.fake_cupti import FakeCuptiLibrary
 buffers = _cupti_buffers.ActivityBuffers()
 assert buffers.is_native
 buffers.register(Cupti(FakeCuptiLibrary(), ""))
-place = ctypes.cast(buffers._pool._take_full, ctypes.c_void_p)
+place = ctypes.cast(buffers._pool._library.give_back, ctypes.c_void_p)
 ctypes.CDLL(None)["__cxa_atexit"](place, None, None)  # runs after the interpreter is gone
 """
 
 
-def test_what_cupti_knows_outlives_the_interpreter():
-    done = subprocess.run([sys.executable, "-c", AT_EXIT], check=False, cwd=Path(__file__).parents[3], capture_output=True)
+def test_what_cupti_knows_outlives_the_interpreter(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    folder = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], check=False, cwd=folder, env=environment, capture_output=True)
 
-    assert (done.returncode, done.stderr) == (0, b"")  # without the reference that is kept: SIGSEGV
-
-
-# Where there is none
-
-
-def test_an_unknown_machine_is_told(monkeypatch):
-    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-
-    with pytest.raises(OSError, match=r"no code for linux on riscv64 with pages of \d+ bytes"):
-        NativePool(buffer_bytes=64, buffer_limit=1)
-
-
-def test_a_kernel_that_lets_no_memory_become_executable_is_told(monkeypatch):
-    monkeypatch.setattr(_native_callbacks.mmap, "PROT_EXEC", 1 << 20)  # no such right: EINVAL
-
-    with pytest.raises(OSError, match="Memory may not be made executable: Invalid argument"):
-        NativePool(buffer_bytes=64, buffer_limit=1)
-    assert not ActivityBuffers(buffer_bytes=64).is_native
-
-
-def test_more_buffers_than_a_link_can_name_are_refused():
-    with pytest.raises(OSError, match="65536 buffers are not from 1 to 65535"):
-        NativePool(buffer_bytes=64, buffer_limit=1 << 16)
+    assert (done.returncode, done.stderr) == (0, b"")

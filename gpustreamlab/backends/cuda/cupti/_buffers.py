@@ -1,7 +1,7 @@
 """The buffers that CUPTI fills: pooled, bounded, and taken back as they are.
 
 CUPTI asks for an empty buffer in the thread of the user's call and hands full ones over in a thread of its own. Both only move
-a buffer from one list to another; reading happens later, elsewhere. Where the machine allows, that is done without Python
+a buffer from one list to another; reading happens later, elsewhere. Where there is a compiler, that is done without Python
 (`NativePool`): CUPTI may hold a lock of its own while it calls, and a thread that enters CUDA with the interpreter's lock held
 waits for that one, so a callback that waits for the interpreter may wait for ever.
 """
@@ -76,7 +76,7 @@ class ActivityBuffers:
 
 
 class PythonPool:
-    """Buffers that CUPTI takes and gives back through Python, for machines without native callbacks.
+    """Buffers that CUPTI takes and gives back through Python, for machines without a compiler.
 
     Parameters
     ----------
@@ -153,5 +153,8 @@ def _make_pool(buffer_bytes: int, buffer_limit: int) -> NativePool | PythonPool:
     try:
         return NativePool(buffer_bytes=buffer_bytes, buffer_limit=buffer_limit)
     except OSError as error:
-        _log.info("CUPTI is served through Python, which waits for the interpreter: %s", error)
+        _log.warning(
+            "CUPTI is served through Python, which may wait for ever where other threads call CUDA while it captures. %s",
+            error,
+        )
         return PythonPool(buffer_bytes=buffer_bytes, buffer_limit=buffer_limit)

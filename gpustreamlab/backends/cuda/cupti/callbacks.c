@@ -1,0 +1,129 @@
+/* What CUPTI calls for an empty buffer and with a full one, without Python and its lock.
+ *
+ * CUPTI may hold a lock of its own while it calls, and a thread of Python may enter CUDA with the interpreter's lock held: callbacks
+ * that wait for the interpreter then wait for ever. The lock in here is held for nanoseconds, and nothing waits for Python in it.
+ * _native_callbacks.py compiles this and calls it.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum place { FREE, LENT, FULL, TAKEN };
+
+struct buffer {
+    enum place place;
+    uint64_t valid_bytes;
+    uint64_t thread; /* who asked for it: CUPTI keeps the buffers of threads apart */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint8_t *arena; /* all buffers, one behind the other; never unmapped, as CUPTI calls until the process ends */
+static size_t stride_bytes, buffer_bytes;
+static uint64_t buffer_count, free_count, first_full, full_count, refused_count;
+static struct buffer *buffers;
+static uint64_t *free_ones; /* a stack: what was used last is lent first */
+static uint64_t *full_ones; /* a ring: `full_count` of them from `first_full` on */
+
+/* Return the index of the buffer that begins at an address, or `buffer_count`. */
+static uint64_t index_of(uint8_t *address)
+{
+    uint64_t offset = (uintptr_t)address - (uintptr_t)arena; /* of a lower address: too large */
+    uint64_t index = offset / stride_bytes;
+    return offset % stride_bytes == 0 && index < buffer_count ? index : buffer_count;
+}
+
+/* Make the buffers, once; return 0 if that has worked. Only what CUPTI writes takes memory. */
+int set_up(size_t bytes, uint64_t count)
+{
+    if (buffers)
+        return -1;
+    stride_bytes = (bytes + 63) / 64 * 64; /* CUPTI wants them aligned */
+    buffer_bytes = bytes;
+    void *memory = mmap(NULL, stride_bytes * count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    free_ones = calloc(count, sizeof *free_ones);
+    full_ones = calloc(count, sizeof *full_ones);
+    buffers = calloc(count, sizeof *buffers);
+    if (memory == MAP_FAILED || !free_ones || !full_ones || !buffers)
+        return -1;
+    arena = memory;
+    while (free_count < count) {
+        free_ones[free_count] = count - 1 - free_count;
+        free_count++;
+    }
+    buffer_count = count;
+    return 0;
+}
+
+/* CUpti_BuffersCallbackRequestFunc: give CUPTI a buffer, or none. */
+void request_buffer(uint8_t **address, size_t *size, size_t *most_records)
+{
+    *address = NULL;
+    *size = 0;
+    *most_records = 0; /* as many as fit */
+    pthread_mutex_lock(&lock);
+    if (free_count) {
+        uint64_t index = free_ones[--free_count];
+        buffers[index].place = LENT;
+        buffers[index].thread = (uint64_t)pthread_self();
+        *address = arena + index * stride_bytes;
+        *size = buffer_bytes;
+    } else {
+        refused_count++;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* CUpti_BuffersCallbackCompleteFunc: take a buffer back from CUPTI; not another client's, and none twice. */
+void complete_buffer(void *context, uint32_t stream, uint8_t *address, size_t size, size_t valid_bytes)
+{
+    (void)context, (void)stream, (void)size;
+    pthread_mutex_lock(&lock);
+    uint64_t index = index_of(address);
+    if (index < buffer_count && buffers[index].place == LENT) {
+        buffers[index].place = FULL;
+        buffers[index].valid_bytes = valid_bytes < buffer_bytes ? valid_bytes : buffer_bytes;
+        full_ones[(first_full + full_count++) % buffer_count] = index;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* For Python: take the full buffer that was completed first; return its address, or NULL if there is none. */
+uint8_t *take_full(uint64_t *valid_bytes, uint64_t *thread)
+{
+    uint8_t *address = NULL;
+    pthread_mutex_lock(&lock);
+    if (full_count) {
+        uint64_t index = full_ones[first_full];
+        first_full = (first_full + 1) % buffer_count;
+        full_count--;
+        buffers[index].place = TAKEN;
+        *valid_bytes = buffers[index].valid_bytes;
+        *thread = buffers[index].thread;
+        address = arena + index * stride_bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return address;
+}
+
+/* For Python: let a buffer that was taken be lent again; nothing to do for any other. */
+void give_back(uint8_t *address)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t index = index_of(address);
+    if (index < buffer_count && buffers[index].place == TAKEN) {
+        buffers[index].place = FREE;
+        free_ones[free_count++] = index;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* For Python: how many buffers wait to be taken, and how often CUPTI got none. */
+void count(uint64_t *full, uint64_t *refused)
+{
+    pthread_mutex_lock(&lock);
+    *full = full_count;
+    *refused = refused_count;
+    pthread_mutex_unlock(&lock);
+}
