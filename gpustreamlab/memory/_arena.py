@@ -48,7 +48,7 @@ class ScratchLane(Protocol):
         """Address of the ``cudaStream_t``."""
         ...
 
-    def require_open(self) -> None:
+    def _require_open(self) -> None:
         """Raise `StreamClosedError` if the stream is closed."""
         ...
 
@@ -194,13 +194,13 @@ class ScratchArena:
 
     def give_out(self, scratch: Scratch) -> bool:
         """Take a free block for scratch, if there is one of its size."""
-        slot = scratch._slot = self.find_slot(scratch.nbytes)  # noqa: SLF001 - its arena; the lane may have moved
+        slot = scratch._slot = self.find_slot(scratch.nbytes)
         now_ns = self.glance_ns()
         with self.lock:
             free = slot.free
             if not free:
                 return False
-            scratch._block = free[-1]  # noqa: SLF001
+            scratch._block = free[-1]
             del free[-1]
             slot.taken_count += 1
             self.used_bytes += slot.size_bytes
@@ -212,20 +212,20 @@ class ScratchArena:
 
     def take_back(self, scratch: Scratch, now_ns: int) -> None:
         """Take the block of scratch back, once."""
-        slot = scratch._slot  # noqa: SLF001 - its arena
+        slot = scratch._slot
         with self.lock:
-            block = scratch._block  # noqa: SLF001
+            block = scratch._block
             if block is not None:
-                scratch._block = None  # noqa: SLF001
+                scratch._block = None
                 self.used_bytes -= slot.size_bytes
                 self.changed_ns = now_ns
                 slot.back.append(block)
 
     def supply(self, scratch: Scratch) -> None:
         """Find a block for scratch whose size has no free one: of what is garbage, or was of another stream, or a new one."""
-        self.lane.require_open()
+        self.lane._require_open()
         if not self._late:
-            self._collect((scratch._slot.kind,))  # noqa: SLF001 - its arena
+            self._collect((scratch._slot.kind,))
             if self.give_out(scratch):
                 return
         with delayed_interrupts():  # a block that was made is known
@@ -424,7 +424,7 @@ class ScratchArena:
         return None if is_first else recent_bytes
 
     def _grow(self, scratch: Scratch) -> None:
-        size_bytes = scratch._slot.size_bytes  # noqa: SLF001
+        size_bytes = scratch._slot.size_bytes
         self._pool.reserve(size_bytes, self)
         try:
             try:
@@ -438,8 +438,8 @@ class ScratchArena:
 
     def _add_block(self, scratch: Scratch) -> None:
         with self._driving:
-            self.lane.require_open()  # else it may have been closed meanwhile
-            slot = scratch._slot = self.find_slot(scratch.nbytes)  # noqa: SLF001
+            self.lane._require_open()  # else it may have been closed meanwhile
+            slot = scratch._slot = self.find_slot(scratch.nbytes)
             block = Block(self.backend.allocate_scratch(self._stream, slot.size_bytes))
             with self.lock:
                 slot.free.append(block)
