@@ -133,7 +133,8 @@ class PartitionTools(Group):
         layout = session.layout
         if layout is not None and not layout.has_verified_sms and session.state is SessionState.OPEN:
             with session._locks.moves:
-                layout = session._partitions.locate() if session.state is SessionState.OPEN else session.layout
+                is_open = session._life.state is SessionState.OPEN  # it may have been closed meanwhile
+                layout = session._partitions.locate() if is_open else session.layout
         return SMMap(session.device, layout)
 
     def watch(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
