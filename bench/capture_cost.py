@@ -56,7 +56,7 @@ def _cases(lab: Session) -> dict[str, tuple[int, Callable[[], AbstractContextMan
 def _launcher(lab: Session, kernel: Any) -> Callable[[int], float]:
     def launch(count: int) -> float:
         """Launch so many times; return the seconds that it took."""
-        stream = lab.stream("work").backend_stream.cupy
+        stream = lab.stream("work")._backend_stream.cupy
         with stream:
             began_s = time.perf_counter()
             for _ in range(count):

@@ -151,7 +151,7 @@ def row_of(library: Library, proof: Proof) -> dict[str, Any]:
 def _watch(lab: Session, call: Call, lane_name: str, *, blocks: int) -> Seen:
     lab.clear()
     with lab.on("A1", "blockade") as lane:
-        lab._backend.launch_spin(lane.backend_stream, BLOCKADE_NS, blocks=blocks, fill_sms=True)
+        lab._backend.launch_spin(lane._backend_stream, BLOCKADE_NS, blocks=blocks, fill_sms=True)
     with lab.on(lane_name, "call") as lane:
         kept = call(lane)
     lab.synchronize()

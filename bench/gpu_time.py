@@ -47,7 +47,7 @@ def _works(lab: Session) -> dict[str, Callable[[int, object], None]]:
 
     spin = spin_kernel(0)
     stream = lab.stream("a")
-    record = stream.backend_stream.core.record
+    record = stream._backend_stream.core.record
     events = [(lab._backend.acquire_event(), lab._backend.acquire_event()) for _ in range(KERNELS)]
 
     def bare(row: int, slot: object) -> None:
@@ -72,7 +72,7 @@ def _period_us(lab: Session, work: Callable[[int, object], None]) -> float:
     slots = [times[row] for row in range(KERNELS)]
     lab.synchronize()
     with lab.on("a", "gate"):
-        lab._backend.launch_spin(lab.stream("a").backend_stream, GATE_NS, blocks=1, fill_sms=False)
+        lab._backend.launch_spin(lab.stream("a")._backend_stream, GATE_NS, blocks=1, fill_sms=False)
         for row, slot in enumerate(slots):
             work(row, slot)
     lab.synchronize()

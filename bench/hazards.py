@@ -52,7 +52,7 @@ def _works(lab: Session) -> dict[str, Callable[[], Any]]:
         xp.concatenate([z, a]).max()
 
     return {
-        "a kernel without arrays": lambda: lab._backend.launch_spin(stream.backend_stream, 1_000, blocks=8, fill_sms=False),
+        "a kernel without arrays": lambda: lab._backend.launch_spin(stream._backend_stream, 1_000, blocks=8, fill_sms=False),
         "add(x, y, out=z)": lambda: xp.add(x, y, out=z),
         "x * y": lambda: x * y,
         "view + 1": lambda: view + 1,

@@ -63,7 +63,7 @@ def _latency_us(lab: Session, short: Stream, busy: Stream | None, queue: deque[E
         queue.popleft().close()
     while busy is not None and len(queue) < QUEUE:
         with lab.on(busy, "long") as stream:
-            lab._backend.launch_spin(stream.backend_stream, LONG_NS, blocks=stream.sm_count, fill_sms=True)
+            lab._backend.launch_spin(stream._backend_stream, LONG_NS, blocks=stream.sm_count, fill_sms=True)
         queue.append(busy.record())
     time.sleep(0.0003)  # somewhere in the middle of a long kernel
     began = time.perf_counter()

@@ -58,7 +58,7 @@ def _works(lab: Session) -> dict[str, Callable[[], None]]:
     domain = nvtx.get_domain("bench")
     attributes = domain.get_event_attributes(message="x")
     events = [(lab._backend.acquire_event(), lab._backend.acquire_event()) for _ in range(CALLS)]
-    record = stream.backend_stream.core.record
+    record = stream._backend_stream.core.record
 
     def floor() -> None:
         for start, end in events:

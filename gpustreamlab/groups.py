@@ -131,9 +131,10 @@ class PartitionTools(Group):
         """Return a drawing of the card, one cell for each SM, coloured by partition; measured first where that was not done."""
         session = self._session
         layout = session.layout
-        if layout is not None and not layout.has_verified_sms:
+        if layout is not None and not layout.has_verified_sms and session.state is SessionState.OPEN:
             with session._locks.moves:
-                layout = session._partitions.locate() if session.state is SessionState.OPEN else session.layout
+                is_open = session._life.state is SessionState.OPEN  # it may have been closed meanwhile
+                layout = session._partitions.locate() if is_open else session.layout
         return SMMap(session.device, layout)
 
     def watch(self, listener: Callable[[Layout | None], object]) -> Callable[[], None]:
@@ -245,8 +246,8 @@ class Recording(Group):
         session._life.require_open("start a range")
         check_label(label)
         chosen = session._lanes.find(stream)
-        chosen.require_open()
-        return session._recorder.start_range(chosen.recorded, label)
+        chosen._require_open()
+        return session._recorder.start_range(chosen._recorded, label)
 
     def checkpoint(self) -> int:
         """Return a number that stands for now, for `since`."""

@@ -688,7 +688,7 @@ class Session(ProcessBound):
         """Give the session up without closing anything: in a forked child, what it holds is the parent's."""
         self._life.leave_to_parent()
         for stream in self._table.by_name.values():
-            stream.disown()
+            stream._disown()  # noqa: SLF001 - of the package
         self._partitions.cache.disown()
         self._partitions.left.disown()
         self._closing = None

@@ -60,7 +60,7 @@ def spin(lab: Session, duration_ns: int, *, blocks: int = 1, stream: _Target = N
     _require_within("duration_ns", duration_ns, MAX_SPIN_NS)
     _require_within("blocks", blocks, MAX_BLOCKS)
     with _target(lab, stream, "spin") as chosen:
-        lab.recording.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=blocks, fill_sms=False)
+        lab.recording.backend.launch_spin(chosen._backend_stream, duration_ns, blocks=blocks, fill_sms=False)  # noqa: SLF001
 
 
 def spin_card(lab: Session, duration_ns: int, *, stream: _Target = None) -> None:
@@ -71,7 +71,7 @@ def spin_card(lab: Session, duration_ns: int, *, stream: _Target = None) -> None
     _require_session("spin_card(lab, duration_ns)", lab)
     _require_within("duration_ns", duration_ns, MAX_SPIN_NS)
     with _target(lab, stream, "spin_card") as chosen:
-        lab.recording.backend.launch_spin(chosen.backend_stream, duration_ns, blocks=lab.device.sm_count, fill_sms=True)
+        lab.recording.backend.launch_spin(chosen._backend_stream, duration_ns, blocks=lab.device.sm_count, fill_sms=True)  # noqa: SLF001
 
 
 def streaming_add(lab: Session, x: Any, y: Any, out: Any, *, stream: _Target = None) -> None:

@@ -49,7 +49,7 @@ class ScratchLane(Protocol):
         """Address of the ``cudaStream_t``."""
         ...
 
-    def require_open(self) -> None:
+    def _require_open(self) -> None:
         """Raise `StreamClosedError` if the stream is closed."""
         ...
 
@@ -196,12 +196,12 @@ class ScratchArena:
         """Take a free block for scratch, if there is one of its size."""
         holder, now_ns = ref(scratch), self.glance_ns()
         with self.lock:
-            slot = scratch._slot = self.slots.get(scratch.nbytes) or self.find_slot(scratch.nbytes)  # noqa: SLF001 - its arena
+            slot = scratch._slot = self.slots.get(scratch.nbytes) or self.find_slot(scratch.nbytes)
             if not slot.free:
                 return False
             block = slot.free.pop()
-            block.holder = scratch._lease = holder  # noqa: SLF001
-            scratch._block = block  # noqa: SLF001
+            block.holder = scratch._lease = holder
+            scratch._block = block
             slot.taken_count += 1
             self.used_bytes += slot.size_bytes
             self.changed_ns = now_ns
@@ -213,10 +213,10 @@ class ScratchArena:
     def take_back(self, scratch: Scratch, now_ns: int) -> None:
         """Take the block of scratch back, once."""
         with self.lock:
-            block, slot = scratch._block, scratch._slot  # noqa: SLF001 - its arena
-            scratch._block = None  # noqa: SLF001
+            block, slot = scratch._block, scratch._slot
+            scratch._block = None
             # One in a cycle of garbage is found as such before the finalisers of that cycle run, which may give it back again.
-            if block is not None and block.holder is scratch._lease:  # noqa: SLF001
+            if block is not None and block.holder is scratch._lease:
                 block.holder = None
                 slot.back.append(block)
                 self.used_bytes -= slot.size_bytes
@@ -224,9 +224,9 @@ class ScratchArena:
 
     def supply(self, scratch: Scratch) -> None:
         """Find a block for scratch whose size has no free one: of what is garbage, or was of another stream, or a new one."""
-        self.lane.require_open()
+        self.lane._require_open()
         if not self._late:
-            self._collect((scratch._slot.kind,))  # noqa: SLF001 - its arena
+            self._collect((scratch._slot.kind,))
             if self.give_out(scratch):
                 return
         with delayed_interrupts():  # a block that was made is known
@@ -425,7 +425,7 @@ class ScratchArena:
         return None if is_first else recent_bytes
 
     def _grow(self, scratch: Scratch) -> None:
-        size_bytes = scratch._slot.size_bytes  # noqa: SLF001
+        size_bytes = scratch._slot.size_bytes
         self._pool.reserve(size_bytes, self)
         try:
             try:
@@ -439,8 +439,8 @@ class ScratchArena:
 
     def _add_block(self, scratch: Scratch) -> None:
         with self._driving:
-            self.lane.require_open()  # else it may have been closed meanwhile
-            slot = scratch._slot = self.find_slot(scratch.nbytes)  # noqa: SLF001
+            self.lane._require_open()  # else it may have been closed meanwhile
+            slot = scratch._slot = self.find_slot(scratch.nbytes)
             block = Block(self.backend.allocate_scratch(self._stream, slot.size_bytes))
             with self.lock:
                 slot.free.append(block)

@@ -191,7 +191,7 @@ class Guard(ProcessBound):
             return  # closing the session waits for its work
         if lane.is_closed:
             with suppress(GPUStreamLabError):  # it is gone
-                lane.backend_stream.synchronize()  # no event can be recorded there, and what came after its close still runs
+                lane._backend_stream.synchronize()  # no event can be recorded there, and what came after its close still runs
             return
         self._note_use(lane)
         self._keeper.hold(lane, (self._resource,))
@@ -218,7 +218,7 @@ class Guard(ProcessBound):
         self._turn.give()
 
     def _note_use(self, lane: KeptStream) -> None:
-        self._done = lane._record_order(self._done)  # noqa: SLF001 - a stream of this package, and not for users
+        self._done = lane._record_order(self._done)
         self._last = lane
 
     def _require_open(self) -> None:

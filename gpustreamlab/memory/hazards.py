@@ -296,7 +296,7 @@ class AccessWatch:
     def _backend_stream_of(self, lane: int, stream: Any | None) -> Any | None:
         if self._handles.get(lane) == _NULL_STREAM and self._watched is not None:
             return self._watched.null_stream
-        return None if stream is None else stream.backend_stream
+        return None if stream is None else stream._backend_stream
 
     def _place(self) -> object:
         """Return the name of the innermost range of this thread; not the range, which counts as in use where it is kept."""

@@ -34,15 +34,15 @@ class KeptStream(Protocol):
     """A stream of a session, as this module uses it."""
 
     name: str
-    backend_stream: BackendStream
+    _backend_stream: BackendStream
     is_closed: bool
 
     @property
-    def blame(self) -> AbstractContextManager[None]:
+    def _blame(self) -> AbstractContextManager[None]:
         """Names the ranges where the device's context is lost."""
         ...
 
-    def require_open(self) -> None:
+    def _require_open(self) -> None:
         """Raise if it is closed."""
         ...
 
@@ -142,7 +142,7 @@ class Keeper:
 
     def use(self, stream: KeptStream, array: T, after: object = None) -> T:
         """Order a stream behind those that wrote an array, and keep its memory until the stream is done with it."""
-        stream.require_open()
+        stream._require_open()
         check_array(array, stream.name)
         for producer in self._producers(stream, array, after):
             if producer is not stream:
@@ -159,7 +159,7 @@ class Keeper:
                 self._turns.append(owner.key)  # first: one without a turn would be kept for good after an interrupt
                 known = self._deferred[owner.key] = _Deferred(owner)
             known.streams.add(stream)
-        self._tidy(stream.backend_stream)
+        self._tidy(stream._backend_stream)
 
     def sweep(self) -> None:
         """Let go of what the device is done with. Never waits, never raises for a device that has failed."""
@@ -270,14 +270,14 @@ class Keeper:
 
     def _keep(self, stream: KeptStream, objects: tuple[object, ...]) -> BackendStream:
         """Record an event, and keep objects until it has happened; return where."""
-        place = stream.backend_stream  # read once: another thread may move the stream
+        place = stream._backend_stream  # read once: another thread may move the stream
         if getattr(place, "is_capturing", False):
             raise DeviceError(
                 f"Stream {stream.name!r} is being captured into a CUDA graph, so nothing can be held for it: an event would "
                 "become part of the graph. Keep what the graph uses, with references of your own, while it is launched."
             )
         event = acquire_order_event(self._backend)
-        with stream.blame:
+        with stream._blame:
             place.record(event)
         with self._lock:
             self._queues.setdefault(place, deque()).append(_Held(event, objects))
@@ -299,7 +299,7 @@ class Keeper:
             for known in alone:
                 if known.owner.key not in later:
                     self._deferred.pop(known.owner.key, None)
-        return {stream.backend_stream for stream in by_stream}
+        return {stream._backend_stream for stream in by_stream}
 
     def _take_alone(self, count: int) -> list[_Deferred]:
         """Return those of the next so many owners to which nobody refers. Their turn goes when they have gone."""

@@ -99,7 +99,10 @@ class RecordedLane:
         return bool(self.started) or any(
             state is not None
             and (
-                any(selection.stream.recorded.index == self.index for selection in tuple(state.selections))
+                any(
+                    selection.stream._recorded.index == self.index  # noqa: SLF001 - of the package
+                    for selection in tuple(state.selections)
+                )
                 or any(entry[3] is not None and entry[3].lane.index == self.index for entry in tuple(state.open_ranges))
             )
             for state in states

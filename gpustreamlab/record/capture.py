@@ -229,7 +229,7 @@ class CaptureControl:
         if self._recorder.is_awaiting_work:
             for stream in streams:
                 try:
-                    stream.drain()
+                    stream._drain()  # noqa: SLF001 - of the package
                 except DeviceError as error:  # closing the stream tells of it; what had not ended is known now
                     if isinstance(error, StickyDeviceError):
                         self._recorder.blame.tell(error)
@@ -323,7 +323,7 @@ class CaptureControl:
 class _Waitable(Protocol):
     """A stream."""
 
-    def drain(self) -> None:
+    def _drain(self) -> None:
         """Block the host until its work has ended, unless somebody closes it."""
         ...
 

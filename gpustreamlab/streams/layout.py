@@ -17,14 +17,14 @@ from gpustreamlab.model import Lane, Layout, Partition, Verification
 from gpustreamlab.record import Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks
 from gpustreamlab.streams.probe import SMProbe
-from gpustreamlab.streams.stream import Home, Stream
+from gpustreamlab.streams.stream import Place, Stream
 
-__all__ = ["HomeMaker", "Partitions", "PlannedHomes"]
+__all__ = ["Partitions", "PlaceMaker", "PlannedPlaces"]
 
 _log = logging.getLogger(__name__)
 
 
-class HomeMaker:
+class PlaceMaker:
     """Makes places for the streams of one session. Who calls it holds the session's lock of its state.
 
     Parameters
@@ -40,10 +40,10 @@ class HomeMaker:
 
     def make(
         self, name: str, priority: int, spec: ContextSpec | None, part: Partition | None, known: Stream | None = None
-    ) -> Home:
+    ) -> Place:
         """Return a place for a stream to work: the one that a known stream had there before, or a new one."""
         plain = _plain(part)
-        before = None if known is None else known.home_in(spec)
+        before = None if known is None else known._place_in(spec)
         if before is not None and before.partition == plain:
             return before
         if before is not None:
@@ -59,11 +59,11 @@ class HomeMaker:
                 made.close()
             raise
 
-    def adopt(self, name: str, lent: BackendStream) -> Home:
+    def adopt(self, name: str, lent: BackendStream) -> Place:
         """Return the place of a stream that others own."""
         return self._register(name, lent, None, None, is_lent=True)
 
-    def order_behind(self, before: Sequence[Home], after: Sequence[Home]) -> None:
+    def order_behind(self, before: Sequence[Place], after: Sequence[Place]) -> None:
         """Keep new work of streams that moved behind what another thread may have enqueued since they were found idle."""
         for old, new in zip(before, after, strict=True):
             if old.backend_stream is not new.backend_stream and not old.backend_stream.query():
@@ -71,7 +71,7 @@ class HomeMaker:
 
     def _register(
         self, name: str, made: BackendStream, spec: ContextSpec | None, part: Partition | None, *, is_lent: bool = False
-    ) -> Home:
+    ) -> Place:
         device, context, handle = made.key
         lane = Lane(
             name=name,
@@ -82,13 +82,13 @@ class HomeMaker:
             partition=None if part is None else part.name,
             sm_count=made.sm_count if part is None else part.granted_sms,
         )
-        return Home(spec, part, made, self._recorder.add_lane(lane, made, part), is_lent)
+        return Place(spec, part, made, self._recorder.add_lane(lane, made, part), is_lent)
 
 
 class _Planned(NamedTuple):
     """Where a stream goes."""
 
-    home: Home
+    place: Place
     """The place."""
     wanted: str | None
     """The partition that it then wants."""
@@ -98,7 +98,7 @@ class _Planned(NamedTuple):
     """Whether the backend's stream was made for this."""
 
 
-class PlannedHomes:
+class PlannedPlaces:
     """Where streams go in one change of places. Who calls it holds the session's lock of its state, except for `abandon`.
 
     Parameters
@@ -107,7 +107,7 @@ class PlannedHomes:
         Makes the places.
     """
 
-    def __init__(self, maker: HomeMaker) -> None:
+    def __init__(self, maker: PlaceMaker) -> None:
         self._maker = maker
         self._planned: dict[Stream, _Planned] = {}
         self.is_settled = False
@@ -116,23 +116,23 @@ class PlannedHomes:
     @property
     def moving(self) -> list[Stream]:
         """The streams that go to other SMs."""
-        return [stream for stream, planned in self._planned.items() if planned.home.spec != stream.home.spec]
+        return [stream for stream, planned in self._planned.items() if planned.place.spec != stream._place.spec]
 
     def put(self, stream: Stream, spec: ContextSpec | None, part: Partition | None, wanted: str | None) -> None:
         """Plan where a stream goes; nothing is made where it has the place, or is planned to go there."""
         known = self._planned.get(stream)
-        if known is not None and known.home.spec == spec and known.home.partition == _plain(part):
+        if known is not None and known.place.spec == spec and known.place.partition == _plain(part):
             self._planned[stream] = known._replace(wanted=wanted)
             return
         if known is not None:
             self._drop(stream)
-        before = stream.home_in(spec)
+        before = stream._place_in(spec)
         if before is not None and before.partition == _plain(part):
             self._planned[stream] = _Planned(before, wanted, is_new=False, has_new_stream=False)
             return
         with delayed_interrupts():  # a stream that was made is in the plan
-            home = self._maker.make(stream.name, stream.priority, spec, part, stream)
-            self._planned[stream] = _Planned(home, wanted, is_new=True, has_new_stream=before is None)
+            place = self._maker.make(stream.name, stream.priority, spec, part, stream)
+            self._planned[stream] = _Planned(place, wanted, is_new=True, has_new_stream=before is None)
 
     def keep(self, streams: Collection[Stream]) -> None:
         """Drop all streams but these: the others were closed meanwhile."""
@@ -143,11 +143,11 @@ class PlannedHomes:
         """Let the streams work there from now on. Nothing here waits; interrupts have to be held back by who calls."""
         before, after = [], []
         for stream, planned in tuple(self._planned.items()):
-            before.append(stream.home)
-            after.append(planned.home)
+            before.append(stream._place)
+            after.append(planned.place)
             del self._planned[stream]
-            stream.wanted_partition = planned.wanted
-            stream.settle(planned.home)
+            stream._wanted_partition = planned.wanted
+            stream._settle(planned.place)
         self.is_settled = True
         self._maker.order_behind(before, after)
 
@@ -160,9 +160,9 @@ class PlannedHomes:
         with delayed_interrupts():
             planned = self._planned.pop(stream, None)
             if planned is not None and planned.is_new:
-                planned.home.recorded.close()
+                planned.place.recorded.close()
                 if planned.has_new_stream:
-                    planned.home.backend_stream.close()
+                    planned.place.backend_stream.close()
 
 
 def _plain(part: Partition | None) -> Partition | None:
@@ -196,7 +196,7 @@ class Partitions:
         self._locks = locks
         self.left = LeftStreams(is_lending=getattr(backend, "lends_streams", False))
         """Streams that were closed while a thread had them selected, and their contexts."""
-        self._maker = HomeMaker(backend, recorder, cache)
+        self._maker = PlaceMaker(backend, recorder, cache)
         self.probe = SMProbe(backend, cache)
         """Finds out which SMs the partitions have."""
         self._listeners: dict[object, Callable[[Layout | None], object]] = {}
@@ -220,7 +220,7 @@ class Partitions:
             return [
                 stream
                 for stream in self._own_streams()
-                if self._wanted_spec(stream, layout, specs, renamed) != stream.home.spec
+                if self._wanted_spec(stream, layout, specs, renamed) != stream._place.spec
             ]
 
     def switch(self, layout: Layout | None, renamed: Mapping[str, str]) -> Layout | None:
@@ -242,7 +242,7 @@ class Partitions:
             If the driver refuses a context.
         """
         self._require_idle_hosts(self.plan_moves(layout, renamed))
-        planned = PlannedHomes(self._maker)
+        planned = PlannedPlaces(self._maker)
         try:
             granted = self.probe.with_known_sms(self._make_contexts(layout))
             self._change(
@@ -272,9 +272,9 @@ class Partitions:
                 f"Stream {stream.name!r} is lent by another library, which decides on its SMs. Make one of the session's own "
                 f"with lab.stream('other', partition={name!r})."
             )
-        if self._spec_of(part) != stream.home.spec or name != stream.partition:
+        if self._spec_of(part) != stream._place.spec or name != stream.partition:
             return False
-        stream.wanted_partition = name
+        stream._wanted_partition = name
         return True
 
     def move(self, stream: Stream, name: str | None) -> None:
@@ -286,9 +286,9 @@ class Partitions:
             if stream.is_closed or self.stay(stream, name):
                 return
             part = None if name is None else self.find(name)
-        if self._spec_of(part) != stream.home.spec:
+        if self._spec_of(part) != stream._place.spec:
             self._require_idle_hosts([stream])
-        planned = PlannedHomes(self._maker)
+        planned = PlannedPlaces(self._maker)
 
         def plan() -> None:
             if stream.is_closed:
@@ -311,12 +311,12 @@ class Partitions:
             f"%gpupartition {example}=32 other=rest."
         )
 
-    def make_home(self, name: str, priority: int, partition: str | None) -> Home:
+    def make_place(self, name: str, priority: int, partition: str | None) -> Place:
         """Return a place for a new stream to work, in the layout in force. Under the lock of the state."""
         part = None if partition is None else self.find(partition)
         return self._maker.make(name, priority, self._spec_of(part), part)
 
-    def adopt(self, name: str, lent: BackendStream) -> Home:
+    def adopt(self, name: str, lent: BackendStream) -> Place:
         """Return the place of a stream that others own. Under the lock of the state."""
         return self._maker.adopt(name, lent)
 
@@ -324,7 +324,7 @@ class Partitions:
         """Prove where every stream's work runs, and keep the SM ids that were seen. Who calls holds the lock for moves."""
         with ExitStack() as staying:
             streams = [
-                stream for stream in self.find_streams() if not stream.is_closed and staying.enter_context(stream.staying())
+                stream for stream in self.find_streams() if not stream.is_closed and staying.enter_context(stream._staying())
             ]
             proof = self.probe.verify(self.layout, streams)
         self._keep_located()
@@ -386,7 +386,7 @@ class Partitions:
         """Return what the context of a partition of the current layout is made of."""
         return None if part is None else context_specs(self.layout).get(part.name)
 
-    def _change(self, planned: PlannedHomes, plan: Callable[[], object], finish: Callable[[], object]) -> None:
+    def _change(self, planned: PlannedPlaces, plan: Callable[[], object], finish: Callable[[], object]) -> None:
         """Drain the streams that move until all are idle at once, and let them work in their new places together.
 
         Others go on meanwhile: they make, close and feed streams. Someone who feeds one through its handle could keep it busy
@@ -410,7 +410,7 @@ class Partitions:
                     moving = planned.moving
                     with _announced(moving):
                         self._require_idle_hosts(moving)
-                        if rounds_left and not all(stream.backend_stream.query() for stream in moving):
+                        if rounds_left and not all(stream._backend_stream.query() for stream in moving):
                             continue
                         with delayed_interrupts():
                             finish()
@@ -423,7 +423,7 @@ class Partitions:
             if planned.is_settled:
                 self.tell()  # after an interrupt too
 
-    def _plan_switch(self, planned: PlannedHomes, layout: Layout | None, renamed: Mapping[str, str]) -> None:
+    def _plan_switch(self, planned: PlannedPlaces, layout: Layout | None, renamed: Mapping[str, str]) -> None:
         """Plan where all streams go that are open now."""
         specs, own = context_specs(layout), self._own_streams()
         planned.keep(set(own))
@@ -439,7 +439,7 @@ class Partitions:
 
     def _drain(self, streams: Iterable[Stream]) -> None:
         for stream in streams:
-            stream.drain()
+            stream._drain()
         self._recorder.collect()
 
     def _wanted_spec(
@@ -455,7 +455,7 @@ class Partitions:
 
     def _require_idle_hosts(self, moving: Iterable[Stream]) -> None:
         for stream in moving:
-            if self._recorder.is_in_use(stream.recorded):
+            if self._recorder.is_in_use(stream._recorded):
                 raise PartitionInUseError(
                     f"Stream {stream.name!r} is selected by a thread, or has a range open, so it cannot move to other SMs. "
                     f"Leave `with lab.on({stream.name!r})` (or the %%gpustream cell), "
@@ -489,16 +489,16 @@ class Partitions:
         if len(self.cache) <= self.cache.limit:
             return
         with self._locks.state:
-            streams = [stream for stream in self.find_streams() if not stream.is_gone]
-            in_use = {stream.home.spec for stream in streams} | set(context_specs(self.layout).values())
+            streams = [stream for stream in self.find_streams() if not stream._is_gone]
+            in_use = {stream._place.spec for stream in streams} | set(context_specs(self.layout).values())
             for stream in streams:
-                if stream.is_closed or self._recorder.is_in_use(stream.recorded):
-                    in_use |= stream.specs  # it is drained there, or a thread may have entered the old place a moment ago
+                if stream.is_closed or self._recorder.is_in_use(stream._recorded):
+                    in_use |= stream._specs  # it is drained there, or a thread may have entered the old place a moment ago
             in_use |= self.left.specs
 
         def leave(spec: ContextSpec) -> None:
             for stream in streams:
-                stream.leave_home(spec)
+                stream._leave_place(spec)
             self.probe.forget(spec)
 
         self.cache.trim({spec for spec in in_use if spec is not None}, leave)
@@ -510,14 +510,14 @@ def _announced(streams: Iterable[Stream]) -> Iterator[None]:
     leaving = tuple(streams)
     try:
         for stream in leaving:
-            stream.is_leaving = True
+            stream._is_leaving = True
         yield
     finally:
         for stream in leaving:
-            stream.is_leaving = stream.is_closed
+            stream._is_leaving = stream.is_closed
 
 
 def _wanted(stream: Stream, renamed: Mapping[str, str]) -> str | None:
     """Return the partition that a stream goes to, by its name in the next layout."""
-    wanted = stream.wanted_partition
+    wanted = stream._wanted_partition
     return None if wanted is None else renamed.get(wanted, wanted)

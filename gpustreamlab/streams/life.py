@@ -98,7 +98,7 @@ known_sessions: weakref.WeakSet[KnownSession] = weakref.WeakSet()
 def _leave_to_the_parent() -> None:
     """Give up the sessions of the parent in a forked child: a CUDA context does not survive a fork."""
     for session in list(known_sessions):
-        session._disown()  # noqa: SLF001 - what the registry is for
+        session._disown()
     known_sessions.clear()
 
 

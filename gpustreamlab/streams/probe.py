@@ -52,7 +52,7 @@ class SMProbe:
         own = [self._stream(spec) for spec in specs.values()]
         self._backend.probe_sms([])  # what is compiled or loaded on first use does not count
         began_ns = self._backend.host_time_ns()
-        seen = self._backend.probe_sms([*own, *(stream.backend_stream for stream in streams)])
+        seen = self._backend.probe_sms([*own, *(stream._backend_stream for stream in streams)])
         duration_ns = self._backend.host_time_ns() - began_ns
         sm_ids = self._keep(specs, seen)
         return Verification(

@@ -249,11 +249,11 @@ class Selection(ProcessBound):
             state: ThreadState = selections.local.state
         except AttributeError:
             state = recorder.thread_state()
-        home = stream.home
+        place = stream._place
         try:
-            writer = state.writers[home.recorded]
+            writer = state.writers[place.recorded]
         except KeyError:
-            writer = recorder.writer(home.recorded, state)
+            writer = recorder.writer(place.recorded, state)
         if len(sys.modules) != selections.module_count:
             selections.look()
         self._watch = None
@@ -267,9 +267,9 @@ class Selection(ProcessBound):
         try:
             self._state = state
             state.selections.append(self)
-            if stream.is_leaving or stream.home is not home:  # asked only now that who moves or closes it sees this one
+            if stream._is_leaving or stream._place is not place:  # asked only now that who moves or closes it sees this one
                 return self._enter_again(state)
-            self._token = selections.select(home.backend_stream)
+            self._token = selections.select(place.backend_stream)
             state.writer = writer
             label = self._label
             if label is not None:
@@ -299,7 +299,7 @@ class Selection(ProcessBound):
                     del state.selections[-1]
                     self._state = None
                     if self.stream.is_closed:
-                        self.stream.close_left()
+                        self.stream._close_left()
                 else:
                     is_in_turn = self._leave_out_of_turn(state, error)
         except BaseException:
@@ -419,15 +419,15 @@ class Selection(ProcessBound):
                 f"The selection of stream {self.stream.name!r} is entered already. "
                 f"Make another with lab.on({self.stream.name!r})."
             )
-        self.stream.require_open()
+        self.stream._require_open()
 
     def _enter_again(self, state: ThreadState) -> Stream:
         """Enter it when another thread has moved the stream; raise if that has closed it."""
         del state.selections[-1]
         self._state = None
-        self.stream.wait_for_move()
+        self.stream._wait_for_move()
         if self.stream.is_closed:
-            self.stream.close_left()  # the close may have seen this selection
+            self.stream._close_left()  # the close may have seen this selection
         return self.__enter__()
 
     def _again(self) -> Selection:
@@ -482,7 +482,7 @@ class Selection(ProcessBound):
                 heir._inherited = (*heir._inherited, *inherited, *self._inherited)
                 heir._above = self._above
                 for later in entered[place + 1 :]:
-                    later._depth -= count  # noqa: SLF001 - likewise
+                    later._depth -= count
                 tasks.lower(self._selections, (place, self._depth), (1, count))
                 del entered[place]
                 self._forget(state)
@@ -520,7 +520,7 @@ class Selection(ProcessBound):
         self._state = None
         self._inherited = ()
         if self.stream.is_closed:
-            self.stream.close_left()
+            self.stream._close_left()
 
     def _refuse_to_leave(self, error: BaseException | None) -> None:
         if self._state is not None:

@@ -26,13 +26,13 @@ from gpustreamlab.model import Lane, Partition, check_name
 from gpustreamlab.record import Blame, RecordedLane, Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks
 
-__all__ = ["Event", "Home", "Stream", "check_label", "check_priority", "check_stream_name"]
+__all__ = ["Event", "Place", "Stream", "check_label", "check_priority", "check_stream_name"]
 
 
 ArrayT = TypeVar("ArrayT")
 
 
-class Home(NamedTuple):
+class Place(NamedTuple):
     """Where a stream works: on the whole card, or in one partition. A stream that moves gets another."""
 
     spec: ContextSpec | None
@@ -61,7 +61,7 @@ class Stream(ProcessBound):
     def __init__(
         self,
         name: str,
-        home: Home,
+        place: Place,
         backend: Backend,
         recorder: Recorder,
         locks: SessionLocks,
@@ -73,7 +73,7 @@ class Stream(ProcessBound):
         """How the user calls it."""
         self.is_closed = False
         """True once `close` has begun."""
-        self.is_leaving = False
+        self._is_leaving = False
         """True while it may go to other SMs, and once `close` has begun: who selects it now looks again afterwards."""
         self._why_closed = "is closed"
         self._backend = backend
@@ -83,12 +83,12 @@ class Stream(ProcessBound):
         # that of the state.
         self._life = threading.RLock()
         self._keeper = keeper
-        self.wanted_partition: str | None = home.partition.name if home.partition else None
+        self._wanted_partition: str | None = place.partition.name if place.partition else None
         """The partition that it goes to where the layout has one of this name."""
-        self._homes: dict[ContextSpec | None, Home] = {home.spec: home}
+        self._places: dict[ContextSpec | None, Place] = {place.spec: place}
         self._left = left
-        self._arena = scratch_pool.open(self, home.backend_stream, home.recorded.index)
-        self._work_in(home)
+        self._arena = scratch_pool.open(self, place.backend_stream, place.recorded.index)
+        self._work_in(place)
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
@@ -97,13 +97,13 @@ class Stream(ProcessBound):
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Lend the stream to other libraries: protocol version 0 and the handle. Source: the CUDA Python stream protocol."""
-        self.require_open()
-        return (0, self.backend_stream.handle)
+        self._require_open()
+        return (0, self._backend_stream.handle)
 
     @property
     def lane(self) -> Lane:
         """The lane of the timeline, as a value."""
-        return self.recorded.lane
+        return self._recorded.lane
 
     @property
     def priority(self) -> int:
@@ -119,7 +119,7 @@ class Stream(ProcessBound):
         StreamClosedError
             If the stream is closed.
         """
-        self.require_open()
+        self._require_open()
         return self.lane.stream
 
     @property
@@ -155,7 +155,7 @@ class Stream(ProcessBound):
     @property
     def is_lent(self) -> bool:
         """True if another library owns the stream; it then decides on its SMs."""
-        return self.home.is_lent
+        return self._place.is_lent
 
     def record(self, event: Event | None = None) -> Event:
         """Record an event behind the work enqueued so far.
@@ -172,7 +172,7 @@ class Stream(ProcessBound):
         EventClosedError
             If the event is closed.
         """
-        self.require_open()
+        self._require_open()
         if event is None:
             event = Event(self._backend)
         elif not isinstance(event, Event):
@@ -199,11 +199,11 @@ class Stream(ProcessBound):
         OptionError
             If `other` is none of these, or is of another simulated device.
         """
-        self.require_open()
+        self._require_open()
         if isinstance(other, str):
             other = cast(Stream, self._keeper.find(other))
         if isinstance(other, Stream):
-            with other._record_order() as event:  # noqa: SLF001 - of this class
+            with other._record_order() as event:
                 self.wait(event)
             return
         if not isinstance(other, Event):
@@ -231,7 +231,7 @@ class Stream(ProcessBound):
         1
         0
         """
-        self.require_open()
+        self._require_open()
         check_held(objects)
         self._keeper.hold(self, objects)
 
@@ -295,7 +295,7 @@ class Stream(ProcessBound):
         scratch of a: 0 B in use of 1,048,576 B, at most 1,048,576 B; 1 allocation, 0 reused, 1 growth, 0 trims, 0.0% waste;
         in the order of the stream
         """
-        self.require_open()
+        self._require_open()
         return Scratch(self._arena, nbytes)
 
     @property
@@ -305,20 +305,20 @@ class Stream(ProcessBound):
 
     def trim_scratch(self, keep_bytes: int = 0) -> int:
         """Give scratch memory that is not in use back to the device, but for so many bytes; return how many were given back."""
-        self.require_open()
+        self._require_open()
         return self._arena.trim(keep_bytes)
 
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended, without waiting for it."""
-        self.require_open()
+        self._require_open()
         with self._recorder.blame:
-            return self.backend_stream.query()
+            return self._backend_stream.query()
 
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
-        self.require_open()
+        self._require_open()
         with self._keeper.waiting(), self._recorder.blame:
-            self.backend_stream.synchronize()
+            self._backend_stream.synchronize()
 
     def close(self) -> None:
         """Wait for the stream's work, keep its ranges, and destroy it if the session made it. Closing twice is silent.
@@ -328,124 +328,124 @@ class Stream(ProcessBound):
         """
         failures: list[Exception] = []
         with self._locks.state:  # from here on it moves no more
-            self.is_closed = self.is_leaving = True
+            self.is_closed = self._is_leaving = True
         with self._life:
-            if self.is_gone:
+            if self._is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
             try:
-                self._arena.close(keeps_held=self._left.is_needed(self._recorder.places_of(self.recorded)))
+                self._arena.close(keeps_held=self._left.is_needed(self._recorder.places_of(self._recorded)))
             except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
                 failures.append(error)
-            while self._homes:
+            while self._places:
                 try:
-                    self._close_home(next(iter(self._homes.values())))
-                except Exception as error:  # noqa: BLE001 - raised below, after the other homes
+                    self._close_place(next(iter(self._places.values())))
+                except Exception as error:  # noqa: BLE001 - raised below, after the other places
                     failures.append(error)
         if failures:
             raise failures[0]
 
     @property
-    def is_gone(self) -> bool:
+    def _is_gone(self) -> bool:
         """True once it is closed and nothing of it is left, so that its name can be used again."""
-        return self.is_closed and not self._homes
+        return self.is_closed and not self._places
 
-    def drain(self) -> None:
+    def _drain(self) -> None:
         """Wait for its work where it works now; nothing to do where somebody closes it."""
         with self._life:
             if not self.is_closed:
-                self.backend_stream.synchronize()
+                self._backend_stream.synchronize()
 
     @contextmanager
-    def staying(self) -> Iterator[bool]:
+    def _staying(self) -> Iterator[bool]:
         """Keep it from being destroyed in a ``with`` block; tells whether it is still there."""
         with self._life:
             yield not self.is_closed
 
-    def wait_for_move(self) -> None:
+    def _wait_for_move(self) -> None:
         """Wait until no other thread is about to move it to other SMs, or to close it."""
         with self._locks.state:
-            self.is_leaving = self.is_closed  # left by an interrupt, or this runs amid its own move
+            self._is_leaving = self.is_closed  # left by an interrupt, or this runs amid its own move
 
-    def disown(self) -> None:
+    def _disown(self) -> None:
         """Take no work any more, and touch nothing: in a forked child the stream is the parent's."""
         self._life = threading.RLock()  # a thread that is not in this process may hold the other one
-        self.is_closed = self.is_leaving = True
+        self.is_closed = self._is_leaving = True
         self._why_closed = LEFT_TO_PARENT
-        for home in self._homes.values():
-            home.recorded.close()
-        self._homes.clear()  # they are not waited for, and not destroyed
+        for place in self._places.values():
+            place.recorded.close()
+        self._places.clear()  # they are not waited for, and not destroyed
 
-    def home_in(self, spec: ContextSpec | None) -> Home | None:
+    def _place_in(self, spec: ContextSpec | None) -> Place | None:
         """Return where it worked before on the same SMs, or None."""
-        return self._homes.get(spec)
+        return self._places.get(spec)
 
     @property
-    def specs(self) -> set[ContextSpec | None]:
+    def _specs(self) -> set[ContextSpec | None]:
         """Where it works or worked: what its green contexts are made of, and None for the primary context."""
-        return set(self._homes)
+        return set(self._places)
 
-    def settle(self, home: Home) -> None:
-        """Work there from now on. Nothing here waits: what the old home holds still runs there."""
-        replaced = self._homes.get(home.spec)
-        if replaced is not None and replaced is not home:
+    def _settle(self, place: Place) -> None:
+        """Work there from now on. Nothing here waits: what the old place holds still runs there."""
+        replaced = self._places.get(place.spec)
+        if replaced is not None and replaced is not place:
             replaced.recorded.retire()
-        self._homes[home.spec] = home
-        if home is not self.home:
-            home.recorded.take_over(self.recorded)
-            self._work_in(home)
+        self._places[place.spec] = place
+        if place is not self._place:
+            place.recorded.take_over(self._recorded)
+            self._work_in(place)
 
-    def _work_in(self, home: Home) -> None:
-        self.home = home
+    def _work_in(self, place: Place) -> None:
+        self._place = place
         """Where it works now."""
-        self.backend_stream = home.backend_stream
-        self.recorded = home.recorded
-        self._arena.work_on(home.backend_stream)
-        self._recorder.show_lane(home.recorded)
+        self._backend_stream = place.backend_stream
+        self._recorded = place.recorded
+        self._arena.work_on(place.backend_stream)
+        self._recorder.show_lane(place.recorded)
 
-    def leave_home(self, spec: ContextSpec) -> None:
-        """Destroy the backend's stream of a home in which it does not work any more."""
-        if spec not in self._homes:
+    def _leave_place(self, spec: ContextSpec) -> None:
+        """Destroy the backend's stream of a place in which it does not work any more."""
+        if spec not in self._places:
             return  # without its lock, which is held while somebody closes it
         with self._life:
-            home = self._homes.get(spec)
-            if home is not None:
-                self._close_home(home)
+            place = self._places.get(spec)
+            if place is not None:
+                self._close_place(place)
 
-    def _close_home(self, home: Home) -> None:
+    def _close_place(self, place: Place) -> None:
         try:
-            for place in self._recorder.places_of(home.recorded):
-                if place.stream is home.backend_stream:
-                    place.close()  # before anything else, see there
-            home.backend_stream.synchronize()
-            self._recorder.collect(home.recorded)
+            for lane in self._recorder.places_of(place.recorded):
+                if lane.stream is place.backend_stream:
+                    lane.close()  # before anything else, see there
+            place.backend_stream.synchronize()
+            self._recorder.collect(place.recorded)
         except Exception:
-            self._let_go(home)
+            self._let_go(place)
             raise
         # An interrupt comes through: work may still run there, so all stays as it is for the next call.
-        self._let_go(home)
+        self._let_go(place)
 
-    def _let_go(self, home: Home) -> None:
+    def _let_go(self, place: Place) -> None:
         try:
             # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
-            self._keeper.settle(self, home.backend_stream, is_last=self.is_closed and len(self._homes) == 1)
+            self._keeper.settle(self, place.backend_stream, is_last=self.is_closed and len(self._places) == 1)
         finally:
-            self._forget_home(home)
+            self._forget_place(place)
 
-    def _forget_home(self, home: Home) -> None:
+    def _forget_place(self, place: Place) -> None:
         with delayed_interrupts():  # what is not destroyed stays known
             try:
-                self._arena.leave(home.backend_stream)
-                let_go = self._arena.free_held if home is self.home else bool
-                self._left.close(self._recorder.places_of(home.recorded), home.backend_stream, home.spec, let_go)
+                self._arena.leave(place.backend_stream)
+                let_go = self._arena.free_held if place is self._place else bool
+                self._left.close(self._recorder.places_of(place.recorded), place.backend_stream, place.spec, let_go)
             finally:
-                self._homes.pop(home.spec, None)  # at the very end: without it the stream counts as gone
+                self._places.pop(place.spec, None)  # at the very end: without it the stream counts as gone
 
-    def close_left(self) -> None:
+    def _close_left(self) -> None:
         """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""
         self._left.sweep()
 
     def _lent(self) -> Stream:
-        self.require_open()
+        self._require_open()
         if self._backend.device.simulated and not getattr(self._backend, "lends_streams", False):
             raise NotSimulatedError(
                 f"Stream {self.name!r} is of the simulated device, so no library can work on it. Use lab.on({self.name!r}) and "
@@ -455,25 +455,25 @@ class Stream(ProcessBound):
 
     def _record_order(self, event: Event | None = None) -> Event:
         """Do what `record` does, with an event that has no time: for what orders work."""
-        self.require_open()
+        self._require_open()
         made = Event(self._backend, has_time=False) if event is None else event
         made.record(self)
         return made
 
-    def is_within_reach_of(self, backend: Backend) -> bool:
+    def _is_within_reach_of(self, backend: Backend) -> bool:
         """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""
         return _share_a_clock(backend, self._backend)
 
-    def note_edge(self, range_number: int) -> None:
+    def _note_edge(self, range_number: int) -> None:
         """Note for the timeline that the stream waits for an earlier range of another stream."""
-        self._recorder.add_edge(range_number, self.recorded)
+        self._recorder.add_edge(range_number, self._recorded)
 
     @property
-    def blame(self) -> Blame:
+    def _blame(self) -> Blame:
         """Names the ranges where the device's context is lost."""
         return self._recorder.blame
 
-    def require_open(self) -> None:
+    def _require_open(self) -> None:
         """Raise `StreamClosedError` if the stream is closed."""
         if self.is_closed:
             raise StreamClosedError(
@@ -516,39 +516,39 @@ class Event(ProcessBound):
         """Record behind the work that the stream holds now; an earlier recording is forgotten."""
         event = self._require_open()
         _require_stream(stream, "An event is recorded on")
-        stream.require_open()
+        stream._require_open()
         self._require_reach(stream)
-        with stream.blame:
-            stream.backend_stream.record(event)
+        with stream._blame:
+            stream._backend_stream.record(event)
         self._stream = stream
-        self._range_number = stream.recorded.last_number
+        self._range_number = stream._recorded.last_number
 
     def make_wait(self, stream: Stream) -> None:
         """Make a stream's later work wait for this event; what `Stream.wait` does."""
         event = self._require_open()
         _require_stream(stream, "An event makes wait")
-        stream.require_open()
+        stream._require_open()
         self._require_reach(stream)
         if self._stream is None:
             return
-        with stream.blame:
-            stream.backend_stream.wait(event)
+        with stream._blame:
+            stream._backend_stream.wait(event)
         if stream is not self._stream:
-            stream.note_edge(self._range_number)
+            stream._note_edge(self._range_number)
 
     def query(self) -> bool:
         """Tell whether the work in front of the event has ended; True if it was never recorded, as in CUDA."""
         event = self._require_open()
         if self._stream is None:
             return True
-        with self._stream.blame:
+        with self._stream._blame:
             return self._backend.is_event_done(event)
 
     def synchronize(self) -> None:
         """Block the host until the work in front of the event has ended."""
         event = self._require_open()
         if self._stream is not None:
-            with self._stream.blame:
+            with self._stream._blame:
                 self._backend.synchronize_event(event)
 
     def elapsed_ns(self, end: Event) -> int:
@@ -573,8 +573,8 @@ class Event(ProcessBound):
                 "These events are of two sessions, and each simulated device has a clock of its own. Use events of one session."
             )
         for event in (self, end):
-            event._require_open()  # noqa: SLF001 - the other event is of this class
-            if event._stream is None:  # noqa: SLF001
+            event._require_open()
+            if event._stream is None:
                 raise EventNotRecordedError(
                     "Time between two events needs both recorded. Record them with stream.record(event) around the work."
                 )
@@ -595,7 +595,7 @@ class Event(ProcessBound):
         return self._event
 
     def _require_reach(self, stream: Stream) -> None:
-        if not stream.is_within_reach_of(self._backend):
+        if not stream._is_within_reach_of(self._backend):
             raise OptionError(
                 f"This event and stream {stream.name!r} are of two sessions, and each simulated device has a clock of its own. "
                 "Use streams and events of one session."

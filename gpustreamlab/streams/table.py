@@ -22,7 +22,7 @@ from gpustreamlab.memory.scratch import ScratchPool
 from gpustreamlab.record import Recorder
 from gpustreamlab.streams.layout import Partitions
 from gpustreamlab.streams.life import SessionLife, SessionLocks
-from gpustreamlab.streams.stream import Home, Stream, check_priority, check_stream_name
+from gpustreamlab.streams.stream import Place, Stream, check_priority, check_stream_name
 from gpustreamlab.typing import SessionState
 
 __all__ = ["LaneFinder", "StreamTable"]
@@ -85,7 +85,7 @@ class StreamTable:
         device, so they are not done here.
         """
         known = self.by_name.get(name)
-        if known is None or known.is_gone:
+        if known is None or known._is_gone:
             return self._make(name, priority, None if isinstance(partition, EllipsisType) else partition, external), True
         if known.is_closed:
             return known, False
@@ -135,7 +135,7 @@ class StreamTable:
     def _make(self, name: str, priority: int | None, partition: str | None, external: object | None) -> Stream:
         if external is None:
             with delayed_interrupts():  # a stream that was made is in the table
-                return self._add(name, self._partitions.make_home(name, priority or 0, partition))
+                return self._add(name, self._partitions.make_place(name, priority or 0, partition))
         made = self._adopt(external)
         try:
             self._require_as_lent(name, made, priority, partition)
@@ -160,7 +160,7 @@ class StreamTable:
             raise StreamExistsError(f"This stream is a lane already, named {known.name!r}. Use lab.stream({known.name!r}).")
 
     def _adopt(self, lender: object) -> BackendStream:
-        if isinstance(lender, Stream) and not lender.is_within_reach_of(self._backend):
+        if isinstance(lender, Stream) and not lender._is_within_reach_of(self._backend):
             raise StreamRefusedError(
                 f"Stream {lender.name!r} is of another session, and each simulated device has streams of its own. Make one "
                 f"here with lab.stream({lender.name!r}), or give both sessions one backend object."
@@ -178,18 +178,18 @@ class StreamTable:
     def _forget_closed(self) -> None:
         if len(self.by_name) < self._forgets_at:
             return  # so that a stream among thousands is made as fast as the first
-        gone = [stream for stream in self.by_name.values() if stream.is_gone]
+        gone = [stream for stream in self.by_name.values() if stream._is_gone]
         for stream in gone[:-KEPT_CLOSED]:
-            self._scratch_pool.forget(stream.recorded.index)
+            self._scratch_pool.forget(stream._recorded.index)
             del self.by_name[stream.name]
         self._by_handle.clear()
         self._forgets_at = len(self.by_name) + (len(self.by_name) - KEPT_CLOSED) // 8
 
-    def _add(self, name: str, home: Home) -> Stream:
+    def _add(self, name: str, place: Place) -> Stream:
         self._forget_closed()
         stream = self.by_name[name] = Stream(
             name,
-            home,
+            place,
             self._backend,
             self._recorder,
             self._locks,
@@ -256,7 +256,7 @@ class LaneFinder:
         else:
             chosen = self.find(stream)
         if chosen.is_closed:
-            chosen.require_open()
+            chosen._require_open()
         return chosen
 
     def find(self, stream: object) -> Stream:

@@ -57,7 +57,7 @@ def work_of_a_partition_is_told_with_its_context(open_session: OpenSession) -> N
         if has_partitions:
             lab.partition({"a": lab.device.sm_count // 2, "b": "rest"}, round="down")
         streams = [
-            lab.stream(name, partition=name if has_partitions else None).backend_stream  # its partition of the same name
+            lab.stream(name, partition=name if has_partitions else None)._backend_stream  # its partition of the same name
             for name in "ab"
         ]
         for stream in streams:
@@ -171,8 +171,8 @@ def copies_and_fills_carry_bytes(open_session: OpenSession) -> None:
             device.set(host)
             device.get(out=host, blocking=False)
         told.finish()
-        fills = told.rows_on(stream.backend_stream, SpanKind.FILL)
-        copies = told.rows_on(stream.backend_stream, SpanKind.COPY)
+        fills = told.rows_on(stream._backend_stream, SpanKind.FILL)
+        copies = told.rows_on(stream._backend_stream, SpanKind.COPY)
         assert told.work.size_bytes[fills].tolist() == [host.nbytes]
         assert told.work.size_bytes[copies].tolist() == [host.nbytes] * 2
         places = [told.details[code].full_name for code in told.work.detail[copies]]
@@ -226,7 +226,7 @@ def work_outside_the_session_is_told_of(open_session: OpenSession) -> None:
         with lab.on(lane):
             lab._backend.launch_spin(other, SPIN_NS // 10, blocks=1, fill_sms=False)
         told.finish()
-        assert told.rows_on(lane.backend_stream).size == 0
+        assert told.rows_on(lane._backend_stream).size == 0
         assert told.rows_on(other).size == 1
         facts = told.source.describe_stream(*told.source.key_of(other))
         assert facts.name
@@ -298,12 +298,12 @@ def memory_of_a_stream_is_told(open_session: OpenSession) -> None:
         with lab.on(stream):
             array = lab.xp.empty(_COPY_ITEMS, dtype="float32")
         told.finish()
-        held = told.last_memory(stream.backend_stream)
+        held = told.last_memory(stream._backend_stream)
         assert held["pool_used_bytes"] >= 4 * _COPY_ITEMS
         assert held["pool_reserved_bytes"] >= held["pool_used_bytes"]
         del array
         told.finish()
-        after = told.last_memory(stream.backend_stream)
+        after = told.last_memory(stream._backend_stream)
         assert after["pool_used_bytes"] <= held["pool_used_bytes"] - 4 * _COPY_ITEMS
         assert after["pool_reserved_bytes"] == held["pool_reserved_bytes"]
 

@@ -173,4 +173,4 @@ def _two_partitions(lab: Session) -> Layout:
 def _hold(lab: Session, stream: object, sm_count: int, duration_ns: int) -> None:
     """Hold as many SMs of a stream's partition, each with one block that leaves room for no other."""
     with lab.on(stream, "hold") as holder:  # type: ignore[arg-type]
-        lab._backend.launch_spin(holder.backend_stream, duration_ns, blocks=sm_count, fill_sms=True)
+        lab._backend.launch_spin(holder._backend_stream, duration_ns, blocks=sm_count, fill_sms=True)

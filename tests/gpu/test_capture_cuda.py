@@ -211,14 +211,14 @@ def test_launches_waits_and_what_blocked_are_on_host_lanes(lab):
 def test_graph_nodes_are_told_one_by_one(lab):
     stream = lab.stream("a")
     spin(lab, 1_000)
-    stream.backend_stream.cupy.begin_capture()
-    with stream.backend_stream.cupy:
+    stream._backend_stream.cupy.begin_capture()
+    with stream._backend_stream.cupy:
         spin(lab, 5_000, grid=2)
         spin(lab, 5_000, grid=4)
-    graph = stream.backend_stream.cupy.end_capture()
+    graph = stream._backend_stream.cupy.end_capture()
     with lab.capture("kernels"):
         with lab.on("a", "launch"):
-            graph.launch(stream.backend_stream.cupy)
+            graph.launch(stream._backend_stream.cupy)
         lab.synchronize()
     trace = lab.trace
     kernels = rows_of(trace, SpanKind.KERNEL)

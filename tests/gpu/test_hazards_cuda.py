@@ -60,7 +60,7 @@ def test_waits_that_are_put_in_make_results_right():
         for number in range(50):
             with lab.on("produce", "fill"):
                 x = lab.xp.full(1 << 24, -1.0)
-                lab._backend.launch_spin(lab.stream("produce").backend_stream, 300_000, blocks=1, fill_sms=False)
+                lab._backend.launch_spin(lab.stream("produce")._backend_stream, 300_000, blocks=1, fill_sms=False)
                 x[...] = number
             # WHEN
             with lab.on("consume", "add"):

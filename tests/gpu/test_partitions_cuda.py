@@ -39,7 +39,7 @@ def split(lab):
 def hold(lab, stream, sm_count, duration_ns=HOLD_NS):
     """Hold SMs, each with one block that leaves room for no other."""
     with lab.on(stream, "hold") as holder:
-        lab._backend.launch_spin(holder.backend_stream, duration_ns, blocks=sm_count, fill_sms=True)
+        lab._backend.launch_spin(holder._backend_stream, duration_ns, blocks=sm_count, fill_sms=True)
 
 
 def ends_ns(lab):

@@ -329,7 +329,7 @@ def test_one_that_failed_is_off_for_every_session_and_those_to_come(libraries, l
             assert one.current == 0
         assert libraries.log == []
     with Session(LendingBackend()) as later:
-        assert later.adapters["one"].state == AdapterState.SWITCHED_OFF
+        assert later.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
 
 
 def test_one_that_failed_on_one_device_goes_on_on_the_other(libraries, lab):
@@ -355,7 +355,7 @@ def test_one_that_failed_on_one_device_goes_on_on_the_other(libraries, lab):
         one.fails.add("select")
         with pytest.warns(AdapterWarning, match="the selected lane of device 1 any more"), later.on("c"):
             pass
-        assert later.adapters["one"].state == AdapterState.SWITCHED_OFF
+        assert later.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
 
 
 def test_a_failure_that_warnings_make_an_error_leaves_nothing_selected(libraries, lab):
@@ -599,7 +599,7 @@ def test_the_table_and_its_rows_are_short_at_the_prompt(fresh, lab):
 
 
 def test_a_library_is_found_by_its_name_only(lab):
-    with pytest.raises(OptionError, match=r"by its name, not by 0\. Use lab\.adapters\['cupy'\]"):
+    with pytest.raises(OptionError, match=r"by its name, not by 0\. Use lab\.recording\.adapters\['cupy'\]"):
         lab.recording.adapters[0]
 
 

@@ -60,7 +60,7 @@ def kernel_names(trace):
 
 
 def push(lab, source, name="kernel"):
-    source.push_work(1_000, 2_000, stream=lab.stream("a").backend_stream, name=name)
+    source.push_work(1_000, 2_000, stream=lab.stream("a")._backend_stream, name=name)
 
 
 # What is in force
@@ -136,7 +136,7 @@ def test_it_starts_and_stops_any_number_of_times(lab, source):
 
 def test_calls_of_the_host_can_be_left_out(lab, source):
     with lab.capture("kernels", host=False):
-        source.push_launch(10, 20, 30, stream=lab.stream("a").backend_stream, correlation=1)
+        source.push_launch(10, 20, 30, stream=lab.stream("a")._backend_stream, correlation=1)
     assert len(lab.trace) == 1
 
 

@@ -101,3 +101,7 @@ def test_each_group_is_documented_and_lists_what_is_in_it(lab, name, kind, count
     assert kind.__doc__
     assert len(public(group)) == count
     assert all(getattr(kind, member).__doc__ and member in repr(group) for member in public(group))
+
+
+def test_a_stream_shows_what_users_need(lab):
+    assert len(public(lab.stream("copy"))) <= 22

@@ -136,11 +136,11 @@ def test_nothing_is_recorded_into_a_graph_that_somebody_captures(monkeypatch):
         with lab.on(b, "write"):
             x = lab.xp.ones(8)
         a.use(x)
-        capturing = CapturingStream(monkeypatch, a.backend_stream)
+        capturing = CapturingStream(monkeypatch, a._backend_stream)
         del x
         b.hold(object())
         lab._keeper.sweep()
-        assert a.backend_stream not in capturing.recorded
+        assert a._backend_stream not in capturing.recorded
         with pytest.raises(DeviceError, match="'a' is being captured into a CUDA graph"):
             a.hold(object())
         monkeypatch.undo()

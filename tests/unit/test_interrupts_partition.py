@@ -169,7 +169,7 @@ class Bench:
         where = lab.layout
         for stream in lab.streams.values():
             assert stream.sm_count == (132 if stream.partition is None else where[stream.partition].granted_sms)
-            assert stream.home.spec == green.context_specs(where).get(stream.partition)
+            assert stream._place.spec == green.context_specs(where).get(stream.partition)
         assert lab.partitions.verify().holds
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         for name in lab.streams:
@@ -258,7 +258,7 @@ def test_an_interrupt_leaves_the_old_state_or_the_new_whole(work, step):
 def test_an_interrupt_while_it_drains_leaves_the_old_layout_and_no_streams():
     bench = Bench()
     lab = bench.lab
-    stream_type = type(lab.stream("x").backend_stream)
+    stream_type = type(lab.stream("x")._backend_stream)
     synchronize = stream_type.synchronize
     lab.partition(a=32, b="rest")
     lab.partition(bench.old)
@@ -285,14 +285,14 @@ def test_an_interrupt_while_it_drains_leaves_the_old_layout_and_no_streams():
 
 def test_an_interrupt_during_the_switch_comes_after_it(monkeypatch):
     bench = Bench()
-    settle = streams.Stream.settle
+    settle = streams.Stream._settle
 
     def interrupted_settle(stream, home):
         signal.raise_signal(signal.SIGINT)
         settle(stream, home)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(streams.Stream, "settle", interrupted_settle)
+        patch.setattr(streams.Stream, "_settle", interrupted_settle)
         repartitioned(bench)
     assert bench.lab.layout["a"].granted_sms == 32
     assert bench.heard == [bench.lab.layout]

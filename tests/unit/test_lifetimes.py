@@ -55,7 +55,7 @@ def work(lab, lane, duration_ns=LONG_NS):
     with lab.on(lane, "work"):
         spin(lab, duration_ns)
     event = lab._backend.acquire_event()
-    lab.stream(lane).backend_stream.record(event)
+    lab.stream(lane)._backend_stream.record(event)
 
     def is_done():
         with lab._backend.observing():
@@ -156,7 +156,7 @@ def test_an_event_that_cannot_be_recorded_loses_nothing_that_was_held(lab, monke
         raise DeviceError("no more")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(lane.backend_stream), "record", lambda stream, event: fail(event))
+        patch.setattr(type(lane._backend_stream), "record", lambda stream, event: fail(event))
         with pytest.raises(DeviceError, match="no more"):
             lane.hold(Thing())
 
@@ -519,14 +519,14 @@ def test_memory_is_kept_while_another_thread_waits_for_a_lane_that_it_closes(lab
     del x
 
     # WHEN somebody sweeps while the one who closes it waits
-    real = type(lane.backend_stream).synchronize
+    real = type(lane._backend_stream).synchronize
 
     def synchronize(stream):
         lab._keeper.sweep()
         seen.append(owner() is not None)
         real(stream)
 
-    monkeypatch.setattr(type(lane.backend_stream), "synchronize", synchronize)
+    monkeypatch.setattr(type(lane._backend_stream), "synchronize", synchronize)
     lane.close()
 
     # THEN it was kept until the wait was over
@@ -538,7 +538,7 @@ def test_a_place_that_a_lane_has_left_takes_no_memory_with_it(lab):
     # GIVEN a lane that has worked on other SMs before, and memory that it uses
     lab.partition(left=96, right="rest")
     lane = lab.stream("c", partition="left")
-    old = lane.home.spec
+    old = lane._place.spec
     lab.stream("c", partition="right")
     x = lab.xp.zeros(8)
     owner = weakref.ref(x.sim_values)
@@ -547,7 +547,7 @@ def test_a_place_that_a_lane_has_left_takes_no_memory_with_it(lab):
     del x
 
     # WHEN the old place goes
-    lane.leave_home(old)
+    lane._leave_place(old)
 
     # THEN the memory is kept for the work in the new one
     assert not is_done()
@@ -587,7 +587,7 @@ def test_a_failed_session_close_lets_go_all_the_same(monkeypatch):
     lane = lab.stream("a")
     lane.hold(Thing(lambda: died.append(1)))
     with monkeypatch.context() as patch:
-        patch.setattr(type(lane.backend_stream), "synchronize", lambda stream: (_ for _ in ()).throw(DeviceError("lost")))
+        patch.setattr(type(lane._backend_stream), "synchronize", lambda stream: (_ for _ in ()).throw(DeviceError("lost")))
         with pytest.raises(Exception, match="lost"):
             lab.close()
 

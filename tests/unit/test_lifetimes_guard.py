@@ -98,7 +98,7 @@ def test_a_guard_shows_what_it_is(lab):
 
 
 def test_a_guard_needs_a_name_that_is_text(lab):
-    with pytest.raises(InvalidNameError, match=r"A guard's name is a str, not int.*lab\.guard\(resource, '3'\)"):
+    with pytest.raises(InvalidNameError, match=r"A guard's name is a str, not int.*lab\.memory\.guard\(resource, '3'\)"):
         lab.memory.guard(Thing(), 3)
 
 

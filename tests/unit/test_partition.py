@@ -149,9 +149,9 @@ def test_priorities_move_along(lab):
     lab.partition(a=64, b="rest")
     stream = lab.stream("x", priority=-3, partition="a")
     lab.partition(a=32, b="rest")
-    assert stream.priority == stream.backend_stream.priority == -3
+    assert stream.priority == stream._backend_stream.priority == -3
     lab.partition(None)
-    assert stream.backend_stream.priority == -3
+    assert stream._backend_stream.priority == -3
 
 
 def test_a_stream_closed_and_made_anew_is_in_no_partition_unless_asked(halves):
@@ -453,7 +453,7 @@ def test_waits_survive_a_move(lab):
 def test_a_trace_can_be_taken_while_streams_are_drained(lab):
     lab.partition(a=32)
     stream = lab.stream("a", partition="a")
-    taken, synchronize = [], stream.backend_stream.synchronize
+    taken, synchronize = [], stream._backend_stream.synchronize
 
     def slowly():
         thread = threading.Thread(target=lambda: taken.append(len(lab.trace)))
@@ -461,7 +461,7 @@ def test_a_trace_can_be_taken_while_streams_are_drained(lab):
         thread.join(60)
         synchronize()
 
-    stream.backend_stream = SimpleNamespace(synchronize=slowly, query=lambda: True)
+    stream._backend_stream = SimpleNamespace(synchronize=slowly, query=lambda: True)
     lab.partition(a=64)
     assert taken == [0]
 
@@ -680,7 +680,7 @@ def test_a_failing_drain_leaves_the_old_layout(halves, monkeypatch):
     layout = halves.layout
     y = halves.stream("y")
     with monkeypatch.context() as patch:
-        patch.setattr(type(y.backend_stream), "synchronize", lambda stream: 1 / 0)
+        patch.setattr(type(y._backend_stream), "synchronize", lambda stream: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             halves.partition(None)
     assert halves.layout is layout
@@ -991,7 +991,7 @@ def test_two_threads_change_the_layout(lab):
 
 def during_the_drain(lab, name, work, monkeypatch):
     """Do something in another thread right after a stream was waited for, once."""
-    stream = lab.stream(name).backend_stream
+    stream = lab.stream(name)._backend_stream
     synchronize, todo = type(stream).synchronize, [work]
 
     def synchronize_and_work(self):

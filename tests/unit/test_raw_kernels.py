@@ -61,7 +61,7 @@ def lab():
 def test_a_kernel_goes_to_the_stream_it_is_told_and_else_to_the_selected_one(lab):
     # GIVEN a kernel, and streams that are told by name, as a stream, and by selection
     kernel = raw_kernel(lab, CODE, "scale", options=("-std=c++17",))
-    a, b = (lab.stream(name).backend_stream.number for name in "ab")
+    a, b = (lab.stream(name)._backend_stream.number for name in "ab")
 
     # WHEN it is launched on each
     kernel((2,), (32,), ("x",), stream="a")

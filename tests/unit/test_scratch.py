@@ -550,7 +550,7 @@ class TestClosing:
             with pytest.raises(DeviceError, match="lost"):
                 lane.close()
             lane.close()
-            assert lane.backend_stream.is_closed
+            assert lane._backend_stream.is_closed
             assert lab._scratch_pool.reserved_bytes == MIB  # what was not freed is still there; all the others are
             del held
 
@@ -576,7 +576,7 @@ class TestMoving:
     def test_blocks_follow_in_order(self, lab, lane, backend):
         lab.partition(p=32, rest="rest")
         lane.scratch(MIB).close()
-        before, old = backend.held[0], lane.backend_stream
+        before, old = backend.held[0], lane._backend_stream
         lab.stream("decode", partition="p")
         with lab.on("clock") if "clock" in lab.streams else lab.on(lab.stream("clock")):
             pass
@@ -589,7 +589,7 @@ class TestMoving:
 
     def test_a_block_that_is_held_while_the_lane_moves_comes_back_in_order(self, lab, lane, backend):
         lab.partition(p=32, rest="rest")
-        held, old = lane.scratch(MIB), lane.backend_stream
+        held, old = lane.scratch(MIB), lane._backend_stream
         lab.stream("decode", partition="p")
         assert held.ptr == backend.held[0]
         with lane.scratch(MIB) as other:
@@ -640,7 +640,7 @@ class TestMoving:
 
     def test_a_lane_that_closes_frees_behind_what_it_left_on_a_stream_before(self, lab, lane, backend):
         lab.partition(p=32, rest="rest")
-        held, old = lane.scratch(MIB), lane.backend_stream
+        held, old = lane.scratch(MIB), lane._backend_stream
         lab.stream("decode", partition="p")
         backend.launch_spin(old, 5_000_000, blocks=1, fill_sms=False)
         lane._arena.close()
@@ -660,7 +660,7 @@ class TestMoving:
             assert work.ptr == backend.held[0]
         bare = lab.stream("bare")
         bare.trim_scratch()
-        old = bare.backend_stream
+        old = bare._backend_stream
         lab.stream("bare", partition="p")
         backend.launch_spin(old, 5_000_000, blocks=1, fill_sms=False)
         bare._arena.close()
@@ -679,7 +679,7 @@ class TestMoving:
 
     def test_a_block_that_comes_back_while_the_lane_waits_for_others_is_waited_for_too(self, lab, lane, backend, monkeypatch):
         lab.partition(p=32, rest="rest")
-        first, later, old = lane.scratch(MIB), lane.scratch(MIB), lane.backend_stream
+        first, later, old = lane.scratch(MIB), lane.scratch(MIB), lane._backend_stream
         addresses = first.ptr, later.ptr
         lab.stream("decode", partition="p")
         first.close()

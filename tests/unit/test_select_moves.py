@@ -66,7 +66,7 @@ def test_a_stream_that_is_moved_at_any_line_is_selected_where_it_works(line):
         with LineInterrupts([selections], line, lambda: run_in_thread(move)) as here, lab.select("a"):
             sys.settrace(None)
             assert here.place is not None
-            assert lab._backend.selected_stream is lane.backend_stream
+            assert lab._backend.selected_stream is lane._backend_stream
             assert lane.partition == ("right" if moves else "left")
         assert lab.current is None
 
@@ -75,7 +75,7 @@ def test_a_stream_that_is_moved_at_any_line_is_selected_where_it_works(line):
 def test_a_stream_that_is_closed_at_any_line_is_not_selected_or_lives_on(line, caplog):
     with Session(CrashingBackend()) as lab:
         lane = lab.stream("a")
-        backend_stream = lane.backend_stream
+        backend_stream = lane._backend_stream
         try:
             with LineInterrupts([selections], line, lambda: run_in_thread(lane.close)), lab.select("a"):
                 sys.settrace(None)
@@ -98,14 +98,14 @@ def test_a_stream_whose_move_was_interrupted_at_any_line_can_be_selected(line):
             lab.stream("a", partition="right")
         assert here.place is not None
         with lab.select("a"):
-            assert lab._backend.selected_stream is lane.backend_stream
+            assert lab._backend.selected_stream is lane._backend_stream
 
 
 def test_a_lane_whose_partition_was_renamed_is_not_destroyed_under_the_thread_that_has_it():
     with Session(CrashingBackend()) as lab:
         lab.partition(left=32, right="rest")
         lane = lab.stream("a", partition="left")
-        backend_stream = lane.backend_stream
+        backend_stream = lane._backend_stream
         entered, closed, met = threading.Event(), threading.Event(), []
 
         def work():
@@ -119,7 +119,7 @@ def test_a_lane_whose_partition_was_renamed_is_not_destroyed_under_the_thread_th
         thread.start()
         assert entered.wait(60)
         lab.partition(left2=32, right="rest", renamed={"left": "left2"})
-        assert lane.backend_stream is backend_stream
+        assert lane._backend_stream is backend_stream
         lane.close()
         closed.set()
         thread.join(60)
@@ -143,14 +143,14 @@ def test_somebody_who_selects_a_stream_that_moves_waits_for_the_move(monkeypatch
         lab.partition(left=32, right="rest")
         lane = lab.stream("mover", partition="left")
         announced, goes_on = threading.Event(), threading.Event()
-        query = type(lane.backend_stream).query
+        query = type(lane._backend_stream).query
 
         def slow_query(stream):
             announced.set()
             assert goes_on.wait(60)
             return query(stream)
 
-        monkeypatch.setattr(type(lane.backend_stream), "query", slow_query)
+        monkeypatch.setattr(type(lane._backend_stream), "query", slow_query)
         mover = threading.Thread(target=lambda: lab.stream("mover", partition="right"))
         mover.start()
         assert announced.wait(60)
@@ -167,5 +167,5 @@ def test_somebody_who_selects_a_stream_that_moves_waits_for_the_move(monkeypatch
 
 def select_and_tell(lab, lane):
     with lab.select(lane):
-        assert lab._backend.selected_stream is lane.backend_stream
+        assert lab._backend.selected_stream is lane._backend_stream
         return lane.partition

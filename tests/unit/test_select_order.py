@@ -41,7 +41,7 @@ def selected(lab):
     if current is None:
         assert by_backend is lab._backend.null_stream
         return None
-    assert by_backend is current.backend_stream
+    assert by_backend is current._backend_stream
     return current.name
 
 

@@ -441,7 +441,7 @@ def test_handed_over_ranges_leave_nothing_behind(lab):
     for number in range(200):
         lab.recording.start_range("a", f"n{number % 2}").end()
     lab.synchronize()
-    recorded = lab.stream("a").recorded
+    recorded = lab.stream("a")._recorded
     assert (recorded.handed_over, recorded.writers) == ([], [])
     assert len(lab.trace) == 200
 
@@ -523,7 +523,7 @@ def test_a_handed_over_range_that_cannot_be_recorded_is_told_and_counted(monkeyp
     with Session(backend) as lab:
         stream = lab.stream("a")
         opened = lab.recording.start_range("a", "work")
-        monkeypatch.setattr(stream.backend_stream, "record_raw", lambda event: 1 / 0)
+        monkeypatch.setattr(stream._backend_stream, "record_raw", lambda event: 1 / 0)
         with pytest.raises(DeviceError, match="Recording range 'work' on stream 'a': division"):
             opened.end()
         opened.end()
@@ -944,7 +944,7 @@ def test_a_forked_child_is_not_promised_the_trace(lab):
 def test_a_forked_child_ends_what_is_the_parents_without_touching_it(lab, monkeypatch):
     stream, opened = lab.stream("a"), lab.recording.start_range("a", "open")
     for name in ("synchronize", "close", "record_raw"):
-        monkeypatch.setattr(type(stream.backend_stream), name, lambda *_: 1 / 0)
+        monkeypatch.setattr(type(stream._backend_stream), name, lambda *_: 1 / 0)
     assert in_a_child(lambda: (stream.close(), lab.close())) == ""
     assert "division" not in in_a_child(opened.end)
     monkeypatch.undo()

@@ -152,7 +152,7 @@ def test_a_stream_that_fails_to_synchronise_is_destroyed_all_the_same(monkeypatc
     backend = InstantBackend()
     with Session(backend) as lab:
         stream = lab.stream("a")
-        monkeypatch.setattr(stream.backend_stream, "synchronize", lambda: 1 / 0)
+        monkeypatch.setattr(stream._backend_stream, "synchronize", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             stream.close()
         assert backend.calls == ["close 7"]
@@ -220,7 +220,7 @@ def test_edges_that_no_range_ends_are_bounded(lab):
         with lab.on("a", f"n{number}"):
             pass
         lab.stream("b").wait(lab.stream("a"))
-    assert len(lab.stream("b").recorded.incoming) == KEPT_EDGES
+    assert len(lab.stream("b")._recorded.incoming) == KEPT_EDGES
     with lab.on("b", "last"):
         pass
     lab.synchronize()

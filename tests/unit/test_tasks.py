@@ -76,7 +76,7 @@ def selected(lab):
     if current is None:
         assert by_backend is lab._backend.null_stream
         return None
-    assert by_backend is current.backend_stream
+    assert by_backend is current._backend_stream
     return current.name
 
 
@@ -869,11 +869,11 @@ def test_two_sessions_in_turns(backend):
             with one.on("a"), two.on("b"), one.on("c"):
                 before = backend.selected_stream
                 await asyncio.sleep(0)
-                assert backend.selected_stream is before is one.stream("c").backend_stream
+                assert backend.selected_stream is before is one.stream("c")._backend_stream
                 assert (one.current.name, two.current.name) == ("c", "b")
             with two.on("b"), one.on("a"):
                 await asyncio.sleep(0)
-                assert backend.selected_stream is one.stream("a").backend_stream
+                assert backend.selected_stream is one.stream("a")._backend_stream
 
         async def main():
             task = asyncio.create_task(work())

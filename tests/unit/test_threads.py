@@ -81,7 +81,7 @@ def test_sixteen_threads_on_a_lane_each(lab, backend):
             with lab.on(lane, f"outer {number}"):
                 a = lab.xp.full((4, 4), float(number))
                 assert lab.current is lane
-                assert backend.selected_stream is lane.backend_stream
+                assert backend.selected_stream is lane._backend_stream
                 with lab.range(f"inner {number}"):
                     time.sleep(0)
                     b = a @ a
@@ -255,7 +255,7 @@ def test_a_stream_that_a_library_may_launch_on_is_destroyed_when_it_was_left(clo
     # GIVEN a device on which a launch on a destroyed stream would end the process
     backend = LendingBackend()
     with Session(backend) as lab:
-        stream = lab.stream("a").backend_stream
+        stream = lab.stream("a")._backend_stream
 
         # WHEN the lane is closed while another thread has it selected
         met = in_the_middle(lab, lambda: close(lab))
@@ -306,7 +306,7 @@ def test_scratch_that_a_thread_holds_stays_until_it_has_left_the_lane(close):
 
 def test_a_stream_closed_inside_its_own_block_is_destroyed_behind_it():
     with Session(LendingBackend()) as lab:
-        stream = lab.stream("a").backend_stream
+        stream = lab.stream("a")._backend_stream
         with lab.select("a"), lab.select("a"):
             lab.stream("a").close()
             assert lab.xp.ones(4).shape == (4,)
@@ -388,7 +388,7 @@ def gated(monkeypatch):
     with Session(backend, capture="ranges") as lab:
         for name in ("a", "b"):
             lab.stream(name)
-        backend.slow = lab.stream("a").backend_stream
+        backend.slow = lab.stream("a")._backend_stream
         stream_type = type(backend.slow)
         synchronize = stream_type.synchronize
 
@@ -425,7 +425,7 @@ WAITS = {
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_thread_that_waits_keeps_nobody_from_selecting(gated, wait):
-    backend = gated.backend
+    backend = gated._backend
     waiter = threading.Thread(target=wait, args=(gated,))
     waiter.start()
     try:
@@ -478,11 +478,11 @@ def at_once(work):
 def shared_out(gated):
     """Lane "a" in the left partition, "b" in none, and waiting for "a" takes until the test says so."""
     gated.partition(left=64, right=64)
-    gated.backend.gate.set()
+    gated._backend.gate.set()
     lane = gated.stream("a", partition="left")
-    gated.backend.slow = lane.backend_stream
-    gated.backend.gate.clear()
-    while gated.backend.entered.acquire(blocking=False):
+    gated._backend.slow = lane._backend_stream
+    gated._backend.gate.clear()
+    while gated._backend.entered.acquire(blocking=False):
         pass
     return gated
 
@@ -518,7 +518,7 @@ def check_places(lab):
     """Fail unless every stream works where the layout says."""
     specs = context_specs(lab.layout)
     for stream in lab.streams.values():
-        assert stream.home.spec == specs.get(stream.partition)
+        assert stream._place.spec == specs.get(stream.partition)
         assert stream.sm_count == (132 if stream.partition is None else lab.layout[stream.partition].granted_sms)
     assert lab.partitions.verify().holds
 
@@ -591,10 +591,10 @@ def test_who_closes_second_waits_until_it_is_closed(shared_out, what):
         second.start()
         second.join(0.05)
         assert second.is_alive()
-        assert not lane.is_gone
+        assert not lane._is_gone
     second.join(60)
     assert raised == [None]
-    assert lane.is_gone
+    assert lane._is_gone
 
 
 def test_the_name_of_a_stream_that_closes_is_used_again_when_it_is_gone(shared_out):
@@ -628,15 +628,15 @@ def test_a_stream_that_is_gone_is_not_touched_again(lab, monkeypatch):
 def test_an_interrupted_close_is_gone_on_with_where_the_name_is_used_again(lab, monkeypatch):
     lab.partition(left=64, right=64)
     lane = lab.stream("a", partition="left")
-    first = lab.stream("a", partition="right").backend_stream  # its second home
+    first = lab.stream("a", partition="right")._backend_stream  # its second home
     stream_type = type(first)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(stream_type, "synchronize", lambda stream: (_ for _ in ()).throw(KeyboardInterrupt))
         lane.close()
     assert lane.is_closed
-    assert not lane.is_gone
+    assert not lane._is_gone
     assert lab.stream("a") is not lane
-    assert lane.is_gone
+    assert lane._is_gone
     assert first.is_closed
 
 
@@ -706,7 +706,7 @@ def test_a_partition_asked_for_during_the_drain_is_what_the_switch_gives(shared_
 def test_contexts_in_which_a_stream_is_being_closed_are_not_destroyed(shared_out):
     # GIVEN a stream that has worked in a context which nothing else uses, and is being closed there
     lab, lane, cache = shared_out, shared_out.stream("a"), shared_out._partitions.cache
-    cache.limit, context = 2, cache.get(lane.home.spec)
+    cache.limit, context = 2, cache.get(lane._place.spec)
     lab._backend.gate.set()
     lab.stream("a", partition=None)
     lab._backend.gate.clear()
@@ -726,7 +726,7 @@ def test_contexts_in_which_a_stream_is_being_closed_are_not_destroyed(shared_out
 
 def test_a_stream_is_not_destroyed_while_it_is_drained(shared_out):
     lab, lane = shared_out, shared_out.stream("a")
-    backend_stream = lane.backend_stream
+    backend_stream = lane._backend_stream
     with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
         lab._backend.slow = None  # who closes it would not have to wait
         closer = threading.Thread(target=lane.close, daemon=True)
@@ -777,7 +777,7 @@ def test_a_device_that_fails_while_it_is_waited_for_leaves_all_locks_free(lab, m
     lab.partition(left=64, right=64)
     lane = lab.stream("a", partition="left")
     with monkeypatch.context() as patch:
-        patch.setattr(type(lane.backend_stream), "synchronize", lambda stream: (_ for _ in ()).throw(DeviceError("lost")))
+        patch.setattr(type(lane._backend_stream), "synchronize", lambda stream: (_ for _ in ()).throw(DeviceError("lost")))
         with pytest.raises(DeviceError, match="lost"):
             change(lab)
     assert at_once(lambda: lab.partition(None)) is None
@@ -1025,7 +1025,7 @@ def test_a_context_goes_after_the_streams_that_a_thread_has_left(caplog):
     backend = LendingBackend()
     lab = Session(backend)
     lab.partition(a=64, rest="rest")
-    stream = lab.stream("a", partition="a").backend_stream
+    stream = lab.stream("a", partition="a")._backend_stream
     contexts = list(lab._partitions.cache._contexts.values())
     seen = []
 
@@ -1047,7 +1047,7 @@ def test_an_interrupted_close_lets_go_of_nothing_that_work_still_needs():
         lane.hold(gone := Held())
         alive = weakref.ref(gone)
         del gone
-        inner, wait = lane.backend_stream, lane.backend_stream.synchronize
+        inner, wait = lane._backend_stream, lane._backend_stream.synchronize
         calls = []
 
         def interrupted():

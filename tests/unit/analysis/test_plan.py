@@ -219,7 +219,7 @@ def test_a_rounding_is_known_by_its_name():
 
 
 def test_a_device_that_cannot_partition_says_so():
-    with pytest.raises(PartitionUnavailableError, match=r"laptop GPU.*lab\.capabilities"):
+    with pytest.raises(PartitionUnavailableError, match=r"laptop GPU.*lab\.partitions\.capabilities"):
         plan_partitions({"a": 8}, SimBackend("laptop").device)
 
 

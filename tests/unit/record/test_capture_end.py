@@ -71,7 +71,7 @@ def launch(lab, source, name, correlation=5):
     """Feed a call of now, and let the kernel that it launched run on."""
     now_ns = lab._backend.host_time_ns()
     source.push_call(now_ns, now_ns + 1, correlation=correlation)
-    source.push_late(now_ns + 10, now_ns + LONG_NS, stream=lab.stream("a").backend_stream, name=name, correlation=correlation)
+    source.push_late(now_ns + 10, now_ns + LONG_NS, stream=lab.stream("a")._backend_stream, name=name, correlation=correlation)
     lab._backend.host_time_ns()
 
 
@@ -82,7 +82,7 @@ def test_work_that_ends_after_the_capture_is_in_the_trace_after_synchronize():
     with Session("sim", capture="ranges") as lab:
         stream = lab.stream("a")
         with lab.capture("kernels"), lab.on("a", "step"):
-            lab._backend.launch_spin(stream.backend_stream, LONG_NS, blocks=8, fill_sms=True)
+            lab._backend.launch_spin(stream._backend_stream, LONG_NS, blocks=8, fill_sms=True)
         assert lab.recording.tier is CaptureTier.RANGES
         assert parents(lab.trace) == {}
         lab.synchronize()
@@ -92,7 +92,7 @@ def test_work_that_ends_after_the_capture_is_in_the_trace_after_synchronize():
 
 def test_work_that_ends_after_the_capture_is_in_the_trace_after_the_close():
     with Session("sim") as lab, lab.capture("kernels"), lab.on(lab.stream("a"), "step"):
-        lab._backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+        lab._backend.launch_spin(lab.stream("a")._backend_stream, LONG_NS, blocks=8, fill_sms=True)
     assert parents(lab.trace) == {"spin": "step"}
 
 
@@ -214,7 +214,7 @@ def test_a_window_ends_when_the_source_was_lost_not_when_that_is_found(lab, sour
     host_ns = lab._backend.host_time_ns()
     source.lose_client(complete_until_host_ns=host_ns)
     with lab.on("a", "unseen"):
-        lab._backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+        lab._backend.launch_spin(lab.stream("a")._backend_stream, LONG_NS, blocks=8, fill_sms=True)
     lab.synchronize()
     ((_, end_ns),) = lab.trace.metadata.capture_windows
 
@@ -227,7 +227,7 @@ def test_a_window_that_is_stopped_after_an_unnoticed_loss_ends_at_the_loss(lab, 
     recorder.start_capture(source)
     host_ns = lab._backend.host_time_ns()
     source.lose_client(complete_until_host_ns=host_ns)
-    lab._backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+    lab._backend.launch_spin(lab.stream("a")._backend_stream, LONG_NS, blocks=8, fill_sms=True)
     lab._backend.synchronize()
     recorder.stop_capture()
     ((_, end_ns),) = lab.trace.metadata.capture_windows
@@ -239,7 +239,7 @@ def test_a_window_of_a_source_that_raises_ends_where_it_was_drained_last(lab, so
     recorder.start_capture(source)
     recorder.collect_work()
     drained_ns = recorder.now_ns()
-    lab._backend.launch_spin(lab.stream("a").backend_stream, LONG_NS, blocks=8, fill_sms=True)
+    lab._backend.launch_spin(lab.stream("a")._backend_stream, LONG_NS, blocks=8, fill_sms=True)
     lab._backend.synchronize()
     source.drain_error = RuntimeError("bang")
     ((_, end_ns),) = lab.trace.metadata.capture_windows

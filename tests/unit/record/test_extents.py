@@ -289,7 +289,7 @@ def test_a_range_that_is_open_when_recording_ends_has_an_event_at_its_end(lab, i
 
 
 def test_a_range_on_a_stream_that_is_being_closed_is_whole(lab, monkeypatch):
-    backend_stream = lab.stream("a").backend_stream
+    backend_stream = lab.stream("a")._backend_stream
     wait = backend_stream.synchronize
 
     def look_and_wait():

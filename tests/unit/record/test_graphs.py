@@ -29,7 +29,7 @@ def launch_graph(lab, stream, correlation, starts_ns, graph=7):
         start_ns = now_ns + after_ns
         push = source.push_launch if place == 0 else source.push_work
         times = (now_ns, start_ns, start_ns + 1_000) if place == 0 else (start_ns, start_ns + 1_000)
-        push(*times, correlation=correlation, stream=lab.stream(stream).backend_stream, name=f"node{place}", detail=detail)
+        push(*times, correlation=correlation, stream=lab.stream(stream)._backend_stream, name=f"node{place}", detail=detail)
 
 
 def launches(trace):

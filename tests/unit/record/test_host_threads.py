@@ -116,7 +116,7 @@ def test_annotations_are_matched_to_ranges_on_the_hosts_clock(lab, source, skew_
         source.push_call(call_ns + skew_ns, end_ns + skew_ns, correlation=call_ns, start_host_ns=call_ns)
         source.push_work(end_ns + 10**6, end_ns + 2 * 10**6, stream=0, correlation=call_ns, name=f"kernel of {name}")
 
-    backend.launch_spin(lab.stream("a").backend_stream, 10**6, blocks=1, fill_sms=False)  # no time below zero is told
+    backend.launch_spin(lab.stream("a")._backend_stream, 10**6, blocks=1, fill_sms=False)  # no time below zero is told
     lab.synchronize()
     with lab.on("a", "outer"):
         for name in ("first", "second"):

@@ -262,7 +262,7 @@ def test_writers_of_ended_threads_go_away(lab, backend):
         thread.join()
         backend.synchronize()
         lab.trace  # noqa: B018 - collects
-    assert len(lab.streams["a"].recorded.writers) <= 1
+    assert len(lab.streams["a"]._recorded.writers) <= 1
 
 
 def test_many_threads_on_one_lane_lose_nothing():

@@ -32,7 +32,7 @@ def lab(source):
 
 
 def key(lab, name):
-    return lab.stream(name).backend_stream
+    return lab.stream(name)._backend_stream
 
 
 def launch(lab, stream, correlation, *, after_ns=5_000, width_ns=1_000, **work):
@@ -155,7 +155,7 @@ def test_work_is_in_the_partition_in_which_its_stream_was(lab):
 
 def test_late_work_of_a_closed_stream_is_its_own(lab, source):
     brief = lab.stream("brief")
-    made = brief.backend_stream
+    made = brief._backend_stream
     with lab.on(brief, "work"):
         source.push_call(lab._recorder._look_at_clock(), 10**9, correlation=4)
     brief.close()

@@ -55,6 +55,6 @@ def test_a_backend_hands_it_out_or_raises():
     source = FakeActivitySource()
     with Session(FakeSourceBackend(source)) as lab:
         assert lab._backend.activity_source() is source
-        assert source.key_of(lab.stream("a").backend_stream) == (0, lab.stream("a").handle)
+        assert source.key_of(lab.stream("a")._backend_stream) == (0, lab.stream("a").handle)
     with pytest.raises(CaptureUnavailableError):
         FakeSourceBackend(CaptureUnavailableError("none here")).activity_source()

@@ -119,7 +119,7 @@ class TestWork:
             with lab.on(lane, "range"):
                 spin(backend, library)
                 spin(backend, backend.null_stream)
-                spin(backend, lane.backend_stream)
+                spin(backend, lane._backend_stream)
             lab.synchronize()
             assert source.drain().work.stream.tolist() == [library.handle, 0, lane.handle]
 
