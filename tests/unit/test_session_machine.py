@@ -170,6 +170,13 @@ class SessionMachine(RuleBasedStateMachine):
         if (stream := self.streams.get(name)) is not None:
             self.enter(thread, self.lab.select(name), stream, None, is_selection=True)
 
+    @rule(thread=THREADS, names=st.lists(NAMES, min_size=2, max_size=4), place=st.none() | PLACES)
+    def select_several(self, thread, names, place):
+        for name in names:
+            self.select_alone(thread, name)
+        if place is not None:
+            self.leave_out_of_turn(thread, len(self.threads[thread].entries) - 2 - place % 2, leaves_later_ones=True)
+
     @rule(thread=THREADS, label=LABELS)
     def open_a_range(self, thread, label):
         stream = self.threads[thread].current
@@ -224,15 +231,19 @@ class SessionMachine(RuleBasedStateMachine):
             ended.is_in_trace = True
             self.closed.append(ended)
 
-    @rule(thread=THREADS, place=PLACES)
-    def leave_out_of_turn(self, thread, place):
+    @rule(thread=THREADS, place=PLACES, leaves_later_ones=st.booleans())
+    def leave_out_of_turn(self, thread, place, leaves_later_ones):
         entries = self.threads[thread].entries
         lower = [entry for entry, above in pairwise(entries) if entry.is_selection and above.is_selection]
         if lower:
             entry = lower[place % len(lower)]
+            later = entries[entries.index(entry) + 1 :]
             with pytest.raises(SelectionError):
                 self.do(thread, entry.real.__exit__, None, None, None)
             self.end(thread, entry)
+            for left in reversed(later if leaves_later_ones else []):
+                self.leave_entry(thread, left)
+            self.launch_through_the_library(thread)
 
     @rule(thread=THREADS, place=PLACES)
     def leave_in_another_thread(self, thread, place):
@@ -256,6 +267,29 @@ class SessionMachine(RuleBasedStateMachine):
             self.do(thread, spin, self.lab, duration_ns)
             opened = self.threads[thread].open_ranges
             self.note_kernel(stream, duration_ns, opened[-1] if opened else None)
+
+    @rule(thread=THREADS)
+    def launch_through_the_library(self, thread):
+        stream = self.threads[thread].current
+        if stream is not None and not stream.is_closed:
+            self.do(thread, self.lab.xp.ones, 8)
+            opened = self.threads[thread].open_ranges
+            self.note_kernel(stream, None, opened[-1] if opened else None)
+
+    @rule(thread=THREADS, name=NAMES, other=NAMES, how=st.sampled_from(["stream", "name", "event"]))
+    def hand_over(self, thread, name, other, how):
+        """Launch on one stream, let another wait for it, and launch there."""
+        first, second = self.streams.get(name), self.streams.get(other)
+        if first is None or second is None:
+            return
+        opened = self.threads[thread].open_ranges
+        parent = opened[-1] if opened else None
+        self.do(thread, lambda: spin(self.lab, 400_000, stream=name))
+        self.note_kernel(first, 400_000, parent)
+        second.real.wait({"stream": first.real, "name": name}[how] if how != "event" else first.real.record())
+        second.before |= first.before
+        self.do(thread, lambda: spin(self.lab, 700, stream=second.real))
+        self.note_kernel(second, 700, parent)
 
     def note_kernel(self, stream, duration_ns, parent):
         kernel = ModelKernel(stream, duration_ns, parent, stream.home[0], stream.before)
@@ -423,7 +457,7 @@ class SessionMachine(RuleBasedStateMachine):
             rows |= zip(wanted, mine, strict=True)
         assert len(rows) == len(kernel_rows)
         for kernel, row in rows.items():
-            assert trace.end_ns[row] - trace.start_ns[row] == kernel.duration_ns
+            assert kernel.duration_ns in {None, trace.end_ns[row] - trace.start_ns[row]}
             partition = trace.partition[row]
             assert (None if partition < 0 else trace.partitions[partition].name) == kernel.partition
             assert all(trace.end_ns[rows[first]] <= trace.start_ns[row] for first in kernel.before if first in rows)

@@ -44,86 +44,65 @@ def lab():
     return Lab()
 
 
-def test_one_block_runs_for_its_time(lab):
-    lab.launch(lab.stream(), 10, blocks=1, ns=100)
-    assert lab.spans() == [(0, 10, 110)]
+def memory_bound(blocks, ns):
+    """A kernel whose blocks each draw all that their SM may: 1 GB/s, so 1 byte per ns."""
+    return {"blocks": blocks, "ns": ns, "block_bytes": ns, "block_limit_bytes_per_s": 1_000_000_000}
 
 
-def test_a_stream_runs_in_order(lab):
-    stream = lab.stream()
-    lab.launch(stream, 0, blocks=1, ns=100)
-    lab.launch(stream, 5, blocks=1, ns=50)
-    assert lab.spans() == [(0, 0, 100), (0, 100, 150)]
+def one(at, ns, blocks=1, slots=FULL):
+    return at, {"blocks": blocks, "ns": ns, "slots": slots}
 
 
-def test_a_gap_stays_where_the_host_was_late(lab):
-    stream = lab.stream()
-    lab.launch(stream, 0, blocks=1, ns=10)
-    lab.launch(stream, 500, blocks=1, ns=10)
-    assert lab.spans() == [(0, 0, 10), (0, 500, 510)]
+# Streams by their options, each with its launches (when, what), and the spans (stream, start, end) in the order of the ends.
+SCHEDULES = {
+    "one block runs for its time": ([({}, [one(10, 100)])], [(0, 10, 110)]),
+    "a stream runs in order": ([({}, [one(0, 100), one(5, 50)])], [(0, 0, 100), (0, 100, 150)]),
+    "a gap stays where the host was late": ([({}, [one(0, 10), one(500, 10)])], [(0, 0, 10), (0, 500, 510)]),
+    "kernels that fill the card run in turn": (
+        [({}, [one(at, 1_000, 4)]) for at in range(4)], [(at, at and 1_000 * at, 1_000 * (at + 1)) for at in range(4)],
+    ),
+    "kernels in partitions run side by side": (
+        [({"sm_ids": [quarter]}, [one(0, 1_000, 4)]) for quarter in range(4)], [(quarter, 0, 4_000) for quarter in range(4)],
+    ),
+    "small kernels share the card": (
+        [({}, [one(0, 100, slots=1)]) for _ in range(16)], [(number, 0, 100) for number in range(16)],
+    ),
+    "waves are quantised: 4 + 4 + 1 blocks on 4 SMs": ([({}, [one(0, 100, 9)])], [(0, 0, 300)]),
+    "the next kernel takes what the last wave leaves over": (
+        [({}, [one(0, 100, 5)]), ({}, [one(1, 100, 3)])], [(0, 0, 200), (1, 100, 200)],
+    ),
+    # The third fills the rest with the second; then 3 slots are free for the fourth, but the third waits in front.
+    "a kernel with blocks left keeps later ones out even where it does not fit": (
+        [({}, [one(0, 100, 1, 1)]), ({}, [one(1, 100, 2)]), ({}, [one(2, 100, 3)]), ({}, [one(3, 10, 1, 1)])],
+        [(0, 0, 100), (1, 1, 101), (3, 101, 111), (2, 2, 201)],
+    ),
+    "a higher priority gets the slots at the next block boundary": (
+        [({}, [one(0, 100, 40)]), ({"priority": -1}, [one(150, 100, 4)])], [(1, 200, 300), (0, 0, 1_100)],
+    ),
+    "a higher priority does not push out running blocks": (
+        [({}, [one(0, 1_000, 4)]), ({"priority": -5}, [one(10, 10)])], [(0, 0, 1_000), (1, 1_000, 1_010)],
+    ),
+    "among equals the first to be ready goes first": (
+        [({}, [one(0, 100, 4), one(1, 100, 4)]), ({}, [one(2, 100, 4)])], [(0, 0, 100), (1, 100, 200), (0, 200, 300)],
+    ),
+    "a partition does not wait for a claim on other SMs": (
+        [({"sm_ids": [0, 1]}, [one(0, 100, 20)]), ({"sm_ids": [2, 3]}, [one(1, 100, 2)])], [(1, 1, 101), (0, 0, 1_000)],
+    ),
+    "under the cap memory does not slow": ([({}, [(0, memory_bound(2, 1_000))])], [(0, 0, 1_000)]),
+    "over the cap kernels slow in proportion: 4 GB/s of 2": ([({}, [(0, memory_bound(4, 1_000))])], [(0, 0, 2_000)]),
+    "speeds change as kernels come and go": (
+        [({}, [(0, memory_bound(2, 1_000))]), ({}, [(500, memory_bound(2, 1_000))])], [(0, 0, 1_500), (1, 500, 2_000)],
+    ),
+}  # fmt: skip
 
 
-def test_four_card_filling_kernels_end_at_1_2_3_4_units(lab):
-    for at in range(4):
-        lab.launch(lab.stream(), at, blocks=4, ns=1_000)
-    assert [end for _, _, end in lab.spans()] == [1_000, 2_000, 3_000, 4_000]
-
-
-def test_four_partitioned_kernels_end_side_by_side_after_4_units(lab):
-    for quarter in range(4):
-        lab.launch(lab.stream(sm_ids=[quarter]), 0, blocks=4, ns=1_000)
-    assert [end for _, _, end in lab.spans()] == [4_000] * 4
-
-
-def test_small_kernels_share_the_card(lab):
-    for _ in range(16):
-        lab.launch(lab.stream(), 0, blocks=1, ns=100, slots=1)
-    assert {end for _, _, end in lab.spans()} == {100}
-
-
-def test_waves_are_quantised(lab):
-    lab.launch(lab.stream(), 0, blocks=9, ns=100)  # 4 + 4 + 1 blocks on 4 SMs
-    assert lab.spans() == [(0, 0, 300)]
-
-
-def test_the_next_kernel_takes_what_the_last_wave_leaves_over(lab):
-    lab.launch(lab.stream(), 0, blocks=5, ns=100)
-    lab.launch(lab.stream(), 1, blocks=3, ns=100)
-    assert lab.spans() == [(0, 0, 200), (1, 100, 200)]
-
-
-def test_a_kernel_with_blocks_left_keeps_later_ones_out_even_where_it_does_not_fit(lab):
-    lab.launch(lab.stream(), 0, blocks=1, ns=100, slots=1)
-    lab.launch(lab.stream(), 1, blocks=2, ns=100, slots=4)
-    lab.launch(lab.stream(), 2, blocks=3, ns=100, slots=4)  # fills the rest with the one before
-    lab.launch(lab.stream(), 3, blocks=1, ns=10, slots=1)  # 3 slots are free, but the third kernel waits in front
-    assert lab.spans() == [(0, 0, 100), (1, 1, 101), (3, 101, 111), (2, 2, 201)]
-
-
-def test_a_higher_priority_gets_the_slots_at_the_next_block_boundary(lab):
-    lab.launch(lab.stream(), 0, blocks=40, ns=100)
-    lab.launch(lab.stream(priority=-1), 150, blocks=4, ns=100)
-    assert lab.spans() == [(1, 200, 300), (0, 0, 1_100)]
-
-
-def test_a_higher_priority_does_not_push_out_running_blocks(lab):
-    lab.launch(lab.stream(), 0, blocks=4, ns=1_000)
-    lab.launch(lab.stream(priority=-5), 10, blocks=1, ns=10)
-    assert lab.spans() == [(0, 0, 1_000), (1, 1_000, 1_010)]
-
-
-def test_among_equals_the_first_to_be_ready_goes_first(lab):
-    first, second = lab.stream(), lab.stream()
-    lab.launch(first, 0, blocks=4, ns=100)
-    lab.launch(first, 1, blocks=4, ns=100)  # ready at 100 only
-    lab.launch(second, 2, blocks=4, ns=100)  # ready at 2
-    assert lab.spans() == [(0, 0, 100), (1, 100, 200), (0, 200, 300)]
-
-
-def test_a_partition_does_not_wait_for_a_claim_on_other_sms(lab):
-    lab.launch(lab.stream(sm_ids=[0, 1]), 0, blocks=20, ns=100)
-    lab.launch(lab.stream(sm_ids=[2, 3]), 1, blocks=2, ns=100)
-    assert lab.spans() == [(1, 1, 101), (0, 0, 1_000)]
+@pytest.mark.parametrize(("streams", "spans"), SCHEDULES.values(), ids=SCHEDULES)
+def test_a_schedule_is_what_it_is_by_hand(lab, streams, spans):
+    made = [(lab.stream(**options), own) for options, own in streams]
+    launches = [(at, stream, kernel) for stream, own in made for at, kernel in own]
+    for at, stream, kernel in sorted(launches, key=lambda launch: launch[0]):
+        lab.launch(stream, at, **kernel)
+    assert lab.spans() == spans
 
 
 def test_cutting_a_group_while_kernels_run_changes_no_time(lab):
@@ -167,27 +146,6 @@ def test_copies_and_kernels_overlap(lab):
     lab.launch(lab.stream(), 0, blocks=4, ns=100)
     lab.scheduler.submit_copy(lab.stream(), CopySpec("copy", HOST_TO_DEVICE, 1, 100), 1)
     assert lab.spans() == [(0, 0, 100), (1, 1, 101)]
-
-
-def memory_bound(blocks, ns):
-    """A kernel whose blocks each draw all that their SM may: 1 GB/s, so 1 byte per ns."""
-    return {"blocks": blocks, "ns": ns, "block_bytes": ns, "block_limit_bytes_per_s": 1_000_000_000}
-
-
-def test_under_the_cap_memory_does_not_slow(lab):
-    lab.launch(lab.stream(), 0, **memory_bound(2, 1_000))
-    assert lab.spans() == [(0, 0, 1_000)]
-
-
-def test_over_the_cap_memory_bound_kernels_slow_in_proportion(lab):
-    lab.launch(lab.stream(), 0, **memory_bound(4, 1_000))  # wants 4 GB/s of 2
-    assert lab.spans() == [(0, 0, 2_000)]
-
-
-def test_speeds_change_as_kernels_come_and_go(lab):
-    lab.launch(lab.stream(), 0, **memory_bound(2, 1_000))  # alone until 500, then at half speed
-    lab.launch(lab.stream(), 500, **memory_bound(2, 1_000))
-    assert lab.spans() == [(0, 0, 1_500), (1, 500, 2_000)]
 
 
 def test_a_kernel_bound_by_arithmetic_is_not_slowed_by_its_neighbour(lab):
