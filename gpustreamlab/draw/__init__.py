@@ -1,13 +1,13 @@
 """Pictures of traces: the viewer for page and notebook, a static picture, text. Bokeh is imported when a figure is drawn."""
 
-from gpustreamlab.draw._colours import NameLooks, PartitionStyle, name_styles, partition_style
+from gpustreamlab.draw._colours import NameLooks, name_styles, partition_style
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare import ComparisonText, comparison_page, comparison_tables_html, comparison_text
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import inline_html, timeline_page, write_html
-from gpustreamlab.draw._picture import Picture, draw_figure, plan_picture
+from gpustreamlab.draw._picture import draw_figure, plan_picture
 from gpustreamlab.draw._png import PNG_SCALE, timeline_png
-from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
+from gpustreamlab.draw._scene import detail_entries, plan_scene
 from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, sm_map_svg, sm_map_text
 from gpustreamlab.draw._svg import MAX_FILE_BARS, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
@@ -21,9 +21,6 @@ __all__ = [
     "ComparisonText",
     "Header",
     "NameLooks",
-    "PartitionStyle",
-    "Picture",
-    "Scene",
     "SpanColumns",
     "TextTimeline",
     "columns_of",

@@ -29,7 +29,8 @@ class CellThread:
     """The thread, and the event loop, in which this was made: in a notebook, those that run the cells.
 
     JupyterLab may pass messages of widgets on a subshell, a thread of its own, while a cell runs. Work for the device is then
-    handed back to the cells' thread, where it waits for the running cell.
+    handed back to the cells' thread, where it waits for the running cell. Source: Jupyter Enhancement Proposal 91, "Kernel
+    Subshells".
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class CellThread:
 
 
 def _run_interruptibly(call: Callable[[], None]) -> None:
-    """Call a function that Ctrl-C reaches: between cells, the kernel ignores it."""
+    """Call a function that Ctrl-C reaches: between cells, ipykernel ignores it (``Kernel.post_handler_hook``)."""
     if threading.current_thread() is not threading.main_thread():
         call()
         return
