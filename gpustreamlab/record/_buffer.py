@@ -91,11 +91,6 @@ class SpanBuffer:
         return self._held(self._ring)
 
     @property
-    def clear_count(self) -> int:
-        """How often everything was forgotten."""
-        return self._ring.clear_count
-
-    @property
     def dropped_count(self) -> int:
         """Spans that were overwritten because the ring was full, since it was last cleared."""
         ring = self._ring

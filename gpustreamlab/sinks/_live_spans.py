@@ -126,10 +126,8 @@ class NewSpans(NamedTuple):
     """What the recorder told."""
     columns: SpanColumns
     """The spans, or items that stand for several."""
-    span_count: int
-    """How many spans came."""
-    missed_count: int
-    """How many were overwritten before they could be read."""
+    missed_count: int = 0
+    """How many were overwritten before they could be read, since the page is there."""
     is_moved: bool = False
     """Whether `columns` are all spans so far: one that started before the page's zero came, which has moved there."""
 
@@ -184,14 +182,14 @@ class SpanReader:
         self._remember(delta.columns, codes, relatives)
         edges = self._ends.resolve(delta.edges)
         columns = self.read_again().columns if is_moved else self._columns(delta, codes, edges, most)
-        return NewSpans(delta, columns, delta.row_count, missed, is_moved)
+        return NewSpans(delta, columns, missed, is_moved)
 
     def read_again(self) -> NewSpans:
         """Return what was read before and can be read again, with all names and details so far."""
         delta = self._recorder.changes(START._replace(row=self.first), until=self.cursor)
         codes = self._codes.get(delta.first, delta.cursor.row)
         arrows = find_edges(delta.edges, *_ends_of(delta.columns, codes, _ranges_of(delta.columns)))
-        return NewSpans(delta, self._columns(delta, codes, arrows, MAX_SPANS), delta.row_count, delta.missed)
+        return NewSpans(delta, self._columns(delta, codes, arrows, MAX_SPANS))
 
     def _remember(self, columns: Mapping[str, Int64Array], codes: Int64Array, relatives: Relatives) -> None:
         """Remember ranges for arrows, and for the work that was launched in them."""

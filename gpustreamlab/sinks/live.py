@@ -311,10 +311,10 @@ class LiveFeed:
                 basis=self._finding.basis,
                 pending_count=self._pending_count,
             )
-            if not (new.span_count or changed or is_cleared or self._pending_count != pending):
+            if not (new.delta.row_count or changed or is_cleared or self._pending_count != pending):
                 return None
             self._number += 1
-            merged = 0 if new.is_moved else new.span_count - len(new.columns)
+            merged = 0 if new.is_moved else new.delta.row_count - len(new.columns)
             facts = {"missed": new.missed_count, "merged": merged, "is_cleared": is_cleared, "is_moved": new.is_moved}
             return self._pack(changed | facts, new.columns, now_ns, level=None)
 

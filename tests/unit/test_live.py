@@ -406,7 +406,7 @@ class TestZero:
         ((left_ns, _, arrives_ns, _),) = later.columns.edges.tolist()
 
         assert moved.is_moved
-        assert moved.span_count == 1
+        assert moved.delta.row_count == 1
         assert sorted(moved.columns.start_ns.tolist()) == sorted((trace.start_ns - trace.start_ns.min()).tolist())
         assert not later.is_moved
         assert later.columns.start_ns.tolist() == [int(lab.trace.start_ns.max()) - int(trace.start_ns.min())] == [arrives_ns]
