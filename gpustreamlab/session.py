@@ -928,8 +928,6 @@ class Session(ProcessBound):
         self._life.leave_to_parent()
         for stream in self._table.by_name.values():
             stream.disown()
-        self._partitions.cache.disown()
-        self._partitions.left.disown()
         self._closing = None
         self._captures.disown()
         self._selections.disown()

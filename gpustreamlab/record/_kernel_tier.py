@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import Activities, ActivitySource, Backend
 from gpustreamlab.model import EDGE_KINDS, Counters, WorkDetail
 from gpustreamlab.record._counters import LaneSample, sample_columns
@@ -179,7 +178,7 @@ class KernelTier:
         self._threads = HostThreads(lanes, threads)
         self._reader = WorkReader(names, lanes, self._threads)
         # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         self._is_taking = False
         self._source: ActivitySource | None = None
         self._tell_loss: Callable[[str], object] = bool
@@ -294,7 +293,6 @@ class KernelTier:
 
     def abandon(self) -> None:
         """Forget the source without a word to it: it is of the process that this one was forked from."""
-        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
         self._source = None
         self._is_taking = self.is_awaiting = False
         self.windows.close(0)
