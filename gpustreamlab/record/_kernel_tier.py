@@ -242,7 +242,7 @@ class KernelTier:
         tell_loss: Callable[[str], object],
     ) -> None:
         """Capture kernels from now on; where the source refuses, its error goes to the caller and nothing has changed."""
-        with delayed_interrupts(), self._lock:
+        with self._lock:
             if self.is_on:
                 self.take()
                 if keeps_calls != self.keeps_calls and self.windows.is_open:  # else taking has shown that it is over
@@ -265,7 +265,7 @@ class KernelTier:
 
     def stop(self) -> None:
         """Capture no more kernels, and take what is complete; `take` goes on to take the rest. Idempotent."""
-        with delayed_interrupts(), self._lock:
+        with self._lock:
             if self.is_on:
                 self._noisy_ns = self._backend.glance_ns()
                 self._stop_source()
@@ -280,13 +280,13 @@ class KernelTier:
 
     def finish(self, stop_count: int) -> None:
         """Take the rest of what was captured, where it was stopped before the device was idle, that is at this `stop_count`."""
-        with delayed_interrupts(), self._lock:
+        with self._lock:
             if self.is_awaiting and not self.is_on and self.stop_count == stop_count:
                 self._take_rest()
 
     def end(self) -> None:
         """Stop, take the rest, and forget the source, which stays its owner's."""
-        with delayed_interrupts(), self._lock:
+        with self._lock:
             self._stop_source()
             self._take_rest()
             self._forget_source()

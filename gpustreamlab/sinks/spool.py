@@ -361,7 +361,7 @@ class Spool:
         if self._home.is_another:
             return
         self._updater.stop()
-        with self._lock, delayed_interrupts():
+        with self._lock:
             if self._state is not SpoolState.CLOSED:
                 self._write_end()
                 self._state = SpoolState.CLOSED
