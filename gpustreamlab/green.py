@@ -5,14 +5,13 @@ from __future__ import annotations
 import html
 import logging
 import sys
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.analysis import (
     PartitionOptions,
     Share,
@@ -182,7 +181,8 @@ class ContextCache:
         self._backend = backend
         self._contexts: OrderedDict[ContextSpec, BackendContext] = OrderedDict()
         self._is_closed = False
-        self.disown()
+        self._lock = process_lock()  # around the table alone
+        self._making = process_lock()  # while a context is made
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -214,12 +214,6 @@ class ContextCache:
                     self._contexts[spec] = context
                 self.created_count += 1
         return context
-
-    def disown(self) -> None:
-        """Make its locks anew: in a forked child, a thread that is not in this process may hold the others."""
-        # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
-        self._lock = threading.RLock()  # around the table alone
-        self._making = threading.RLock()  # while a context is made
 
     def _find(self, spec: ContextSpec) -> BackendContext | None:
         with self._lock:

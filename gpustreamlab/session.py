@@ -689,8 +689,6 @@ class Session(ProcessBound):
         self._life.leave_to_parent()
         for stream in self._table.by_name.values():
             stream._disown()  # noqa: SLF001 - of the package
-        self._partitions.cache.disown()
-        self._partitions.left.disown()
         self._closing = None
         self._captures.disown()
         self._selections.disown()

@@ -1,16 +1,27 @@
-"""Against Ctrl-C at the wrong instant, and against copies of what one process owns."""
+"""Against Ctrl-C at the wrong instant, forked children, and copies of what one process owns."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import NoReturn, SupportsIndex
+from weakref import WeakSet
 
-__all__ = ["LEFT_TO_PARENT", "ProcessBound", "clear_own_frames", "delayed_interrupts", "is_listed_only"]
+__all__ = [
+    "LEFT_TO_PARENT",
+    "HomeProcess",
+    "ProcessBound",
+    "clear_own_frames",
+    "delayed_interrupts",
+    "in_forked_child",
+    "is_listed_only",
+    "process_lock",
+]
 
 
 _OWN_MODULES = f"{__name__.partition('.')[0]}."
@@ -95,6 +106,56 @@ _LISTED_ONCE = _count_references([object()], 0)
 
 LEFT_TO_PARENT = "belongs to the process that this one was forked from"
 """Why a forked child's copy of it takes no work."""
+
+
+class HomeProcess:
+    """The process that made something: a forked child leaves that alone.
+
+    Examples
+    --------
+    >>> HomeProcess().is_another
+    False
+    """
+
+    __slots__ = ("_number",)
+
+    def __init__(self) -> None:
+        self._number = os.getpid()
+
+    @property
+    def is_another(self) -> bool:
+        """Whether this is a forked child of it."""
+        return os.getpid() != self._number
+
+
+def process_lock() -> threading.RLock:
+    """Return a lock that is free in a forked child, where a thread that is not there may have held it.
+
+    Re-entrant: a finaliser or a signal handler may come in the middle of what it guards.
+    """
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def in_forked_child(call: Callable[[], object]) -> None:
+    """Call something in every forked child, once its locks are free."""
+    _calls.append(call)
+
+
+_locks: WeakSet[threading.RLock] = WeakSet()
+_calls: list[Callable[[], object]] = []
+
+
+def _begin_child() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - what the standard library's own locks are renewed by
+    for call in _calls:
+        call()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_child)
 
 
 class ProcessBound:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
-import threading
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from gpustreamlab._util.defences import process_lock
 from gpustreamlab.errors import OptionError
 
 __all__ = ["Owner", "check_array", "find_owner", "is_empty"]
@@ -158,16 +157,7 @@ def _lone_use_count() -> int:
 
 _owners: WeakValueDictionary[tuple[type[Owner], int], Owner] = WeakValueDictionary()
 """Of all memory that any session keeps: an owner keeps its memory, so the key stays its own as long as it is here."""
-_owners_lock = threading.RLock()  # re-entrant: a finaliser may ask in the middle of it
+_owners_lock = process_lock()
 _SIGHTINGS = 1 if getattr(sys, "_is_gil_enabled", lambda: True)() else 2
 _probe = Owner(object())
 _ALONE = sys.getrefcount(_probe.memory)
-
-
-def _renew_lock() -> None:
-    global _owners_lock  # noqa: PLW0603 - in a forked child, a thread that is not there may hold the other one
-    _owners_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import logging
-import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
+from gpustreamlab._util.defences import in_forked_child, process_lock
 from gpustreamlab._util.words import install_line
 from gpustreamlab.adapters._known import GROUP, Adapter, AdapterFactory, LaneStream, installed_version, make_torch
 from gpustreamlab.adapters._numba import make_numba
@@ -93,7 +92,7 @@ class Registry:
     """Finds, makes, shares and closes adapters. Its lock is held around state, never around waits for the device."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = process_lock()
         self.switched_off: dict[tuple[str, int], str] = {}
         """Why libraries do not follow any more, by module and device."""
         self.unable: dict[tuple[str, int], str] = {}
@@ -104,8 +103,7 @@ class Registry:
         self._untold: list[str] = []
 
     def forget_threads(self) -> None:
-        """Take another lock: in a forked child, a thread that is not there may hold this one."""
-        self.lock = threading.RLock()
+        """Wait for no thread of the process that this one was forked from."""
         self._being_made = set()
 
     @property
@@ -220,7 +218,7 @@ def _do_nothing(_: object) -> None:
 
 registry = Registry()
 """The one of this process."""
-os.register_at_fork(after_in_child=registry.forget_threads)
+in_forked_child(registry.forget_threads)
 
 
 def cupy_view(stream: LaneStream) -> Any:

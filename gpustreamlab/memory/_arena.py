@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
-from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts
+from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts, process_lock
 from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends import BackendStream, order_behind
 from gpustreamlab.errors import DeviceError, DeviceMemoryError
@@ -115,7 +114,7 @@ class ScratchArena:
         self.backend = pool.backend
         self.is_simulated = pool.backend.device.simulated
         self.glance_ns = pool.backend.glance_ns
-        self.lock = threading.RLock()
+        self.lock = process_lock()
         self.is_closed = False
         """True once everything is given back to the device."""
         self.why_closed = "was closed, which frees its memory"
@@ -134,7 +133,7 @@ class ScratchArena:
         """When the next sample is due."""
         self._lane_index = lane_index
         self._pool = pool
-        self._driving = threading.RLock()
+        self._driving = process_lock()
         self._stream = stream
         self._left: list[BackendStream] = []  # streams on which the lane worked before
         self._classes: dict[int, SizeClass] = {}
@@ -348,7 +347,6 @@ class ScratchArena:
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child, what it holds is the parent's."""
-        self.lock, self._driving = threading.RLock(), threading.RLock()
         self.is_closed = True
         self.why_closed = LEFT_TO_PARENT
         for slot in self.slots.values():

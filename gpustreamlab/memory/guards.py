@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
-from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab._util.tasks import works_later
 from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, InvalidNameError, OptionError, SelectionError
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream, LaneSelection
@@ -302,7 +302,7 @@ class _Turn:
     __slots__ = ("_count", "_owner", "_state")
 
     def __init__(self) -> None:
-        self._state = threading.RLock()
+        self._state = process_lock()
         self._owner = self._count = 0
 
     @property

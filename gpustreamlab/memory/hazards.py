@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
+from gpustreamlab._util.defences import process_lock
 from gpustreamlab.analysis import (
     NO_LANE,
     FoundHazard,
@@ -72,7 +72,7 @@ class AccessWatch:
     ) -> None:
         self.mode = mode
         """What is done about hazards."""
-        self.lock: AbstractContextManager[object] = threading.RLock()
+        self.lock: AbstractContextManager[object] = process_lock()
         """Held around each note; the backend's own where it has one."""
         self.wait_count = 0
         """Waits that were put in."""
@@ -155,7 +155,6 @@ class AccessWatch:
 
     def leave_to_parent(self) -> None:
         """Watch no more, without touching the device, which is that of the process that this one was forked from."""
-        self.lock = threading.RLock()  # a thread that is not in this process may hold the other one
         self._watched = None
 
     # What the backend tells, with the lock held

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
+from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.ownership import Owner, check_array, find_owner, is_empty
 from gpustreamlab._util.tasks import close_later_work, works_later
 from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
@@ -118,7 +118,7 @@ class Keeper:
     def __init__(self, backend: Backend, observing: Callable[[], AbstractContextManager[None]]) -> None:
         self._backend = backend
         self._observing = observing
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         self._queues: dict[BackendStream, deque[_Held]] = {}
         self._deferred: dict[int, _Deferred] = {}
         self._turns: deque[int] = deque()
@@ -218,7 +218,6 @@ class Keeper:
 
     def leave_to_parent(self) -> None:
         """Touch nothing any more that is of the process that this one was forked from."""
-        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
         for guard in tuple(self._guards):
             guard.leave_to_parent()
 

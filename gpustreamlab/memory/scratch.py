@@ -8,7 +8,6 @@ its free blocks are in order. See docs/explanations/decisions/0017-scratch.md.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Sequence
 from operator import index
 from types import TracebackType
@@ -18,7 +17,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpustreamlab._util.defences import ProcessBound
+from gpustreamlab._util.defences import ProcessBound, process_lock
 from gpustreamlab.analysis import ScratchTable
 from gpustreamlab.backends import Backend, BackendStream
 from gpustreamlab.errors import (
@@ -260,7 +259,7 @@ class ScratchPool:
         self.reserved_bytes = 0
         """What all lanes hold."""
         self._recorder = recorder
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         self._arenas: dict[int, ScratchArena] = {}
         recorder.add_sampler(self)
 
@@ -337,7 +336,7 @@ class ScratchPool:
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child, what the lanes hold is the parent's."""
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         for arena in self._arenas.values():
             arena.disown()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import Activities, ActivitySource, Backend
 from gpustreamlab.model import EDGE_KINDS, Counters, WorkDetail
 from gpustreamlab.record._counters import LaneSample, sample_columns
@@ -163,7 +162,7 @@ class KernelTier:
         self._threads = HostThreads(lanes, threads)
         self._reader = WorkReader(names, lanes, self._threads)
         # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         self._is_taking = False
         self._source: ActivitySource | None = None
         self._tell_loss: Callable[[str], object] = bool
@@ -222,7 +221,7 @@ class KernelTier:
         tell_loss: Callable[[str], object],
     ) -> None:
         """Capture kernels from now on; where the source refuses, its error goes to the caller and nothing has changed."""
-        with delayed_interrupts(), self._lock:
+        with self._lock:
             if self.is_on:
                 self.take()
                 if keeps_calls != self.keeps_calls and self.windows.is_open:  # else taking has shown that it is over
@@ -245,7 +244,7 @@ class KernelTier:
 
     def stop(self) -> None:
         """Capture no more kernels, and take what is complete; `take` goes on to take the rest. Idempotent."""
-        with delayed_interrupts(), self._lock:
+        with self._lock:
             if self.is_on:
                 self._noisy_ns = self._backend.glance_ns()
                 self._stop_source()
@@ -260,20 +259,19 @@ class KernelTier:
 
     def finish(self, stop_count: int) -> None:
         """Take the rest of what was captured, where it was stopped before the device was idle, that is at this `stop_count`."""
-        with delayed_interrupts(), self._lock:
+        with self._lock:
             if self.is_awaiting and not self.is_on and self.stop_count == stop_count:
                 self._take_rest()
 
     def end(self) -> None:
         """Stop, take the rest, and forget the source, which stays its owner's."""
-        with delayed_interrupts(), self._lock:
+        with self._lock:
             self._stop_source()
             self._take_rest()
             self._forget_source()
 
     def abandon(self) -> None:
         """Forget the source without a word to it: it is of the process that this one was forked from."""
-        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
         self._source = None
         self._is_taking = self.is_awaiting = False
         self.windows.close(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -12,7 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from gpustreamlab._util.background import Updater
-from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.errors import (
     CaptureUnavailableError,
@@ -125,7 +124,7 @@ class CaptureControl:
         self._backend = backend
         self._recorder = recorder
         # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         self._requests: list[_Request] = []
         self._first: _Request | None = None
         self._source: ActivitySource | None = None
@@ -251,7 +250,6 @@ class CaptureControl:
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child it is the parent's."""
-        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
         self._updater = None  # its thread is not in this process
         self._is_closed = True
 

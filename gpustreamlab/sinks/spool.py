@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
-import threading
 import time
 import warnings
 import weakref
@@ -18,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpustreamlab._util.background import Updater
-from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab._util.defences import HomeProcess, delayed_interrupts, process_lock
 from gpustreamlab.errors import DeviceError, SpoolWarning
 from gpustreamlab.model import Counters
 from gpustreamlab.record import NO_ROWS, START, Cursor, Delta, Recorder, Tables
@@ -234,8 +232,8 @@ class Spool:
         self._file = file
         self._recorder = recorder
         self._title = title
-        self._owner = os.getpid()
-        self._lock = threading.RLock()
+        self._home = HomeProcess()
+        self._lock = process_lock()
         self._state = SpoolState.WRITING
         self._problem = ""
         self._is_warned = False
@@ -292,17 +290,17 @@ class Spool:
 
     def refresh(self) -> bool:
         """Write what is new now; return whether all of it is in the file. A file that cannot be written raises nothing."""
-        if self._owner != os.getpid():
+        if self._home.is_another:
             return False  # in a forked child the file is the parent's, and a thread that is not here may hold the lock
         with self._lock:
             return self._state in _ALIVE and self._write_changes()
 
     def close(self) -> None:
         """Write what is left, and that this is the end; close the file. Idempotent."""
-        if self._owner != os.getpid():
+        if self._home.is_another:
             return
         self._updater.stop()
-        with self._lock, delayed_interrupts():
+        with self._lock:
             if self._state is not SpoolState.CLOSED:
                 self._write_end()
                 self._state = SpoolState.CLOSED

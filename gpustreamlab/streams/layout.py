@@ -373,7 +373,7 @@ class Partitions:
     def _keep_located(self) -> None:
         located = self.probe.with_known_sms(self.layout)
         if located is not None and located != self.layout:
-            with self._locks.state, delayed_interrupts():
+            with self._locks.state:
                 self.layout = located
                 self._recorder.note_verified(located)
             self.tell()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import atexit
 import html
 import logging
-import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeAlias
 
-from gpustreamlab._util.defences import LEFT_TO_PARENT
+from gpustreamlab._util.defences import LEFT_TO_PARENT, in_forked_child, process_lock
 from gpustreamlab.backends import Backend, BackendContext, BackendStream, ContextSpec
 from gpustreamlab.errors import SessionClosedError
 from gpustreamlab.green import ContextCache
@@ -102,8 +100,7 @@ def _leave_to_the_parent() -> None:
     known_sessions.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+in_forked_child(_leave_to_the_parent)
 
 
 @atexit.register
@@ -116,21 +113,14 @@ def _close_open_sessions() -> None:
 
 
 class SessionLocks:
-    """Who moves streams, and who changes what the session knows. Who needs both takes `moves` first.
-
-    Both are re-entrant: a finaliser or a signal handler may come in the middle of what they guard.
-    """
+    """Who moves streams, and who changes what the session knows. Who needs both takes `moves` first."""
 
     __slots__ = ("moves", "state")
 
     def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Make both anew: in a forked child, a thread that is not in this process may hold the others."""
-        self.moves = threading.RLock()
+        self.moves = process_lock()
         """Held by one repartition, move, proof, eviction or closing of the session at a time, also while it waits."""
-        self.state = threading.RLock()
+        self.state = process_lock()
         """Held where streams are made, marked as closed and settled, and never while anybody waits for the device."""
 
 
@@ -169,9 +159,8 @@ class SessionLife:
         self.state = SessionState.CLOSED
 
     def leave_to_parent(self) -> None:
-        """End in a forked child, where other threads' locks are never given back."""
+        """End in a forked child."""
         self._why_closed = LEFT_TO_PARENT
-        self._locks.renew()
         self.state = SessionState.CLOSED
 
     def require_open(self, doing: str) -> None:
@@ -218,7 +207,7 @@ class LeftStreams:
         self._is_lending = is_lending
         self._waiting: list[_Left] = []
         self._contexts: dict[ContextSpec, BackendContext] = {}
-        self.disown()
+        self._lock = process_lock()
 
     @property
     def specs(self) -> set[ContextSpec]:
@@ -270,10 +259,6 @@ class LeftStreams:
             contexts = [self._contexts.pop(spec) for spec in spare]
         streams = [close for left in ended for close in (left.let_go, left.stream.close)]
         _close_all([*streams, *(context.close for context in contexts)])
-
-    def disown(self) -> None:
-        """Make its lock anew: in a forked child, a thread that is not in this process may hold the other one."""
-        self._lock = threading.RLock()
 
 
 def _close_all(closers: list[Callable[[], object]]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gpustreamlab import adapters
-from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts
+from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec, acquire_order_event, release_order_events
 from gpustreamlab.errors import (
@@ -81,7 +80,7 @@ class Stream(ProcessBound):
         self._locks = locks
         # Held by who waits for the backend's streams and by who destroys them. Who has it takes no lock of the session but
         # that of the state.
-        self._life = threading.RLock()
+        self._life = process_lock()
         self._keeper = keeper
         self._wanted_partition: str | None = place.partition.name if place.partition else None
         """The partition that it goes to where the layout has one of this name."""
@@ -368,7 +367,6 @@ class Stream(ProcessBound):
 
     def _disown(self) -> None:
         """Take no work any more, and touch nothing: in a forked child the stream is the parent's."""
-        self._life = threading.RLock()  # a thread that is not in this process may hold the other one
         self.is_closed = self._is_leaving = True
         self._why_closed = LEFT_TO_PARENT
         for place in self._places.values():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from gpustreamlab._util.defences import in_forked_child
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.backends.cuda._libcuda import import_cupy
 from gpustreamlab.model import SMResource
@@ -214,5 +214,4 @@ def _leave_to_the_parent() -> None:
     _idle.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+in_forked_child(_leave_to_the_parent)

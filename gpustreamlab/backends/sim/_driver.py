@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from weakref import WeakSet
 
-from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts
+from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts, in_forked_child, process_lock
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends._features import AccessSink
 from gpustreamlab.backends.sim._commands import (
@@ -64,7 +63,7 @@ class SimDriver:
 
     def __init__(self, preset: DevicePreset) -> None:
         self.preset = preset
-        self.lock = threading.RLock()
+        self.lock = process_lock()
         self.is_closed = False
         self._why_closed = "was closed, with its session, before this call"
         self.clock = HostClock()
@@ -355,7 +354,6 @@ class SimDriver:
 
     def leave_to_parent(self) -> None:
         """Refuse work in a forked child, as CUDA's driver does there; nothing is waited for."""
-        self.lock = threading.RLock()  # a thread that is not in this process may hold the other one
         self._why_closed = LEFT_TO_PARENT
         self.is_closed = True
         self.accesses = None
@@ -491,5 +489,4 @@ def _leave_to_the_parent() -> None:
     _drivers.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+in_forked_child(_leave_to_the_parent)

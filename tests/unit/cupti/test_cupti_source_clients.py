@@ -12,7 +12,6 @@ from enum import Enum
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _library as _cupti
-from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._clients import LOST_AFTER_NS, LOST_UNSEEN_NS
 from gpustreamlab.backends.cuda.cupti._constants import RecordKind
 from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
@@ -419,7 +418,7 @@ def test_a_forked_child_does_nothing(monkeypatch, card, source):
     card.kernel()
     own = os.getpid()
     card.library.history.clear()
-    monkeypatch.setattr(_cupti_source.os, "getpid", lambda: own + 1)
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
     source._lock.acquire()  # as another thread of the parent might have held it
 
     child = source.drain(is_last=True)

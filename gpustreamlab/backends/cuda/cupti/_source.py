@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from gpustreamlab._util.defences import HomeProcess, process_lock
 from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBatch, StreamFacts, WorkBatch
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._kernels import are_fences
@@ -150,7 +150,7 @@ class CuptiSource:
         self._wall = WallClock(time.time_ns, host_time_ns)
         self._numbers = CallNumbers()
         self._loss = LossWatch(cupti, host_time_ns)
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         self._is_on = False
         self._lost_reason = ""
         self._dropped_count = 0
@@ -169,7 +169,7 @@ class CuptiSource:
         """Whether ranges can be timed by the work inside them."""
         self.is_attached = False
         """Whether CUPTI is in the calls of this process because of this source."""
-        self._process = os.getpid()
+        self._home = HomeProcess()
 
     @property
     def lost_reason(self) -> str:
@@ -450,7 +450,7 @@ class CuptiSource:
 
     def _is_in_child(self) -> bool:
         """Tell whether this is a forked child: CUDA does not work there, and a lock may be held for ever."""
-        return os.getpid() != self._process
+        return self._home.is_another
 
     # Anchors
 
