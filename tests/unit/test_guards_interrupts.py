@@ -114,6 +114,7 @@ def test_what_was_left_is_put_back_at_once_where_it_is_asked_for(left_use):
     assert lab.current is None
     assert "last used on 'a'" in repr(guard)
     with lab.on("b", "outer"), guard.on("a"):
+        lab.begin_cell("In [2]")  # what was entered before it stays
         lab.put_back_left()
         assert lab.current is lab.stream("a")
     assert lab.current is None
