@@ -539,13 +539,14 @@ class Session(ProcessBound):
     def _begin_cell(self, text: str) -> None:
         """Note that a notebook cell begins: it is marked in the timeline as soon as a range is opened in it."""
         self._recorder.begin_cell(text)
+        self._selections.begin_cell()
 
     def _end_cell(self, text: str) -> None:
         """Note that the cell has ended. If it made this session, it is marked where that was."""
         self._recorder.end_cell(text)
 
     def _put_back_left(self) -> None:
-        """Leave what this thread entered in ``with`` blocks that Ctrl-C has left without their ends.
+        """Leave all that this thread has entered since the notebook's cell began; in a script, all that it has entered.
 
         In a notebook, and in IPython, the end of each interrupted cell does it. Ctrl-C between the last call of a block and the
         first instruction that leaves it is beyond Python: the lane then stays selected.

@@ -10,12 +10,11 @@ import functools
 import inspect
 import logging
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from gpustreamlab.errors import OptionError, SessionError
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Base",
-    "Depth",
     "LoopWatch",
     "Parked",
     "Steerable",
@@ -33,8 +31,6 @@ __all__ = [
     "close_later_work",
     "forget",
     "loop_finder",
-    "lower",
-    "lower_ranges",
     "note",
     "steered",
     "steered_function",
@@ -48,9 +44,6 @@ _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-
-Depth: TypeAlias = tuple[int, int]
-"""How many selections a thread has entered, and how many ranges it has open."""
 
 
 class Parked(Protocol):
@@ -78,20 +71,19 @@ class Base(Parked, Protocol):
 class Steerable(Protocol):
     """What is selected in each thread of one session, as tasks see it."""
 
-    @property
-    def recorder(self) -> object:
-        """What its ranges belong to."""
+    def begin_step(self) -> int:
+        """Note that this thread begins a step of a task; return how much it has entered."""
         ...
 
-    def depth(self) -> Depth:
-        """Return how much this thread has entered."""
+    def end_step(self, depth: int) -> None:
+        """Put back what was selected when the step began, and complain if anything entered in it was not left."""
         ...
 
-    def entered_ns(self, depth: Depth) -> int:
+    def entered_ns(self, depth: int) -> int:
         """Return when this thread entered what lies right above a depth, by the host's clock."""
         ...
 
-    def park(self, depth: Depth, into: list[tuple[int, Parked]]) -> BaseException | None:
+    def park(self, depth: int, into: list[tuple[int, Parked]]) -> BaseException | None:
         """Leave what this thread has entered above a depth, innermost first.
 
         Parameters
@@ -108,38 +100,14 @@ class Steerable(Protocol):
         """
         ...
 
-    def drop(self, depth: Depth) -> None:
-        """Put back what was selected at a depth, and complain if anything was entered above it."""
-        ...
-
-    def lower(self, place: int) -> None:
-        """Note that this thread has left a range from below others.
-
-        Parameters
-        ----------
-        place
-            How many ranges were open below it.
-        """
-        ...
-
     def inherited(self) -> Base | None:
         """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
         ...
 
 
-_EMPTY: Depth = (0, 1)
+_EMPTY = 1
 """The depth of a thread in which nothing is entered."""
 _known: dict[int, weakref.ref[Steerable]] = {}
-
-
-class _Steps(threading.local):
-    """Tasks that take a step in this thread. One that an interrupt has left here ends with its coroutine."""
-
-    def __init__(self) -> None:
-        self.running: weakref.WeakSet[TaskStack] = weakref.WeakSet()
-
-
-_steps = _Steps()
 
 
 def note(steerable: Steerable) -> None:
@@ -153,36 +121,6 @@ def forget(steerable: Steerable) -> None:
     _known.pop(id(steerable), None)
 
 
-def lower(steerable: Steerable, place: Depth, count: Depth) -> None:
-    """Note that something was left from below what the steps of this thread have entered.
-
-    Parameters
-    ----------
-    place
-        Where it was.
-    count
-        How many selections and ranges it was.
-    """
-    for stack in _steps.running:
-        stack.lower(steerable, place, count)
-
-
-def lower_ranges(recorder: object, place: int) -> None:
-    """Note that a range was left from below what the steps of this thread have entered.
-
-    Parameters
-    ----------
-    recorder
-        Whose range it was.
-    place
-        How many ranges were open below it.
-    """
-    for known in _all_known():
-        if known.recorder is recorder:
-            known.lower(place)
-            lower(known, (0, place), (0, 1))
-
-
 class TaskStack:
     """What one task has entered, while it is suspended.
 
@@ -192,12 +130,11 @@ class TaskStack:
         What is selected around every step, outermost first.
     """
 
-    __slots__ = ("__weakref__", "_bases", "_depths", "_failure", "_is_running", "_parked")
+    __slots__ = ("_bases", "_failure", "_is_running", "_parked")
 
     def __init__(self, bases: Iterable[Base] = ()) -> None:
         self._bases = tuple(bases)
         self._parked: list[Parked] = list(self._bases)
-        self._depths: dict[Steerable, Depth] = {}  # what its thread had entered before the step that it takes
         self._failure: BaseException | None = None  # of leaving something; told at the next step
         self._is_running = False
 
@@ -217,11 +154,11 @@ class TaskStack:
         """
         if self._is_running:
             return getattr(inner, method)(*args)  # which says that it is running already
-        depths = {steerable: steerable.depth() for steerable in _all_known()}
         self._is_running = True
+        depths: dict[Steerable, int] = {}
         try:
-            self._depths = depths
-            _steps.running.add(self)
+            for known in _all_known():
+                depths[known] = known.begin_step()
             method, args = self._resume(method, args)
             try:
                 value = getattr(inner, method)(*args)
@@ -229,28 +166,17 @@ class TaskStack:
                 self._park(depths)
                 raise
             except BaseException as error:
-                self._finish(depths, None if isinstance(error, StopIteration) else error)
+                self._leave_bases(None if isinstance(error, StopIteration) else error)
                 raise
             if method == "close":
-                self._finish(depths, None)
+                self._leave_bases(None)
             else:
                 self._park(depths)
             return value
-        except BaseException:
-            _drop(depths)  # nothing is left above, unless an interrupt came in between
-            raise
         finally:
             self._is_running = False
-            _steps.running.discard(self)
-
-    def lower(self, steerable: Steerable, place: Depth, count: Depth) -> None:
-        """Note that something was left from below what the step that it takes has entered; see the function `lower`."""
-        if steerable in self._depths:
-            selected, opened = self._depths[steerable]
-            self._depths[steerable] = (
-                selected - count[0] if place[0] < selected else selected,
-                opened - count[1] if place[1] < opened else opened,
-            )
+            for known in _all_known():
+                known.end_step(depths.get(known, _EMPTY))
 
     def _resume(self, method: str, args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         """Enter again what was parked; return how to go on, which is to raise what failed."""
@@ -273,31 +199,23 @@ class TaskStack:
             _log.warning("A task ends without what it had selected: %s", failure)
         return method, args
 
-    def _park(self, depths: dict[Steerable, Depth]) -> None:
-        left = [known for known in _all_known() if known.depth() != depths.get(known, _EMPTY)]
-        if len(left) > 1:
-            # Sessions may have been entered in turns, and all of them in CuPy's one stack of this thread. What is left last
-            # decides what is selected afterwards, so that has to be what was entered first.
-            left.sort(key=lambda known: known.entered_ns(depths.get(known, _EMPTY)), reverse=True)
+    def _park(self, depths: dict[Steerable, int]) -> None:
+        # Sessions may have been entered in turns, and all of them in CuPy's one stack of this thread. What is left last
+        # decides what is selected afterwards, so that has to be what was entered first.
         parked: list[tuple[int, Parked]] = []
-        for known in left:
+        for known in sorted(_all_known(), key=lambda known: known.entered_ns(depths.get(known, _EMPTY)), reverse=True):
             failure = known.park(depths.get(known, _EMPTY), parked)
             self._failure = self._failure or failure
-        if len(left) > 1:
-            parked.sort(key=lambda entry: entry[0], reverse=True)
+        parked.sort(key=lambda entry: entry[0], reverse=True)
         self._parked = [item for _, item in reversed(parked)]
         if self._failure is not None and not isinstance(self._failure, Exception):
             failure, self._failure = self._failure, None
             raise failure  # an interrupt
 
-    def _finish(self, depths: dict[Steerable, Depth], error: BaseException | None) -> None:
-        """Leave the bases, and what was never left by the task."""
+    def _leave_bases(self, error: BaseException | None) -> None:
         self._parked = []
-        try:
-            for base in reversed(self._bases):
-                base.__exit__(None if error is None else type(error), error, None)
-        finally:
-            _drop(depths)
+        for base in reversed(self._bases):
+            base.__exit__(None if error is None else type(error), error, None)
 
 
 class Steered(Coroutine[Any, Any, Any]):
@@ -513,11 +431,6 @@ def _steered_async_generator_function(function: Callable[..., Any], select: Call
                 step = generator.asend(sent)
 
     return call
-
-
-def _drop(depths: dict[Steerable, Depth]) -> None:
-    for known in _all_known():
-        known.drop(depths.get(known, _EMPTY))
 
 
 def _all_known() -> list[Steerable]:

@@ -300,10 +300,10 @@ class AccessWatch:
     def _place(self) -> object:
         """Return the name of the innermost range of this thread; not the range, which counts as in use where it is kept."""
         try:
-            opened = self._local.state.open_ranges[-1][3]
+            opened = self._local.state.open_ranges
         except AttributeError:
             return None
-        return None if opened is None else opened.name
+        return opened[-1][3].name if opened else None
 
     def _name_arrays(self, names: Mapping[str, object]) -> None:
         """Let memory know what its array is called now; the first name counts. What has no name any more keeps its last one."""

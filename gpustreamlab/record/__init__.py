@@ -6,7 +6,7 @@ from gpustreamlab.record._buffer import SPAN_COLUMNS, SpanBuffer
 from gpustreamlab.record._counters import SAMPLE_EVERY_NS, LaneSample, Sampler
 from gpustreamlab.record._extents import Relatives
 from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, Tables, join, join_samples
-from gpustreamlab.record._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
+from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, Entry, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, Recorder
 from gpustreamlab.record._trace_maker import build_trace
 from gpustreamlab.record._unfinished import Blame, Unfinished
@@ -15,14 +15,18 @@ from gpustreamlab.record._waiting import DEFAULT_PENDING_LIMIT
 __all__ = [
     "DEFAULT_PENDING_LIMIT",
     "DEFAULT_RING_SIZE",
+    "LEFT",
     "NO_DEPENDENCIES",
+    "NO_EVENTS",
     "NO_ROWS",
     "SAMPLE_EVERY_NS",
     "SPAN_COLUMNS",
     "START",
+    "STEP",
     "Blame",
     "Cursor",
     "Delta",
+    "Entry",
     "LaneSample",
     "LaneWriter",
     "OpenRange",

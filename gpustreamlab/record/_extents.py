@@ -295,10 +295,9 @@ def _open(lanes: Sequence[RecordedLane]) -> dict[int, tuple[int, int, int]]:
     states = {state for lane in lanes for writer in tuple(lane.writers) if (state := writer.owner()) is not None}
     found = {}
     for state in states:
-        entries = tuple(state.open_ranges)
-        for below, (_, queued_host_ns, number, closer) in zip((NOTHING_OPEN, *entries), entries, strict=False):
-            if closer is not None:
-                found[number] = (below[2], closer.lane.index, queued_host_ns)
+        entries = state.open_ranges
+        for below, (_, queued_host_ns, number, opened) in zip((NOTHING_OPEN, *entries), entries, strict=False):
+            found[number] = (below[2], opened.lane.index, queued_host_ns)
     return found
 
 
@@ -421,6 +420,5 @@ def _columns_of(rows: Sequence[FinishedRange], thread: int) -> Int64Array:
 
 
 def _open_in(state: ThreadState) -> Int64Array:
-    entries = [entry for entry in tuple(state.open_ranges) if entry[3] is not None]
-    rows = [(state.ident, queued_host_ns, NEVER, number) for _, queued_host_ns, number, _ in entries]
+    rows = [(state.ident, queued_host_ns, NEVER, number) for _, queued_host_ns, number, _ in state.open_ranges]
     return np.array(rows, np.int64).reshape(-1, 4).T

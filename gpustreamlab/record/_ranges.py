@@ -1,20 +1,18 @@
 """Named ranges on a lane: an NVTX range, and two events on the stream where kernels do not tell when its work ran.
 
 This is the hot path: well under a microsecond of Python beside the event records. A range holds no state of its own, so it
-is made once for each name and used again; what is open stands in a list of the thread. Nothing here waits for the device.
+is made once for each name and used again; what is open stands on the thread's stack. Nothing here waits for the device.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gpustreamlab._util import tasks
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
 from gpustreamlab._util.tasks import LoopWatch
 from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedError
@@ -33,22 +31,27 @@ FinishedRange: TypeAlias = tuple[tuple[Any, Any], int, int, int, int, int]
 """A closed range whose device work may still run: its pair of events or `NO_EVENTS`, its name's code, when it was queued
 (host ns), its number, its parent's number or -1, and when it was closed (host ns). A plain tuple: a named one takes 0.3 us."""
 
-OpenEntry: TypeAlias = "tuple[tuple[Any, Any], int, int, Range | None]"
-"""An open range: its pair of events, when it was queued (host ns), its number, and what closes it."""
+Entry: TypeAlias = tuple[tuple[Any, Any], int, int, Any]
+"""What a thread has entered: a `Range`, a selection, `STEP` or `LEFT` stands last.
+
+Of a range: its pair of events, when it was queued (host ns), and its number. What is no range has the time and the number of
+the range below it, so that the parent of a range is the number of the entry below."""
 
 NO_EVENTS: tuple[None, None] = (None, None)
 """Stands for the events of a range that is timed by the work inside it."""
 
-NOTHING_OPEN: OpenEntry = (NO_EVENTS, 0, -1, None)
-"""What lies below the outermost open range, so that every range has one below it."""
+NOTHING_OPEN: Entry = (NO_EVENTS, 0, -1, None)
+"""What lies below the outermost entry, so that every range has one below it."""
+
+STEP: Final = object()
+"""Stands on the stack below what one step of a task enters."""
+LEFT: Final = object()
+"""Stands for what was left while later entries stay: no entry changes its place."""
 
 READ_TRIES = 100
 """How often a set that other threads change is read until it stays as it is meanwhile."""
 COLLECT_EVERY = 4_096
 """Closed ranges after which finished ones are collected in passing, so that their events are used again."""
-
-_CALL_REFERENCES = 2
-"""References to a variable's object within `_is_lost`: the variable, and the argument of the function that counts."""
 
 
 class RecordedLane:
@@ -96,17 +99,7 @@ class RecordedLane:
     def is_selected(self) -> bool:
         """True if any thread has the stream selected, or a range open on it."""
         states = [writer.owner() for writer in tuple(self.writers)]
-        return bool(self.started) or any(
-            state is not None
-            and (
-                any(
-                    selection.stream._recorded.index == self.index  # noqa: SLF001 - of the package
-                    for selection in tuple(state.selections)
-                )
-                or any(entry[3] is not None and entry[3].lane.index == self.index for entry in tuple(state.open_ranges))
-            )
-            for state in states
-        )
+        return bool(self.started) or any(state is not None and state.uses(self.index) for state in states)
 
     @property
     def is_idle(self) -> bool:
@@ -168,7 +161,7 @@ class RecordedLane:
 class ThreadState:
     """What one thread has open and selected."""
 
-    __slots__ = ("__weakref__", "ident", "name", "open_ranges", "selections", "thread", "watch", "writer", "writers")
+    __slots__ = ("__weakref__", "cell_depth", "ident", "left_count", "name", "stack", "thread", "watch", "writer", "writers")
 
     def __init__(self, threads: ThreadNames) -> None:
         self.ident = threading.get_ident() & 0xFFFF_FFFF
@@ -177,43 +170,59 @@ class ThreadState:
         """Its name."""
         self.thread = threads.code(self.ident, self.name)
         """Its code."""
-        self.open_ranges: list[OpenEntry] = [NOTHING_OPEN]
-        """`NOTHING_OPEN`, then the open ranges, innermost last."""
+        self.stack: list[Entry] = [NOTHING_OPEN]
+        """`NOTHING_OPEN`, then selections and ranges in the order of their entering."""
+        self.left_count = 0
+        """How many of them were left while later ones stay."""
+        self.cell_depth = 1
+        """How high the stack was as the notebook's cell began."""
         self.writer: LaneWriter | None = None
         """Writer of the selected lane."""
         self.writers: dict[RecordedLane, LaneWriter] = {}
         """Writers by lane."""
-        self.selections: list[Any] = []
-        """Streams selected, innermost last; kept for `gpustreamlab.streams.selection`."""
         self.watch = LoopWatch()
         """Tells whether an event loop ran other tasks meanwhile; kept for `gpustreamlab.streams.selection`."""
 
     @property
+    def open_ranges(self) -> list[Entry]:
+        """The open ranges, innermost last."""
+        return [entry for entry in tuple(self.stack) if isinstance(entry[3], Range)]
+
+    @property
     def top_number(self) -> int:
         """Number of the innermost open range, or -1."""
-        return self.open_ranges[-1][2]
+        return self.stack[-1][2]
 
     def open_number(self, lane: RecordedLane) -> int:
         """Return the number of the innermost range that is open on a stream, wherever it works, or -1."""
-        numbers = (number for _, _, number, opened in reversed(self.open_ranges) if opened and opened.lane.index == lane.index)
-        return next(numbers, -1)
+        return next((number for _, _, number, opened in reversed(self.open_ranges) if opened.lane.index == lane.index), -1)
 
-    @property
-    def open_count(self) -> int:
-        """How many ranges are open."""
-        return sum(closer is not None for _, _, _, closer in tuple(self.open_ranges))
+    def uses(self, index: int) -> bool:
+        """Tell whether a lane is selected, or a range is open on it."""
+        owners = [entry[3] for entry in tuple(self.stack)]
+        return any(owner.lane.index == index for owner in owners if hasattr(owner, "lane"))
+
+    def mark_left(self, place: int, events: tuple[Any, Any] = NO_EVENTS) -> None:
+        """Let `LEFT` stand for an entry, and with it what is still to be done for it."""
+        _, queued_host_ns, number, _ = self.stack[place - 1]
+        self.stack[place] = (events, queued_host_ns, number, LEFT)
+        self.left_count += 1
+        for later, (own_events, _, _, owner) in enumerate(self.stack[place + 1 :], place + 1):
+            if isinstance(owner, Range):
+                break
+            self.stack[later] = (own_events, queued_host_ns, number, owner)
 
 
 class LaneWriter:
     """One thread's way to one lane: since a thread closes its ranges in the stream's order, no lock is needed."""
 
-    __slots__ = ("collect_at", "finished", "ident", "lane", "open_ranges", "owner", "ranges", "record", "recorder", "thread")
+    __slots__ = ("collect_at", "finished", "ident", "lane", "owner", "ranges", "record", "recorder", "stack", "thread")
 
     def __init__(self, recorder: Recorder, lane: RecordedLane, state: ThreadState, *, collect_at: int) -> None:
         self.recorder = recorder
         self.lane = lane
         self.record: Callable[[Any], object] = lane.refuse if lane.is_closed else lane.stream.record_raw
-        self.open_ranges = state.open_ranges
+        self.stack = state.stack
         self.thread, self.ident = state.thread, state.ident
         self.owner = weakref.ref(state)
         """The thread's state, which ends with the thread. Not the thread: Ctrl-C inside ``Thread.is_alive`` marks a running
@@ -287,16 +296,16 @@ class Range:
             raise recorder.explain(error, self._name, lane) from error
         lane.last_number = number = next(recorder.numbers)
         entry = (events, now_ns, number, self)
-        open_ranges = writer.open_ranges
+        stack = writer.stack
         try:
             recorder.push_range(self._annotation)
-            open_ranges.append(entry)
+            stack.append(entry)
             if lane.incoming:
                 recorder.close_edges(lane, number)
         except BaseException:
             # The block does not run, so nothing will be missing: the range is not counted.
-            if open_ranges and open_ranges[-1] is entry:
-                del open_ranges[-1]
+            if stack[-1] is entry:
+                del stack[-1]
             recorder.pop_range()
             raise
 
@@ -305,10 +314,10 @@ class Range:
         recorder = writer.recorder
         # Before NVTX is told: what CUPTI tells of behind that marker was launched later.
         closed_ns = recorder.host_time_ns()
-        open_ranges = writer.open_ranges
-        if open_ranges[-1][3] is not self and not self._uncover(error):
+        stack = writer.stack
+        if stack[-1][3] is not self and not self._uncover(error):
             return
-        events, queued_host_ns, number, _ = entry = open_ranges[-1]
+        events, queued_host_ns, number, _ = entry = stack[-1]
         try:
             # No call stands before this one, so an interrupt comes after NVTX has been told.
             recorder.pop_range()
@@ -320,8 +329,8 @@ class Range:
             if events[1] is not None or writer.lane.is_closed:
                 writer.record(events[1])
             finished = writer.finished
-            finished.append((events, self._code, queued_host_ns, number, open_ranges[-2][2], closed_ns))
-            del open_ranges[-1]
+            finished.append((events, self._code, queued_host_ns, number, stack[-2][2], closed_ns))
+            del stack[-1]
             if len(finished) >= writer.collect_at:
                 writer.recorder.collect_in_passing(writer)
         except Exception as failure:  # noqa: BLE001 - raised again, unless the user's own error is on its way
@@ -347,52 +356,60 @@ class Range:
         else:
             StandInRange(writer, self).__enter__()
 
+    def drop(self) -> None:
+        """Forget it, as the innermost entry: its block may end later, and must then not end a range of the same name."""
+        self.set_aside()
+        del self._writer.stack[-1]
+        self._writer.recorder.pop_range()
+
     def _uncover(self, error: BaseException | None) -> bool:
-        """Leave it where others were opened after it and not left; tell whether it is the innermost one now.
+        """Leave it where others were entered after it and not left; tell whether it is the innermost one now.
 
         An exit out of turn takes only itself away, as where a generator that holds it is dropped inside a later block. What an
         interrupt has left open above it is dropped, and counted.
         """
         if self._left_stand_in(error):
             return False
-        if self._writer.owner() is not self._writer.recorder.thread_state():
+        state = self._writer.recorder.thread_state()
+        if self._writer.owner() is not state:
             self._refuse_to_leave(error, "in a thread that did not enter it")
             return False
-        opened = self._writer.open_ranges
-        place = next((place for place in range(len(opened) - 1, 0, -1) if opened[place][3] is self), 0)
+        stack = state.stack
+        place = next((place for place in range(len(stack) - 1, 0, -1) if stack[place][3] is self), 0)
         if not place:
             self._refuse_to_leave(error)
             return False
-        if all(_is_lost(opened, above, error) for above in range(place + 1, len(opened))):
-            self._writer.recorder.count_failed(self._writer.recorder.drop_open(opened, place + 1))
+        later = [entry[3] for entry in stack[place + 1 :]]
+        if isinstance(error, KeyboardInterrupt) and all(isinstance(opened, Range) for opened in later):
+            for opened in reversed(later):
+                opened.drop()
+            self._writer.recorder.count_failed(len(later))
             return True
-        self._leave_below(opened, place, error)
+        self.end_below(state, place, error)
         return False
 
     def _left_stand_in(self, error: BaseException | None) -> bool:
         """Leave what stands for it where its task goes on; tell whether there was such a one."""
-        innermost = self._writer.recorder.thread_state().open_ranges[-1][3]
+        innermost = self._writer.recorder.thread_state().stack[-1][3]
         if isinstance(innermost, StandInRange) and innermost.original is self:
             innermost.__exit__(None, error, None)
             return True
         return False
 
-    def _leave_below(self, opened: list[OpenEntry], place: int, error: BaseException | None) -> None:
-        """Leave it and nothing else, from below others; NVTX, which ends the last one, then shows a later one as ended."""
+    def end_below(self, state: ThreadState, place: int, error: BaseException | None) -> None:
+        """End it below those entered later, which stay; NVTX, which ends the last one, then shows a later one as ended."""
+        stack = state.stack
         with delayed_interrupts():
+            later = stack[place + 1 :]
+            del stack[place + 1 :]
             try:
-                self.end_below(opened, place, error)
+                self.__exit__(None, error, None)
             finally:
-                tasks.lower_ranges(self._writer.recorder, place)
-
-    def end_below(self, opened: list[OpenEntry], place: int, error: BaseException | None) -> None:
-        """End it at its place among the open ones, below those opened later, which stay. Who calls holds interrupts back."""
-        later = opened[place + 1 :]
-        del opened[place + 1 :]
-        try:
-            self.__exit__(None, error, None)
-        finally:
-            opened[place:] = later
+                if all(isinstance(opened[3], Range) for opened in later):
+                    stack[place:] = later  # nothing but a selection or a step knows its place
+                else:
+                    stack[place:] = (NOTHING_OPEN, *later)
+                    state.mark_left(place)
 
     def _refuse_to_leave(self, error: BaseException | None, how: str = "twice, or after a range around it") -> None:
         lane = self._writer.lane
@@ -406,11 +423,11 @@ class Range:
             raise SelectionError(message)
         _log.warning(message)
 
-    def _settle(self, entry: OpenEntry) -> None:
+    def _settle(self, entry: Entry) -> None:
         """Leave no half a range where closing was cut off: it is kept already, or it counts as dropped."""
         writer = self._writer
-        if writer.open_ranges and writer.open_ranges[-1] is entry:
-            del writer.open_ranges[-1]
+        if writer.stack[-1] is entry:
+            del writer.stack[-1]
             if not writer.finished or writer.finished[-1][3] != entry[2]:
                 writer.recorder.count_failed(1)
 
@@ -426,19 +443,6 @@ class Range:
             _log.warning("%s", mapped)
         elif not any(mapped.where in note for note in getattr(error, "__notes__", ())):
             error.add_note(str(mapped))
-
-
-def _is_lost(opened: list[OpenEntry], place: int, error: BaseException | None) -> bool:
-    """Tell whether the block of a range has ended without leaving it: by an interrupt in the instant beyond reach.
-
-    The block of a ``with`` statement has a reference to it, by which it leaves. Others have the list, once for each time that
-    it is open, and the writer that made it.
-    """
-    opening = opened[place][3]
-    if opening is None or isinstance(error, KeyboardInterrupt):
-        return True
-    own = sum(entry[3] is opening for entry in opened) + opening.is_listed
-    return sys.getrefcount(opening) <= own + _CALL_REFERENCES
 
 
 class StandInRange(Range):

@@ -21,7 +21,7 @@ from gpustreamlab.record._kernel_tier import KernelTier
 from gpustreamlab.record._lanes import LaneTable, Places
 from gpustreamlab.record._markers import Markers
 from gpustreamlab.record._names import MAX_LABEL_LENGTH, NameTable, ThreadNames, cut_text
-from gpustreamlab.record._ranges import FinishedRange, LaneWriter, OpenEntry, OpenRange, Range, RecordedLane, ThreadState
+from gpustreamlab.record._ranges import FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._trace_maker import TableMaker, build_trace
 from gpustreamlab.record._unfinished import Blame, Unfinished, find_unfinished
 from gpustreamlab.record._waiting import DEFAULT_PENDING_LIMIT, WaitingRanges, check_pending_limit
@@ -246,17 +246,6 @@ class Recorder:
         if isinstance(mapped, StickyDeviceError):
             self.blame.tell(mapped)
         return mapped
-
-    def drop_open(self, open_ranges: list[OpenEntry], depth: int) -> int:
-        """Forget the open ranges of a thread above a depth, innermost first; return how many."""
-        count = 0
-        while len(open_ranges) > depth:
-            if (opened := open_ranges[-1][3]) is not None:
-                opened.set_aside()  # its block may end later, and must then not end a range of the same name
-            del open_ranges[-1]
-            self.pop_range()
-            count += 1
-        return count
 
     def hand_over(self, lane: RecordedLane, row: FinishedRange, thread: int) -> None:
         """Take a closed range that any thread could end; where too many wait for the device, drop it and count it."""
@@ -579,7 +568,7 @@ class Recorder:
 
     def _count_open(self) -> int:
         started = sum(len(lane.started) for lane in self._waiting.lanes)
-        return started + sum(state.open_count for state in [*self._states])
+        return started + sum(len(state.open_ranges) for state in [*self._states])
 
     def _store(self, blocks: Sequence[Mapping[str, Int64Array]], work: Int64Array, note_told: Callable[[], None]) -> None:
         with self._lock:

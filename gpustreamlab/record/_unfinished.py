@@ -170,9 +170,9 @@ def _not_ended(
 def _open_on(lane: RecordedLane) -> Iterator[NamedRange]:
     for writer in tuple(lane.writers):
         state = writer.owner()
-        for _, _, number, closer in () if state is None else tuple(state.open_ranges):
-            if closer is not None and closer.lane is lane:
-                yield NamedRange(number, closer._name, lane.name)  # noqa: SLF001 - of this package, and on the hot path
+        for _, _, number, opened in () if state is None else state.open_ranges:
+            if opened.lane is lane:
+                yield NamedRange(number, opened._name, lane.name)  # noqa: SLF001 - of this package, and on the hot path
     for started in lane.started_ranges():
         yield NamedRange(started._number, started._name, lane.name)  # noqa: SLF001 - likewise
 

@@ -319,8 +319,8 @@ def _started_in(lane: RecordedLane) -> Int64Array:
 
 def _open_in(state: ThreadState) -> Int64Array:
     """Return the ranges that a thread has open and that are timed by their work; for `WorkExtents.fold`."""
-    entries = [entry for entry in tuple(state.open_ranges) if entry[0] is NO_EVENTS]
-    found = [(number, opened.lane.index, queued_ns, NEVER) for _, queued_ns, number, opened in entries if opened is not None]
+    entries = [entry for entry in state.open_ranges if entry[0] is NO_EVENTS]
+    found = [(number, opened.lane.index, queued_ns, NEVER) for _, queued_ns, number, opened in entries]
     return np.array(found, np.int64).reshape(-1, RANGE_FIELDS).T
 
 

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from gpustreamlab._util import tasks
-from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, is_listed_only
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
 from gpustreamlab._util.tasks import LoopWatch, loop_finder
 from gpustreamlab.adapters import Adapters, Followers, adapters_table
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, SelectionWarning, SessionClosedError
-from gpustreamlab.record import LaneWriter, Range, Recorder, ThreadState
+from gpustreamlab.record import LEFT, NO_EVENTS, STEP, LaneWriter, Range, RecordedLane, Recorder, ThreadState
 from gpustreamlab.streams.stream import Stream, check_label
 
 __all__ = ["Selection", "Selections"]
@@ -48,8 +48,8 @@ class Selections:
     @property
     def current(self) -> Stream | None:
         """The stream selected in this thread, or None."""
-        entered = self.entered()
-        return entered[-1].stream if entered else None
+        entered = (entry[3] for entry in reversed(self.recorder.thread_state().stack))
+        return next((selection.stream for selection in entered if isinstance(selection, Selection)), None)
 
     def require(self, what: str) -> Stream:
         """Return the stream selected in this thread; raise `SelectionError` where there is none."""
@@ -60,10 +60,6 @@ class Selections:
                 "lab.stream('name').scratch(nbytes)."
             )
         return stream
-
-    def entered(self) -> list[Selection]:
-        """Return this thread's selections, innermost last."""
-        return self.recorder.thread_state().selections
 
     @property
     def adapters(self) -> Adapters:
@@ -98,23 +94,82 @@ class Selections:
         self.is_closed = True
         tasks.forget(self)
         state = self.recorder.thread_state()
-        while (opened := state.open_ranges[-1][3]) is not None:
-            with suppress(DeviceError):  # closing the stream tells of a device that has failed
-                opened.__exit__(None, None, None)
+        stack = state.stack
         try:
-            if state.selections:
-                state.selections[0].put_back()
+            while len(stack) > 1:
+                top = stack[-1]
+                if isinstance(top[3], Range):
+                    with suppress(DeviceError):  # closing the stream tells of a device that has failed
+                        top[3].__exit__(None, None, None)
+                if stack[-1] is top:
+                    self.unwind(state, len(stack) - 1)
         finally:
             if self.followers is not None:
                 self.followers.close()
 
-    def put_back_left(self) -> None:
-        """Leave what this thread entered in blocks that an interrupt has left without their ends."""
+    def begin_cell(self) -> None:
+        """Note that what this thread has entered so far is of earlier cells."""
         state = self.recorder.thread_state()
-        entered = state.selections
-        for place in range(len(entered) - 1, -1, -1):
-            if is_listed_only(entered, place):
-                entered[place].step_out(state, None)
+        state.cell_depth = len(state.stack)
+
+    def put_back_left(self) -> None:
+        """Leave all that this thread has entered since the notebook's cell began; in a script, all that it has entered."""
+        state = self.recorder.thread_state()
+        self.unwind(state, state.cell_depth)
+
+    def unwind(self, state: ThreadState, depth: int, *, is_counted: bool = True) -> None:
+        """Leave what a thread has entered above a depth, innermost first; what ends its block later is silent.
+
+        Parameters
+        ----------
+        state, depth
+            Of this thread, and how many entries stay.
+        is_counted
+            Whether the open ranges among them count as dropped.
+        """
+        failure: Exception | None = None
+        stack = state.stack
+        while len(stack) > depth:
+            events, _, _, entered = top = stack[-1]
+            if isinstance(entered, Range):
+                entered.drop()
+                self.recorder.count_failed(int(is_counted))
+                continue
+            try:
+                if isinstance(entered, Selection):
+                    entered.take_back(state)
+                elif entered is LEFT:
+                    self._finish(state, events)
+            except Exception as error:  # noqa: BLE001 - raised below, when what is below it is put back
+                failure = error
+            if stack[-1] is top:
+                del stack[-1]
+            if isinstance(entered, Selection):
+                entered.forgo()
+            state.left_count -= entered is LEFT
+        if failure is not None:
+            raise failure
+
+    def settle(self, state: ThreadState) -> None:
+        """Put back what was left before later selections ended, now that they have."""
+        stack = state.stack
+        with delayed_interrupts():
+            for place in range(len(stack) - 1, 0, -1):
+                events, queued_host_ns, number, entered = stack[place]
+                if isinstance(entered, Selection):
+                    break
+                if entered is LEFT:
+                    stack[place] = (NO_EVENTS, queued_host_ns, number, LEFT)
+                    self._finish(state, events)
+            while stack[-1][3] is LEFT:
+                del stack[-1]
+                state.left_count -= 1
+
+    def _finish(self, state: ThreadState, unfinished: tuple[Any, Any]) -> None:
+        """Put back what a selection that was left too early has found, unless that is done."""
+        if unfinished is not NO_EVENTS:
+            token, state.writer = unfinished
+            self.restore(token)
 
     def disown(self) -> None:
         """Touch nothing any more, and be silent where a ``with`` block ends: in a forked child, all this is the parent's."""
@@ -125,98 +180,96 @@ class Selections:
             return
         for lane in state.writers:
             lane.is_closed = True
-        for selection in state.selections:
-            selection.forgo()
-        state.selections.clear()
-        del state.open_ranges[1:]
+        for entry in state.stack:
+            if isinstance(entry[3], Selection):
+                entry[3].forgo()
+        del state.stack[1:]
+        state.left_count = 0
         state.writer = None
 
     # What tasks ask for
 
-    def depth(self) -> tasks.Depth:
-        """Return how many selections this thread has entered, and how many ranges it has open."""
-        try:
-            state: ThreadState = self.local.state
-        except AttributeError:
-            return 0, 1
-        return len(state.selections), len(state.open_ranges)
+    def begin_step(self) -> int:
+        """Note that this thread begins a step of a task; return how high its stack is."""
+        stack = self.recorder.thread_state().stack
+        below = stack[-1]
+        stack.append((NO_EVENTS, below[1], below[2], STEP))
+        return len(stack)
 
-    def entered_ns(self, depth: tasks.Depth) -> int:
+    def entered_ns(self, depth: int) -> int:
         """Return when this thread opened the first range above a depth."""
-        opened = self.recorder.thread_state().open_ranges
-        return opened[depth[1]][1] if len(opened) > depth[1] else 0
+        entered = self.recorder.thread_state().stack[depth:]
+        return next((entry[1] for entry in entered if isinstance(entry[3], Range)), 0)
 
-    def park(self, depth: tasks.Depth, into: list[tuple[int, tasks.Parked]]) -> BaseException | None:
+    def park(self, depth: int, into: list[tuple[int, tasks.Parked]]) -> BaseException | None:
         """Leave what this thread has entered above a depth, innermost first; see `gpustreamlab._util.tasks.Steerable.park`."""
         state = self.recorder.thread_state()
         failure: BaseException | None = None
-        while (before := self.depth()) > depth or before[1] > depth[1]:
+        while (height := len(state.stack)) > depth:
             try:
-                self._park_top(state, depth, into)
+                self._park_top(state, into)
             except BaseException as error:  # noqa: BLE001 - told by who called, after everything is left
                 failure = failure or error
-            if self.depth() == before:
-                self.drop(depth)
-                break
+            if len(state.stack) == height:
+                self.unwind(state, height - 1)
         return failure
 
-    def drop(self, depth: tasks.Depth) -> None:
-        """Put back what was selected at a depth, and complain if anything was entered above it."""
-        entered = self.depth()
-        if entered[0] <= depth[0] and entered[1] <= depth[1]:
-            return
+    def end_step(self, depth: int) -> None:
+        """Put back what was selected when the step began, and complain if anything entered in it was not left."""
         state = self.recorder.thread_state()
-        left = [entered.stream.name for entered in state.selections[depth[0] :]]
+        stack = state.stack
+        left = [entry[3] for entry in stack[depth:] if isinstance(entry[3], (Range, Selection))]
         if left:
-            state.selections[depth[0]].put_back()
-        self.recorder.count_failed(self.recorder.drop_open(state.open_ranges, depth[1]))
-        _log.warning(
-            "A task ended inside %s. Enter and leave with nested `with` blocks.",
-            f"its selection of stream {left[-1]!r}" if left else "a range of its own",
-        )
-
-    def lower(self, place: int) -> None:
-        """Note that this thread has left a range from below others; see `gpustreamlab._util.tasks.Steerable.lower`."""
-        for selection in self.recorder.thread_state().selections:
-            selection.lower(place)
+            lanes = [selection.stream.name for selection in left if isinstance(selection, Selection)]
+            _log.warning(
+                "A task ended inside %s. Enter and leave with nested `with` blocks.",
+                f"its selection of stream {lanes[-1]!r}" if lanes else "a range of its own",
+            )
+        self.unwind(state, depth)
+        if stack[depth - 1 :] and stack[-1][3] is STEP:
+            del stack[-1]
+        if state.left_count:
+            self.settle(state)
 
     def inherited(self) -> tasks.Base | None:
         """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
         current = self.current
         return None if current is None else InheritedSelection(self, current, None)
 
-    def _park_top(self, state: ThreadState, depth: tasks.Depth, into: list[tuple[int, tasks.Parked]]) -> None:
-        entry = state.open_ranges[-1]
-        top = state.selections[-1] if len(state.selections) > depth[0] else None
-        if top is not None and top.is_innermost(state):
-            into.append((entry[1], top))
+    def _park_top(self, state: ThreadState, into: list[tuple[int, tasks.Parked]]) -> None:
+        _, queued_host_ns, _, top = state.stack[-1]
+        below = state.stack[-2][3]
+        if isinstance(below, Selection) and below.is_around(top):
+            top = below
+        if isinstance(top, Selection):
+            into.append((queued_host_ns, top))
             top.park()
-        elif entry[3] is not None:
-            into.append((entry[1], entry[3].set_aside()))
-            entry[3].__exit__(None, None, None)
+        elif isinstance(top, Range):
+            into.append((queued_host_ns, top.set_aside()))
+            top.__exit__(None, None, None)
 
 
 class Selection(ProcessBound):
     """A stream selected for one thread, with a range around it; made by `Session.on`, entered with ``with``.
 
     Every exit puts back what was selected before, an interrupt (Ctrl-C) too. One instant is beyond Python's reach: an
-    interrupt between the last call of the block and the first instruction of ``__exit__``. The selection around it, if there
-    is one, then puts everything back.
+    interrupt between the last call of the block and the first instruction of ``__exit__``. The selection around it, through
+    which that interrupt passes, then puts everything back, and else `Selections.put_back_left`.
 
-    An exit out of turn takes only itself away: what was entered later stays selected, and at its own end puts back what was
-    before both. NVTX, which ends ranges by their number and not by their name, then shows the later one as ended.
+    An exit out of turn takes only itself away: what was entered later stays selected. A note stays on the thread's stack, and
+    what was before both is put back when the later one ends. NVTX, which ends ranges by their number and not by their name,
+    then shows the later one as ended.
     """
 
     __slots__ = (
         "_above",
-        "_depth",
-        "_inherited",
         "_is_taken",
         "_label",
-        "_own_count",
+        "_place",
         "_range",
         "_round_count",
         "_selections",
+        "_size",
         "_state",
         "_token",
         "_watch",
@@ -226,16 +279,15 @@ class Selection(ProcessBound):
     def __init__(self, selections: Selections, stream: Stream, label: str | None) -> None:
         self._selections = selections
         self._label = label
-        self._own_count = 0 if label is None else 1
+        self._size = 1 if label is None else 2  # entries on the stack
         self.stream = stream
         """The selected stream."""
         self._state: ThreadState | None = None  # of the thread that entered it; None while it is not entered
         self._is_taken = False  # whether the selection around it was left first and took this one along
-        self._inherited: tuple[object, ...] = ()  # tokens of those right below it that were left first, innermost first
         # Set as it is entered:
         self._token: object  # what the backend needs to put back the selection before this one
         self._above: LaneWriter | None  # writer of the lane selected before
-        self._depth: int  # how many ranges were open in this thread before
+        self._place: int  # on the thread's stack; no entry below another selection changes it
         self._watch: LoopWatch | None  # of the event loop that runs in this thread
         self._round_count: int  # of the loop
 
@@ -262,12 +314,16 @@ class Selection(ProcessBound):
             if watch.waits_in is not loop:
                 watch.start(loop)
             self._round_count = watch.round_count
+        stack = state.stack
+        below = stack[-1]
+        entry = (NO_EVENTS, below[1], below[2], self)
         # Last, since what is garbage may leave a selection in any call: from here to the next one nothing is allocated.
-        self._token, self._above, self._depth = _NOTHING, state.writer, len(state.open_ranges)
+        self._token, self._above, self._place = _NOTHING, state.writer, len(stack)
         try:
             self._state = state
-            state.selections.append(self)
-            if stream._is_leaving or stream._place is not place:  # asked only now that who moves or closes it sees this one
+            stack.append(entry)
+            # Asked only now that who moves or closes it sees this one; the making of the entry may have ended what was below.
+            if stream._is_leaving or stream._place is not place or stack[-2] is not below:
                 return self._enter_again(state)
             self._token = selections.select(place.backend_stream)
             state.writer = writer
@@ -277,8 +333,7 @@ class Selection(ProcessBound):
                 entered.__enter__()
             return stream
         except BaseException:
-            recorder.drop_open(state.open_ranges, self._depth)  # the block does not run, so nothing will be missing
-            self.put_back()
+            self.put_back(is_counted=False)  # the block does not run, so nothing will be missing
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -288,16 +343,17 @@ class Selection(ProcessBound):
             is_in_turn = True
             if state is not None and is_mine:
                 # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
-                if state.selections[-1] is self and len(state.open_ranges) == self._depth + self._own_count:
-                    if self._own_count:
+                stack = state.stack
+                if len(stack) == self._place + self._size:
+                    if self._label is not None:
                         self._range.__exit__(None, error, None)
                     # What `put_back` does, without what it asks: this is the hot path.
                     state.writer = self._above
                     self._selections.restore(self._token)
-                    if self._inherited:
-                        self._restore_inherited()
-                    del state.selections[-1]
+                    del stack[-1]
                     self._state = None
+                    if state.left_count:
+                        self._selections.settle(state)
                     if self.stream.is_closed:
                         self.stream._close_left()
                 else:
@@ -355,14 +411,14 @@ class Selection(ProcessBound):
         """
         return tasks.steered_function(function, self._again)
 
-    def is_innermost(self, state: ThreadState) -> bool:
-        """Tell whether nothing was entered after it, if it is the last selection of its thread."""
-        return len(state.open_ranges) <= self._depth + self._own_count
+    @property
+    def lane(self) -> RecordedLane:
+        """The lane that it selects."""
+        return self.stream._recorded
 
-    def lower(self, place: int) -> None:
-        """Note that a range was left at a place among the open ones, from below others."""
-        if self._depth > place:
-            self._depth -= 1
+    def is_around(self, entered: object) -> bool:
+        """Tell whether a range is its own."""
+        return self._label is not None and entered is self._range
 
     def park(self) -> None:
         """Leave it until `resume`; what ends its block meanwhile is silent."""
@@ -380,38 +436,28 @@ class Selection(ProcessBound):
         self._is_taken = True
 
     def forgo(self) -> None:
-        """Be left silently without putting anything back."""
-        self._is_taken, self._state, self._inherited = True, None, ()
+        """Be left silently: who takes it away has put everything back."""
+        self._is_taken, self._state = True, None
+        if self.stream.is_closed:
+            self.stream._close_left()
 
-    def put_back(self) -> None:
+    def put_back(self, *, is_counted: bool = True) -> None:
         """Leave this selection and those entered after it, whose own exits are then silent. Nothing to do the second time."""
         state = self._state
         if state is None:
             return
-        if len(state.open_ranges) > self._depth:
-            self._drop_open(state, self._depth)
-        state.writer = self._above
-        self._take_along(state)
         try:
-            self.restore_token()
+            self._selections.unwind(state, self._place, is_counted=is_counted)
         except Exception:
-            self._forget(state)
+            self._forget()
             raise
-        self._forget(state)
+        self._forget()
 
-    def restore_token(self) -> None:
-        """Let the backend and the libraries work on what they had before; nothing else."""
-        try:
-            if self._token is not _NOTHING:
-                self._selections.restore(self._token)
-        finally:
-            if self._inherited:
-                self._restore_inherited()
-
-    def _restore_inherited(self) -> None:
-        for token in self._inherited:
-            self._selections.restore(token)
-        self._inherited = ()
+    def take_back(self, state: ThreadState) -> None:
+        """Put back what it has found, as the innermost entry of its thread."""
+        state.writer = self._above
+        if self._token is not _NOTHING:
+            self._selections.restore(self._token)
 
     def _refuse_to_enter(self) -> None:
         if self._state is not None:
@@ -422,8 +468,8 @@ class Selection(ProcessBound):
         self.stream._require_open()
 
     def _enter_again(self, state: ThreadState) -> Stream:
-        """Enter it when another thread has moved the stream; raise if that has closed it."""
-        del state.selections[-1]
+        """Enter it when another thread has moved the stream, or garbage held what was below; raise if it was closed."""
+        del state.stack[-1]
         self._state = None
         self.stream._wait_for_move()
         if self.stream.is_closed:
@@ -449,76 +495,33 @@ class Selection(ProcessBound):
 
     def _leave_out_of_turn(self, state: ThreadState, error: BaseException | None) -> bool:
         """Leave it where something was entered after it and not left; tell whether that was no selection."""
-        entered = state.selections
-        above = range(entered.index(self) + 1, len(entered))
-        lost = [place for place in above if _is_lost(entered, place, error)]
-        if len(lost) < len(above):
-            for place in reversed(lost):
-                entered[place].step_out(state, error)
-            self.step_out(state, error)
-            return False
-        self._drop_open(state, self._depth + self._own_count)
+        later = [entry[3] for entry in state.stack[self._place + self._size :]]
+        is_below_others = any(isinstance(entered, Selection) for entered in later)
+        if (is_below_others or STEP in later) and not isinstance(error, KeyboardInterrupt):
+            self._leave_below(state, error)
+            return not is_below_others
+        self._selections.unwind(state, self._place + self._size)
         try:
-            if self._own_count:
+            if self._label is not None:
                 self._range.__exit__(None, error, None)
         finally:
             self.put_back()
-        return not above
+        return not is_below_others
 
-    def step_out(self, state: ThreadState, error: BaseException | None) -> None:
-        """Leave it and nothing else, from below others; the one above it will put back what this one would have."""
-        entered = state.selections
-        if entered[-1] is self:
-            self.put_back()
-            return
+    def _leave_below(self, state: ThreadState, error: BaseException | None) -> None:
+        """Leave it and nothing else; what it has found is put back when those entered later have ended."""
+        place, stack = self._place, state.stack
         with delayed_interrupts():
-            place = entered.index(self)
-            count = 0
             try:
-                count = self._end_range_below(state, error)
+                if self._label is not None and stack[place + 1][3] is self._range:
+                    self._range.end_below(state, place + 1, error)
             finally:
-                heir: Selection = entered[place + 1]
-                inherited = () if self._token is _NOTHING else (self._token,)
-                heir._inherited = (*heir._inherited, *inherited, *self._inherited)
-                heir._above = self._above
-                for later in entered[place + 1 :]:
-                    later._depth -= count
-                tasks.lower(self._selections, (place, self._depth), (1, count))
-                del entered[place]
-                self._forget(state)
+                state.mark_left(place, NO_EVENTS if self._token is _NOTHING else (self._token, self._above))
+                self._forget()
+        self._selections.settle(state)
 
-    def _end_range_below(self, state: ThreadState, error: BaseException | None) -> int:
-        """End its range below those opened later; return 1, or 0 where something else has dropped it."""
-        opened = state.open_ranges
-        place = self._depth
-        if not self._own_count or place >= len(opened) or opened[place][3] is not self._range:
-            return 0
-        self._range.end_below(opened, place, error)
-        return 1
-
-    def _drop_open(self, state: ThreadState, depth: int) -> None:
-        """Drop and count ranges that an interrupt or wrong nesting left open."""
-        if len(state.open_ranges) > depth:
-            recorder = self._selections.recorder
-            recorder.count_failed(recorder.drop_open(state.open_ranges, depth))
-
-    def _take_along(self, state: ThreadState) -> None:
-        """Put back those entered after this one: a library may have begun to follow with one of them."""
-        entered = state.selections
-        while self in entered and (taken := entered[-1]) is not self:
-            try:
-                taken.restore_token()
-            except Exception:  # noqa: BLE001 - what is below it is put back all the same
-                _log.warning("The selection of stream %r could not be put back.", taken.stream.name, exc_info=True)
-            taken.forgo()
-            del entered[-1]
-
-    def _forget(self, state: ThreadState) -> None:
-        entered = state.selections
-        if entered and entered[-1] is self:
-            del entered[-1]
-        self._state = None
-        self._inherited = ()
+    def _forget(self) -> None:
+        self._state, self._is_taken = None, False
         if self.stream.is_closed:
             self.stream._close_left()
 
@@ -557,17 +560,3 @@ class InheritedSelection(Selection):
                 SelectionWarning,
                 stacklevel=2,
             )
-
-
-def _is_lost(entered: list[Selection], place: int, error: BaseException | None) -> bool:
-    """Tell whether the block of a selection has ended without leaving it: by an interrupt in the instant beyond reach."""
-    if isinstance(error, KeyboardInterrupt) or is_listed_only(entered, place):
-        return True
-    while error is not None:
-        trace = error.__traceback__
-        while trace is not None:
-            frame, trace = trace.tb_frame, trace.tb_next
-            if frame.f_code is Selection.__exit__.__code__ and frame.f_locals.get("self") is entered[place]:
-                return True
-        error = error.__context__
-    return False

@@ -62,7 +62,7 @@ def test_an_interrupt_before_any_line_locks_nobody_out():
             if signals.place is None:
                 break
             tried += 1
-            lab.put_back_left()  # what the end of a cell does
+            lab._put_back_left()  # what the end of a cell does
             assert enters(guard), signals.place
             guard.close()
     assert tried > 40
@@ -93,7 +93,7 @@ def left_use():
 @pytest.mark.no_cover
 def test_a_use_that_was_left_is_ended_with_its_cell(left_use):
     lab, guard = left_use
-    lab.put_back_left()
+    lab._put_back_left()
     assert lab.current is None
     assert "last used on 'a'" in repr(guard)
     assert enters(guard)
@@ -104,6 +104,19 @@ def test_a_use_that_was_left_is_ended_with_its_cell(left_use):
     assert frame["start_ns"][frame["name"] == "next"].item() >= 1_000_000
     guard.close()
     assert guard.is_closed
+
+
+@pytest.mark.no_cover
+def test_what_was_left_is_put_back_at_once_where_it_is_asked_for(left_use):
+    lab, guard = left_use
+    lab._put_back_left()
+    assert lab.current is None
+    assert "last used on 'a'" in repr(guard)
+    with lab.on("b", "outer"), guard.on("a"):
+        lab._begin_cell("In [2]")  # what was entered before it stays
+        lab._put_back_left()
+        assert lab.current is lab.stream("a")
+    assert lab.current is None
 
 
 def test_memory_that_two_sessions_use_is_let_go():

@@ -122,17 +122,32 @@ def test_an_interrupt_caught_inside_an_outer_selection_is_over_when_that_is_left
             }
 
 
-def test_a_selection_whose_leaving_never_began_is_left_by_the_one_around_it():
+def test_a_selection_whose_leaving_never_began_stays_until_it_is_put_back():
     with Session(InstantBackend()) as lab:
         lab.stream("a")
         lab.stream("b")
         with pytest.raises(SelectionError, match="'a' was left before one"), lab.on("a", "outer"):
             lab.on("b", "stuck").__enter__()
+        assert lab.current is lab.stream("b")
+        lab._put_back_left()
         assert lab.current is None
         assert lab._backend.selected is None
         assert nesting(lab) == {"outer": None}
         assert lab.trace.metadata.dropped_spans == 1
         assert lab._backend.count_open_nvtx() == 0
+
+
+def test_a_selection_whose_leaving_never_began_is_left_by_an_interrupt_that_passes_the_one_around_it():
+    with Session(InstantBackend()) as lab:
+        lab.stream("a")
+        lab.stream("b")
+        with pytest.raises(KeyboardInterrupt), lab.on("a", "outer"), lab.range("around"):
+            lab.on("b", "stuck").__enter__()
+            raise KeyboardInterrupt
+        assert lab.current is None
+        assert lab.backend.selected is None
+        assert nesting(lab) == {"outer": None, "around": "outer"}
+        assert lab.backend.count_open_nvtx() == 0
 
 
 def test_a_session_closes_what_an_interrupt_left_selected():

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import itertools
 import logging
-import sys
 import warnings
 
 import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import SelectionError, SelectionWarning
-from tests.helpers.interrupt_storm import UNREACHABLE
 from tests.helpers.nvtx_stacks import CheckedSim
 
 LANES = ("a", "b", "c")
@@ -215,27 +212,21 @@ def interrupted(lab):
         raise KeyboardInterrupt
 
 
-class Timeout(Exception):  # noqa: N818 - as a signal handler of the user raises it
-    pass
-
-
-@pytest.mark.parametrize("is_named", [True, False], ids=["while it is raised", "after it was caught"])
-def test_a_leaving_that_was_cut_off_is_made_good_by_the_one_around_it(lab, is_named, caplog):
-    def trace(frame, event, _):
-        if event == "call" and frame.f_code is UNREACHABLE and frame.f_locals["self"].stream.name == "b":
-            sys.settrace(None)
-            raise Timeout
-
-    before = sys.gettrace()
-    with pytest.raises(Timeout if is_named else SelectionError), lab.on("a", "outer"):
-        with contextlib.nullcontext() if is_named else contextlib.suppress(Timeout):
-            sys.settrace(trace)
-            with lab.on("b", "inner"):
-                pass
-    sys.settrace(before)
-    assert selected(lab) is None
-    lab.synchronize()
-    assert lab.trace.metadata.dropped_spans == 1
+def test_what_is_left_in_turns_does_not_pile_up(lab, caplog):
+    caplog.set_level(logging.CRITICAL)
+    stack = lab._recorder.thread_state().stack
+    for _ in range(50):
+        first, second = batches(lab, "a"), batches(lab, "b")
+        next(first), next(second)
+        first.close(), second.close()
+        assert (len(stack), selected(lab)) == (1, None)
+    with lab.on("a"):
+        for _ in range(50):
+            first = batches(lab, "b")
+            next(first)
+            with lab.on("c"):
+                first.close()
+            assert (len(stack), selected(lab)) == (3, "a")
 
 
 # How it shows itself

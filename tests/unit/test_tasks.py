@@ -611,7 +611,7 @@ def test_ranges_of_one_name_in_two_threads_are_not_mixed_up(lab, backend):
     def go_on_while_another_is_open():
         with lab.on("a", "mine"), lab.range("token"):
             assert run_in_thread(lambda: next(steps)) is None
-            assert [entry[3].name for entry in lab._selections.recorder.thread_state().open_ranges[1:]] == ["mine", "token"]
+            assert [entry[3].name for entry in lab._selections.recorder.thread_state().open_ranges] == ["mine", "token"]
 
     go_on_while_another_is_open()
     steps.close()
@@ -983,6 +983,29 @@ def test_a_range_left_from_below_a_step_is_none_of_what_the_step_entered(lab):
         ("between", "outer"),
         ("inside", "outer"),
     ]
+    assert lab.trace.metadata.dropped_spans == 0
+
+
+def test_what_a_step_enters_after_it_has_ended_something_older_is_its_own(lab):
+    def older():
+        with lab.on("a", "older"):
+            yield
+
+    async def work():
+        kept.close()
+        assert selected(lab) is None
+        with lab.on("b", "inside"):
+            await Suspension()
+            assert selected(lab) == "b"
+
+    kept = older()
+    coroutine = gpustreamlab._util.tasks.steered(work())
+    next(kept)
+    coroutine.send(None)
+    assert selected(lab) is None
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+    assert len(lab._recorder.thread_state().stack) == 1
     assert lab.trace.metadata.dropped_spans == 0
 
 
