@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts
 from gpustreamlab.analysis import ScratchStatistics
-from gpustreamlab.backends import Backend, BackendStream, ContextSpec, acquire_order_event, release_order_events
+from gpustreamlab.backends import Backend, ContextSpec, acquire_order_event, release_order_events
 from gpustreamlab.errors import (
     EventClosedError,
     EventNotRecordedError,
@@ -22,29 +22,14 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import Scratch, ScratchPool, check_held
-from gpustreamlab.model import Lane, Partition, check_name
+from gpustreamlab.model import Lane, check_name
 from gpustreamlab.record import Blame, RecordedLane, Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks
 
-__all__ = ["Event", "Home", "Stream", "check_label", "check_priority", "check_stream_name"]
+__all__ = ["Event", "Stream", "check_label", "check_priority", "check_stream_name"]
 
 
 ArrayT = TypeVar("ArrayT")
-
-
-class Home(NamedTuple):
-    """Where a stream works: on the whole card, or in one partition. A stream that moves gets another."""
-
-    spec: ContextSpec | None
-    """What its green context is made of; None for the primary context."""
-    partition: Partition | None
-    """The partition; None for the whole card."""
-    backend_stream: BackendStream
-    """The backend's stream there."""
-    recorded: RecordedLane
-    """What the recorder knows of it."""
-    is_lent: bool = False
-    """True if others own the stream: it does not move."""
 
 
 class Stream(ProcessBound):
@@ -61,7 +46,7 @@ class Stream(ProcessBound):
     def __init__(
         self,
         name: str,
-        home: Home,
+        place: RecordedLane,
         backend: Backend,
         recorder: Recorder,
         locks: SessionLocks,
@@ -83,12 +68,12 @@ class Stream(ProcessBound):
         # that of the state.
         self._life = threading.RLock()
         self._keeper = keeper
-        self.wanted_partition: str | None = home.partition.name if home.partition else None
+        self.wanted_partition: str | None = place.part.name if place.part else None
         """The partition that it goes to where the layout has one of this name."""
-        self._homes: dict[ContextSpec | None, Home] = {home.spec: home}
+        self._places: dict[ContextSpec | None, RecordedLane] = {place.spec: place}
         self._left = left
-        self._arena = scratch_pool.open(self, home.backend_stream, home.recorded.index)
-        self._work_in(home)
+        self._arena = scratch_pool.open(self, place.stream, place.index)
+        self._work_in(place)
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
@@ -155,7 +140,7 @@ class Stream(ProcessBound):
     @property
     def is_lent(self) -> bool:
         """True if another library owns the stream; it then decides on its SMs."""
-        return self.home.is_lent
+        return self.recorded.is_lent
 
     def record(self, event: Event | None = None) -> Event:
         """Record an event behind the work enqueued so far.
@@ -336,10 +321,10 @@ class Stream(ProcessBound):
                 self._arena.close(keeps_held=self._left.is_needed(self._recorder.places_of(self.recorded)))
             except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
                 failures.append(error)
-            while self._homes:
+            while self._places:
                 try:
-                    self._close_home(next(iter(self._homes.values())))
-                except Exception as error:  # noqa: BLE001 - raised below, after the other homes
+                    self._close_place(next(iter(self._places.values())))
+                except Exception as error:  # noqa: BLE001 - raised below, after the other places
                     failures.append(error)
         if failures:
             raise failures[0]
@@ -347,7 +332,7 @@ class Stream(ProcessBound):
     @property
     def is_gone(self) -> bool:
         """True once it is closed and nothing of it is left, so that its name can be used again."""
-        return self.is_closed and not self._homes
+        return self.is_closed and not self._places
 
     def drain(self) -> None:
         """Wait for its work where it works now; nothing to do where somebody closes it."""
@@ -371,74 +356,73 @@ class Stream(ProcessBound):
         self._life = threading.RLock()  # a thread that is not in this process may hold the other one
         self.is_closed = self.is_leaving = True
         self._why_closed = LEFT_TO_PARENT
-        for home in self._homes.values():
-            home.recorded.close()
-        self._homes.clear()  # they are not waited for, and not destroyed
+        for place in self._places.values():
+            place.close()
+        self._places.clear()  # they are not waited for, and not destroyed
 
-    def home_in(self, spec: ContextSpec | None) -> Home | None:
+    def place_in(self, spec: ContextSpec | None) -> RecordedLane | None:
         """Return where it worked before on the same SMs, or None."""
-        return self._homes.get(spec)
+        return self._places.get(spec)
 
     @property
     def specs(self) -> set[ContextSpec | None]:
         """Where it works or worked: what its green contexts are made of, and None for the primary context."""
-        return set(self._homes)
+        return set(self._places)
 
-    def settle(self, home: Home) -> None:
-        """Work there from now on. Nothing here waits: what the old home holds still runs there."""
-        replaced = self._homes.get(home.spec)
-        if replaced is not None and replaced is not home:
-            replaced.recorded.retire()
-        self._homes[home.spec] = home
-        if home is not self.home:
-            home.recorded.take_over(self.recorded)
-            self._work_in(home)
+    def settle(self, place: RecordedLane) -> None:
+        """Work there from now on. Nothing here waits: what the old place holds still runs there."""
+        replaced = self._places.get(place.spec)
+        if replaced is not None and replaced is not place:
+            replaced.retire()
+        self._places[place.spec] = place
+        if place is not self.recorded:
+            place.take_over(self.recorded)
+            self._work_in(place)
 
-    def _work_in(self, home: Home) -> None:
-        self.home = home
-        """Where it works now."""
-        self.backend_stream = home.backend_stream
-        self.recorded = home.recorded
-        self._arena.work_on(home.backend_stream)
-        self._recorder.show_lane(home.recorded)
+    def _work_in(self, place: RecordedLane) -> None:
+        self.recorded = place
+        """Where it works now, and what is recorded of it there."""
+        self.backend_stream = place.stream
+        self._arena.work_on(place.stream)
+        self._recorder.show_lane(place)
 
-    def leave_home(self, spec: ContextSpec) -> None:
-        """Destroy the backend's stream of a home in which it does not work any more."""
-        if spec not in self._homes:
+    def leave_place(self, spec: ContextSpec) -> None:
+        """Destroy the backend's stream of a place in which it does not work any more."""
+        if spec not in self._places:
             return  # without its lock, which is held while somebody closes it
         with self._life:
-            home = self._homes.get(spec)
-            if home is not None:
-                self._close_home(home)
+            place = self._places.get(spec)
+            if place is not None:
+                self._close_place(place)
 
-    def _close_home(self, home: Home) -> None:
+    def _close_place(self, place: RecordedLane) -> None:
         try:
-            for place in self._recorder.places_of(home.recorded):
-                if place.stream is home.backend_stream:
-                    place.close()  # before anything else, see there
-            home.backend_stream.synchronize()
-            self._recorder.collect(home.recorded)
+            for known in self._recorder.places_of(place):
+                if known.stream is place.stream:
+                    known.close()  # before anything else, see there
+            place.stream.synchronize()
+            self._recorder.collect(place)
         except Exception:
-            self._let_go(home)
+            self._let_go(place)
             raise
         # An interrupt comes through: work may still run there, so all stays as it is for the next call.
-        self._let_go(home)
+        self._let_go(place)
 
-    def _let_go(self, home: Home) -> None:
+    def _let_go(self, place: RecordedLane) -> None:
         try:
             # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
-            self._keeper.settle(self, home.backend_stream, is_last=self.is_closed and len(self._homes) == 1)
+            self._keeper.settle(self, place.stream, is_last=self.is_closed and len(self._places) == 1)
         finally:
-            self._forget_home(home)
+            self._forget_place(place)
 
-    def _forget_home(self, home: Home) -> None:
+    def _forget_place(self, place: RecordedLane) -> None:
         with delayed_interrupts():  # what is not destroyed stays known
             try:
-                self._arena.leave(home.backend_stream)
-                let_go = self._arena.free_held if home is self.home else bool
-                self._left.close(self._recorder.places_of(home.recorded), home.backend_stream, home.spec, let_go)
+                self._arena.leave(place.stream)
+                let_go = self._arena.free_held if place is self.recorded else bool
+                self._left.close(self._recorder.places_of(place), let_go)
             finally:
-                self._homes.pop(home.spec, None)  # at the very end: without it the stream counts as gone
+                self._places.pop(place.spec, None)  # at the very end: without it the stream counts as gone
 
     def close_left(self) -> None:
         """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""

@@ -19,10 +19,10 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import ScratchPool
-from gpustreamlab.record import Recorder
+from gpustreamlab.record import RecordedLane, Recorder
 from gpustreamlab.streams.layout import Partitions
 from gpustreamlab.streams.life import SessionLife, SessionLocks
-from gpustreamlab.streams.stream import Home, Stream, check_priority, check_stream_name
+from gpustreamlab.streams.stream import Stream, check_priority, check_stream_name
 from gpustreamlab.typing import SessionState
 
 __all__ = ["LaneFinder", "StreamTable"]
@@ -135,7 +135,7 @@ class StreamTable:
     def _make(self, name: str, priority: int | None, partition: str | None, external: object | None) -> Stream:
         if external is None:
             with delayed_interrupts():  # a stream that was made is in the table
-                return self._add(name, self._partitions.make_home(name, priority or 0, partition))
+                return self._add(name, self._partitions.make_place(name, priority or 0, partition))
         made = self._adopt(external)
         try:
             self._require_as_lent(name, made, priority, partition)
@@ -185,11 +185,11 @@ class StreamTable:
         self._by_handle.clear()
         self._forgets_at = len(self.by_name) + (len(self.by_name) - KEPT_CLOSED) // 8
 
-    def _add(self, name: str, home: Home) -> Stream:
+    def _add(self, name: str, place: RecordedLane) -> Stream:
         self._forget_closed()
         stream = self.by_name[name] = Stream(
             name,
-            home,
+            place,
             self._backend,
             self._recorder,
             self._locks,
