@@ -300,16 +300,15 @@ class Selection(ProcessBound):
         if self._state is not None or stream.is_closed:
             self._refuse_to_enter()
         selections = self._selections
-        recorder = selections.recorder
         try:
             state: ThreadState = selections.local.state
         except AttributeError:
-            state = recorder.thread_state()
+            state = selections.recorder.thread_state()
         lane = stream.recorded
         try:
             writer = state.writers[lane]
         except KeyError:
-            writer = recorder.writer(lane, state)
+            writer = selections.recorder.writer(lane, state)
         if len(sys.modules) != selections.module_count:
             selections.look()
         self._watch = None
