@@ -19,8 +19,8 @@ from gpustreamlab.errors import SelectionError, StickyDeviceError, StreamClosedE
 from gpustreamlab.record._names import cut_text
 
 if TYPE_CHECKING:
-    from gpustreamlab.backends import BackendStream
-    from gpustreamlab.model import Lane
+    from gpustreamlab.backends import BackendStream, ContextSpec
+    from gpustreamlab.model import Lane, Partition
     from gpustreamlab.record._names import ThreadNames
     from gpustreamlab.record._recorder import Recorder
 
@@ -55,31 +55,51 @@ COLLECT_EVERY = 4_096
 
 
 class RecordedLane:
-    """What the recorder knows of one stream in one place: on the whole card, or in one partition."""
+    """One stream in one place: on the whole card, or in one partition. A stream that moves gets another."""
 
     __slots__ = (
         "handed_over",
         "incoming",
         "index",
         "is_closed",
+        "is_lent",
         "is_retired",
         "lane",
         "last_number",
         "name",
+        "part",
         "partition",
+        "spec",
         "started",
         "stream",
         "writers",
     )
 
-    def __init__(self, index: int, lane: Lane, stream: BackendStream, partition: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        lane: Lane,
+        stream: BackendStream,
+        partition: int,
+        *,
+        spec: ContextSpec | None = None,
+        part: Partition | None = None,
+        is_lent: bool = False,
+    ) -> None:
         self.index = index
         self.lane = lane
         """The stream as the timeline shows it while it works here."""
         self.name = lane.name
         self.stream = stream
+        """The backend's stream there."""
+        self.spec = spec
+        """What its green context is made of; None for the primary context."""
+        self.part = part
+        """The partition that it works in; None for the whole card."""
         self.partition = partition
-        """Code of the partition that it works in, or -1."""
+        """Code of that, or -1."""
+        self.is_lent = is_lent
+        """True if others own the stream: it does not move."""
         self.is_closed = False
         """True once the stream is about to be destroyed: nothing can be recorded any more."""
         self.is_retired = False
@@ -398,17 +418,16 @@ class Range:
 
     def end_below(self, state: ThreadState, place: int, error: BaseException | None) -> None:
         """End it below those entered later, which stay; NVTX, which ends the last one, then shows a later one as ended."""
-        stack = state.stack
+        writer, stack = self._writer, state.stack
         with delayed_interrupts():
-            later = stack[place + 1 :]
-            del stack[place + 1 :]
+            writer.stack = stack[: place + 1]  # a copy: other threads still see what this one has selected
             try:
                 self.__exit__(None, error, None)
             finally:
-                if all(isinstance(opened[3], Range) for opened in later):
-                    stack[place:] = later  # nothing but a selection or a step knows its place
+                writer.stack = stack
+                if all(isinstance(entry[3], Range) for entry in stack[place + 1 :]):
+                    del stack[place]  # nothing but a selection or a step knows its place
                 else:
-                    stack[place:] = (NOTHING_OPEN, *later)
                     state.mark_left(place)
 
     def _refuse_to_leave(self, error: BaseException | None, how: str = "twice, or after a range around it") -> None:

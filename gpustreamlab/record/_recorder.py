@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, cast
 from weakref import WeakSet
 
-from gpustreamlab.backends import ActivitySource, Backend, BackendStream
+from gpustreamlab.backends import ActivitySource, Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
 from gpustreamlab.model import Lane, Layout, Partition, Trace
 from gpustreamlab.record._buffer import SpanBuffer
@@ -128,11 +128,20 @@ class Recorder:
         """Finished spans in the buffer."""
         return len(self._buffer)
 
-    def add_lane(self, lane: Lane, stream: BackendStream, partition: Partition | None = None) -> RecordedLane:
+    def add_lane(
+        self,
+        lane: Lane,
+        stream: BackendStream,
+        part: Partition | None = None,
+        *,
+        spec: ContextSpec | None = None,
+        is_lent: bool = False,
+    ) -> RecordedLane:
         """Start recording a stream; one made anew, or moved, under a name goes on in that name's lane."""
         with self._lock:
             index = self._lanes.add(lane)
-            recorded = RecordedLane(index, lane, stream, self._places.code(partition))
+            code = self._places.code(part)
+            recorded = RecordedLane(index, lane, stream, code, spec=spec, part=part, is_lent=is_lent)
             self._waiting.add_lane(recorded)
         return recorded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,81 +14,20 @@ from gpustreamlab.backends import Backend, BackendStream, ContextSpec, order_beh
 from gpustreamlab.errors import OptionError, PartitionError, PartitionInUseError, PartitionNotFoundError, nearest_hint
 from gpustreamlab.green import ContextCache, context_specs, warn_user
 from gpustreamlab.model import Lane, Layout, Partition, Verification
-from gpustreamlab.record import Recorder
+from gpustreamlab.record import RecordedLane, Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks
 from gpustreamlab.streams.probe import SMProbe
-from gpustreamlab.streams.stream import Place, Stream
+from gpustreamlab.streams.stream import Stream
 
-__all__ = ["Partitions", "PlaceMaker", "PlannedPlaces"]
+__all__ = ["Moves", "Partitions"]
 
 _log = logging.getLogger(__name__)
-
-
-class PlaceMaker:
-    """Makes places for the streams of one session. Who calls it holds the session's lock of its state.
-
-    Parameters
-    ----------
-    backend, recorder, cache
-        The session's.
-    """
-
-    def __init__(self, backend: Backend, recorder: Recorder, cache: ContextCache) -> None:
-        self._backend = backend
-        self._recorder = recorder
-        self._cache = cache
-
-    def make(
-        self, name: str, priority: int, spec: ContextSpec | None, part: Partition | None, known: Stream | None = None
-    ) -> Place:
-        """Return a place for a stream to work: the one that a known stream had there before, or a new one."""
-        plain = _plain(part)
-        before = None if known is None else known._place_in(spec)
-        if before is not None and before.partition == plain:
-            return before
-        if before is not None:
-            made = before.backend_stream  # the same SMs under another name or request
-        elif spec is None:
-            made = self._backend.create_stream(priority=priority)
-        else:
-            made = self._cache.get(spec).create_stream(priority=priority)
-        try:
-            return self._register(name, made, spec, plain)
-        except BaseException:
-            if before is None:
-                made.close()
-            raise
-
-    def adopt(self, name: str, lent: BackendStream) -> Place:
-        """Return the place of a stream that others own."""
-        return self._register(name, lent, None, None, is_lent=True)
-
-    def order_behind(self, before: Sequence[Place], after: Sequence[Place]) -> None:
-        """Keep new work of streams that moved behind what another thread may have enqueued since they were found idle."""
-        for old, new in zip(before, after, strict=True):
-            if old.backend_stream is not new.backend_stream and not old.backend_stream.query():
-                order_behind(self._backend, new.backend_stream, old.backend_stream)
-
-    def _register(
-        self, name: str, made: BackendStream, spec: ContextSpec | None, part: Partition | None, *, is_lent: bool = False
-    ) -> Place:
-        device, context, handle = made.key
-        lane = Lane(
-            name=name,
-            device=device,
-            context=context,
-            stream=handle,
-            priority=made.priority,
-            partition=None if part is None else part.name,
-            sm_count=made.sm_count if part is None else part.granted_sms,
-        )
-        return Place(spec, part, made, self._recorder.add_lane(lane, made, part), is_lent)
 
 
 class _Planned(NamedTuple):
     """Where a stream goes."""
 
-    place: Place
+    place: RecordedLane
     """The place."""
     wanted: str | None
     """The partition that it then wants."""
@@ -98,17 +37,20 @@ class _Planned(NamedTuple):
     """Whether the backend's stream was made for this."""
 
 
-class PlannedPlaces:
+class Moves:
     """Where streams go in one change of places. Who calls it holds the session's lock of its state, except for `abandon`.
 
     Parameters
     ----------
-    maker
-        Makes the places.
+    backend
+        The session's.
+    make
+        Makes a place for a stream.
     """
 
-    def __init__(self, maker: PlaceMaker) -> None:
-        self._maker = maker
+    def __init__(self, backend: Backend, make: Callable[[Stream, ContextSpec | None, Partition | None], RecordedLane]) -> None:
+        self._backend = backend
+        self._make = make
         self._planned: dict[Stream, _Planned] = {}
         self.is_settled = False
         """True once the streams work there."""
@@ -116,22 +58,22 @@ class PlannedPlaces:
     @property
     def moving(self) -> list[Stream]:
         """The streams that go to other SMs."""
-        return [stream for stream, planned in self._planned.items() if planned.place.spec != stream._place.spec]
+        return [stream for stream, planned in self._planned.items() if planned.place.spec != stream._recorded.spec]
 
     def put(self, stream: Stream, spec: ContextSpec | None, part: Partition | None, wanted: str | None) -> None:
         """Plan where a stream goes; nothing is made where it has the place, or is planned to go there."""
         known = self._planned.get(stream)
-        if known is not None and known.place.spec == spec and known.place.partition == _plain(part):
+        if known is not None and known.place.spec == spec and known.place.part == _plain(part):
             self._planned[stream] = known._replace(wanted=wanted)
             return
         if known is not None:
             self._drop(stream)
         before = stream._place_in(spec)
-        if before is not None and before.partition == _plain(part):
+        if before is not None and before.part == _plain(part):
             self._planned[stream] = _Planned(before, wanted, is_new=False, has_new_stream=False)
             return
         with delayed_interrupts():  # a stream that was made is in the plan
-            place = self._maker.make(stream.name, stream.priority, spec, part, stream)
+            place = self._make(stream, spec, part)
             self._planned[stream] = _Planned(place, wanted, is_new=True, has_new_stream=before is None)
 
     def keep(self, streams: Collection[Stream]) -> None:
@@ -141,15 +83,16 @@ class PlannedPlaces:
 
     def settle(self) -> None:
         """Let the streams work there from now on. Nothing here waits; interrupts have to be held back by who calls."""
-        before, after = [], []
+        moved = []
         for stream, planned in tuple(self._planned.items()):
-            before.append(stream._place)
-            after.append(planned.place)
+            moved.append((stream._backend_stream, planned.place.stream))
             del self._planned[stream]
             stream._wanted_partition = planned.wanted
             stream._settle(planned.place)
         self.is_settled = True
-        self._maker.order_behind(before, after)
+        for old, new in moved:
+            if new is not old and not old.query():  # another thread may have given it work since it was found idle
+                order_behind(self._backend, new, old)
 
     def abandon(self) -> None:
         """Give up the places that were made and are not going to be used."""
@@ -160,9 +103,9 @@ class PlannedPlaces:
         with delayed_interrupts():
             planned = self._planned.pop(stream, None)
             if planned is not None and planned.is_new:
-                planned.place.recorded.close()
+                planned.place.close()
                 if planned.has_new_stream:
-                    planned.place.backend_stream.close()
+                    planned.place.stream.close()
 
 
 def _plain(part: Partition | None) -> Partition | None:
@@ -196,7 +139,6 @@ class Partitions:
         self._locks = locks
         self.left = LeftStreams(is_lending=getattr(backend, "lends_streams", False))
         """Streams that were closed while a thread had them selected, and their contexts."""
-        self._maker = PlaceMaker(backend, recorder, cache)
         self.probe = SMProbe(backend, cache)
         """Finds out which SMs the partitions have."""
         self._listeners: dict[object, Callable[[Layout | None], object]] = {}
@@ -220,7 +162,7 @@ class Partitions:
             return [
                 stream
                 for stream in self._own_streams()
-                if self._wanted_spec(stream, layout, specs, renamed) != stream._place.spec
+                if self._wanted_spec(stream, layout, specs, renamed) != stream._recorded.spec
             ]
 
     def switch(self, layout: Layout | None, renamed: Mapping[str, str]) -> Layout | None:
@@ -242,7 +184,7 @@ class Partitions:
             If the driver refuses a context.
         """
         self._require_idle_hosts(self.plan_moves(layout, renamed))
-        planned = PlannedPlaces(self._maker)
+        planned = Moves(self._backend, self._make_moved)
         try:
             granted = self.probe.with_known_sms(self._make_contexts(layout))
             self._change(
@@ -272,7 +214,7 @@ class Partitions:
                 f"Stream {stream.name!r} is lent by another library, which decides on its SMs. Make one of the session's own "
                 f"with lab.stream('other', partition={name!r})."
             )
-        if self._spec_of(part) != stream._place.spec or name != stream.partition:
+        if self._spec_of(part) != stream._recorded.spec or name != stream.partition:
             return False
         stream._wanted_partition = name
         return True
@@ -286,9 +228,9 @@ class Partitions:
             if stream.is_closed or self.stay(stream, name):
                 return
             part = None if name is None else self.find(name)
-        if self._spec_of(part) != stream._place.spec:
+        if self._spec_of(part) != stream._recorded.spec:
             self._require_idle_hosts([stream])
-        planned = PlannedPlaces(self._maker)
+        planned = Moves(self._backend, self._make_moved)
 
         def plan() -> None:
             if stream.is_closed:
@@ -311,14 +253,14 @@ class Partitions:
             f"%gpupartition {example}=32 other=rest."
         )
 
-    def make_place(self, name: str, priority: int, partition: str | None) -> Place:
+    def make_place(self, name: str, priority: int, partition: str | None) -> RecordedLane:
         """Return a place for a new stream to work, in the layout in force. Under the lock of the state."""
         part = None if partition is None else self.find(partition)
-        return self._maker.make(name, priority, self._spec_of(part), part)
+        return self._make(name, priority, self._spec_of(part), part)
 
-    def adopt(self, name: str, lent: BackendStream) -> Place:
+    def adopt(self, name: str, lent: BackendStream) -> RecordedLane:
         """Return the place of a stream that others own. Under the lock of the state."""
-        return self._maker.adopt(name, lent)
+        return self._register(name, lent, None, None, is_lent=True)
 
     def verify(self) -> Verification:
         """Prove where every stream's work runs, and keep the SM ids that were seen. Who calls holds the lock for moves."""
@@ -378,6 +320,36 @@ class Partitions:
                 self._recorder.note_verified(located)
             self.tell()
 
+    def _make_moved(self, stream: Stream, spec: ContextSpec | None, part: Partition | None) -> RecordedLane:
+        before = stream._place_in(spec)
+        if before is None:
+            return self._make(stream.name, stream.priority, spec, part)
+        return self._register(stream.name, before.stream, spec, part)  # the same SMs under another name or request
+
+    def _make(self, name: str, priority: int, spec: ContextSpec | None, part: Partition | None) -> RecordedLane:
+        maker = self._backend if spec is None else self.cache.get(spec)
+        made = maker.create_stream(priority=priority)
+        try:
+            return self._register(name, made, spec, part)
+        except BaseException:
+            made.close()
+            raise
+
+    def _register(
+        self, name: str, made: BackendStream, spec: ContextSpec | None, part: Partition | None, *, is_lent: bool = False
+    ) -> RecordedLane:
+        device, context, handle = made.key
+        lane = Lane(
+            name=name,
+            device=device,
+            context=context,
+            stream=handle,
+            priority=made.priority,
+            partition=None if part is None else part.name,
+            sm_count=made.sm_count if part is None else part.granted_sms,
+        )
+        return self._recorder.add_lane(lane, made, _plain(part), spec=spec, is_lent=is_lent)
+
     def _own_streams(self) -> list[Stream]:
         """Return the open streams that the session made."""
         return [stream for stream in self.find_streams() if not (stream.is_closed or stream.is_lent)]
@@ -386,7 +358,7 @@ class Partitions:
         """Return what the context of a partition of the current layout is made of."""
         return None if part is None else context_specs(self.layout).get(part.name)
 
-    def _change(self, planned: PlannedPlaces, plan: Callable[[], object], finish: Callable[[], object]) -> None:
+    def _change(self, planned: Moves, plan: Callable[[], object], finish: Callable[[], object]) -> None:
         """Drain the streams that move until all are idle at once, and let them work in their new places together.
 
         Others go on meanwhile: they make, close and feed streams. Someone who feeds one through its handle could keep it busy
@@ -423,7 +395,7 @@ class Partitions:
             if planned.is_settled:
                 self.tell()  # after an interrupt too
 
-    def _plan_switch(self, planned: PlannedPlaces, layout: Layout | None, renamed: Mapping[str, str]) -> None:
+    def _plan_switch(self, planned: Moves, layout: Layout | None, renamed: Mapping[str, str]) -> None:
         """Plan where all streams go that are open now."""
         specs, own = context_specs(layout), self._own_streams()
         planned.keep(set(own))
@@ -490,7 +462,7 @@ class Partitions:
             return
         with self._locks.state:
             streams = [stream for stream in self.find_streams() if not stream._is_gone]
-            in_use = {stream._place.spec for stream in streams} | set(context_specs(self.layout).values())
+            in_use = {stream._recorded.spec for stream in streams} | set(context_specs(self.layout).values())
             for stream in streams:
                 if stream.is_closed or self._recorder.is_in_use(stream._recorded):
                     in_use |= stream._specs  # it is drained there, or a thread may have entered the old place a moment ago

@@ -8,10 +8,10 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, in_forked_child, process_lock
-from gpustreamlab.backends import Backend, BackendContext, BackendStream, ContextSpec
+from gpustreamlab.backends import Backend, BackendContext, ContextSpec
 from gpustreamlab.errors import SessionClosedError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.model import Layout
@@ -187,13 +187,6 @@ class SessionLife:
             yield
 
 
-class _Left(NamedTuple):
-    places: Sequence[RecordedLane]
-    stream: BackendStream
-    spec: ContextSpec | None
-    let_go: Callable[[], object]
-
-
 class LeftStreams:
     """Destroys the backend's streams of a session, but none on which a library may still launch: that would end the process.
 
@@ -205,33 +198,31 @@ class LeftStreams:
 
     def __init__(self, *, is_lending: bool) -> None:
         self._is_lending = is_lending
-        self._waiting: list[_Left] = []
+        self._waiting: list[tuple[Sequence[RecordedLane], Callable[[], object]]] = []
         self._contexts: dict[ContextSpec, BackendContext] = {}
         self._lock = process_lock()
 
     @property
     def specs(self) -> set[ContextSpec]:
         """What the green contexts of the streams that wait are made of."""
-        return {left.spec for left in tuple(self._waiting) if left.spec is not None}
+        return {spec for places, _ in tuple(self._waiting) if (spec := places[0].spec) is not None}
 
     def is_needed(self, places: Sequence[RecordedLane]) -> bool:
         """Tell whether a thread has a stream selected, in any of its places, so that a library may still launch there."""
         return self._is_lending and any(place.is_selected for place in places)
 
-    def close(
-        self, places: Sequence[RecordedLane], stream: BackendStream, spec: ContextSpec | None, let_go: Callable[[], object]
-    ) -> None:
-        """Destroy a stream, now or when no thread has it selected any more.
+    def close(self, places: Sequence[RecordedLane], let_go: Callable[[], object]) -> None:
+        """Destroy the backend's stream of a place, now or when no thread has the stream selected any more.
 
         Parameters
         ----------
-        places, stream, spec
-            The stream as the recorder knows it, and the backend, and what its green context is made of.
+        places
+            The place, and the stream's others.
         let_go
             Called before that, to free what work of that thread may still use.
         """
         if not self.is_needed(places):
-            _close_all([let_go, stream.close])
+            _close_all([let_go, places[0].stream.close])
             return
         _log.warning(
             "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
@@ -239,7 +230,7 @@ class LeftStreams:
             places[0].name,
         )
         with self._lock:
-            self._waiting.append(_Left(places, stream, spec, let_go))
+            self._waiting.append((places, let_go))
         self.sweep()  # the thread may have left it in between
 
     def take_context(self, spec: ContextSpec, context: BackendContext) -> bool:
@@ -253,11 +244,12 @@ class LeftStreams:
     def sweep(self) -> None:
         """Destroy what no thread has selected any more; one that fails keeps no other from being destroyed."""
         with self._lock:
-            ended = [left for left in self._waiting if not self.is_needed(left.places)]
-            self._waiting = [left for left in self._waiting if left not in ended]
+            is_needed = [self.is_needed(places) for places, _ in self._waiting]
+            ended = [left for left, stays in zip(self._waiting, is_needed, strict=True) if not stays]
+            self._waiting = [left for left, stays in zip(self._waiting, is_needed, strict=True) if stays]
             spare = self._contexts.keys() - self.specs
             contexts = [self._contexts.pop(spec) for spec in spare]
-        streams = [close for left in ended for close in (left.let_go, left.stream.close)]
+        streams = [close for places, let_go in ended for close in (let_go, places[0].stream.close)]
         _close_all([*streams, *(context.close for context in contexts)])
 
 

@@ -146,6 +146,8 @@ class Selections:
                 del stack[-1]
             if isinstance(entered, Selection):
                 entered.forgo()
+                if entered.stream.is_closed:
+                    entered.stream._close_left()
             state.left_count -= entered is LEFT
         if failure is not None:
             raise failure
@@ -155,6 +157,8 @@ class Selections:
         stack = state.stack
         with delayed_interrupts():
             for place in range(len(stack) - 1, 0, -1):
+                if place >= len(stack):
+                    continue  # garbage was collected meanwhile, and has left what it had entered
                 events, queued_host_ns, number, entered = stack[place]
                 if isinstance(entered, Selection):
                     break
@@ -296,16 +300,15 @@ class Selection(ProcessBound):
         if self._state is not None or stream.is_closed:
             self._refuse_to_enter()
         selections = self._selections
-        recorder = selections.recorder
         try:
             state: ThreadState = selections.local.state
         except AttributeError:
-            state = recorder.thread_state()
-        place = stream._place
+            state = selections.recorder.thread_state()
+        lane = stream._recorded
         try:
-            writer = state.writers[place.recorded]
+            writer = state.writers[lane]
         except KeyError:
-            writer = recorder.writer(place.recorded, state)
+            writer = selections.recorder.writer(lane, state)
         if len(sys.modules) != selections.module_count:
             selections.look()
         self._watch = None
@@ -323,9 +326,9 @@ class Selection(ProcessBound):
             self._state = state
             stack.append(entry)
             # Asked only now that who moves or closes it sees this one; the making of the entry may have ended what was below.
-            if stream._is_leaving or stream._place is not place or stack[-2] is not below:
+            if stream._is_leaving or stream._recorded is not lane or stack[-2] is not below:
                 return self._enter_again(state)
-            self._token = selections.select(place.backend_stream)
+            self._token = selections.select(lane.stream)
             state.writer = writer
             label = self._label
             if label is not None:
@@ -438,8 +441,6 @@ class Selection(ProcessBound):
     def forgo(self) -> None:
         """Be left silently: who takes it away has put everything back."""
         self._is_taken, self._state = True, None
-        if self.stream.is_closed:
-            self.stream._close_left()
 
     def put_back(self, *, is_counted: bool = True) -> None:
         """Leave this selection and those entered after it, whose own exits are then silent. Nothing to do the second time."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab.analysis import ScratchStatistics
-from gpustreamlab.backends import Backend, BackendStream, ContextSpec, acquire_order_event, release_order_events
+from gpustreamlab.backends import Backend, ContextSpec, acquire_order_event, release_order_events
 from gpustreamlab.errors import (
     EventClosedError,
     EventNotRecordedError,
@@ -21,29 +21,14 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import Scratch, ScratchPool, check_held
-from gpustreamlab.model import Lane, Partition, check_name
+from gpustreamlab.model import Lane, check_name
 from gpustreamlab.record import Blame, RecordedLane, Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks
 
-__all__ = ["Event", "Place", "Stream", "check_label", "check_priority", "check_stream_name"]
+__all__ = ["Event", "Stream", "check_label", "check_priority", "check_stream_name"]
 
 
 ArrayT = TypeVar("ArrayT")
-
-
-class Place(NamedTuple):
-    """Where a stream works: on the whole card, or in one partition. A stream that moves gets another."""
-
-    spec: ContextSpec | None
-    """What its green context is made of; None for the primary context."""
-    partition: Partition | None
-    """The partition; None for the whole card."""
-    backend_stream: BackendStream
-    """The backend's stream there."""
-    recorded: RecordedLane
-    """What the recorder knows of it."""
-    is_lent: bool = False
-    """True if others own the stream: it does not move."""
 
 
 class Stream(ProcessBound):
@@ -60,7 +45,7 @@ class Stream(ProcessBound):
     def __init__(
         self,
         name: str,
-        place: Place,
+        place: RecordedLane,
         backend: Backend,
         recorder: Recorder,
         locks: SessionLocks,
@@ -82,11 +67,11 @@ class Stream(ProcessBound):
         # that of the state.
         self._life = process_lock()
         self._keeper = keeper
-        self._wanted_partition: str | None = place.partition.name if place.partition else None
+        self._wanted_partition: str | None = place.part.name if place.part else None
         """The partition that it goes to where the layout has one of this name."""
-        self._places: dict[ContextSpec | None, Place] = {place.spec: place}
+        self._places: dict[ContextSpec | None, RecordedLane] = {place.spec: place}
         self._left = left
-        self._arena = scratch_pool.open(self, place.backend_stream, place.recorded.index)
+        self._arena = scratch_pool.open(self, place.stream, place.index)
         self._work_in(place)
 
     def __repr__(self) -> str:
@@ -154,7 +139,7 @@ class Stream(ProcessBound):
     @property
     def is_lent(self) -> bool:
         """True if another library owns the stream; it then decides on its SMs."""
-        return self._place.is_lent
+        return self._recorded.is_lent
 
     def record(self, event: Event | None = None) -> Event:
         """Record an event behind the work enqueued so far.
@@ -370,10 +355,10 @@ class Stream(ProcessBound):
         self.is_closed = self._is_leaving = True
         self._why_closed = LEFT_TO_PARENT
         for place in self._places.values():
-            place.recorded.close()
+            place.close()
         self._places.clear()  # they are not waited for, and not destroyed
 
-    def _place_in(self, spec: ContextSpec | None) -> Place | None:
+    def _place_in(self, spec: ContextSpec | None) -> RecordedLane | None:
         """Return where it worked before on the same SMs, or None."""
         return self._places.get(spec)
 
@@ -382,23 +367,22 @@ class Stream(ProcessBound):
         """Where it works or worked: what its green contexts are made of, and None for the primary context."""
         return set(self._places)
 
-    def _settle(self, place: Place) -> None:
+    def _settle(self, place: RecordedLane) -> None:
         """Work there from now on. Nothing here waits: what the old place holds still runs there."""
         replaced = self._places.get(place.spec)
         if replaced is not None and replaced is not place:
-            replaced.recorded.retire()
+            replaced.retire()
         self._places[place.spec] = place
-        if place is not self._place:
-            place.recorded.take_over(self._recorded)
+        if place is not self._recorded:
+            place.take_over(self._recorded)
             self._work_in(place)
 
-    def _work_in(self, place: Place) -> None:
-        self._place = place
-        """Where it works now."""
-        self._backend_stream = place.backend_stream
-        self._recorded = place.recorded
-        self._arena.work_on(place.backend_stream)
-        self._recorder.show_lane(place.recorded)
+    def _work_in(self, place: RecordedLane) -> None:
+        self._recorded = place
+        """Where it works now, and what is recorded of it there."""
+        self._backend_stream = place.stream
+        self._arena.work_on(place.stream)
+        self._recorder.show_lane(place)
 
     def _leave_place(self, spec: ContextSpec) -> None:
         """Destroy the backend's stream of a place in which it does not work any more."""
@@ -409,32 +393,32 @@ class Stream(ProcessBound):
             if place is not None:
                 self._close_place(place)
 
-    def _close_place(self, place: Place) -> None:
+    def _close_place(self, place: RecordedLane) -> None:
         try:
-            for lane in self._recorder.places_of(place.recorded):
-                if lane.stream is place.backend_stream:
-                    lane.close()  # before anything else, see there
-            place.backend_stream.synchronize()
-            self._recorder.collect(place.recorded)
+            for known in self._recorder.places_of(place):
+                if known.stream is place.stream:
+                    known.close()  # before anything else, see there
+            place.stream.synchronize()
+            self._recorder.collect(place)
         except Exception:
             self._let_go(place)
             raise
         # An interrupt comes through: work may still run there, so all stays as it is for the next call.
         self._let_go(place)
 
-    def _let_go(self, place: Place) -> None:
+    def _let_go(self, place: RecordedLane) -> None:
         try:
             # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
-            self._keeper.settle(self, place.backend_stream, is_last=self.is_closed and len(self._places) == 1)
+            self._keeper.settle(self, place.stream, is_last=self.is_closed and len(self._places) == 1)
         finally:
             self._forget_place(place)
 
-    def _forget_place(self, place: Place) -> None:
+    def _forget_place(self, place: RecordedLane) -> None:
         with delayed_interrupts():  # what is not destroyed stays known
             try:
-                self._arena.leave(place.backend_stream)
-                let_go = self._arena.free_held if place is self._place else bool
-                self._left.close(self._recorder.places_of(place.recorded), place.backend_stream, place.spec, let_go)
+                self._arena.leave(place.stream)
+                let_go = self._arena.free_held if place is self._recorded else bool
+                self._left.close(self._recorder.places_of(place), let_go)
             finally:
                 self._places.pop(place.spec, None)  # at the very end: without it the stream counts as gone
 

@@ -19,10 +19,10 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import ScratchPool
-from gpustreamlab.record import Recorder
+from gpustreamlab.record import RecordedLane, Recorder
 from gpustreamlab.streams.layout import Partitions
 from gpustreamlab.streams.life import SessionLife, SessionLocks
-from gpustreamlab.streams.stream import Place, Stream, check_priority, check_stream_name
+from gpustreamlab.streams.stream import Stream, check_priority, check_stream_name
 from gpustreamlab.typing import SessionState
 
 __all__ = ["LaneFinder", "StreamTable"]
@@ -185,7 +185,7 @@ class StreamTable:
         self._by_handle.clear()
         self._forgets_at = len(self.by_name) + (len(self.by_name) - KEPT_CLOSED) // 8
 
-    def _add(self, name: str, place: Place) -> Stream:
+    def _add(self, name: str, place: RecordedLane) -> Stream:
         self._forget_closed()
         stream = self.by_name[name] = Stream(
             name,

@@ -169,8 +169,8 @@ class Bench:
         where = lab.layout
         for stream in lab.streams.values():
             assert stream.sm_count == (132 if stream.partition is None else where[stream.partition].granted_sms)
-            assert stream._place.spec == green.context_specs(where).get(stream.partition)
-        assert lab.partitions.verify().holds
+            assert stream._recorded.spec == green.context_specs(where).get(stream.partition)
+        assert lab.verify().holds
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         for name in lab.streams:
             with lab.on(name, "after"):
@@ -185,7 +185,7 @@ class Bench:
         lab.partition(self.old)
         assert len(lab._partitions.cache) <= 5
         assert sum(not context.is_closed for context in self.contexts) == len(lab._partitions.cache)
-        known = sum(len(stream._homes) for stream in lab.streams.values()) + len(lab._partitions.probe._streams)
+        known = sum(len(stream._places) for stream in lab.streams.values()) + len(lab._partitions.probe._streams)
         assert len(self.backend.driver.streams) == known
         self.close()
 

@@ -149,6 +149,22 @@ def test_a_selection_that_a_variable_has_outlasts_an_interrupted_cell(shell, lab
     assert lab.current is None
 
 
+def test_what_a_generator_of_an_interrupted_cell_has_selected_is_put_back(shell, lab):
+    run(shell, "lab.stream('copy')")
+    code = """
+    def steps():
+        with lab.on('copy', 'load'):
+            yield
+    kept = steps()
+    next(kept)
+    raise KeyboardInterrupt
+    """
+    run(shell, textwrap.dedent(code))
+    assert lab.current is None
+    result, printed = run(shell, "kept.close()")
+    assert result.success, printed
+
+
 def test_top_level_await(shell, lab):
     result, printed = run(shell, "%%gpustream copy\nimport asyncio\nawait asyncio.sleep(0)\nx = lab.current.name\nx")
     assert result.success, printed

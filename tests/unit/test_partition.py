@@ -720,7 +720,7 @@ def sizes(lab):
         "made": lab._partitions.cache.created_count,
         "recorded": len(recorder._waiting.lanes),
         "lanes": len(recorder._lanes),
-        "homes": sum(len(stream._homes) for stream in lab.streams.values()),
+        "homes": sum(len(stream._places) for stream in lab.streams.values()),
         "writers": len(recorder.thread_state().writers),
         "streams": len(lab._backend.driver.streams),
         "partitions": len(recorder._places.partitions),

@@ -518,7 +518,7 @@ def check_places(lab):
     """Fail unless every stream works where the layout says."""
     specs = context_specs(lab.layout)
     for stream in lab.streams.values():
-        assert stream._place.spec == specs.get(stream.partition)
+        assert stream._recorded.spec == specs.get(stream.partition)
         assert stream.sm_count == (132 if stream.partition is None else lab.layout[stream.partition].granted_sms)
     assert lab.partitions.verify().holds
 
@@ -706,8 +706,8 @@ def test_a_partition_asked_for_during_the_drain_is_what_the_switch_gives(shared_
 def test_contexts_in_which_a_stream_is_being_closed_are_not_destroyed(shared_out):
     # GIVEN a stream that has worked in a context which nothing else uses, and is being closed there
     lab, lane, cache = shared_out, shared_out.stream("a"), shared_out._partitions.cache
-    cache.limit, context = 2, cache.get(lane._place.spec)
-    lab._backend.gate.set()
+    cache.limit, context = 2, cache.get(lane.recorded.spec)
+    lab.backend.gate.set()
     lab.stream("a", partition=None)
     lab._backend.gate.clear()
     while lab._backend.entered.acquire(blocking=False):
@@ -996,8 +996,11 @@ def test_each_wait_is_one_edge_whoever_opens_the_next_range(lab):
 
 
 def test_a_stream_that_cannot_be_destroyed_keeps_no_other_from_it():
-    class Recorded:
-        name, is_selected = "a", True
+    class Place:
+        name, is_selected, spec = "a", True, None
+
+        def __init__(self, stream):
+            self.stream = stream
 
     closed = []
 
@@ -1010,10 +1013,10 @@ def test_a_stream_that_cannot_be_destroyed_keeps_no_other_from_it():
             if self.name == "first":
                 raise DeviceError("stuck")
 
-    left, recorded = LeftStreams(is_lending=True), Recorded()
+    left = LeftStreams(is_lending=True)
     for name in ("first", "second"):
-        left.close((recorded,), Stuck(name), None, bool)
-    recorded.is_selected = False
+        left.close((Place(Stuck(name)),), bool)
+    Place.is_selected = False
     with pytest.raises(DeviceError, match="stuck"):
         left.sweep()
     left.sweep()
