@@ -8,14 +8,15 @@ import sys
 
 import pytest
 
+from gpustreamlab.backends.cuda.cupti import _buffers, _native_callbacks
 from gpustreamlab.backends.cuda.cupti import _clients as _cupti_clients
-from gpustreamlab.backends.cuda.cupti import _native_callbacks
 from gpustreamlab.backends.cuda.cupti import _work as _cupti_streams
 from tests.helpers.fake_cupti import (
     FakeCard,
     FakeCuptiLibrary,
     make_source,
 )
+from tests.helpers.python_pool import PythonPool
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,9 @@ def source(monkeypatch, card):
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory):
-    """Compile the callbacks once."""
+    """Compile the callbacks once; None where there is no compiler."""
+    if not any(map(shutil.which, _native_callbacks.COMPILERS)):
+        return None
     library = tmp_path_factory.mktemp("callbacks") / "callbacks.so"
     _native_callbacks.compile_source(_native_callbacks.SOURCE, library)
     return library
@@ -52,6 +55,9 @@ def compiled(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def fresh_library(monkeypatch, tmp_path, compiled):
     """Let each pool load a copy of its own; the loader takes a file once."""
+    if compiled is None:
+        monkeypatch.setattr(_buffers, "NativePool", PythonPool)
+        return
     numbers = itertools.count()
     monkeypatch.setattr(
         _native_callbacks, "find_library", lambda: shutil.copy(compiled, tmp_path / f"callbacks-{next(numbers)}.so")

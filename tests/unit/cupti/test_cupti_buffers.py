@@ -1,4 +1,4 @@
-"""The buffers that CUPTI fills: pooled, bounded, and never another's; with native callbacks and with Python's."""
+"""The buffers that CUPTI fills: pooled, bounded, and never another's."""
 
 from __future__ import annotations
 
@@ -8,23 +8,10 @@ import threading
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda.cupti import _native_callbacks
 from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.errors import CaptureUnavailableError
 from tests.helpers.fake_cupti import NOT_COMPATIBLE, FakeCuptiLibrary
-
-
-def refuse():
-    raise OSError("There is no compiler here.")
-
-
-@pytest.fixture(params=["native", "python"], autouse=True)
-def is_native(request, monkeypatch):
-    """Run every test with both kinds of callbacks."""
-    if request.param == "python":
-        monkeypatch.setattr(_native_callbacks, "find_library", refuse)
-    return request.param == "native"
 
 
 def request(buffers):
@@ -38,10 +25,6 @@ def request(buffers):
 def complete(buffers, address, valid_bytes, text=b""):
     ctypes.memmove(address, text, len(text))
     buffers._pool.complete(None, 0, address, buffers.buffer_bytes, valid_bytes)
-
-
-def test_the_kind_is_the_one_that_is_tested(is_native):
-    assert ActivityBuffers(buffer_bytes=64).is_native == is_native
 
 
 def test_what_was_written_comes_back_and_the_buffer_is_used_again():

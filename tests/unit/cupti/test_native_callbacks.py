@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,9 +16,12 @@ from pathlib import Path
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _native_callbacks
-from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers, PythonPool
+from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._native_callbacks import NativePool, compile_source
+from gpustreamlab.errors import CaptureUnavailableError
+from tests.helpers.python_pool import PythonPool
 
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, _native_callbacks.COMPILERS)), reason="there is no C compiler")
 find_library = _native_callbacks.find_library  # before a fixture gives each pool its own
 
 IN_THREAD = """
@@ -67,15 +71,14 @@ def test_it_is_compiled_once_for_all_processes(tmp_path, monkeypatch):
     assert [*library.parent.iterdir()] == [library]
 
 
-def test_without_a_compiler_python_serves_and_it_is_told(tmp_path, monkeypatch, caplog):
+def test_without_a_compiler_kernels_are_not_captured_and_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(_native_callbacks, "find_library", find_library)
     monkeypatch.setattr(_native_callbacks, "COMPILERS", ())
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
 
-    assert not ActivityBuffers(buffer_bytes=64).is_native
-    assert "CUPTI is served through Python" in caplog.text
-    assert "pip install 'gpustreamlab[native]'" in caplog.text
+    with pytest.raises(CaptureUnavailableError, match=r"(?s)no C compiler.*pip install 'gpustreamlab\[native\]'"):
+        ActivityBuffers(buffer_bytes=64)
 
 
 def test_the_extra_is_a_compiler(monkeypatch):
@@ -201,7 +204,6 @@ from gpustreamlab.backends.cuda.cupti._library import Cupti
 from tests.helpers.fake_cupti import FakeCuptiLibrary
 
 buffers = _cupti_buffers.ActivityBuffers()
-assert buffers.is_native
 buffers.register(Cupti(FakeCuptiLibrary(), ""))
 place = ctypes.cast(buffers._pool._library.give_back, ctypes.c_void_p)
 ctypes.CDLL(None)["__cxa_atexit"](place, None, None)  # runs after the interpreter is gone

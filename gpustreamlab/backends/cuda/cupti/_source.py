@@ -438,7 +438,7 @@ class CuptiSource:
         self._fetch(is_forced=False)  # the last look for graphs
         self._cupti.disable_calls()
         is_harmless = not (self._is_left_on or self._lost_reason or self._cupti.has_seen_graphs or active_client(self._cupti))
-        self.is_attached = not (is_harmless and _buffers[0].is_native and self._cupti.detach())
+        self.is_attached = not (is_harmless and self._cupti.detach())
 
     def _is_another_collecting(self) -> bool:
         return bool(active_client(self._cupti)) if self._lost_reason else is_torch_profiling()

@@ -1,0 +1,88 @@
+"""Callbacks of CUPTI in Python: enough for a fake libcupti, where there is no compiler; a real one they can block for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.backends.cuda.cupti._native_callbacks import COMPLETE, REQUEST, FilledBuffer
+
+_ALIGNMENT = 64
+
+
+class PythonPool:
+    """Buffers that CUPTI takes and gives back through Python.
+
+    Parameters
+    ----------
+    buffer_bytes, buffer_limit
+        Size of each, and how many exist at most.
+    """
+
+    def __init__(self, *, buffer_bytes: int, buffer_limit: int) -> None:
+        self.refused_count = 0
+        self._buffer_bytes = buffer_bytes
+        self._buffer_limit = buffer_limit
+        self._idle: list[tuple[int, NDArray[np.uint8]]] = []
+        self._lent: dict[int, tuple[NDArray[np.uint8], int]] = {}
+        self._full: deque[tuple[int, NDArray[np.uint8], int, int]] = deque()
+        self._taken: dict[int, NDArray[np.uint8]] = {}
+        self._made_count = 0
+        self._lock = threading.Lock()
+        self.request = REQUEST(self._give)
+        self.complete = COMPLETE(self._take_back)
+
+    @property
+    def full_count(self) -> int:
+        """Buffers that wait to be taken."""
+        return len(self._full)
+
+    def take(self) -> list[FilledBuffer]:
+        """Return what was filled since the last time, in that order."""
+        taken = []
+        while self._full:
+            address, memory, valid_bytes, thread = self._full.popleft()
+            self._taken[address] = memory
+            taken.append(FilledBuffer(address, memory[:valid_bytes], thread))
+        return taken
+
+    def give_back(self, address: int) -> None:
+        """Let a buffer that was taken be filled again."""
+        memory = self._taken.pop(address, None)
+        if memory is not None:
+            self._idle.append((address, memory))
+
+    def _give(self, address: Any, size: Any, most_records: Any) -> None:
+        most_records[0] = 0
+        address[0], size[0] = None, 0
+        try:
+            ticket, memory = self._idle.pop()
+        except IndexError:
+            made = self._make()
+            if made is None:
+                self.refused_count += 1
+                return
+            ticket, memory = made
+        self._lent[ticket] = memory, threading.get_ident() & 0xFFFF_FFFF
+        address[0], size[0] = ticket, self._buffer_bytes
+
+    def _make(self) -> tuple[int, NDArray[np.uint8]] | None:
+        with self._lock:
+            if self._made_count >= self._buffer_limit:
+                return None
+            self._made_count += 1
+        raw = np.empty(self._buffer_bytes + _ALIGNMENT, np.uint8)
+        skip = -raw.ctypes.data % _ALIGNMENT
+        memory = raw[skip : skip + self._buffer_bytes]
+        return memory.ctypes.data, memory
+
+    def _take_back(self, _context: int, _stream: int, address: int, _size: int, valid_bytes: int) -> None:
+        # One that another client gave CUPTI is not ours to touch.
+        lent = self._lent.pop(address, None)
+        if lent is not None:
+            memory, thread = lent
+            self._full.append((address, memory, valid_bytes, thread))
