@@ -253,8 +253,8 @@ class AccessWatch:
             return
         order_behind(self._backend, behind, ahead)
         if here is not None and there is not None:
-            number = self._recorder.open_number(here.recorded)  # by then another thread may do what is pending
-            self.pending.append(partial(self._recorder.add_edge, there.recorded.last_number, here.recorded, number))
+            number = self._recorder.open_number(here._recorded)  # by then another thread may do what is pending
+            self.pending.append(partial(self._recorder.add_edge, there._recorded.last_number, here._recorded, number))
 
     def _lane(self, handle: int) -> LaneClock:
         """Return the clock of the lane that has a handle now. Handles come again, numbers of lanes do not."""

@@ -701,7 +701,7 @@ def test_asking_in_a_cell_keeps_no_array_alive():
         cell = {"lab": lab, "x": lab.xp.ones(8)}
         seen = weakref.ref(cell["x"].sim_values)
         # WHEN
-        exec("lab.check_hazards()\ndel x", cell)
+        exec("lab.memory.hazards()\ndel x", cell)
         # THEN
         assert seen() is None
 

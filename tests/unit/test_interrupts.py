@@ -145,9 +145,9 @@ def test_a_selection_whose_leaving_never_began_is_left_by_an_interrupt_that_pass
             lab.on("b", "stuck").__enter__()
             raise KeyboardInterrupt
         assert lab.current is None
-        assert lab.backend.selected is None
+        assert lab._backend.selected is None
         assert nesting(lab) == {"outer": None, "around": "outer"}
-        assert lab.backend.count_open_nvtx() == 0
+        assert lab._backend.count_open_nvtx() == 0
 
 
 def test_a_session_closes_what_an_interrupt_left_selected():

@@ -170,7 +170,7 @@ class Bench:
         for stream in lab.streams.values():
             assert stream.sm_count == (132 if stream.partition is None else where[stream.partition].granted_sms)
             assert stream._recorded.spec == green.context_specs(where).get(stream.partition)
-        assert lab.verify().holds
+        assert lab.partitions.verify().holds
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         for name in lab.streams:
             with lab.on(name, "after"):

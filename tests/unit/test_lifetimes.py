@@ -538,7 +538,7 @@ def test_a_place_that_a_lane_has_left_takes_no_memory_with_it(lab):
     # GIVEN a lane that has worked on other SMs before, and memory that it uses
     lab.partition(left=96, right="rest")
     lane = lab.stream("c", partition="left")
-    old = lane.recorded.spec
+    old = lane._recorded.spec
     lab.stream("c", partition="right")
     x = lab.xp.zeros(8)
     owner = weakref.ref(x.sim_values)
@@ -547,7 +547,7 @@ def test_a_place_that_a_lane_has_left_takes_no_memory_with_it(lab):
     del x
 
     # WHEN the old place goes
-    lane.leave_place(old)
+    lane._leave_place(old)
 
     # THEN the memory is kept for the work in the new one
     assert not is_done()
