@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NoReturn, SupportsIndex
 from weakref import WeakSet
@@ -16,15 +14,10 @@ __all__ = [
     "LEFT_TO_PARENT",
     "HomeProcess",
     "ProcessBound",
-    "clear_own_frames",
     "delayed_interrupts",
     "in_forked_child",
-    "is_listed_only",
     "process_lock",
 ]
-
-
-_OWN_MODULES = f"{__name__.partition('.')[0]}."
 
 
 class delayed_interrupts:  # noqa: N801 - used as a function
@@ -63,45 +56,6 @@ class delayed_interrupts:  # noqa: N801 - used as a function
         # The frame is not kept: one of this class, or below it, would refer to itself, and keep what the block used from being
         # freed until the next garbage collection.
         self._is_due = True
-
-
-def is_listed_only(entries: Sequence[object], place: int, times: int = 1) -> bool:
-    """Tell whether nobody but lists has an entry: the block of a ``with`` statement has it too, by which it leaves.
-
-    Parameters
-    ----------
-    entries, place
-        A list and the place of the entry in it.
-    times
-        How often it is listed, here and elsewhere.
-
-    Examples
-    --------
-    >>> is_listed_only([object()], 0)
-    True
-    >>> entered = object()
-    >>> is_listed_only([entered], 0)
-    False
-    """
-    return _count_references(entries, place) <= _LISTED_ONCE + times - 1
-
-
-def clear_own_frames(error: BaseException) -> None:
-    """Let go of what this package's functions had when an error passed them: whoever shows the error keeps them for long."""
-    trace = error.__traceback__
-    while trace is not None:
-        frame, trace = trace.tb_frame, trace.tb_next
-        if frame.f_globals.get("__name__", "").startswith(_OWN_MODULES):
-            with suppress(RuntimeError):  # it still runs
-                frame.clear()
-            _ = frame.f_locals  # up to CPython 3.12 a copy of the variables, which is brought up to date as it is asked for
-
-
-def _count_references(entries: Sequence[object], place: int) -> int:
-    return sys.getrefcount(entries[place])
-
-
-_LISTED_ONCE = _count_references([object()], 0)
 
 
 LEFT_TO_PARENT = "belongs to the process that this one was forked from"

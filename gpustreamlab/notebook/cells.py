@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 from IPython.core.displayhook import DisplayHook
 
-from gpustreamlab._util.defences import clear_own_frames
 from gpustreamlab._util.tasks import steered
 
 __all__ = ["CellMarks", "CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer", "show_value"]
@@ -121,7 +120,6 @@ class CellMarks:
         self._text = ""
         error = getattr(result, "error_in_exec", None)
         if isinstance(error, KeyboardInterrupt):
-            clear_own_frames(error)
             for session in self._sessions():
                 session._put_back_left()  # noqa: SLF001 - for this module
 
