@@ -116,12 +116,20 @@ def test_controls_follow_the_theme(lab):
 
 
 def _click_span(lab):
-    """Click the span that is painted first."""
+    """Click the span that is painted first, once the view of new spans and the notebook's layout have come to rest."""
     x, y = lab.page.evaluate(
-        f"""() => {{
+        f"""async () => {{
           const viewer = {VIEWER}, view = viewer.view, row = view.store.row(0), place = view.tables.rows[0]
-          const box = viewer.figureElement.getBoundingClientRect(), time = (Math.max(row.start[0], view.x0) + row.end[0]) / 2
-          return [box.left + view.pxAt(time), box.top + view.yAt((place.top + place.bottom) / 2)]
+          const find = () => {{
+            const box = viewer.figureElement.getBoundingClientRect(), time = (Math.max(row.start[0], view.x0) + row.end[0]) / 2
+            return [box.left + view.pxAt(time), box.top + view.yAt((place.top + place.bottom) / 2)]
+          }}
+          for (let before = [];;) {{
+            const now = find()
+            if (String(now) === String(before)) return now
+            before = now
+            await new Promise(done => setTimeout(done, 100))
+          }}
         }}"""
     )
     lab.page.mouse.click(x, y)
