@@ -282,7 +282,6 @@ class Recording(Group):
         session = self._session
         session._life.require_open("cut its trace")
         trace = session._recorder.trace(title=session.title, since=checkpoint)
-        session._life.require_open(
-            "cut its trace"
-        )  # the recorder lets go of everything where another thread closes the session
+        # Asked again: the recorder lets go of everything where another thread closes the session meanwhile.
+        session._life.require_open("cut its trace")
         return trace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from html import escape
 from os import PathLike
 from pathlib import Path
@@ -143,15 +143,15 @@ class Timeline:
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
         trace = self.trace
-        wanted = {mime for mime in _MIME_TYPES if (not include or mime in include) and mime not in (exclude or ())}
+        wanted = _wanted(_MIME_TYPES, include, exclude)
         words = summary_text(trace)
         forms = {"text/plain": words}
-        if wanted - {"text/plain"}:
+        if {*wanted} - {"text/plain"}:
             picture = plan_picture(trace)
             forms["image/svg+xml"] = svg = timeline_svg(trace, picture=picture)
             if "text/html" in wanted:
                 forms["text/html"] = inline_html(trace, words=words, picture=picture, svg=svg)
-        return {mime: forms[mime] for mime in _MIME_TYPES if mime in wanted}
+        return {mime: forms[mime] for mime in wanted}
 
 
 def _what_to_type(given: object) -> str:
@@ -181,6 +181,11 @@ def _write_svg(trace: Trace, target: Path, _scale: float) -> None:
 def _write_png(trace: Trace, target: Path, scale: float) -> None:
     png = timeline_png(trace, scale=scale)
     write_file_whole(target, lambda partial: partial.write_bytes(png))
+
+
+def _wanted(offered: Iterable[str], include: Collection[str] | None, exclude: Collection[str] | None) -> list[str]:
+    """Return the MIME types, of those that are offered, that IPython asks for; source: `IPython.display.display`."""
+    return [mime for mime in offered if (not include or mime in include) and mime not in (exclude or ())]
 
 
 _MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
@@ -279,9 +284,8 @@ class Comparison:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        wanted = [mime for mime in _COMPARISON_TYPES if (not include or mime in include) and mime not in (exclude or ())]
         forms = {"text/plain": self.__str__, "text/html": self._html}
-        return {mime: forms[mime]() for mime in wanted}
+        return {mime: forms[mime]() for mime in _wanted(forms, include, exclude)}
 
     def _html(self) -> str:
         """Return the page in a frame; where frames are not shown, the tables below it say what differs."""
@@ -347,6 +351,3 @@ def _trace_of(source: object, which: str) -> Trace:
         f"compare({which}=...) got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object "
         "with a trace. Use for example compare('before.parquet', lab.trace)."
     )
-
-
-_COMPARISON_TYPES = ("text/plain", "text/html")

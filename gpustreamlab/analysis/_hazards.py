@@ -42,7 +42,7 @@ class Hazard:
     is_certain: bool
     """Whether they certainly share memory; False where an index array chose the elements, or NumPy could not tell."""
     array: str
-    """The array: its name in the caller's namespace, now or when `check_hazards` saw it last; else its dtype and
+    """The array: its name in the caller's namespace, now or when `hazards` saw it last; else its dtype and
     shape. For scratch that was used after its end, how much it was."""
     shape: tuple[int, ...]
     """Shape of the array that the memory was allocated for."""

@@ -19,7 +19,7 @@ NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "04-any-library.i
 TABLES = ("where", "lengths", "workspaces")
 """Tables that the notebook makes, read back by the tests."""
 HAZARDS = ("planted", "fixed")
-"""Results of `check_hazards`, kept as tables."""
+"""Results of `hazards`, kept as tables."""
 BATCHES = 5
 
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. a8e704722552502aec4855994afce327a71b9eb7a743da41017c90a8241464b5
+// Made by scripts/bundle_viewer.py. 85570544aa19a845d036459955e26f8e86246f086034cf24588baee5578d5a9b
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;

@@ -344,7 +344,7 @@ export function isStray(row, index) {
   return owner >= 0 && owner !== row.lane
 }
 
-/** Whether a call blocked the host until the device was done; draw/_work.NO_WAIT stands for all that did not. */
+/** Whether a call blocked the host until the device was done; draw/_scene.NO_WAIT stands for all that did not. */
 export function isBlocked(row, index) {
   return row.work("waitedName", index) > WORK_DEFAULTS.waitedName
 }

@@ -61,7 +61,7 @@ export function formatBase(baseNs) {
 
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"]
 
-/** A number of bytes with three digits and its unit; as draw/_memory.format_bytes. */
+/** A number of bytes with three digits and its unit; as draw/_legend.format_bytes. */
 export function formatBytes(bytes) {
   let place = 0
   while (Math.abs(bytes) >= 1023.5 && place < BYTE_UNITS.length - 1) { bytes /= 1024; place += 1 }

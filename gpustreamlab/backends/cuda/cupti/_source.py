@@ -257,9 +257,7 @@ class CuptiSource:
                 self._send_anchor(is_waited_for=True)
                 self._lost_reason = _taken_over_by(who)
             self._is_handed_over = True
-            self._cupti.tell_queue_times(is_on=False)
-            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
-            self._cupti.disable_calls()
+            self._switch_all_off()
             records = self._fetch(is_forced=True)
             self._loss.note_anchors(self._clock.last_seen_host_ns)
             if not self._is_drained:
@@ -368,9 +366,7 @@ class CuptiSource:
             if not (with_calls or self.times_ranges):
                 self._record_calls(is_on=True)
         except BaseException:
-            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
-            self._cupti.disable_calls()
-            self._cupti.tell_queue_times(is_on=False)
+            self._switch_all_off()
             raise
         self.is_attached, self._stopped_host_ns = True, NEVER_NS
         self._clock.forget_sent()
@@ -392,6 +388,11 @@ class CuptiSource:
             self._cupti.disable(CALL_KINDS)
             self._cupti.disable_calls()
             self._dependencies = DependencyReader()  # events that are recorded meanwhile are not told of
+
+    def _switch_all_off(self) -> None:
+        self._cupti.tell_queue_times(is_on=False)
+        self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
+        self._cupti.disable_calls()
 
     def _switch_off(self) -> None:
         """Let nothing be collected any more, but what another client may collect now."""
