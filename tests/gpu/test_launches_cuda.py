@@ -60,9 +60,15 @@ def run_program(code):
 def test_each_launch_has_the_thread_of_its_call_and_lies_in_it_or_before_it():
     told = run_program(
         """
-        import json
-        from gpustreamlab.backends.cuda.cupti import _calls as _cupti_launches, _source as _cupti_source
+        import dataclasses, json
+        from gpustreamlab.backends.cuda.cupti import _calls, _source as _cupti_source
         launches, calls = [], []
+
+        def read_without_calls(reader, records, *given, **named):  # else a launch that has its call is left out
+            columns = {kind: table for kind, table in records.columns.items() if kind not in _calls.CALL_DOMAINS}
+            return read(reader, dataclasses.replace(records, columns=columns), *given, **named)
+
+        read, _calls.LaunchReader.read = _calls.LaunchReader.read, read_without_calls
 
         def keep(found, recorded):
             launches.append(found)
@@ -76,7 +82,6 @@ def test_each_launch_has_the_thread_of_its_call_and_lies_in_it_or_before_it():
                 source = lab._captures._source
                 source._cupti.tell_queue_times(is_on=True)
                 source._launches.take_over()
-                _cupti_launches.CALL_DOMAINS = ()  # else a launch that has its call is left out
                 in_threads(lab, graph, 200)
             lab.synchronize()
         def rows(batches, *names):
