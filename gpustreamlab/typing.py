@@ -12,6 +12,8 @@ __all__ = [
     "AdapterState",
     "BoolArray",
     "CaptureTier",
+    "Cause",
+    "Certainty",
     "EdgeKind",
     "Feature",
     "FloatArray",
@@ -116,6 +118,66 @@ class CaptureTier(StrEnum):
     """Named ranges only, each timed by a pair of events."""
     KERNELS = "kernels"
     """Ranges and every kernel, copy and fill."""
+
+
+class Cause(StrEnum):
+    """Why two pieces of work did not overlap, or gained nothing by it. Each has a page of its own in the docs."""
+
+    SAME_LANE = "SAME_LANE"
+    """Both are on one stream, which runs its work in order."""
+    EVENT_WAIT = "EVENT_WAIT"
+    """The stream waited for an event that was recorded behind the other work."""
+    LEGACY_STREAM = "LEGACY_STREAM"
+    """Work on the legacy default stream, which waits for blocking streams and they for it."""
+    HOST_SYNC_DEVICE = "HOST_SYNC_DEVICE"
+    """The host waited for the whole device before it launched."""
+    HOST_SYNC_STREAM = "HOST_SYNC_STREAM"
+    """The host waited for a stream, an event or a blocking copy before it launched."""
+    HOST_LATE = "HOST_LATE"
+    """The host launched it late, busy with something else than CUDA."""
+    LAUNCH_BOUND = "LAUNCH_BOUND"
+    """Launches take the host longer than the work takes the device."""
+    LAZY_LOAD = "LAZY_LOAD"
+    """The first launch of a kernel loaded its code."""
+    ALLOC_SYNC = "ALLOC_SYNC"
+    """An allocation or a free held up the host, and may have waited for the device."""
+    PAGEABLE_COPY = "PAGEABLE_COPY"
+    """The host was held up by a copy to or from pageable memory."""
+    COPY_ENGINE = "COPY_ENGINE"
+    """Two copies in one direction share an engine."""
+    GRID_FILLS_DEVICE = "GRID_FILLS_DEVICE"
+    """The blocks of the other kernel filled all SMs."""
+    SM_RESOURCES = "SM_RESOURCES"
+    """Its blocks did not fit on the SMs beside those of the other kernel."""
+    QUEUE_ALIAS = "QUEUE_ALIAS"
+    """More streams than hardware queues: streams may share one, which runs its work in order."""
+    PARTITION_SMALL = "PARTITION_SMALL"
+    """The blocks of the other kernel filled the SMs of the partition that both share."""
+    SAME_SM_PRIORITY = "SAME_SM_PRIORITY"
+    """The other stream has a higher priority, so its blocks went first."""
+    GRAPH_ORDER = "GRAPH_ORDER"
+    """Both belong to one launch of a CUDA graph, which holds their order."""
+    QUEUE_FULL = "QUEUE_FULL"
+    """The launch itself held up the host: so much was queued that no more went in."""
+    OTHER_STREAM = "OTHER_STREAM"
+    """It ran on another stream than the one that was selected."""
+    SERIALISED_BY_TOOL = "SERIALISED_BY_TOOL"
+    """Each launch waited for its kernel, as with CUDA_LAUNCH_BLOCKING=1."""
+    SLOWED_DOWN = "SLOWED_DOWN"
+    """They overlapped, and slowed each other down."""
+    UNKNOWN = "UNKNOWN"
+    """The trace does not tell."""
+
+
+class Certainty(StrEnum):
+    """How sure a finding is."""
+
+    PROVED = "proved"
+    """Records in the trace show it, and no other cause fits."""
+    LIKELY = "likely"
+    """Consistent with all that is known; a record that would prove it is missing."""
+    UNKNOWN = "unknown"
+    """Nothing in the trace tells; what was ruled out is said."""
 
 
 class Rounding(StrEnum):

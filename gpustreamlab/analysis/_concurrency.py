@@ -121,7 +121,7 @@ def _copy_times(trace: Trace, rows: BoolArray) -> Iterator[tuple[int, str]]:
             yield busy_sum_ns(trace, is_copy & is_named[trace.name]), reason
 
 
-def _blocks_that_fit(trace: Trace) -> Int64Array:
+def blocks_that_fit(trace: Trace) -> Int64Array:
     """Return how many blocks of each kernel fit on an SM at once; where little is known of a launch, more than do."""
     none = np.zeros(len(trace), np.int64)
     threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
@@ -136,7 +136,7 @@ def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray) -> Iterato
     """Yield how long the SMs of each partition are needed, and those of the card, to which a partition adds its part."""
     card_sms = trace.metadata.device.sm_count
     sm_counts = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), card_sms], np.int64)
-    fills = is_kernel & (blocks >= sm_counts[trace.partition] * _blocks_that_fit(trace))
+    fills = is_kernel & (blocks >= sm_counts[trace.partition] * blocks_that_fit(trace))
     card_sm_ns = 0
     for partition in np.unique(trace.partition[fills]).tolist():
         time_ns = busy_sum_ns(trace, fills & (trace.partition == partition))

@@ -194,7 +194,7 @@ def host_waits(trace: Trace) -> HostWaits:
     require_trace(trace, "host_waits")
     is_call = trace.kind == SPAN_KINDS.index(SpanKind.HOST)
     blocks = np.array([*(is_blocking(name) for name in trace.names), False])
-    copy_of = _pageable_copies(trace)
+    copy_of = pageable_copies(trace)
     row = np.flatnonzero(is_call & (blocks[trace.name] | (copy_of >= 0)))
     waited_for = _last_to_end(trace, row, copy_of[row])
     windows = capture_edges(trace) if is_call.any() else np.empty(0, np.int64)
@@ -253,7 +253,7 @@ def _common_ns(edges_ns: Int64Array, others_ns: Int64Array) -> int:
     return interval_sum_ns(edges_ns) + interval_sum_ns(others_ns) - either_ns
 
 
-def _pageable_copies(trace: Trace) -> Int64Array:
+def pageable_copies(trace: Trace) -> Int64Array:
     """Return for each row that is a call the copy of pageable memory in which it blocked, or -1; shape (n_spans,), int64."""
     copy_of = np.full(len(trace), -1, np.int64)
     launches = trace.edges.select(EdgeKind.LAUNCH)

@@ -1,0 +1,389 @@
+"""Why a piece of work began late: each cause is tested by the records that it must leave, and by those that exclude it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import counted_rows, union_edges
+from gpustreamlab.analysis._concurrency import SM_REGISTERS, SM_THREADS, blocks_that_fit
+from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
+from gpustreamlab.analysis._pieces import MOST_LATENCY_NS, Pieces, last_of_others
+from gpustreamlab.analysis._sm_time import size_of
+from gpustreamlab.analysis._strays import strays
+from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, Trace
+from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
+
+HARDWARE_QUEUES = 8
+"""How many streams have a queue of their own by default. Source: CUDA's CUDA_DEVICE_MAX_CONNECTIONS."""
+LAUNCH_SPACING_NS = 100_000
+"""Launches of one thread that follow closer than this are in a row: it does little else."""
+SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
+"""A launch that takes longer than this, and this many times the median of its kind, did more than to launch."""
+QUEUE_LENGTH = 1_000
+"""From how many launches outstanding a slow one is that of a full queue. Source: HolisticTraceAnalysis, 1,024."""
+FEW = 5
+"""From how many launches on a median is told, or a rule of all of them."""
+SLOWED_TIMES = 1.2
+"""From how many times its median alone a kernel beside others counts as slowed."""
+LEAST_SHARE = 0.1
+"""A cause of the host counts from this share of the time for which the launch was late."""
+
+_DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
+_ALLOCATES = re.compile(
+    r"^cu(da)?(mem)?(malloc|alloc|free|host(alloc|register|unregister)|mallochost|freehost|memfree)", re.IGNORECASE
+)
+_OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
+
+CODES = tuple(Cause)
+SURE = tuple(Certainty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What held pieces up, a row for each piece and cause. int64 arrays of shape (n_found,)."""
+
+    piece: Int64Array
+    """Which piece."""
+    cause: Int64Array
+    """Code of the `Cause`, by its order."""
+    certainty: Int64Array
+    """Code of the `Certainty`, by its order."""
+    before: Int64Array
+    """Row of the work that stood in front, or -1."""
+    call: Int64Array
+    """Row of the call that proves it, or -1."""
+    waited_ns: Int64Array
+    """For how long others ran meanwhile, but no longer than the piece ran alone, in ns."""
+
+
+def find_causes(trace: Trace, pieces: Pieces) -> Found:
+    """Find out what held each piece up: first the host, until its launch; then the device, until its start."""
+    parts = [_serialised(trace, pieces)] if is_serialised(trace) else [*_of_host(trace, pieces), _of_device(trace, pieces)]
+    parts += [_strayed(trace, pieces), _slowed(trace, pieces)]
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Found(**dict(zip(Found.__slots__, columns, strict=True)))
+
+
+_Part = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
+
+
+def _part(piece: Int64Array, cause: Cause | Int64Array, sure: Certainty | Int64Array, *rest: Int64Array) -> _Part:
+    codes = np.full(len(piece), CODES.index(cause)) if isinstance(cause, Cause) else cause
+    sures = np.full(len(piece), SURE.index(sure)) if isinstance(sure, Certainty) else sure
+    before, call, waited_ns = rest
+    return piece, codes, sures, before, call, waited_ns
+
+
+def launch_calls(trace: Trace) -> Int64Array:
+    """Return for each row the row of the call that launched it, or -1; shape (n_spans,), int64."""
+    call = np.full(len(trace), -1, np.int64)
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    call[launches.target] = launches.source
+    return call
+
+
+def is_serialised(trace: Trace) -> bool:
+    """Tell whether every launch waited for its own kernel, as with CUDA_LAUNCH_BLOCKING=1 and under some tools."""
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    is_kernel = trace.kind[launches.target] == SPAN_KINDS.index(SpanKind.KERNEL)
+    call, kernel = launches.source[is_kernel], launches.target[is_kernel]
+    error_ns = trace.metadata.kernel_error_ns + trace.metadata.host_error_ns
+    waited = trace.end_ns[call] + error_ns >= trace.end_ns[kernel]
+    long = trace.duration_ns[kernel] > MOST_LATENCY_NS
+    return int(long.sum()) >= FEW and bool(waited[long].all())
+
+
+def _serialised(trace: Trace, pieces: Pieces) -> _Part:
+    held = np.flatnonzero(pieces.host_ns + pieces.device_ns > 0)
+    waited_ns = pieces.host_ns[held] + pieces.device_ns[held]
+    call = launch_calls(trace)[pieces.before[held]]
+    return _part(held, Cause.SERIALISED_BY_TOOL, Certainty.PROVED, pieces.before[held], call, waited_ns)
+
+
+# Work that was not where it should be, or not as fast as it is alone.
+
+
+def _strayed(trace: Trace, pieces: Pieces) -> _Part:
+    """Find work that ran alone on another stream than the one that was selected."""
+    stray = strays(trace)
+    place = _piece_of(trace, pieces, stray.row)
+    row = stray.row[place >= 0]
+    alone_ns = pieces.steps.between(trace.start_ns[row], trace.end_ns[row], alone=True)
+    piece, none = place[place >= 0], np.full(len(row), -1, np.int64)
+    first_of = np.full(len(trace.lanes), -1, np.int64)
+    first_of[trace.lane[::-1]] = np.arange(len(trace))[::-1]
+    return _part(piece, Cause.OTHER_STREAM, Certainty.PROVED, first_of[stray.selected[place >= 0]], none, alone_ns)
+
+
+def _slowed(trace: Trace, pieces: Pieces) -> _Part:
+    """Find kernels that took longer beside others than alone, by launches of one kernel with one grid."""
+    empty = np.empty(0, np.int64)
+    nothing = _part(empty, Cause.SLOWED_DOWN, Certainty.LIKELY, empty, empty, empty)
+    rows = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (trace.duration_ns > 0))
+    rows = rows[_piece_of(trace, pieces, rows) >= 0]
+    if not len(rows):
+        return nothing
+    grid = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
+    keys = np.stack((trace.name[rows], grid[rows], trace.partition[rows]), axis=1)
+    _, kernel = np.unique(keys, axis=0, return_inverse=True)
+    kernel, duration_ns = kernel.reshape(-1), trace.duration_ns[rows]
+    beside = 1 - pieces.steps.between(trace.start_ns[rows], trace.end_ns[rows], alone=True) / duration_ns
+    alone, together = beside <= 0.05, beside >= 0.5
+    typical_ns = _medians(kernel[alone], duration_ns[alone], int(kernel.max()) + 1)
+    beside_ns = _medians(kernel[together], duration_ns[together], int(kernel.max()) + 1)
+    is_slow = together & (beside_ns >= SLOWED_TIMES * typical_ns)[kernel] & (duration_ns > typical_ns[kernel])
+    row = rows[is_slow]
+    piece = _piece_of(trace, pieces, row)
+    other = last_of_others(trace, np.flatnonzero(counted_rows(trace)), trace.start_ns, row, trace.end_ns[row] - 1)
+    lost_ns = (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
+    return _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
+
+
+def _medians(group: Int64Array, values: Int64Array, count: int) -> FloatArray:
+    """Return the median of each group that has at least `FEW` values, NaN for the others; shape (count,), float64."""
+    order = np.lexsort((values, group))
+    sizes = np.bincount(group, minlength=count)
+    first = np.cumsum(sizes) - sizes
+    medians = np.full(count, np.nan)
+    enough = sizes >= FEW
+    middle = first[enough] + (sizes[enough] - 1) // 2, first[enough] + sizes[enough] // 2
+    medians[enough] = (values[order[middle[0]]] + values[order[middle[1]]]) / 2
+    return medians
+
+
+def _piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
+    """Return the piece that each row is in, or -1; pieces are in order of lane and start."""
+    if not len(pieces.row):
+        return np.full(len(row), -1, np.int64)
+    base_ns = int(pieces.start_ns.min())
+    width = int(pieces.end_ns.max()) - base_ns + 1
+    key = pieces.lane * width + pieces.start_ns - base_ns
+    inside = np.clip(trace.start_ns[row] - base_ns, 0, width - 1)
+    place = np.searchsorted(key, trace.lane[row].astype(np.int64) * width + inside, side="right") - 1
+    is_in = (place >= 0) & (pieces.lane[place] == trace.lane[row]) & (trace.end_ns[row] <= pieces.end_ns[place])
+    found: Int64Array = np.where(is_in, place, -1)
+    return found
+
+
+# The host: what it did while the stream was idle, until it launched.
+
+
+def _of_host(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
+    """Share out the time until the launch among what the launching thread did meanwhile."""
+    late = np.flatnonzero(pieces.is_launch_known & (pieces.host_ns > 0))
+    row, before = pieces.row[late], pieces.before[late]
+    from_ns, to_ns = pieces.idle_since_ns[late], pieces.launched_ns[late]
+    lane = _thread_lanes(trace)(row)
+    none = np.full(len(late), -1, np.int64)
+    left_ns = pieces.host_ns[late].copy()
+    for cause, calls in _blocking_calls(trace):
+        blocked_ns, last = _time_in_calls(trace, calls, lane, from_ns, to_ns)
+        share_ns = pieces.host_ns[late] * np.minimum(blocked_ns / np.maximum(to_ns - from_ns, 1), 1)
+        held = share_ns >= LEAST_SHARE * pieces.host_ns[late]
+        waited_ns = np.where(held, share_ns, 0).astype(np.int64)
+        left_ns -= waited_ns
+        chosen = np.flatnonzero(held & (waited_ns > 0))
+        yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], last[chosen], waited_ns[chosen])
+    rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
+    is_bound = _is_launch_bound(trace, row[rest], before[rest])
+    codes = np.where(is_bound, CODES.index(Cause.LAUNCH_BOUND), CODES.index(Cause.HOST_LATE))
+    yield _part(late[rest], codes, Certainty.PROVED, before[rest], none[rest], left_ns[rest])
+
+
+def _blocking_calls(trace: Trace) -> Iterator[tuple[Cause, Int64Array]]:
+    """Yield the rows of calls that hold up the host, by what they do; each call once."""
+    is_call = trace.kind == SPAN_KINDS.index(SpanKind.HOST)
+    if not is_call.any():
+        return
+
+    def of(told: Callable[[str], object]) -> BoolArray:
+        by_name = np.array([*(bool(told(name)) for name in trace.names), False])
+        found: BoolArray = is_call & by_name[trace.name]
+        return found
+
+    allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
+    of_device, pageable = syncs & of(_OF_DEVICE.search), (pageable_copies(trace) >= 0) & ~syncs
+    blocks = of(is_blocking) & ~allocates & ~pageable & ~of_device
+    yield Cause.HOST_SYNC_DEVICE, np.flatnonzero(of_device)
+    yield Cause.HOST_SYNC_STREAM, np.flatnonzero(blocks)
+    yield Cause.PAGEABLE_COPY, np.flatnonzero(pageable)
+    yield Cause.ALLOC_SYNC, np.flatnonzero(allocates & ~of(lambda name: "async" in name.lower()))
+
+
+def _thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
+    """Return what tells of rows the lane of the thread that launched them, or -1."""
+    call = launch_calls(trace)
+    places = {lane.name: place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST}
+    by_thread = np.array([*(places.get(f"host: {thread}", -1) for thread in trace.threads), -1], np.int64)
+
+    def tell(row: Int64Array) -> Int64Array:
+        lanes: Int64Array = np.where(call[row] >= 0, trace.lane[call[row]], by_thread[trace.thread[row]])
+        return lanes
+
+    return tell
+
+
+def _time_in_calls(
+    trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return for how long a thread was in some calls between two times, and the last of these calls, or -1."""
+    lasted_ns, last = np.zeros(len(lane), np.int64), np.full(len(lane), -1, np.int64)
+    for thread in np.unique(trace.lane[calls]).tolist():
+        own = calls[trace.lane[calls] == thread]
+        own = own[np.argsort(trace.start_ns[own], kind="stable")]
+        asked = np.flatnonzero(lane == thread)
+        lasted_ns[asked] = time_within(union_edges(trace.start_ns[own], trace.end_ns[own]), from_ns[asked], to_ns[asked])
+        place = np.searchsorted(trace.start_ns[own], to_ns[asked], side="left") - 1
+        last[asked] = np.where(place >= 0, own[place], -1)
+    return lasted_ns, last
+
+
+def time_within(edges_ns: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+    """Return how much of each stretch of time lies in a union of intervals.
+
+    Examples
+    --------
+    >>> time_within(np.array([0, 10, 20, 30]), np.array([5, 12]), np.array([25, 15])).tolist()
+    [10, 0]
+    """
+    if not len(edges_ns):
+        return np.zeros(len(from_ns), np.int64)
+    sums = np.concatenate(([0], np.cumsum(np.diff(edges_ns) * (np.arange(len(edges_ns) - 1) % 2 == 0))))
+
+    def up_to(time_ns: Int64Array) -> Int64Array:
+        place = np.searchsorted(edges_ns, time_ns, side="right") - 1
+        inside = np.where(place % 2 == 0, time_ns - edges_ns[place], 0)
+        return np.where(place >= 0, sums[place] + inside, 0)
+
+    within: Int64Array = up_to(to_ns) - up_to(from_ns)
+    return within
+
+
+def _is_launch_bound(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
+    """Tell which pieces were launched one behind the other by a thread whose launches take longer than the work in front."""
+    known = np.flatnonzero((trace.queued_ns < trace.start_ns) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
+    order = known[np.lexsort((trace.queued_ns[known], trace.thread[known]))]
+    spacing_ns = np.full(len(trace), np.iinfo(np.int64).max, np.int64)
+    same = trace.thread[order[1:]] == trace.thread[order[:-1]]
+    spacing_ns[order[1:][same]] = np.diff(trace.queued_ns[order])[same]
+    is_bound: BoolArray = (spacing_ns[row] <= LAUNCH_SPACING_NS) & (before >= 0)
+    is_bound &= trace.duration_ns[before] < spacing_ns[row]
+    return is_bound
+
+
+# The device: what was in front of work that had been launched.
+
+
+def _of_device(trace: Trace, pieces: Pieces) -> _Part:
+    """Name what kept pieces from starting when they were launched; where the launch is not known, as far as it goes."""
+    waited_ns = np.where(pieces.is_launch_known, pieces.device_ns, pieces.host_ns)
+    held = np.flatnonzero(waited_ns > 0)
+    row, before, known = pieces.row[held], pieces.before[held].copy(), pieces.is_launch_known[held]
+    call = launch_calls(trace)[row]
+    cause = np.full(len(held), CODES.index(Cause.UNKNOWN), np.int64)
+    sure = np.full(len(held), SURE.index(Certainty.UNKNOWN), np.int64)
+    source, waits = _event_waits(trace, row, pieces.latency_ns)
+    before = np.where(waits, source, before)
+    near = (before >= 0) & (trace.start_ns[row] - trace.end_ns[before] <= pieces.latency_ns)
+    for code, certainty, fits in _tests(trace, row, before, near, waits, call):
+        chosen = fits & (cause == CODES.index(Cause.UNKNOWN))
+        cause[chosen] = CODES.index(code)
+        # Without the time of its launch nobody can say that it stood in a queue; a recorded wait needs none.
+        is_sure = known | (code is Cause.EVENT_WAIT)
+        sure[chosen] = np.where(is_sure, SURE.index(certainty), SURE.index(Certainty.LIKELY))[chosen]
+    return _part(held, cause, sure, before, call, waited_ns[held])
+
+
+def _event_waits(trace: Trace, row: Int64Array, latency_ns: int) -> tuple[Int64Array, BoolArray]:
+    """Return for each row the last to end of what its stream waited for, and whether it began as that ended."""
+    waits = trace.edges.select(EdgeKind.WAIT)
+    source = np.full(len(trace), -1, np.int64)
+    # Written in this order, the last to end stays.
+    order = np.argsort(trace.end_ns[waits.source], kind="stable")
+    source[waits.target[order]] = waits.source[order]
+    found = source[row]
+    began_as = (found >= 0) & (np.abs(trace.start_ns[row] - trace.end_ns[found]) <= latency_ns)
+    return found, began_as
+
+
+_Test = tuple[Cause, Certainty, BoolArray]
+
+
+def _tests(
+    trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray, waits: BoolArray, call: Int64Array
+) -> Iterator[_Test]:
+    """Yield each cause of the device with the rows that it fits; the first that fits a row counts."""
+    yield Cause.EVENT_WAIT, Certainty.PROVED, waits
+    yield from _slow_launches(trace, row, call)
+    graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
+    correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
+    yield Cause.GRAPH_ORDER, Certainty.LIKELY, (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
+    yield from _legacy_streams(trace, row, before, near)
+    directions = [np.array([sign.search(name) is not None for name in trace.names])[trace.name] for sign in _DIRECTION]
+    is_copy = trace.kind == SPAN_KINDS.index(SpanKind.COPY)
+    together = np.logical_or.reduce([way[row] & way[before] for way in directions])
+    yield Cause.COPY_ENGINE, Certainty.PROVED, near & is_copy[row] & is_copy[before] & together
+    yield from _full_sms(trace, row, before, near)
+    streams = sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & (streams > HARDWARE_QUEUES)
+
+
+def _slow_launches(trace: Trace, row: Int64Array, call: Int64Array) -> Iterator[_Test]:
+    """Yield what held up the launching call itself for about as long as the work waited."""
+    calls = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.HOST))
+    typical_ns = np.full(len(trace.names), np.inf)
+    for name in np.unique(trace.name[calls]).tolist():
+        typical_ns[name] = np.median(trace.duration_ns[calls[trace.name[calls] == name]])
+    took_ns = np.where(call >= 0, trace.duration_ns[call], 0)
+    is_slow = (call >= 0) & (took_ns > SLOW_CALL_NS) & (took_ns > SLOW_CALL_TIMES * typical_ns[trace.name[call]])
+    is_slow &= took_ns >= 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
+    first = np.full(len(trace.names), len(trace), np.int64)
+    np.minimum.at(first, trace.name, np.arange(len(trace)))
+    is_kernel = trace.kind[row] == SPAN_KINDS.index(SpanKind.KERNEL)
+    yield Cause.LAZY_LOAD, Certainty.LIKELY, is_slow & is_kernel & (first[trace.name[row]] == row)
+    works = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
+    queued, started = np.sort(trace.queued_ns[works]), np.sort(trace.start_ns[works])
+    at_ns = trace.queued_ns[row]
+    outstanding = np.searchsorted(queued, at_ns) - np.searchsorted(started, at_ns)
+    yield Cause.QUEUE_FULL, Certainty.LIKELY, is_slow & (outstanding >= QUEUE_LENGTH)
+
+
+def _legacy_streams(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
+    """Yield pairs of the legacy default stream and a stream of others: ours are non-blocking, and cannot be hit."""
+    is_legacy = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.stream in {0, 1} for lane in trace.lanes])
+    is_others = np.array([lane.kind is LaneKind.STREAM and lane.outside for lane in trace.lanes])
+    own, other = trace.lane[row], trace.lane[before]
+    pair = (is_legacy[own] & is_others[other]) | (is_legacy[other] & is_others[own])
+    yield Cause.LEGACY_STREAM, Certainty.LIKELY, near & pair
+
+
+def _full_sms(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
+    """Yield kernels that found no room on the SMs: grids that fill them, blocks that do not fit beside, priorities."""
+    blocks = trace.extra.get("grid_blocks")
+    card_sms = trace.metadata.device.sm_count
+    if blocks is None or not card_sms:
+        return
+    sms = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), card_sms], np.int64)[trace.partition]
+    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (blocks > 0)
+    shares = is_kernel[row] & is_kernel[before] & (before >= 0) & (trace.partition[row] == trace.partition[before])
+    fit = blocks_that_fit(trace)
+    waves = blocks[before] / np.maximum(sms[before] * fit[before], 1)
+    last_wave_ns = trace.end_ns[before] - trace.duration_ns[before] / np.maximum(waves, 1)
+    fills = shares & near & (waves >= 1) & (trace.start_ns[row] >= last_wave_ns)
+    priority = np.array([lane.priority for lane in trace.lanes])
+    # A lower number goes first. Only where it overtook does the priority count: launched later, and yet in front.
+    overtaken = (priority[trace.lane[row]] > priority[trace.lane[before]]) & (trace.queued_ns[before] > trace.queued_ns[row])
+    yield Cause.SAME_SM_PRIORITY, Certainty.LIKELY, fills & overtaken
+    yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & (trace.partition[row] >= 0) & (sms[row] < card_sms)
+    yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills
+    none = np.zeros(len(trace), np.int64)
+    threads, registers, shared = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
+    resident = np.ceil(np.minimum(blocks[before] / np.maximum(sms[before], 1), fit[before]))
+    crowded = np.zeros(len(row), bool)
+    for needed, there_are in ((threads, SM_THREADS), (registers * threads, SM_REGISTERS), (shared, SM_SHARED_BYTES)):
+        crowded |= resident * needed[before] + needed[row] > there_are
+    yield Cause.SM_RESOURCES, Certainty.PROVED, shares & near & crowded & (blocks[before] >= sms[before])

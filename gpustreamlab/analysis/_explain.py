@@ -1,0 +1,318 @@
+"""Why work did not overlap: what it cost at most, why, what proves it, and what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from gpustreamlab._util.words import wrap_sentence
+from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
+from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launch_calls
+from gpustreamlab.analysis._concurrency import concurrency
+from gpustreamlab.analysis._explain_text import finding_texts
+from gpustreamlab.analysis._pieces import Pieces, find_pieces
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
+from gpustreamlab.model import Trace, TraceMetadata, display_name
+from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, LaneKind, SpanKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LISTED_FINDINGS = 10
+"""How many findings are shown; all are in `Explanation.findings`."""
+LEAST_SHARE = 0.01
+"""From which share of the time that anything ran a finding is worth telling."""
+LEAST_NS = 10_000
+"""From which time on: less is a launch more or less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One reason why pieces of work of one stream did not overlap with those of another."""
+
+    code: Cause
+    """The cause."""
+    certainty: Certainty
+    """How sure it is."""
+    stream: str
+    """The stream whose work began late."""
+    other: str | None
+    """The stream whose work ran meanwhile; None where it is no single one."""
+    saves_ns: int
+    """The most that the whole could be shorter without it, in ns: never more than the busiest stream leaves to be gained."""
+    waited_ns: int
+    """For how long others ran while this work waited, but no longer than it then ran alone, in ns; of all such pieces."""
+    piece_count: int
+    """How many pieces of work it concerns."""
+    row: int
+    """Row of the first work of the longest of them."""
+    other_row: int
+    """Row of the work that stood in front, or -1."""
+    call_row: int
+    """Row of the call of the host that proves it, or -1."""
+    text: str
+    """What happened, in one sentence with the figures of the longest."""
+    fix: str
+    """What to type, or to do."""
+
+    def __str__(self) -> str:
+        return f"{self.code} ({self.certainty}): {self.text} {self.fix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Explanation(Reported):
+    """Why work did not overlap, what would be gained at most, and what to change. False where nothing was found."""
+
+    findings: tuple[Finding, ...]
+    """Reasons; what saves most comes first."""
+    streams: tuple[str, ...]
+    """The streams that were looked at."""
+    active_ns: int
+    """Time in which any of them worked, in ns."""
+    together_ns: int
+    """Time in which two or more worked at once, in ns."""
+    offered_ns: int
+    """Time in which two or more had work queued or running, in ns: more could not overlap, as it was launched."""
+    gain_ns: int
+    """The most that overlap could still save, in ns: `active_ns` less the time that the busiest stream, or what they share,
+    needs at full speed."""
+    reason: str
+    """What bounds the gain where it is not the busiest stream; else empty."""
+    is_ranges: bool
+    """Whether only ranges are known, so that kernels within them are not."""
+    has_calls: bool
+    """Whether calls of the host are in the trace."""
+    metadata: TraceMetadata
+    """Where the numbers come from."""
+
+    _columns: ClassVar = ()
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each finding, as a `pandas.DataFrame`; the columns are the fields of `Finding`."""
+        import pandas as pd
+
+        names = list(Finding.__slots__)
+        return pd.DataFrame([[getattr(finding, name) for name in names] for finding in self.findings], columns=names)
+
+    def _line(self) -> str:
+        if len(self.streams) < 2:
+            return "one stream, so nothing can overlap" if self.streams else "nothing ran"
+        together = f"{format_ns(self.together_ns)} of {format_ns(self.active_ns)} with two or more streams at work"
+        bound = f": {self.reason}" if self.reason else ""
+        if not self.gain_ns or self.gain_ns < LEAST_SHARE * self.active_ns:
+            return f"{together}; nothing to gain{bound or ': the busiest stream hides the others'}"
+        gain = f"at most {format_ns(self.gain_ns)} ({format_share(self.gain_ns / self.active_ns)}) to gain{bound}"
+        missing_ns = self.active_ns - self.offered_ns
+        offered = f"; in {format_ns(missing_ns)} only one stream had work" if missing_ns > LEAST_SHARE * self.active_ns else ""
+        return f"{together}; {gain}{offered}"
+
+    def _report(self) -> Report:
+        rows = [["why", "stream", "instead of beside", "saves at most", "times", "what happened", "what to do"]]
+        for finding in self.findings[:LISTED_FINDINGS]:
+            sure = f" ({finding.certainty})" if finding.certainty is Certainty.LIKELY else ""
+            cells = [f"{finding.code}{sure}", finding.stream, finding.other or "others"]
+            rows.append([*cells, format_ns(finding.saves_ns), f"{finding.piece_count:,}", finding.text, finding.fix])
+        rows += more_row(len(self.findings) - LISTED_FINDINGS, len(rows[0]), "more: see .findings")
+        lines = [line for place, finding in enumerate(self.findings[:LISTED_FINDINGS], 1) for line in _lines(place, finding)]
+        table = ReportTable(caption="Why work began late", rows=rows, names=(1, 2), lines=lines, wraps=True)
+        return Report(title="Why:", line=self._line(), tables=(table,) if self.findings else (), notes=tuple(self._notes()))
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.findings:
+            notes.append("Saves at most: if that alone were mended and the work ran as fast beside the other as alone.")
+        if self.is_ranges:
+            notes.append(
+                "Only ranges are known, and they contain waiting: type lab.capture('kernels', host=True) and run it again."
+            )
+        elif not self.has_calls:
+            notes.append(
+                "Calls of the host are not in the trace: lab.capture('kernels', host=True) tells why launches came late."
+            )
+        if self.metadata.dropped_spans:
+            notes.append(f"{self.metadata.dropped_spans:,} spans were dropped: what stood in front may be missing.")
+        return [*notes, *simulated_notes(self.metadata)]
+
+
+def _lines(place: int, finding: Finding) -> list[str]:
+    """Write a finding as text: why and how much, what happened, what to do."""
+    sure = ", likely" if finding.certainty is Certainty.LIKELY else ""
+    times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
+    saves = f"saves at most {format_ns(finding.saves_ns)}" if finding.saves_ns else f"waited {format_ns(finding.waited_ns)}"
+    lines = wrap_sentence(f"{place}. {finding.code}{sure}: {saves}{times}")
+    for sentence in (finding.text, finding.fix):
+        lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
+    return lines
+
+
+def explain(trace: Trace, first: str | None = None, second: str | None = None) -> Explanation:
+    """Say why pieces of work did not overlap.
+
+    Parameters
+    ----------
+    trace
+        The spans; with calls of the host in it (``lab.capture("kernels", host=True)``) most can be told.
+    first, second
+        Two streams, or names of ranges or kernels, of which it is asked; None for all streams. One alone: it and all others.
+
+    Returns
+    -------
+    Explanation
+        Findings, ranked by what each would save at most. Where work overlapped, or nothing is to be gained, there are none.
+
+    Raises
+    ------
+    OptionError
+        If it is no trace, or nothing has such a name.
+
+    Notes
+    -----
+    A piece of work is a run of kernels, copies and fills of one stream without a pause. It began late if other streams worked
+    while its stream was idle. Until its launch the host held it up, from then to its start the device. Each cause is told by
+    records that it must leave; the codes are those of `Cause`. What overlap would save is bounded by the time for which the
+    piece then ran alone, and for all together by `Explanation.gain_ns`.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(
+    ...     start_ns=[0, 1_000_000], end_ns=[900_000, 2_000_000], stream=["copy", "compute"], queued_ns=[-5_000, 995_000]
+    ... )
+    >>> explain(trace, "copy", "compute").findings[0].code
+    <Cause.HOST_LATE: 'HOST_LATE'>
+    """
+    require_trace(trace, "explain")
+    rows = counted_rows(trace)
+    groups = [_named_rows(trace, rows, name) for name in (first, second) if name is not None]
+    if len(groups) == 2:
+        rows = groups[0] | groups[1]
+    pieces = find_pieces(trace, rows)
+    found = find_causes(trace, pieces)
+    if len(groups) == 1:
+        asked = groups[0][pieces.row[found.piece]] | ((found.before >= 0) & groups[0][found.before])
+        found = Found(**{name: getattr(found, name)[asked] for name in Found.__slots__})
+    whole = concurrency(trace[rows] if len(groups) == 2 else trace)
+    gain_ns = max(whole.active_ns - whole.ideal_ns, 0)
+    findings = _grouped(trace, pieces, found, gain_ns, whole.active_ns)
+    if len(groups) == 2:
+        findings = [*_same_stream(trace, groups, (str(first), str(second))), *findings]
+    used = np.unique(trace.lane[rows])
+    return Explanation(
+        findings=tuple(findings),
+        streams=tuple(trace.lanes[lane].name for lane in used.tolist()),
+        active_ns=whole.active_ns,
+        together_ns=whole.together_ns,
+        offered_ns=max(pieces.offered_ns, whole.together_ns),
+        gain_ns=gain_ns,
+        reason=whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else "",
+        is_ranges=SpanKind.RANGE in counted_kinds(trace) and trace.metadata.tier is not CaptureTier.KERNELS,
+        has_calls=bool((launch_calls(trace) >= 0).any()),
+        metadata=trace.metadata,
+    )
+
+
+def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:
+    """Return the work of a stream, or of all ranges or kernels of a name; shape (n_spans,), bool."""
+    streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
+    if name in streams:
+        lanes = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes])
+        of_stream: BoolArray = rows & lanes[trace.lane]
+        return of_stream
+    if name not in trace.names:
+        hint = nearest_hint(str(name)[:60], [*streams, *trace.names])
+        raise StreamNotFoundError(
+            f"The trace has no stream, range or kernel {name!r:.60}. {hint} Use trace.explain({streams[:1]!r})."
+        )
+    member = trace.name == trace.names.index(str(name))
+    inside = np.append(member, False)
+    for _ in range(len(trace).bit_length()):
+        grown = inside.copy()
+        grown[:-1] |= inside[trace.parent]
+        if (grown == inside).all():
+            break
+        inside = grown
+    found: BoolArray = rows & inside[:-1]
+    if not found.any():
+        raise OptionError(
+            f"{name!r} names no work of a stream in this trace: {int(member.sum()):,} spans of the host. Name a stream."
+        )
+    return found
+
+
+def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, str]) -> list[Finding]:
+    """Say that two things share a stream, if they do."""
+    lanes = [np.unique(trace.lane[group]) for group in groups]
+    shared = np.intersect1d(lanes[0], lanes[1])
+    if not len(shared) or names[0] == names[1]:
+        return []
+    stream = trace.lanes[int(shared[0])].name
+    on_it = [np.flatnonzero(group & (trace.lane == shared[0])) for group in groups]
+    least_ns = min(int(trace.duration_ns[rows].sum()) for rows in on_it)
+    first, second = (display_name(name, 40) for name in names)
+    return [
+        Finding(
+            code=Cause.SAME_LANE,
+            certainty=Certainty.PROVED,
+            stream=stream,
+            other=stream,
+            saves_ns=least_ns,
+            waited_ns=least_ns,
+            piece_count=min(map(len, on_it)),
+            row=int(on_it[1][0]),
+            other_row=int(on_it[0][0]),
+            call_row=-1,
+            text=f"{first} and {second} are both on {stream!r}: a stream runs its work in order.",
+            fix="If neither needs the other's result, put one on a stream of its own: lab.stream('other').",
+        )
+    ]
+
+
+def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, active_ns: int) -> list[Finding]:
+    """Put together what has one cause and one pair of streams; leave out what is not worth telling."""
+    lane = pieces.lane[found.piece]
+    other = np.where(found.before >= 0, trace.lane[found.before], -1)
+    keys = np.stack((found.cause, lane, other), axis=1)
+    if not len(keys):
+        return []
+    unique, group = np.unique(keys, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    waited_ns = np.bincount(group, weights=found.waited_ns, minlength=len(unique)).astype(np.int64)
+    counts = np.bincount(group, minlength=len(unique))
+    longest = np.empty(len(unique), np.int64)
+    order = np.argsort(found.waited_ns, kind="stable")
+    longest[group[order]] = order
+    least_ns = max(LEAST_NS, LEAST_SHARE * active_ns)
+    told = [place for place in np.argsort(-waited_ns, kind="stable").tolist() if waited_ns[place] >= least_ns]
+    return [
+        _finding(trace, pieces, found, int(longest[place]), int(counts[place]), int(waited_ns[place]), gain_ns)
+        for place in told
+    ]
+
+
+def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, count: int, waited_ns: int, gain_ns: int) -> Finding:
+    piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
+    code = CODES[int(found.cause[longest])]
+    text, fix = finding_texts(
+        code, trace, pieces, piece=piece, before=before, call=call, waited_ns=int(found.waited_ns[longest])
+    )
+    return Finding(
+        code=code,
+        certainty=SURE[int(found.certainty[longest])],
+        stream=trace.lanes[int(pieces.lane[piece])].name,
+        other=trace.lanes[int(trace.lane[before])].name if before >= 0 else None,
+        saves_ns=min(waited_ns, gain_ns),
+        waited_ns=waited_ns,
+        piece_count=count,
+        row=int(pieces.row[piece]),
+        other_row=before,
+        call_row=call,
+        text=text,
+        fix=fix,
+    )

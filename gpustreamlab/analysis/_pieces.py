@@ -1,0 +1,216 @@
+"""Pieces of work that waited while others ran: how long, how much of it was the host's doing, and what was in front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import map_threaded, union_edges
+from gpustreamlab.model import Trace
+from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
+
+CLOSE_NS = 4_000
+"""Work of one stream that follows within this time is one piece: a card starts the next kernel of a stream 1 to 2 us after the
+one before. Source: FACTS.md, an H200."""
+PAUSE_NS = 100_000_000
+"""Where the whole card was idle for longer, nothing is asked to overlap with what was before."""
+LEAST_LATENCY_NS, MOST_LATENCY_NS = 8_000, 50_000
+"""Between these the time lies within which work counts as begun when it was launched; see `launch_latency_ns`."""
+LATENCY_TIMES = 3
+"""How many times the lower quartile of the delays of idle streams is still a launch."""
+
+
+class StepTime:
+    """How long, up to any time, any stream was busy, and how long exactly one was."""
+
+    def __init__(self, edges: list[Int64Array]) -> None:
+        times_ns = np.concatenate(edges)
+        change = np.ones(len(times_ns), np.int8)
+        # Each array is start, end, start, end; their lengths are even.
+        change[1::2] = -1
+        order = np.argsort(times_ns, kind="stable")
+        self._time_ns = times_ns[order]
+        self._depth = np.cumsum(change[order], dtype=np.int32)
+        self._counts = {False: self._depth > 0, True: self._depth == 1}
+        lasted_ns = np.diff(self._time_ns, append=self._time_ns[-1:])
+        self._sums = {
+            alone: np.concatenate(([0], np.cumsum(np.where(counts, lasted_ns, 0))[:-1]))
+            for alone, counts in self._counts.items()
+        }
+
+    def between(self, from_ns: Int64Array, to_ns: Int64Array, *, alone: bool = False) -> Int64Array:
+        """Return for how long between two times any stream was busy, or exactly one; same shape as the times, in ns."""
+        counts, sums = self._counts[alone], self._sums[alone]
+
+        def up_to(time_ns: Int64Array) -> Int64Array:
+            place = np.searchsorted(self._time_ns, time_ns, side="right") - 1
+            inside = np.where(counts[place], time_ns - self._time_ns[place], 0)
+            return np.where(place >= 0, sums[place] + inside, 0)
+
+        lasted: Int64Array = up_to(to_ns) - up_to(from_ns)
+        return lasted
+
+    @property
+    def together_ns(self) -> int:
+        """For how long two or more were busy, in ns."""
+        return int(np.diff(self._time_ns)[self._depth[:-1] > 1].sum())
+
+    def begins(self, trace: Trace) -> Int64Array:
+        """Return when work began after a pause of the whole card, the first time among them; in ns."""
+        idle = np.flatnonzero(self._depth[:-1] == 0)
+        from_ns, to_ns = self._time_ns[idle], self._time_ns[idle + 1]
+        cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
+        has_cell = np.searchsorted(cells_ns, to_ns) > np.searchsorted(cells_ns, from_ns)
+        begins: Int64Array = np.concatenate((self._time_ns[:1], to_ns[has_cell | (to_ns - from_ns > PAUSE_NS)]))
+        return begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """Pieces of work, each of one stream and without a pause in it, with what they waited through; in order of lane and time.
+
+    Each field is an int64 array of shape (n_pieces,) unless it says otherwise; times in ns.
+    """
+
+    row: Int64Array
+    """The piece's first row."""
+    lane: Int64Array
+    """Its stream."""
+    start_ns: Int64Array
+    """When it began."""
+    end_ns: Int64Array
+    """When it ended."""
+    idle_since_ns: Int64Array
+    """Since when its stream had been idle, or since when anything ran at all."""
+    launched_ns: Int64Array
+    """When it was launched, never before `idle_since_ns` nor after `start_ns`."""
+    is_launch_known: BoolArray
+    """Whether the trace has the time of the launch; shape (n_pieces,), bool."""
+    host_ns: Int64Array
+    """The most that launching it at once would save: how long others ran before its launch, but no longer than it ran alone."""
+    device_ns: Int64Array
+    """The most that starting it at its launch would save: the same from its launch to its start."""
+    before: Int64Array
+    """Row of the work of another stream that was the last to end before it began, or that still ran; -1 for none."""
+    latency_ns: int
+    """Within this time of its launch a piece counts as begun at once."""
+    steps: StepTime
+    """When how many streams were busy."""
+
+    @property
+    def offered_ns(self) -> int:
+        """For how long two streams or more had work queued or running, as far as launches are known, in ns."""
+        edges = [
+            union_edges(self.launched_ns[own], self.end_ns[own]) for own in (self.lane == lane for lane in np.unique(self.lane))
+        ]
+        return StepTime(edges).together_ns if edges else 0
+
+
+def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
+    """Find the pieces of work of each stream.
+
+    Parameters
+    ----------
+    trace
+        All that happened.
+    rows : ndarray of bool, shape (n_spans,)
+        What counts as work.
+    """
+    by_lane = _rows_by_lane(trace, rows)
+    if not by_lane:
+        none = np.empty(0, np.int64)
+        columns: dict[str, Any] = {field.name: none for field in fields(Pieces)}
+        return Pieces(**columns | {"latency_ns": 0, "steps": StepTime([none])})
+    edges = map_threaded(lambda part: union_edges(trace.start_ns[part], trace.end_ns[part]), by_lane, row_count=len(trace))
+    steps = StepTime(edges)
+    parts = map_threaded(lambda part: _cut(trace, part), by_lane, row_count=len(trace))
+    row, start_ns, end_ns, idle_since_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    begins_ns = steps.begins(trace)
+    idle_since_ns = np.maximum(idle_since_ns, begins_ns[np.searchsorted(begins_ns, start_ns, side="right") - 1])
+    queued_ns = trace.queued_ns[row]
+    is_known = queued_ns < start_ns
+    launched_ns = np.where(is_known, np.clip(queued_ns, idle_since_ns, start_ns), start_ns)
+    latency_ns = launch_latency_ns((start_ns - queued_ns)[is_known & (queued_ns >= idle_since_ns)])
+    alone_ns = np.minimum(steps.between(start_ns, end_ns, alone=True), end_ns - start_ns)
+    waited_ns = np.where(start_ns - launched_ns > latency_ns, steps.between(launched_ns, start_ns), 0)
+    return Pieces(
+        row=row,
+        lane=trace.lane[row].astype(np.int64),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        idle_since_ns=idle_since_ns,
+        launched_ns=launched_ns,
+        is_launch_known=is_known,
+        host_ns=np.minimum(steps.between(idle_since_ns, launched_ns), alone_ns),
+        device_ns=np.minimum(waited_ns, alone_ns),
+        before=_work_before(trace, np.concatenate(by_lane), row, idle_since_ns, latency_ns),
+        latency_ns=latency_ns,
+        steps=steps,
+    )
+
+
+def launch_latency_ns(delay_ns: Int64Array) -> int:
+    """Say within which time of its launch work counts as begun at once, from the delays of work that an idle stream started.
+
+    A card begins 3 to 10 us after the call was made, more where a tool listens; three times the lower quartile is taken, and
+    within `LEAST_LATENCY_NS` and `MOST_LATENCY_NS`.
+
+    Examples
+    --------
+    >>> launch_latency_ns(np.array([5_000, 6_000, 900_000])), launch_latency_ns(np.array([], np.int64))
+    (16500, 50000)
+    """
+    if not len(delay_ns):
+        return MOST_LATENCY_NS
+    return int(np.clip(LATENCY_TIMES * np.quantile(delay_ns, 0.25), LEAST_LATENCY_NS, MOST_LATENCY_NS))
+
+
+def _rows_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
+    """Return the rows of each lane in order of their starts, of lanes that have any."""
+    kept = np.flatnonzero(rows)
+    if (np.diff(trace.start_ns[kept]) < 0).any():
+        kept = kept[np.argsort(trace.start_ns[kept], kind="stable")]
+    lane = trace.lane[kept]
+    kept = kept[np.argsort(lane.astype(np.uint16) if len(trace.lanes) <= 1 << 16 else lane, kind="stable")]
+    counts = np.bincount(lane, minlength=len(trace.lanes))
+    return np.split(kept, np.cumsum(counts[counts > 0])[:-1]) if len(kept) else []
+
+
+def _cut(trace: Trace, part: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Cut the rows of one stream into pieces; return their first rows, starts, ends, and the ends of those before."""
+    start_ns, reach_ns = trace.start_ns[part], np.maximum.accumulate(trace.end_ns[part])
+    first = np.concatenate(([0], 1 + np.flatnonzero(start_ns[1:] > reach_ns[:-1] + CLOSE_NS)))
+    end_ns = reach_ns[np.append(first[1:], len(part)) - 1]
+    # A stream's first piece waited since anything ran, see `find_pieces`.
+    return part[first], start_ns[first], end_ns, np.concatenate(([np.iinfo(np.int64).min], end_ns[:-1]))
+
+
+def _work_before(trace: Trace, work: Int64Array, row: Int64Array, idle_since_ns: Int64Array, latency_ns: int) -> Int64Array:
+    """Return for each piece the work of another stream that stood in front of it.
+
+    That is what ended just before it began; else what still ran as it began; else what was the last to end while it waited.
+    """
+    start_ns = trace.start_ns[row]
+    error_ns = max(trace.metadata.kernel_error_ns, trace.metadata.clock_error_ns)
+    ended = last_of_others(trace, work, trace.end_ns, row, start_ns + error_ns)
+    running = last_of_others(trace, work, trace.start_ns, row, start_ns - 1)
+    has_ended = (ended >= 0) & (trace.end_ns[ended] > idle_since_ns)
+    is_running = (running >= 0) & (trace.end_ns[running] > start_ns)
+    is_close = has_ended & (start_ns - trace.end_ns[ended] <= latency_ns)
+    found: Int64Array = np.where(is_close | (has_ended & ~is_running), ended, np.where(is_running, running, -1))
+    return found
+
+
+def last_of_others(trace: Trace, work: Int64Array, times_ns: Int64Array, row: Int64Array, up_to_ns: Int64Array) -> Int64Array:
+    """Return for each row the work of other lanes that has the latest of these times up to a time, or -1."""
+    order = work[np.argsort(times_ns[work], kind="stable")]
+    lane = trace.lane[order]
+    is_first = np.concatenate(([True], lane[1:] != lane[:-1]))
+    # In front of a run of one lane stands the last of another one.
+    other = np.flatnonzero(is_first)[np.cumsum(is_first) - 1] - 1
+    place = np.searchsorted(times_ns[order], up_to_ns, side="right") - 1
+    place = np.where((place >= 0) & (lane[place] == trace.lane[row]), other[place], place)
+    found: Int64Array = np.where(place >= 0, order[place], -1)
+    return found
