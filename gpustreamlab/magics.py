@@ -1,4 +1,4 @@
-"""IPython magics: `%gpulab`, `%gpupartition`, `%%gpustream`, `%gpucapture` and `%gputimeline`. Python does the same."""
+"""IPython magics: `%gpulab`, `%%gpustream`, `%gpupartition`, `%gpucapture`, `%gputimeline`, `%gpuexplain`, as in Python."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
 from IPython.display import display
 
+from gpustreamlab.analysis import Explanation
 from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
@@ -169,6 +170,16 @@ def gputimeline_parser() -> MagicParser:
     return parser
 
 
+def gpuexplain_parser() -> MagicParser:
+    """Return the parser of `%gpuexplain`."""
+    parser = MagicParser(
+        prog="%gpuexplain", description="Say why work did not overlap, and what to change.", allow_abbrev=False
+    )
+    parser.add_argument("first", nargs="?", help="a stream, or the name of a range or kernel (default: all streams)")
+    parser.add_argument("second", nargs="?", help="what it should have overlapped with (default: all others)")
+    return parser
+
+
 @magics_class
 class GpuStreamMagics(Magics):  # type: ignore[misc]
     """The magics of one shell, and the session that they work on."""
@@ -264,6 +275,16 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
+    def gpuexplain(self, line: str) -> Explanation | None:
+        """Say why work did not overlap."""
+        arguments = gpuexplain_parser().parse(line)
+        if arguments is None:
+            return None
+        with _usage_errors():
+            return self._find_session().explain(arguments.first, arguments.second)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
     def gpupartition(self, line: str) -> Layout | None:
         """Share out the SMs, or show how they are shared out."""
         arguments = gpupartition_parser().parse(line)
@@ -293,7 +314,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return [f"{name}=" for name in partitions] + parser.choices + parser.options
         if magic == "gpustream" and event.line.split()[-2:].count("--partition"):
             return partitions
-        names = {name for session in sessions for name in session.streams} if magic == "gpustream" else set()
+        names = {name for session in sessions for name in session.streams} if magic in {"gpustream", "gpuexplain"} else set()
         return sorted(names) + parser.choices + parser.options
 
     def _start(self, arguments: argparse.Namespace) -> Session:
@@ -357,6 +378,7 @@ _PARSERS: dict[str, Callable[[], MagicParser]] = {
     "gpupartition": gpupartition_parser,
     "gpustream": gpustream_parser,
     "gputimeline": gputimeline_parser,
+    "gpuexplain": gpuexplain_parser,
 }
 
 
@@ -451,7 +473,7 @@ def load_ipython_extension(shell: Any) -> None:
     transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
     shell.input_transformers_cleanup.append(transform)
     CellMarks(shell, open_sessions).register()
-    for name in ("%gpulab", "%gpupartition", "%%gpustream", "%gpucapture", "%gputimeline"):
+    for name in ("%gpulab", "%gpupartition", "%%gpustream", "%gpucapture", "%gputimeline", "%gpuexplain"):
         shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=name)
 
 
@@ -460,6 +482,6 @@ def unload_ipython_extension(shell: Any) -> None:
     CellMarks.unregister(shell)
     transformers = shell.input_transformers_cleanup
     transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
-    for name in ("gpulab", "gpupartition", "gpustream", "gpucapture", "gputimeline"):
+    for name in ("gpulab", "gpupartition", "gpustream", "gpucapture", "gputimeline", "gpuexplain"):
         kind = "cell" if name == "gpustream" else "line"
         shell.magics_manager.magics[kind].pop(name, None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.defences import ProcessBound
 from gpustreamlab._util.shell import running_kernel_shell
-from gpustreamlab.analysis import Overlap, Share
+from gpustreamlab.analysis import Explanation, Overlap, Share
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
@@ -592,6 +592,10 @@ class Session(ProcessBound):
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped, so far; see `gpustreamlab.analysis.overlap`."""
         return self.trace.overlap()
+
+    def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
+        """Say why work did not overlap so far, and what to change; see `gpustreamlab.analysis.explain`."""
+        return self.trace.explain(first, second)
 
     def timeline(
         self,

@@ -15,6 +15,7 @@ from gpustreamlab.analysis._busy import (
 from gpustreamlab.analysis._compare import TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables, wall_line
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, stream_extent, used_stream_count
+from gpustreamlab.analysis._explain import Explanation, Finding, explain
 from gpustreamlab.analysis._grids import card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._hazard_search import (
     FoundHazard,
@@ -93,6 +94,8 @@ __all__ = [
     "ArrivedSpans",
     "Basis",
     "Concurrency",
+    "Explanation",
+    "Finding",
     "FoundHazard",
     "Hazard",
     "HazardSearch",
@@ -148,6 +151,7 @@ __all__ = [
     "display_name",
     "distinct",
     "empty_hint",
+    "explain",
     "finding_text",
     "format_ms",
     "format_ns",

@@ -27,6 +27,7 @@ QUEUE_LENGTH = 1_000
 """From how many launches outstanding a slow one is that of a full queue. Source: HolisticTraceAnalysis, 1,024."""
 FEW = 5
 """From how many launches on a median is told, or a rule of all of them."""
+MEDIAN_ROWS = 1_000_000
 SLOWED_TIMES = 1.2
 """From how many times its median alone a kernel beside others counts as slowed."""
 LEAST_SHARE = 0.1
@@ -36,6 +37,7 @@ _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
 _ALLOCATES = re.compile(
     r"^cu(da)?(mem)?(malloc|alloc|free|host(alloc|register|unregister)|mallochost|freehost|memfree)", re.IGNORECASE
 )
+_LOADS = re.compile(r"^cu(da)?(module|library)load", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
 CODES = tuple(Cause)
@@ -58,6 +60,10 @@ class Found:
     """Row of the call that proves it, or -1."""
     waited_ns: Int64Array
     """For how long others ran meanwhile, but no longer than the piece ran alone, in ns."""
+
+    def among(self, rows: BoolArray) -> Found:
+        """Return some of them; shape (n_found,), bool."""
+        return Found(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
 
 def find_causes(trace: Trace, pieces: Pieces) -> Found:
@@ -110,7 +116,7 @@ def _serialised(trace: Trace, pieces: Pieces) -> _Part:
 def _strayed(trace: Trace, pieces: Pieces) -> _Part:
     """Find work that ran alone on another stream than the one that was selected."""
     stray = strays(trace)
-    place = _piece_of(trace, pieces, stray.row)
+    place = piece_of(trace, pieces, stray.row)
     row = stray.row[place >= 0]
     alone_ns = pieces.steps.between(trace.start_ns[row], trace.end_ns[row], alone=True)
     piece, none = place[place >= 0], np.full(len(row), -1, np.int64)
@@ -124,27 +130,41 @@ def _slowed(trace: Trace, pieces: Pieces) -> _Part:
     empty = np.empty(0, np.int64)
     nothing = _part(empty, Cause.SLOWED_DOWN, Certainty.LIKELY, empty, empty, empty)
     rows = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (trace.duration_ns > 0))
-    rows = rows[_piece_of(trace, pieces, rows) >= 0]
+    rows = rows[piece_of(trace, pieces, rows) >= 0]
     if not len(rows):
         return nothing
-    grid = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
-    keys = np.stack((trace.name[rows], grid[rows], trace.partition[rows]), axis=1)
-    _, kernel = np.unique(keys, axis=0, return_inverse=True)
-    kernel, duration_ns = kernel.reshape(-1), trace.duration_ns[rows]
+    kernel, duration_ns = _kernel_codes(trace, rows), trace.duration_ns[rows]
     beside = 1 - pieces.steps.between(trace.start_ns[rows], trace.end_ns[rows], alone=True) / duration_ns
     alone, together = beside <= 0.05, beside >= 0.5
-    typical_ns = _medians(kernel[alone], duration_ns[alone], int(kernel.max()) + 1)
-    beside_ns = _medians(kernel[together], duration_ns[together], int(kernel.max()) + 1)
+    count = int(kernel.max()) + 1
+    typical_ns, beside_ns = (_medians(kernel[chosen], duration_ns[chosen], count) for chosen in (alone, together))
     is_slow = together & (beside_ns >= SLOWED_TIMES * typical_ns)[kernel] & (duration_ns > typical_ns[kernel])
     row = rows[is_slow]
-    piece = _piece_of(trace, pieces, row)
+    piece = piece_of(trace, pieces, row)
     other = last_of_others(trace, np.flatnonzero(counted_rows(trace)), trace.start_ns, row, trace.end_ns[row] - 1)
     lost_ns = (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
     return _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
 
 
+def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return for each row a number for its kernel, grid and partition; equal where all are."""
+    import pandas as pd
+
+    grid = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))[rows]
+    grids, _ = pd.factorize(grid)
+    parts = trace.partition[rows] + 1
+    key = (trace.name[rows].astype(np.int64) * (int(grids.max()) + 1) + grids) * (int(parts.max()) + 1) + parts
+    codes: Int64Array = pd.factorize(key)[0].astype(np.int64)
+    return codes
+
+
 def _medians(group: Int64Array, values: Int64Array, count: int) -> FloatArray:
-    """Return the median of each group that has at least `FEW` values, NaN for the others; shape (count,), float64."""
+    """Return the median of each group that has at least `FEW` values, NaN for the others; shape (count,), float64.
+
+    Of more than `MEDIAN_ROWS` values every so manieth is taken.
+    """
+    step = -(-len(group) // MEDIAN_ROWS) or 1
+    group, values = group[::step], values[::step]
     order = np.lexsort((values, group))
     sizes = np.bincount(group, minlength=count)
     first = np.cumsum(sizes) - sizes
@@ -155,7 +175,7 @@ def _medians(group: Int64Array, values: Int64Array, count: int) -> FloatArray:
     return medians
 
 
-def _piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
+def piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
     """Return the piece that each row is in, or -1; pieces are in order of lane and start."""
     if not len(pieces.row):
         return np.full(len(row), -1, np.int64)
@@ -211,7 +231,28 @@ def _blocking_calls(trace: Trace) -> Iterator[tuple[Cause, Int64Array]]:
     yield Cause.HOST_SYNC_DEVICE, np.flatnonzero(of_device)
     yield Cause.HOST_SYNC_STREAM, np.flatnonzero(blocks)
     yield Cause.PAGEABLE_COPY, np.flatnonzero(pageable)
+    yield from _slow_launches(trace)
     yield Cause.ALLOC_SYNC, np.flatnonzero(allocates & ~of(lambda name: "async" in name.lower()))
+
+
+def _slow_launches(trace: Trace) -> Iterator[tuple[Cause, Int64Array]]:
+    """Yield the rows of launches that took far longer than their kind does, by what they did meanwhile."""
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    calls, kernels = launches.source, launches.target
+    typical_ns = _medians(trace.name[calls].astype(np.int64), trace.duration_ns[calls], len(trace.names))
+    took_ns = trace.duration_ns[calls]
+    is_slow = (took_ns > SLOW_CALL_NS) & ~(took_ns <= SLOW_CALL_TIMES * typical_ns[trace.name[calls]])
+    is_slow &= trace.kind[kernels] == SPAN_KINDS.index(SpanKind.KERNEL)
+    first = np.full(len(trace.names), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(first, trace.name[kernels], trace.queued_ns[kernels])
+    is_first = trace.queued_ns[kernels] == first[trace.name[kernels]]
+    loads = np.array([_LOADS.search(name) is not None for name in trace.names], bool)[trace.name]
+    loading = np.flatnonzero(loads & (trace.kind == SPAN_KINDS.index(SpanKind.HOST)))
+    yield Cause.LAZY_LOAD, np.concatenate((calls[is_slow & is_first], loading))
+    queued_ns, start_ns = np.sort(trace.queued_ns[kernels]), np.sort(trace.start_ns[kernels])
+    end_ns = trace.end_ns[calls]
+    outstanding = np.searchsorted(queued_ns, end_ns) - np.searchsorted(start_ns, end_ns)
+    yield Cause.QUEUE_FULL, calls[is_slow & ~is_first & (outstanding >= QUEUE_LENGTH)]
 
 
 def _thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
@@ -318,7 +359,10 @@ def _tests(
 ) -> Iterator[_Test]:
     """Yield each cause of the device with the rows that it fits; the first that fits a row counts."""
     yield Cause.EVENT_WAIT, Certainty.PROVED, waits
-    yield from _slow_launches(trace, row, call)
+    for cause, calls in _slow_launches(trace):
+        # The launch itself must have lasted for most of the wait: else it only was slow, too.
+        is_long = trace.duration_ns[call] >= 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
+        yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long
     graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
     correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
     yield Cause.GRAPH_ORDER, Certainty.LIKELY, (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
@@ -330,26 +374,6 @@ def _tests(
     yield from _full_sms(trace, row, before, near)
     streams = sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & (streams > HARDWARE_QUEUES)
-
-
-def _slow_launches(trace: Trace, row: Int64Array, call: Int64Array) -> Iterator[_Test]:
-    """Yield what held up the launching call itself for about as long as the work waited."""
-    calls = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.HOST))
-    typical_ns = np.full(len(trace.names), np.inf)
-    for name in np.unique(trace.name[calls]).tolist():
-        typical_ns[name] = np.median(trace.duration_ns[calls[trace.name[calls] == name]])
-    took_ns = np.where(call >= 0, trace.duration_ns[call], 0)
-    is_slow = (call >= 0) & (took_ns > SLOW_CALL_NS) & (took_ns > SLOW_CALL_TIMES * typical_ns[trace.name[call]])
-    is_slow &= took_ns >= 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
-    first = np.full(len(trace.names), len(trace), np.int64)
-    np.minimum.at(first, trace.name, np.arange(len(trace)))
-    is_kernel = trace.kind[row] == SPAN_KINDS.index(SpanKind.KERNEL)
-    yield Cause.LAZY_LOAD, Certainty.LIKELY, is_slow & is_kernel & (first[trace.name[row]] == row)
-    works = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
-    queued, started = np.sort(trace.queued_ns[works]), np.sort(trace.start_ns[works])
-    at_ns = trace.queued_ns[row]
-    outstanding = np.searchsorted(queued, at_ns) - np.searchsorted(started, at_ns)
-    yield Cause.QUEUE_FULL, Certainty.LIKELY, is_slow & (outstanding >= QUEUE_LENGTH)
 
 
 def _legacy_streams(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:

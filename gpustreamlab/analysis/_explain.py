@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
-from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launch_calls
+from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launch_calls, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import finding_texts
 from gpustreamlab.analysis._pieces import Pieces, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
@@ -153,7 +154,7 @@ def _lines(place: int, finding: Finding) -> list[str]:
     return lines
 
 
-def explain(trace: Trace, first: str | None = None, second: str | None = None) -> Explanation:
+def explain(trace: Trace, first: str | int | None = None, second: str | None = None) -> Explanation:
     """Say why pieces of work did not overlap.
 
     Parameters
@@ -161,7 +162,8 @@ def explain(trace: Trace, first: str | None = None, second: str | None = None) -
     trace
         The spans; with calls of the host in it (``lab.capture("kernels", host=True)``) most can be told.
     first, second
-        Two streams, or names of ranges or kernels, of which it is asked; None for all streams. One alone: it and all others.
+        Two streams, or names of ranges or kernels, of which it is asked; None for all streams. One alone: it and all others. A
+        row number as `first`: why that span began late.
 
     Returns
     -------
@@ -190,19 +192,41 @@ def explain(trace: Trace, first: str | None = None, second: str | None = None) -
     """
     require_trace(trace, "explain")
     rows = counted_rows(trace)
+    if isinstance(first, (int, np.integer)) and not isinstance(first, bool):
+        return _of_row(trace, rows, int(first))
     groups = [_named_rows(trace, rows, name) for name in (first, second) if name is not None]
     if len(groups) == 2:
         rows = groups[0] | groups[1]
     pieces = find_pieces(trace, rows)
     found = find_causes(trace, pieces)
     if len(groups) == 1:
-        asked = groups[0][pieces.row[found.piece]] | ((found.before >= 0) & groups[0][found.before])
-        found = Found(**{name: getattr(found, name)[asked] for name in Found.__slots__})
-    whole = concurrency(trace[rows] if len(groups) == 2 else trace)
+        found = found.among(groups[0][pieces.row[found.piece]] | ((found.before >= 0) & groups[0][found.before]))
+    result = _explanation(trace, rows, pieces, found, is_part=len(groups) == 2)
+    if len(groups) < 2:
+        return result
+    return replace(result, findings=(*_same_stream(trace, groups, (str(first), str(second))), *result.findings))
+
+
+def _of_row(trace: Trace, rows: BoolArray, row: int) -> Explanation:
+    """Say why one span began late, however little that cost."""
+    if not 0 <= row < len(trace):
+        raise OptionError(f"explain({row}) names a row; the trace has rows 0 to {len(trace) - 1:,}.")
+    pieces = find_pieces(trace, rows)
+    found = find_causes(trace, pieces)
+    inside = np.flatnonzero(rows & descendants(trace, np.arange(len(trace)) == row))
+    places = piece_of(trace, pieces, inside)
+    found = found.among(np.isin(found.piece, places[places >= 0]))
+    return _explanation(trace, rows, pieces, found, is_part=False, least_ns=1)
+
+
+def _explanation(
+    trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
+) -> Explanation:
+    whole = concurrency(trace[rows] if is_part else trace)
     gain_ns = max(whole.active_ns - whole.ideal_ns, 0)
-    findings = _grouped(trace, pieces, found, gain_ns, whole.active_ns)
-    if len(groups) == 2:
-        findings = [*_same_stream(trace, groups, (str(first), str(second))), *findings]
+    if least_ns is None:
+        least_ns = max(LEAST_NS, int(LEAST_SHARE * whole.active_ns))
+    findings = _grouped(trace, pieces, found, gain_ns, least_ns)
     used = np.unique(trace.lane[rows])
     return Explanation(
         findings=tuple(findings),
@@ -231,14 +255,7 @@ def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:
             f"The trace has no stream, range or kernel {name!r:.60}. {hint} Use trace.explain({streams[:1]!r})."
         )
     member = trace.name == trace.names.index(str(name))
-    inside = np.append(member, False)
-    for _ in range(len(trace).bit_length()):
-        grown = inside.copy()
-        grown[:-1] |= inside[trace.parent]
-        if (grown == inside).all():
-            break
-        inside = grown
-    found: BoolArray = rows & inside[:-1]
+    found: BoolArray = rows & descendants(trace, member)
     if not found.any():
         raise OptionError(
             f"{name!r} names no work of a stream in this trace: {int(member.sum()):,} spans of the host. Name a stream."
@@ -274,21 +291,31 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
     ]
 
 
-def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, active_ns: int) -> list[Finding]:
+def descendants(trace: Trace, member: BoolArray) -> BoolArray:
+    """Tell which rows are some rows, or in ranges among them; shape (n_spans,), bool."""
+    inside = np.append(member, False)
+    for _ in range(4 * MAX_LANE_ROWS):
+        grown = inside[:-1] | inside[trace.parent]
+        if (grown == inside[:-1]).all():
+            break
+        inside[:-1] = grown
+    found: BoolArray = inside[:-1]
+    return found
+
+
+def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns: int) -> list[Finding]:
     """Put together what has one cause and one pair of streams; leave out what is not worth telling."""
     lane = pieces.lane[found.piece]
     other = np.where(found.before >= 0, trace.lane[found.before], -1)
-    keys = np.stack((found.cause, lane, other), axis=1)
-    if not len(keys):
+    if not len(lane):
         return []
-    unique, group = np.unique(keys, axis=0, return_inverse=True)
-    group = group.reshape(-1)
+    width = len(trace.lanes) + 1
+    unique, group = np.unique((found.cause * width + lane) * width + other + 1, return_inverse=True)
     waited_ns = np.bincount(group, weights=found.waited_ns, minlength=len(unique)).astype(np.int64)
     counts = np.bincount(group, minlength=len(unique))
     longest = np.empty(len(unique), np.int64)
     order = np.argsort(found.waited_ns, kind="stable")
     longest[group[order]] = order
-    least_ns = max(LEAST_NS, LEAST_SHARE * active_ns)
     told = [place for place in np.argsort(-waited_ns, kind="stable").tolist() if waited_ns[place] >= least_ns]
     return [
         _finding(trace, pieces, found, int(longest[place]), int(counts[place]), int(waited_ns[place]), gain_ns)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from gpustreamlab.analysis import HostWaits, Overlap, Strays, Utilization
+    from gpustreamlab.analysis import Explanation, HostWaits, Overlap, Strays, Utilization
     from gpustreamlab.timeline import Comparison, SupportsTrace, Timeline
 
 SPAN_KINDS = tuple(SpanKind)
@@ -300,6 +300,19 @@ class Trace:
         from gpustreamlab.analysis import host_waits
 
         return host_waits(self)
+
+    def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
+        """Say why work did not overlap, what that cost at most, and what to change; see `gpustreamlab.analysis.explain`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["copy", "compute"])
+        >>> trace.explain("copy", "compute").gain_ns
+        1
+        """
+        from gpustreamlab.analysis import explain
+
+        return explain(self, first, second)
 
     def timeline(self) -> Timeline:
         """Return a picture of the trace, which shows itself and can be saved.
