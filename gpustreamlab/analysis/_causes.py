@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import counted_rows, union_edges
 from gpustreamlab.analysis._concurrency import SM_REGISTERS, SM_THREADS, blocks_that_fit
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
-from gpustreamlab.analysis._pieces import MOST_LATENCY_NS, Pieces, last_of_others
+from gpustreamlab.analysis._pieces import Pieces, last_of_others
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, Trace
@@ -25,6 +25,13 @@ SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
 """A launch that takes longer than this, and this many times the median of its kind, did more than to launch."""
 QUEUE_LENGTH = 1_000
 """From how many launches outstanding a slow one is that of a full queue. Source: HolisticTraceAnalysis, 1,024."""
+RETURN_NS = 1_000
+"""How long after its kernel a launch returns that waited for it, at least. On an H200 it was 2.4 us with CUDA_LAUNCH_BLOCKING=1;
+without, no launch of 400 kernels of 1 us returned behind its kernel."""
+MOST_SKEW_NS = 200_000
+"""Two launches of one thread cannot be at once: work that begins so much later, beside the work in front, is not late."""
+TAIL_SHARE = 0.1
+"""For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once."""
 FEW = 5
 """From how many launches on a median is told, or a rule of all of them."""
 MEDIAN_ROWS = 1_000_000
@@ -39,6 +46,8 @@ _ALLOCATES = re.compile(
 )
 _LOADS = re.compile(r"^cu(da)?(module|library)load", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
+
+_WAITING = (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.PAGEABLE_COPY)
 
 CODES = tuple(Cause)
 SURE = tuple(Certainty)
@@ -97,10 +106,7 @@ def is_serialised(trace: Trace) -> bool:
     launches = trace.edges.select(EdgeKind.LAUNCH)
     is_kernel = trace.kind[launches.target] == SPAN_KINDS.index(SpanKind.KERNEL)
     call, kernel = launches.source[is_kernel], launches.target[is_kernel]
-    error_ns = trace.metadata.kernel_error_ns + trace.metadata.host_error_ns
-    waited = trace.end_ns[call] + error_ns >= trace.end_ns[kernel]
-    long = trace.duration_ns[kernel] > MOST_LATENCY_NS
-    return int(long.sum()) >= FEW and bool(waited[long].all())
+    return len(call) > 1 and bool((trace.end_ns[call] - trace.end_ns[kernel] > RETURN_NS).all())
 
 
 def _serialised(trace: Trace, pieces: Pieces) -> _Part:
@@ -202,13 +208,18 @@ def _of_host(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     left_ns = pieces.host_ns[late].copy()
     for cause, calls in _blocking_calls(trace):
         blocked_ns, last = _time_in_calls(trace, calls, lane, from_ns, to_ns)
-        share_ns = pieces.host_ns[late] * np.minimum(blocked_ns / np.maximum(to_ns - from_ns, 1), 1)
+        # A call that waited until the work in front had ended would have done so whatever the host did before.
+        awaits = (last >= 0) & (before >= 0) & (trace.end_ns[last] > from_ns) & (cause in _WAITING)
+        awaits &= (trace.start_ns[last] < trace.end_ns[before]) & (trace.end_ns[last] >= trace.end_ns[before])
+        blocked_ns = np.where(awaits, np.minimum(trace.end_ns[last], to_ns) - from_ns, blocked_ns)
+        share_ns = np.minimum(pieces.host_ns[late] * np.minimum(blocked_ns / np.maximum(to_ns - from_ns, 1), 1), left_ns)
         held = share_ns >= LEAST_SHARE * pieces.host_ns[late]
         waited_ns = np.where(held, share_ns, 0).astype(np.int64)
         left_ns -= waited_ns
         chosen = np.flatnonzero(held & (waited_ns > 0))
         yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], last[chosen], waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
+    rest = rest[~_is_skew(trace, row[rest], before[rest], (to_ns - from_ns)[rest])]
     is_bound = _is_launch_bound(trace, row[rest], before[rest])
     codes = np.where(is_bound, CODES.index(Cause.LAUNCH_BOUND), CODES.index(Cause.HOST_LATE))
     yield _part(late[rest], codes, Certainty.PROVED, before[rest], none[rest], left_ns[rest])
@@ -304,6 +315,13 @@ def time_within(edges_ns: Int64Array, from_ns: Int64Array, to_ns: Int64Array) ->
     return within
 
 
+def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, late_ns: Int64Array) -> BoolArray:
+    """Tell which pieces were launched next to the work in front, which lasted for longer than that took."""
+    apart_ns = trace.queued_ns[row] - trace.queued_ns[before]
+    is_next: BoolArray = (before >= 0) & (late_ns <= MOST_SKEW_NS) & (apart_ns <= trace.duration_ns[before])
+    return is_next
+
+
 def _is_launch_bound(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
     """Tell which pieces were launched one behind the other by a thread whose launches take longer than the work in front."""
     known = np.flatnonzero((trace.queued_ns < trace.start_ns) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
@@ -378,7 +396,7 @@ def _tests(
 
 def _legacy_streams(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
     """Yield pairs of the legacy default stream and a stream of others: ours are non-blocking, and cannot be hit."""
-    is_legacy = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.stream in {0, 1} for lane in trace.lanes])
+    is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
     is_others = np.array([lane.kind is LaneKind.STREAM and lane.outside for lane in trace.lanes])
     own, other = trace.lane[row], trace.lane[before]
     pair = (is_legacy[own] & is_others[other]) | (is_legacy[other] & is_others[own])
@@ -396,8 +414,8 @@ def _full_sms(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray
     shares = is_kernel[row] & is_kernel[before] & (before >= 0) & (trace.partition[row] == trace.partition[before])
     fit = blocks_that_fit(trace)
     waves = blocks[before] / np.maximum(sms[before] * fit[before], 1)
-    last_wave_ns = trace.end_ns[before] - trace.duration_ns[before] / np.maximum(waves, 1)
-    fills = shares & near & (waves >= 1) & (trace.start_ns[row] >= last_wave_ns)
+    tail_ns = trace.duration_ns[before] * np.maximum(1 / np.maximum(waves, 1), TAIL_SHARE)
+    fills = shares & near & (waves >= 1) & (trace.start_ns[row] >= trace.end_ns[before] - tail_ns)
     priority = np.array([lane.priority for lane in trace.lanes])
     # A lower number goes first. Only where it overtook does the priority count: launched later, and yet in front.
     overtaken = (priority[trace.lane[row]] > priority[trace.lane[before]]) & (trace.queued_ns[before] > trace.queued_ns[row])

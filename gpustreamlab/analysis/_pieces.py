@@ -128,7 +128,13 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     parts = map_threaded(lambda part: _cut(trace, part), by_lane, row_count=len(trace))
     row, start_ns, end_ns, idle_since_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
     begins_ns = steps.begins(trace)
-    idle_since_ns = np.maximum(idle_since_ns, begins_ns[np.searchsorted(begins_ns, start_ns, side="right") - 1])
+    began_ns = begins_ns[np.searchsorted(begins_ns, start_ns, side="right") - 1]
+    # A pause in which no other stream worked, either, cost no overlap: what comes behind it is of the same piece.
+    is_new = (idle_since_ns < began_ns) | (steps.between(np.maximum(idle_since_ns, began_ns), start_ns) > 0)
+    is_new[:1] = True
+    first = np.flatnonzero(is_new)
+    row, start_ns, idle_since_ns = row[first], start_ns[first], np.maximum(idle_since_ns, began_ns)[first]
+    end_ns = end_ns[np.append(first[1:], len(end_ns)) - 1]
     queued_ns = trace.queued_ns[row]
     is_known = queued_ns < start_ns
     launched_ns = np.where(is_known, np.clip(queued_ns, idle_since_ns, start_ns), start_ns)

@@ -218,12 +218,30 @@ def tiny_kernels_with_ranges(lab):
 
 
 def lower_priority(lab, ms=1):
-    """What is launched later goes first: "b" was launched while the card was full, and "a" overtook it."""
+    """What is launched later goes first: both wait until "c" leaves the card."""
     lab.stream("a", priority=-1)
     lab.stream("b")
-    workloads.spin_card(lab, ms * MS, stream="a")
+    lab.stream("c", priority=-2)
+    workloads.spin_card(lab, ms * MS, stream="c")
     workloads.spin_card(lab, ms * MS, stream="b")
     workloads.spin_card(lab, ms * MS, stream="a")
+
+
+def another_stream(lab, ms=2):
+    pair(lab)
+    with lab.on("a", "load"):
+        workloads.spin(lab, ms * MS)
+    with lab.on("b", "step"):
+        workloads.spin(lab, ms * MS, stream="a")
+
+
+def another_stream_in_a_loop(lab):
+    pair(lab)
+    for _ in range(3):
+        with lab.on("a", "load"):
+            workloads.spin(lab, MS)
+        with lab.on("b", "step"):
+            workloads.spin(lab, MS, stream="a")
 
 
 PLANTED = {
@@ -234,6 +252,8 @@ PLANTED = {
     Cause.PAGEABLE_COPY: [pageable_copy_to_the_device, pageable_copy_to_the_host, read_a_result_between],
     Cause.GRID_FILLS_DEVICE: [card_filled, card_filled_by_many_blocks, card_filled_in_a_loop],
     Cause.PARTITION_SMALL: [partition_filled, partition_filled_more, partition_filled_twice],
+    Cause.SAME_SM_PRIORITY: [lower_priority],
+    Cause.OTHER_STREAM: [another_stream, another_stream_in_a_loop],
     Cause.LAUNCH_BOUND: [tiny_kernels, tiny_kernels_one_stream_after_the_other, tiny_kernels_with_ranges],
 }
 """Programs by the cause that must come first."""

@@ -22,6 +22,16 @@ extern "C" __global__ void %s(long long ns) {
 """
 
 
+STREAM = r"""
+extern "C" __global__ void stream_add(double4* values, long long count) {
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count / 4; i += gridDim.x * (long long)blockDim.x) {
+        double4 v = values[i];
+        values[i] = make_double4(v.x + 1, v.y + 1, v.z + 1, v.w + 1);
+    }
+}
+"""
+
+
 def spin_kernel(name, shared_bytes=0):
     """Return a kernel of this name that spins for a time, with so much shared memory a block; launched once, so loaded."""
     kernel = cupy.RawKernel(SPIN % name, name)
@@ -84,12 +94,13 @@ def free_in_a_loop(lab):
         workloads.spin(lab, 2 * MS, stream="a")
         cupy.cuda.runtime.free(one)
         workloads.spin(lab, 2 * MS, stream="b")
+        lab.synchronize()
 
 
 def full_queue(lab):
     pair(lab)
-    workloads.spin(lab, 50 * MS, stream="a")
-    for _ in range(3_000):
+    workloads.spin(lab, 200 * MS, stream="a")
+    for _ in range(1_200):
         workloads.spin(lab, 1_000, stream="a")
     workloads.spin(lab, 10 * MS, stream="b")
 
@@ -159,15 +170,21 @@ def blocking_stream_and_default(lab):
 
 def bandwidth(lab):
     pair(lab)
-    arrays = {name: [cupy.ones(32 * MB, np.complex128) for _ in range(3)] for name in "ab"}
+    add = cupy.RawKernel(STREAM, "stream_add")
+    arrays = {name: cupy.ones(64 * MB, np.float64) for name in "ab"}
     lab.synchronize()
+
+    def launch(name):
+        with lab.on(name):
+            add((lab.device.sm_count // 2,), (1024,), (arrays[name], np.int64(arrays[name].size)))
+
     for name in "ab":
         for _ in range(6):
-            workloads.streaming_add(lab, *arrays[name], stream=name)
+            launch(name)
         lab.synchronize()
     for _ in range(8):
         for name in "ab":
-            workloads.streaming_add(lab, *arrays[name], stream=name)
+            launch(name)
 
 
 PLANTED_CUDA = {
