@@ -19,11 +19,13 @@ __all__ = [
     "FloatArray",
     "HazardKind",
     "HazardMode",
+    "IdleKind",
     "Int8Array",
     "Int32Array",
     "Int64Array",
     "LaneKind",
     "MarkerKind",
+    "PathStep",
     "Rounding",
     "SessionState",
     "SpanKind",
@@ -178,6 +180,32 @@ class Certainty(StrEnum):
     """Consistent with all that is known; a record that would prove it is missing."""
     UNKNOWN = "unknown"
     """Nothing in the trace tells; what was ruled out is said."""
+
+
+class IdleKind(StrEnum):
+    """What a stream was idle for."""
+
+    HOST = "host"
+    """What came next was launched when it was idle already."""
+    EVENT = "event"
+    """It waited for an event."""
+    LAUNCH = "launch"
+    """What came next had been launched, and began within 30 us."""
+    OTHER = "other"
+    """What came next had been launched, and did not begin: no room on the SMs, a busy copy engine, or unknown."""
+
+
+class PathStep(StrEnum):
+    """What a step of a critical path is."""
+
+    WORK = "work"
+    """Work that ran on a stream."""
+    QUEUE = "queue"
+    """From the end of what stood in front to the start of work that had been launched before."""
+    LAUNCH = "launch"
+    """From the call of the host to the start of the work."""
+    HOST = "host"
+    """The host, until it launched."""
 
 
 class Rounding(StrEnum):

@@ -15,6 +15,7 @@ from gpustreamlab.analysis._busy import (
 from gpustreamlab.analysis._compare import TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables, wall_line
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, stream_extent, used_stream_count
+from gpustreamlab.analysis._critical_path import CriticalPath, PathPart, critical_path
 from gpustreamlab.analysis._explain import Explanation, Finding, explain
 from gpustreamlab.analysis._grids import card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._hazard_search import (
@@ -29,6 +30,7 @@ from gpustreamlab.analysis._hazard_search import (
 )
 from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, host_waits
+from gpustreamlab.analysis._idle import Idle, QueueLength, idle
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
@@ -94,6 +96,7 @@ __all__ = [
     "ArrivedSpans",
     "Basis",
     "Concurrency",
+    "CriticalPath",
     "Explanation",
     "Finding",
     "FoundHazard",
@@ -102,6 +105,7 @@ __all__ = [
     "HazardSide",
     "Hazards",
     "HostWaits",
+    "Idle",
     "LaneClock",
     "LaneClocks",
     "Layer",
@@ -113,7 +117,9 @@ __all__ = [
     "OverlapPair",
     "PartitionOptions",
     "PartitionSize",
+    "PathPart",
     "Piece",
+    "QueueLength",
     "Region",
     "RowTable",
     "Rows",
@@ -148,6 +154,7 @@ __all__ = [
     "counted_kinds",
     "counted_rows",
     "counts_text",
+    "critical_path",
     "display_name",
     "distinct",
     "empty_hint",
@@ -160,6 +167,7 @@ __all__ = [
     "group_labels",
     "headline",
     "host_waits",
+    "idle",
     "interval_sum_ns",
     "is_work",
     "layout_size",

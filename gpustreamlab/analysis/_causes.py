@@ -26,8 +26,8 @@ SLOW_CALL_NS, SLOW_CALL_TIMES = 100_000, 10
 QUEUE_LENGTH = 1_000
 """From how many launches outstanding a slow one is that of a full queue. Source: HolisticTraceAnalysis, 1,024."""
 RETURN_NS = 1_000
-"""How long after its kernel a launch returns that waited for it, at least. On an H200 it was 2.4 us with CUDA_LAUNCH_BLOCKING=1;
-without, no launch of 400 kernels of 1 us returned behind its kernel."""
+"""How long after its kernel a launch returns that waited for it, at least. On an H200 it was 2.4 us or more with
+CUDA_LAUNCH_BLOCKING=1; without, no launch of 400 kernels of 1 us returned behind its kernel."""
 MOST_SKEW_NS = 200_000
 """Two launches of one thread cannot be at once: work that begins so much later, beside the work in front, is not late."""
 TAIL_SHARE = 0.1
@@ -203,7 +203,7 @@ def _of_host(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     late = np.flatnonzero(pieces.is_launch_known & (pieces.host_ns > 0))
     row, before = pieces.row[late], pieces.before[late]
     from_ns, to_ns = pieces.idle_since_ns[late], pieces.launched_ns[late]
-    lane = _thread_lanes(trace)(row)
+    lane = thread_lanes(trace)(row)
     none = np.full(len(late), -1, np.int64)
     left_ns = pieces.host_ns[late].copy()
     for cause, calls in _blocking_calls(trace):
@@ -266,7 +266,7 @@ def _slow_launches(trace: Trace) -> Iterator[tuple[Cause, Int64Array]]:
     yield Cause.QUEUE_FULL, calls[is_slow & ~is_first & (outstanding >= QUEUE_LENGTH)]
 
 
-def _thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
+def thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
     """Return what tells of rows the lane of the thread that launched them, or -1."""
     call = launch_calls(trace)
     places = {lane.name: place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST}
@@ -345,7 +345,7 @@ def _of_device(trace: Trace, pieces: Pieces) -> _Part:
     call = launch_calls(trace)[row]
     cause = np.full(len(held), CODES.index(Cause.UNKNOWN), np.int64)
     sure = np.full(len(held), SURE.index(Certainty.UNKNOWN), np.int64)
-    source, waits = _event_waits(trace, row, pieces.latency_ns)
+    source, waits = event_waits(trace, row, pieces.latency_ns)
     before = np.where(waits, source, before)
     near = (before >= 0) & (trace.start_ns[row] - trace.end_ns[before] <= pieces.latency_ns)
     for code, certainty, fits in _tests(trace, row, before, near, waits, call):
@@ -357,7 +357,7 @@ def _of_device(trace: Trace, pieces: Pieces) -> _Part:
     return _part(held, cause, sure, before, call, waited_ns[held])
 
 
-def _event_waits(trace: Trace, row: Int64Array, latency_ns: int) -> tuple[Int64Array, BoolArray]:
+def event_waits(trace: Trace, row: Int64Array, latency_ns: int) -> tuple[Int64Array, BoolArray]:
     """Return for each row the last to end of what its stream waited for, and whether it began as that ended."""
     waits = trace.edges.select(EdgeKind.WAIT)
     source = np.full(len(trace), -1, np.int64)

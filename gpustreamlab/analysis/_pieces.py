@@ -118,7 +118,7 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     rows : ndarray of bool, shape (n_spans,)
         What counts as work.
     """
-    by_lane = _rows_by_lane(trace, rows)
+    by_lane = rows_by_lane(trace, rows)
     if not by_lane:
         none = np.empty(0, np.int64)
         columns: dict[str, Any] = {field.name: none for field in fields(Pieces)}
@@ -173,7 +173,7 @@ def launch_latency_ns(delay_ns: Int64Array) -> int:
     return int(np.clip(LATENCY_TIMES * np.quantile(delay_ns, 0.25), LEAST_LATENCY_NS, MOST_LATENCY_NS))
 
 
-def _rows_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
+def rows_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
     """Return the rows of each lane in order of their starts, of lanes that have any."""
     kept = np.flatnonzero(rows)
     if (np.diff(trace.start_ns[kept]) < 0).any():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from gpustreamlab.analysis import Explanation, HostWaits, Overlap, Strays, Utilization
+    from gpustreamlab.analysis import CriticalPath, Explanation, HostWaits, Idle, Overlap, Strays, Utilization
     from gpustreamlab.timeline import Comparison, SupportsTrace, Timeline
 
 SPAN_KINDS = tuple(SpanKind)
@@ -313,6 +313,31 @@ class Trace:
         from gpustreamlab.analysis import explain
 
         return explain(self, first, second)
+
+    def critical_path(self) -> CriticalPath:
+        """Return the chain of steps that set how long the run took; see `gpustreamlab.analysis.critical_path`.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "b"]).critical_path().duration_ns
+        10
+        """
+        from gpustreamlab.analysis import critical_path
+
+        return critical_path(self)
+
+    def idle(self) -> Idle:
+        """Return why streams were idle between their work; see `gpustreamlab.analysis.idle`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[9, 60], stream=["a", "a"], queued_ns=[-5, 45])
+        >>> trace.idle().total_ns("a", "host")
+        41
+        """
+        from gpustreamlab.analysis import idle
+
+        return idle(self)
 
     def timeline(self) -> Timeline:
         """Return a picture of the trace, which shows itself and can be saved.

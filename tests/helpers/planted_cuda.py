@@ -24,7 +24,8 @@ extern "C" __global__ void %s(long long ns) {
 
 STREAM = r"""
 extern "C" __global__ void stream_add(double4* values, long long count) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count / 4; i += gridDim.x * (long long)blockDim.x) {
+    long long step = gridDim.x * (long long)blockDim.x;
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count / 4; i += step) {
         double4 v = values[i];
         values[i] = make_double4(v.x + 1, v.y + 1, v.z + 1, v.w + 1);
     }

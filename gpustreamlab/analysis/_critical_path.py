@@ -1,0 +1,300 @@
+"""Which chain of work, launches and host time set how long a run took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import counted_rows, require_trace
+from gpustreamlab.analysis._causes import launch_calls, thread_lanes
+from gpustreamlab.analysis._host_waits import host_waits
+from gpustreamlab.analysis._pieces import rows_by_lane
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.typing import EdgeKind, Int64Array, PathStep, SpanKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LISTED_PARTS = 12
+"""How many parts of the path the table lists."""
+STEPS = tuple(PathStep)
+
+
+class PathPart(NamedTuple):
+    """All steps of one kind and name on a critical path."""
+
+    step: PathStep
+    """What kind of step."""
+    name: str
+    """The work, or what the host did."""
+    stream: str
+    """The stream, or the thread of the host."""
+    total_ns: int
+    """How much of the path it is, in ns."""
+    step_count: int
+    """How many steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class CriticalPath(Reported):
+    """The chain of steps that set how long a run took, from its first start to its last end.
+
+    Each began as the one before ended. To shorten a step shortens the run by at most as much; to shorten anything else does
+    not. False where nothing ran.
+    """
+
+    step: Int64Array
+    """Code of the `PathStep`, by its order; shape (n_steps,), int64."""
+    row: Int64Array
+    """Row of the work that ran or was launched, or of the host's call, -1 where it was in none; shape (n_steps,), int64."""
+    lane: Int64Array
+    """The stream, or the thread of the host, index into `lanes`, or -1; shape (n_steps,), int64."""
+    start_ns: Int64Array
+    """When it began; shape (n_steps,), int64, in ns."""
+    end_ns: Int64Array
+    """When it ended, which is when the next began; shape (n_steps,), int64, in ns."""
+    name: Int64Array
+    """Name of the row, index into `names`, or -1; shape (n_steps,), int64."""
+    has_calls: bool
+    """Whether calls of the host are known; without them host time has no names, and waits of the host are part of it."""
+    names: tuple[str, ...]
+    """Names of the trace."""
+    lanes: tuple[Lane, ...]
+    """Lanes of the trace."""
+    metadata: TraceMetadata
+    """Where the numbers come from."""
+
+    _columns: ClassVar = ("step", "row", "lane", "start_ns", "end_ns", "name")
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the path is: from its first step to its last, in ns."""
+        return int(self.end_ns[-1] - self.start_ns[0]) if len(self) else 0
+
+    @property
+    def parts(self) -> tuple[PathPart, ...]:
+        """Steps of one kind, name and lane together; what takes most of the path first."""
+        if not len(self):
+            return ()
+        keys, group = np.unique(np.stack((self.step, self.name, self.lane), axis=1), axis=0, return_inverse=True)
+        total_ns = np.bincount(group.reshape(-1), weights=self.end_ns - self.start_ns).astype(np.int64)
+        counts = np.bincount(group.reshape(-1))
+        return tuple(
+            PathPart(STEPS[step], self._name(STEPS[step], name), self.lanes[lane].name if lane >= 0 else "host", total, count)
+            for (step, name, lane), total, count in sorted(
+                zip(keys.tolist(), total_ns.tolist(), counts.tolist(), strict=True), key=lambda part: -part[1]
+            )
+        )
+
+    def _name(self, step: PathStep, name: int) -> str:
+        if name >= 0:
+            return self.names[name]
+        return "no call" if step is PathStep.HOST else "work"
+
+    def share(self, step: PathStep | str) -> float:
+        """Return how much of the path is of one kind of step; NaN where nothing ran."""
+        of_kind = self.step == STEPS.index(PathStep(step))
+        return float((self.end_ns - self.start_ns)[of_kind].sum() / self.duration_ns) if self.duration_ns else float("nan")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each step, in order of time, as a `pandas.DataFrame`.
+
+        The columns are ``step``, ``row``, ``name``, ``lane``, ``start_ns`` and ``duration_ns``.
+        """
+        import pandas as pd
+
+        names = np.array([*self.names, None], dtype=object)
+        lanes = np.array([*(lane.name for lane in self.lanes), None], dtype=object)
+        return pd.DataFrame(
+            {
+                "step": [STEPS[code].value for code in self.step.tolist()],
+                "row": self.row,
+                "name": pd.Series(names[self.name], dtype=object),
+                "lane": pd.Series(lanes[self.lane], dtype=object),
+                "start_ns": self.start_ns,
+                "duration_ns": self.end_ns - self.start_ns,
+            }
+        )
+
+    def _line(self) -> str:
+        if not len(self):
+            return "nothing ran"
+        shares = [f"{step.value} {format_share(self.share(step))}" for step in STEPS if self.share(step) > 0]
+        return f"{format_ns(self.duration_ns)} from the first start to the last end: {', '.join(shares)}"
+
+    def _report(self) -> Report:
+        parts = self.parts
+        rows = [["step", "what", "where", "on the path", "share", "steps"]]
+        for part in parts[:LISTED_PARTS]:
+            figures = [format_ns(part.total_ns), format_share(part.total_ns / max(self.duration_ns, 1)), f"{part.step_count:,}"]
+            rows.append([part.step.value, display_name(part.name, 40), display_name(part.stream, 32), *figures])
+        rows += more_row(len(parts) - LISTED_PARTS, 6)
+        notes = ["If a step took nothing, the run would be shorter by at most as much: another chain may take over."]
+        if not self.has_calls:
+            notes.append("Calls of the host are not known: lab.capture('kernels', host=True) tells what it did and waited for.")
+        return Report(
+            title="Critical path:",
+            line=self._line(),
+            tables=(ReportTable(caption="What the run's length is made of", rows=rows, names=(1, 2)),) if parts else (),
+            notes=(*(notes if parts else []), *simulated_notes(self.metadata)),
+        )
+
+
+class _Step(NamedTuple):
+    step: PathStep
+    row: int
+    lane: int
+    start_ns: int
+    end_ns: int
+
+
+def critical_path(trace: Trace) -> CriticalPath:
+    """Find the chain of steps that set how long a run took.
+
+    From the work that ended last the chain goes back to what it began behind: the work in front of it on its stream, the work
+    whose event it waited for, or its launch by the host, whichever came last. Behind a launch stands what its thread did
+    before, back to the last call in which it waited for the device, and behind that the work that it waited for.
+
+    Parameters
+    ----------
+    trace
+        The spans. Waits are those that the trace has edges for; host time is named where calls were captured.
+
+    Raises
+    ------
+    OptionError
+        If it is no trace.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(
+    ...     start_ns=[0, 50_000, 60_000], end_ns=[40_000, 60_000, 95_000], stream=["a", "b", "b"], name=["x", "y", "z"],
+    ...     queued_ns=[-5_000, 45_000, 46_000],
+    ... )
+    >>> path = critical_path(trace)
+    >>> [(part.step.value, part.name, part.total_ns) for part in path.parts]
+    [('host', 'no call', 45000), ('work', 'z', 35000), ('work', 'y', 10000), ('launch', 'y', 5000)]
+    """
+    require_trace(trace, "critical_path")
+    steps = list(_walk(trace, np.flatnonzero(counted_rows(trace))))[::-1]
+    row = np.array([step.row for step in steps], np.int64)
+    return CriticalPath(
+        step=np.array([STEPS.index(step.step) for step in steps], np.int64),
+        row=row,
+        lane=np.array([step.lane for step in steps], np.int64),
+        start_ns=np.array([step.start_ns for step in steps], np.int64),
+        end_ns=np.array([step.end_ns for step in steps], np.int64),
+        name=np.append(trace.name, -1)[row].astype(np.int64),
+        has_calls=bool((launch_calls(trace) >= 0).any()),
+        names=trace.names,
+        lanes=trace.lanes,
+        metadata=trace.metadata,
+    )
+
+
+def _walk(trace: Trace, rows: Int64Array) -> Iterator[_Step]:
+    """Yield the steps of the path from the last to the first."""
+    # A range that stands in another one is part of it.
+    rows = rows[~np.isin(trace.parent[rows], rows)]
+    if not len(rows):
+        return
+    began_ns = int(trace.start_ns[rows].min())
+    start_ns = began_ns + 1
+    behind = _work_behind(trace, rows)
+    host = _Host(trace)
+    row = int(rows[np.argmax(trace.end_ns[rows])])
+    now_ns = int(trace.end_ns[row])
+    while start_ns > began_ns:
+        lane, start_ns, queued_ns = int(trace.lane[row]), int(trace.start_ns[row]), int(trace.queued_ns[row])
+        yield _Step(PathStep.WORK, row, lane, start_ns, now_ns)
+        last = int(behind[row])
+        last_ns = min(int(trace.end_ns[last]), start_ns) if last >= 0 else began_ns
+        if last >= 0 and (queued_ns >= start_ns or queued_ns <= last_ns):
+            if last_ns < start_ns:
+                yield _Step(PathStep.QUEUE, row, lane, last_ns, start_ns)
+            row, now_ns = last, last_ns
+            continue
+        launched_ns = max(min(queued_ns, start_ns), began_ns)
+        if launched_ns < start_ns:
+            yield _Step(PathStep.LAUNCH, row, lane, launched_ns, start_ns)
+        thread = host.thread_of(row)
+        work = host.work_before(thread, launched_ns, start_ns)
+        free_ns = max(min(int(trace.end_ns[work]), launched_ns), began_ns) if work >= 0 else began_ns
+        yield from host.steps(thread, free_ns, launched_ns)
+        if free_ns <= began_ns:
+            return
+        row, now_ns = work, free_ns
+
+
+def _work_behind(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return for each row the work that ended last of what its stream had to finish and had to wait for, or -1."""
+    behind = np.full(len(trace), -1, np.int64)
+    is_row = np.zeros(len(trace), bool)
+    is_row[rows] = True
+    for part in rows_by_lane(trace, is_row):
+        reach_ns = np.maximum.accumulate(trace.end_ns[part])
+        latest = np.maximum.accumulate(np.where(trace.end_ns[part] == reach_ns, np.arange(len(part)), 0))
+        behind[part[1:]] = part[latest[:-1]]
+    waits = trace.edges.select(EdgeKind.WAIT)
+    # What is no work of a stream, or began later, cannot have been in front.
+    is_sound = is_row[waits.source] & is_row[waits.target] & (trace.start_ns[waits.source] < trace.start_ns[waits.target])
+    source, target = waits.source[is_sound], waits.target[is_sound]
+    for place in np.argsort(trace.end_ns[source], kind="stable").tolist():
+        one, other = int(source[place]), int(target[place])
+        if behind[other] < 0 or trace.end_ns[one] > trace.end_ns[behind[other]]:
+            behind[other] = one
+    return behind
+
+
+class _Host:
+    """What threads of the host did, and what they waited for."""
+
+    def __init__(self, trace: Trace) -> None:
+        waits = host_waits(trace)
+        of_work = np.flatnonzero(waits.waited_for >= 0)
+        self._wait_end_ns = waits.start_ns[of_work] + waits.duration_ns[of_work]
+        order = of_work[np.argsort(self._wait_end_ns, kind="stable")]
+        self._wait_end_ns.sort()
+        self._wait_lane, self._works = waits.lane[order], waits.waited_for[order]
+        calls = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.HOST))
+        self._calls = calls[np.argsort(trace.start_ns[calls], kind="stable")]
+        self._trace, self._threads = trace, thread_lanes(trace)
+
+    def thread_of(self, row: int) -> int:
+        """Return the lane of the thread that launched a row, or -1."""
+        return int(self._threads(np.array([row]))[0])
+
+    def work_before(self, thread: int, time_ns: int, start_ns: int) -> int:
+        """Return the work that a thread waited for last, up to a time, and that began before `start_ns`; or -1."""
+        place = int(np.searchsorted(self._wait_end_ns, time_ns, side="right")) - 1
+        while place >= 0:
+            if self._wait_lane[place] == thread and self._trace.start_ns[self._works[place]] < start_ns:
+                return int(self._works[place])
+            place -= 1
+        return -1
+
+    def steps(self, thread: int, from_ns: int, to_ns: int) -> Iterator[_Step]:
+        """Yield the calls of a thread between two times, and the time between them, from the last to the first."""
+        trace = self._trace
+        last = int(np.searchsorted(trace.start_ns[self._calls], to_ns))
+        first = int(np.searchsorted(trace.start_ns[self._calls], from_ns))
+        rows = self._calls[max(first - 1, 0) : last]
+        for row in rows[(trace.lane[rows] == thread) & (trace.end_ns[rows] > from_ns)][::-1].tolist():
+            began_ns, ended_ns = max(int(trace.start_ns[row]), from_ns), min(int(trace.end_ns[row]), to_ns)
+            if began_ns >= to_ns:
+                continue
+            if ended_ns < to_ns:
+                yield _Step(PathStep.HOST, -1, thread, ended_ns, to_ns)
+            if began_ns < ended_ns:
+                yield _Step(PathStep.HOST, row, thread, began_ns, ended_ns)
+            to_ns = began_ns
+        if from_ns < to_ns:
+            yield _Step(PathStep.HOST, -1, thread, from_ns, to_ns)

@@ -1,0 +1,207 @@
+"""Why streams were idle between pieces of their work, and how long their queues were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import counted_rows, require_trace
+from gpustreamlab.analysis._causes import event_waits
+from gpustreamlab.analysis._pieces import launch_latency_ns, rows_by_lane
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes
+from gpustreamlab.analysis._scale import format_ns
+from gpustreamlab.model import Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.typing import IdleKind, Int64Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KINDS = tuple(IdleKind)
+LAUNCH_GAP_NS = 30_000
+"""Up to here a gap between work that was queued counts as the launch's own. Source: HolisticTraceAnalysis, ``kernel_wait``."""
+
+
+class QueueLength(NamedTuple):
+    """How much work of a stream was launched and had not begun, over time; it stays until the next time."""
+
+    time_ns: Int64Array
+    """When it changed; shape (n_times,), int64, strictly increasing, in ns."""
+    length: Int64Array
+    """How much there was from then on; shape (n_times,), int64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Idle(Reported):
+    """The gaps between work of one stream, by what they were for. False where there are none."""
+
+    row: Int64Array
+    """Row of the work behind each gap; shape (n_gaps,), int64."""
+    lane: Int64Array
+    """Its stream, index into `lanes`; shape (n_gaps,), int64."""
+    start_ns: Int64Array
+    """When the stream became idle; shape (n_gaps,), int64, in ns."""
+    duration_ns: Int64Array
+    """For how long; shape (n_gaps,), int64, in ns."""
+    kind: Int64Array
+    """Code of the `IdleKind`, by its order; shape (n_gaps,), int64."""
+    launch_delay_ns: Int64Array
+    """From the call of the host to the start, for each row of the trace; -1 where the call is not known; shape (n_spans,), int64,
+    in ns."""
+    trace: Trace
+    """The trace."""
+
+    _columns: ClassVar = ("row", "lane", "start_ns", "duration_ns", "kind", "launch_delay_ns")
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Lanes of the trace."""
+        return self.trace.lanes
+
+    @property
+    def metadata(self) -> TraceMetadata:
+        """Where the numbers come from."""
+        return self.trace.metadata
+
+    def total_ns(self, stream: str, kind: IdleKind | str | None = None) -> int:
+        """Return for how long a stream was idle between its work, in ns: all of it, or one kind.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50_000], end_ns=[9_000, 60_000], stream=["a", "a"], queued_ns=[-9, 40_000])
+        >>> idle(trace).total_ns("a"), idle(trace).total_ns("a", "host"), idle(trace).total_ns("a", "event")
+        (41000, 41000, 0)
+        """
+        names = np.array([lane.name == stream for lane in self.lanes])
+        chosen = names[self.lane]
+        if kind is not None:
+            chosen = chosen & (self.kind == KINDS.index(IdleKind(kind)))
+        return int(self.duration_ns[chosen].sum())
+
+    def queue_length(self, stream: str) -> QueueLength:
+        """Return how much launched work of a stream had not begun, over time; empty where launches are not known.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[5, 20], end_ns=[9, 30], stream=["a", "a"], queued_ns=[0, 2])
+        >>> idle(trace).queue_length("a").length.tolist()
+        [1, 2, 1, 0]
+        """
+        names = np.array([lane.name == stream for lane in self.lanes])
+        rows = np.flatnonzero((self.launch_delay_ns >= 0) & names[self.trace.lane])
+        times_ns = np.concatenate((self.trace.queued_ns[rows], self.trace.start_ns[rows]))
+        change = np.repeat((1, -1), len(rows))
+        when_ns, place = np.unique(times_ns, return_inverse=True)
+        step = np.bincount(place.reshape(-1), weights=change, minlength=len(when_ns)).astype(np.int64)
+        return QueueLength(when_ns, np.cumsum(step))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each gap: ``row``, ``stream``, ``start_ns``, ``duration_ns``, ``kind``."""
+        import pandas as pd
+
+        lanes = np.array([lane.name for lane in self.lanes], dtype=object)
+        return pd.DataFrame(
+            {
+                "row": self.row,
+                "stream": pd.Series(lanes[self.lane] if len(self) else [], dtype=object),
+                "start_ns": self.start_ns,
+                "duration_ns": self.duration_ns,
+                "kind": [KINDS[code].value for code in self.kind.tolist()],
+            }
+        )
+
+    def _totals(self) -> Int64Array:
+        sums = np.zeros((len(self.lanes), len(KINDS)), np.int64)
+        np.add.at(sums, (self.lane, self.kind), self.duration_ns)
+        return sums
+
+    def _line(self) -> str:
+        sums = self._totals().sum(axis=0)
+        if not sums.any():
+            return "no stream was idle between its work"
+        told = [f"{format_ns(int(total))} {_WORDS[kind]}" for kind, total in zip(KINDS, sums, strict=True) if total]
+        return f"streams were idle between their work {', '.join(told)}"
+
+    def _report(self) -> Report:
+        sums = self._totals()
+        known = self.launch_delay_ns[self.launch_delay_ns >= 0]
+        rows = [["stream", "idle", *(kind.value for kind in KINDS), "gaps"]]
+        gaps = np.bincount(self.lane, minlength=len(self.lanes))
+        for lane in np.argsort(-sums.sum(axis=1), kind="stable").tolist():
+            if gaps[lane]:
+                times = [format_ns(int(value)) for value in (sums[lane].sum(), *sums[lane])]
+                rows.append([display_name(self.lanes[lane].name, 32), *times, f"{gaps[lane]:,}"])
+        notes = [
+            "host: launched when the stream was idle already; event: it waited for one; launch: up to 30 us between queued work."
+        ]
+        if len(known):
+            notes.append(f"From its launch to its start work took {format_ns(float(np.median(known)))} (median).")
+        table = ReportTable(caption="Idle between work, by what it was for", rows=rows)
+        return Report(
+            title="Idle:",
+            line=self._line(),
+            tables=(table,) if len(self) else (),
+            notes=(*(notes if len(self) else []), *simulated_notes(self.metadata)),
+        )
+
+
+_WORDS = {
+    IdleKind.HOST: "for the host",
+    IdleKind.EVENT: "for events",
+    IdleKind.LAUNCH: "for launches",
+    IdleKind.OTHER: "for other reasons",
+}
+
+
+def idle(trace: Trace) -> Idle:
+    """Say why each stream was idle between its work, how long launches took to begin, and how long queues were.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+
+    Raises
+    ------
+    OptionError
+        If it is no trace.
+
+    Notes
+    -----
+    A gap is the host's where the work behind it was launched when the stream was idle already; all of it, as in
+    HolisticTraceAnalysis (``host_wait``). Else it is an event's where the work began as what it waited for ended; else the
+    launch's up to 30 us (``kernel_wait`` there); else of another kind: no room on the SMs, a busy copy engine. Where the time of
+    the launch is not known it is never the host's.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(start_ns=[0, 50_000], end_ns=[9_000, 60_000], stream=["a", "a"], queued_ns=[-9, 1_000])
+    >>> idle(trace)
+    <Idle: streams were idle between their work 41.0 µs for other reasons>
+    """
+    require_trace(trace, "idle")
+    rows, gaps_ns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for part in rows_by_lane(trace, counted_rows(trace)):
+        since_ns = np.maximum.accumulate(trace.end_ns[part])[:-1]
+        lasted_ns = trace.start_ns[part[1:]] - since_ns
+        rows.append(part[1:][lasted_ns > 0])
+        gaps_ns.append(lasted_ns[lasted_ns > 0])
+    row, duration_ns = np.concatenate(rows), np.concatenate(gaps_ns)
+    delay_ns = np.where(trace.queued_ns < trace.start_ns, trace.start_ns - trace.queued_ns, -1)
+    delay_ns[~counted_rows(trace)] = -1
+    known_ns = delay_ns[row]
+    _, waited = event_waits(trace, row, launch_latency_ns(known_ns[known_ns >= 0]))
+    tests = [(known_ns >= 0) & (known_ns < duration_ns), waited, duration_ns <= LAUNCH_GAP_NS]
+    return Idle(
+        row=row,
+        lane=trace.lane[row].astype(np.int64),
+        start_ns=trace.start_ns[row] - duration_ns,
+        duration_ns=duration_ns,
+        kind=np.select(tests, [0, 1, 2], 3),
+        launch_delay_ns=delay_ns,
+        trace=trace,
+    )
