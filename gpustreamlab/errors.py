@@ -32,6 +32,7 @@
     │   └── PartitionUnavailableError (RuntimeError)  this device or driver cannot partition its SMs
     ├── PartitionNotFoundError        (KeyError)      no partition of that name
     ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
+    ├── ExpectationError              (AssertionError)  a run did not do what was expected of it
     ├── OptionError                   (ValueError)    a number or choice outside its range
     ├── TraceError                    (ValueError)    columns that do not make a trace
     └── TraceFileError                (OSError)       a file that could not be read or written
@@ -59,6 +60,7 @@ __all__ = [
     "EngineError",
     "EventClosedError",
     "EventNotRecordedError",
+    "ExpectationError",
     "GPUStreamLabError",
     "GuardClosedError",
     "InvalidHandleError",
@@ -268,6 +270,10 @@ class PartitionWarning(UserWarning):
 
 class EngineError(GPUStreamLabError, RuntimeError):
     """An inference engine refused a tensor, a lane or its run."""
+
+
+class ExpectationError(GPUStreamLabError, AssertionError):
+    """A run did not do what was expected of it; the message says what it did, and why."""
 
 
 class OptionError(GPUStreamLabError, ValueError):

@@ -1,24 +1,39 @@
-"""What a session can do beyond every day's work, in groups: `Session.partitions`, `Session.memory`, `Session.recording`."""
+"""What a session can do beyond every day's work, in groups: `partitions`, `memory`, `recording`, `expect`."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
-from types import EllipsisType
+from os import PathLike
+from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.adapters import Adapters
-from gpustreamlab.analysis import Hazards, ScratchTable, Share, check_layout
+from gpustreamlab.analysis import (
+    Check,
+    Hazards,
+    ScratchTable,
+    Share,
+    check_layout,
+    concurrency,
+    expect_faster,
+    expect_no_hazards,
+    expect_no_host_waits,
+    expect_no_strays,
+    expect_overlap,
+)
 from gpustreamlab.backends import Backend
-from gpustreamlab.errors import OptionError
+from gpustreamlab.errors import ExpectationError, OptionError
 from gpustreamlab.green import SMMap
 from gpustreamlab.memory.guards import Guard, check_guard_name
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.memory.scratch import Scratch
 from gpustreamlab.model import Capabilities, Layout, Trace, Verification, WorkqueueOptions
 from gpustreamlab.record import OpenRange
+from gpustreamlab.sinks.reading import load_trace
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.stream import Stream, check_label
@@ -28,7 +43,7 @@ if TYPE_CHECKING:
     from gpustreamlab.notebook.widgets import Partitioner
     from gpustreamlab.session import Session
 
-__all__ = ["Group", "Memory", "PartitionTools", "Recording"]
+__all__ = ["Expect", "Expectation", "Group", "Memory", "PartitionTools", "Recording"]
 
 
 class Group:
@@ -285,3 +300,77 @@ class Recording(Group):
         # Asked again: the recorder lets go of everything where another thread closes the session meanwhile.
         session._life.require_open("cut its trace")
         return trace
+
+
+class Expect(Group):
+    """Expect something of a run: of what runs in a ``with`` block, or, with ``.check()``, of what ran so far.
+
+    A failure raises `ExpectationError`, with what happened and why.
+
+    Examples
+    --------
+    >>> from gpustreamlab import Session
+    >>> from gpustreamlab.workloads import spin
+    >>> with Session("sim") as lab:
+    ...     for name in ("copy", "compute"):
+    ...         _ = lab.stream(name)
+    ...     with lab.expect.overlap("copy", "compute", at_least=0.9):
+    ...         spin(lab, 1_000_000, stream="copy")
+    ...         spin(lab, 1_000_000, stream="compute")
+    """
+
+    def overlap(self, first: str, second: str, *, at_least: float) -> Expectation:
+        """Expect two streams to work at once, for at least this share of the shorter one's time."""
+        return self._of(expect_overlap(first, second, at_least))
+
+    def no_strays(self) -> Expectation:
+        """Expect all work in ranges to run on the stream that was selected."""
+        return self._of(expect_no_strays)
+
+    def no_hazards(self) -> Expectation:
+        """Expect no data to cross streams without an order; the session must watch its arrays, see `Memory.hazards`."""
+        return self._of(lambda _: expect_no_hazards(self._session.memory.hazards()))
+
+    def no_host_waits(self, *, during: str | None = None) -> Expectation:
+        """Expect the host not to wait for the device, anywhere or in ranges of a name."""
+        return self._of(expect_no_host_waits(during))
+
+    def faster_than(self, baseline: Trace | str | PathLike[str], *, by: float = 1.0) -> Expectation:
+        """Expect the run to be `by` times as fast as a saved one, from its first start to its last end."""
+        trace = baseline if isinstance(baseline, Trace) else load_trace(baseline)
+        return self._of(expect_faster(concurrency(trace).wall_ns, by))
+
+    def _of(self, check: Check) -> Expectation:
+        return Expectation(self._session, check)
+
+
+class Expectation:
+    """What is expected of what runs in a ``with`` block, or ran so far; see `Expect`."""
+
+    def __init__(self, session: Session, check: Check) -> None:
+        self._session, self._check, self._is_used = session, check, False
+
+    def __enter__(self) -> None:
+        self._is_used = True
+        self._began = self._session.recording.checkpoint()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if kind is None:
+            self._session.synchronize()
+            self._require(self._session.recording.since(self._began))
+
+    def check(self) -> None:
+        """Wait for the device, and raise `ExpectationError` if what ran so far is not as expected."""
+        self._is_used = True
+        self._session.synchronize()
+        self._require(self._session.trace)
+
+    def __del__(self) -> None:
+        # An expectation that nobody asks for would be a test that cannot fail.
+        if not getattr(self, "_is_used", True):
+            warnings.warn("An expectation was never checked: use it in a with statement, or call .check().", stacklevel=2)
+
+    def _require(self, trace: Trace) -> None:
+        failure = self._check(trace)
+        if failure:
+            raise ExpectationError(failure)

@@ -18,7 +18,7 @@ from gpustreamlab.analysis import Explanation, Overlap, Share
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
-from gpustreamlab.groups import Memory, PartitionTools, Recording
+from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.memory.scratch import ScratchPool
@@ -255,6 +255,11 @@ class Session(ProcessBound):
     def recording(self) -> Recording:
         """What is recorded, of whom, and where it goes."""
         return Recording(self)
+
+    @property
+    def expect(self) -> Expect:
+        """What a run should do: streams that overlap, no strays, no waits of the host. A failure explains itself."""
+        return Expect(self)
 
     @property
     def layout(self) -> Layout | None:

@@ -16,6 +16,14 @@ from gpustreamlab.analysis._compare import TraceComparison, compare_traces
 from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables, wall_line
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, stream_extent, used_stream_count
 from gpustreamlab.analysis._critical_path import CriticalPath, PathPart, critical_path
+from gpustreamlab.analysis._expect import (
+    Check,
+    expect_faster,
+    expect_no_hazards,
+    expect_no_host_waits,
+    expect_no_strays,
+    expect_overlap,
+)
 from gpustreamlab.analysis._explain import Explanation, Finding, explain
 from gpustreamlab.analysis._grids import card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._hazard_search import (
@@ -95,6 +103,7 @@ __all__ = [
     "REST",
     "ArrivedSpans",
     "Basis",
+    "Check",
     "Concurrency",
     "CriticalPath",
     "Explanation",
@@ -158,6 +167,11 @@ __all__ = [
     "display_name",
     "distinct",
     "empty_hint",
+    "expect_faster",
+    "expect_no_hazards",
+    "expect_no_host_waits",
+    "expect_no_strays",
+    "expect_overlap",
     "explain",
     "finding_text",
     "format_ms",

@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import counted_rows, union_edges
 from gpustreamlab.analysis._concurrency import SM_REGISTERS, SM_THREADS, blocks_that_fit
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
-from gpustreamlab.analysis._pieces import Pieces, last_of_others
+from gpustreamlab.analysis._pieces import Pieces, behind_on_lane, last_of_others
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, Trace
@@ -120,15 +120,20 @@ def _serialised(trace: Trace, pieces: Pieces) -> _Part:
 
 
 def _strayed(trace: Trace, pieces: Pieces) -> _Part:
-    """Find work that ran alone on another stream than the one that was selected."""
+    """Find work that ran alone, behind other work of a stream that was not the selected one."""
     stray = strays(trace)
-    place = piece_of(trace, pieces, stray.row)
-    row = stray.row[place >= 0]
+    selected = np.full(len(trace) + 1, -1, np.int64)
+    selected[stray.row] = stray.selected
+    behind = behind_on_lane(trace, counted_rows(trace))[stray.row]
+    near = (behind >= 0) & (trace.start_ns[stray.row] - trace.end_ns[behind] <= pieces.latency_ns)
+    row = stray.row[near & (selected[behind] != stray.selected)]
+    piece = piece_of(trace, pieces, row)
+    row, piece = row[piece >= 0], piece[piece >= 0]
     alone_ns = pieces.steps.between(trace.start_ns[row], trace.end_ns[row], alone=True)
-    piece, none = place[place >= 0], np.full(len(row), -1, np.int64)
     first_of = np.full(len(trace.lanes), -1, np.int64)
     first_of[trace.lane[::-1]] = np.arange(len(trace))[::-1]
-    return _part(piece, Cause.OTHER_STREAM, Certainty.PROVED, first_of[stray.selected[place >= 0]], none, alone_ns)
+    none = np.full(len(row), -1, np.int64)
+    return _part(piece, Cause.OTHER_STREAM, Certainty.PROVED, first_of[selected[row]], none, alone_ns)
 
 
 def _slowed(trace: Trace, pieces: Pieces) -> _Part:

@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import counted_rows, require_trace
 from gpustreamlab.analysis._causes import launch_calls, thread_lanes
 from gpustreamlab.analysis._host_waits import host_waits
-from gpustreamlab.analysis._pieces import rows_by_lane
+from gpustreamlab.analysis._pieces import behind_on_lane
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
@@ -236,13 +236,9 @@ def _walk(trace: Trace, rows: Int64Array) -> Iterator[_Step]:
 
 def _work_behind(trace: Trace, rows: Int64Array) -> Int64Array:
     """Return for each row the work that ended last of what its stream had to finish and had to wait for, or -1."""
-    behind = np.full(len(trace), -1, np.int64)
     is_row = np.zeros(len(trace), bool)
     is_row[rows] = True
-    for part in rows_by_lane(trace, is_row):
-        reach_ns = np.maximum.accumulate(trace.end_ns[part])
-        latest = np.maximum.accumulate(np.where(trace.end_ns[part] == reach_ns, np.arange(len(part)), 0))
-        behind[part[1:]] = part[latest[:-1]]
+    behind = behind_on_lane(trace, is_row)
     waits = trace.edges.select(EdgeKind.WAIT)
     # What is no work of a stream, or began later, cannot have been in front.
     is_sound = is_row[waits.source] & is_row[waits.target] & (trace.start_ns[waits.source] < trace.start_ns[waits.target])

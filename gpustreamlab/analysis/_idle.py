@@ -47,8 +47,7 @@ class Idle(Reported):
     kind: Int64Array
     """Code of the `IdleKind`, by its order; shape (n_gaps,), int64."""
     launch_delay_ns: Int64Array
-    """From the call of the host to the start, for each row of the trace; -1 where the call is not known; shape (n_spans,), int64,
-    in ns."""
+    """From the call of the host to the start, for each row of the trace; shape (n_spans,), int64, in ns; -1 where unknown."""
     trace: Trace
     """The trace."""
 
@@ -136,7 +135,7 @@ class Idle(Reported):
                 times = [format_ns(int(value)) for value in (sums[lane].sum(), *sums[lane])]
                 rows.append([display_name(self.lanes[lane].name, 32), *times, f"{gaps[lane]:,}"])
         notes = [
-            "host: launched when the stream was idle already; event: it waited for one; launch: up to 30 us between queued work."
+            "host: launched when the stream was idle already; event: it waited for one; launch: at most 30 us, and queued."
         ]
         if len(known):
             notes.append(f"From its launch to its start work took {format_ns(float(np.median(known)))} (median).")
@@ -174,8 +173,8 @@ def idle(trace: Trace) -> Idle:
     -----
     A gap is the host's where the work behind it was launched when the stream was idle already; all of it, as in
     HolisticTraceAnalysis (``host_wait``). Else it is an event's where the work began as what it waited for ended; else the
-    launch's up to 30 us (``kernel_wait`` there); else of another kind: no room on the SMs, a busy copy engine. Where the time of
-    the launch is not known it is never the host's.
+    launch's up to 30 us (``kernel_wait`` there); else of another kind: no room on the SMs, a busy copy engine. Where the time
+    of the launch is not known it is never the host's.
 
     Examples
     --------

@@ -184,6 +184,16 @@ def rows_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
     return np.split(kept, np.cumsum(counts[counts > 0])[:-1]) if len(kept) else []
 
 
+def behind_on_lane(trace: Trace, rows: BoolArray) -> Int64Array:
+    """Return for each of these rows the one of its lane that ended last of those before it, else -1; shape (n_spans,), int64."""
+    behind = np.full(len(trace), -1, np.int64)
+    for part in rows_by_lane(trace, rows):
+        reach_ns = np.maximum.accumulate(trace.end_ns[part])
+        latest = np.maximum.accumulate(np.where(trace.end_ns[part] == reach_ns, np.arange(len(part)), 0))
+        behind[part[1:]] = part[latest[:-1]]
+    return behind
+
+
 def _cut(trace: Trace, part: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Cut the rows of one stream into pieces; return their first rows, starts, ends, and the ends of those before."""
     start_ns, reach_ns = trace.start_ns[part], np.maximum.accumulate(trace.end_ns[part])

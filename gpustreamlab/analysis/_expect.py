@@ -1,0 +1,99 @@
+"""What a run was expected to do, and did not: empty text where it did, else what it did instead and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpustreamlab.analysis._concurrency import concurrency
+from gpustreamlab.analysis._explain import descendants, explain
+from gpustreamlab.analysis._hazards import Hazards
+from gpustreamlab.analysis._host_waits import host_waits
+from gpustreamlab.analysis._overlap import overlap
+from gpustreamlab.analysis._scale import count_text, format_ns, format_share
+from gpustreamlab.analysis._strays import strays
+from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.model import Trace, display_name
+from gpustreamlab.typing import CaptureTier
+
+Check = Callable[[Trace], str]
+"""Takes what ran, and returns what was not as expected; empty where all was."""
+
+_KERNELS = "Capture them: lab.capture('kernels', host=True), before the work."
+
+
+def expect_overlap(first: str, second: str, at_least: float) -> Check:
+    """Expect two streams to work at the same time for a share of the shorter one's time, which is more than 0 and at most 1."""
+    if not 0 < at_least <= 1:
+        raise OptionError(f"at_least={at_least!r:.40} is no share of the shorter stream's time. Take one above 0 and up to 1.")
+
+    def check(trace: Trace) -> str:
+        pair = overlap(trace)[first, second]
+        names = " and ".join(display_name(name, 40) for name in (first, second))
+        if trace.metadata.tier is not CaptureTier.KERNELS:
+            return f"Whether {names} overlapped cannot be told: only ranges are known, and they contain waiting. {_KERNELS}"
+        if pair.common_share >= at_least:
+            return ""
+        shorter_ns = min(pair.busy_ns)
+        share = "nothing of them ran" if not shorter_ns else f"{format_share(pair.common_share)} of the shorter one"
+        told = f"{names} overlapped for {format_ns(pair.common_ns)}, {share}; expected were {format_share(at_least)} or more."
+        return f"{told}\n{explain(trace, first, second)}" if shorter_ns else told
+
+    return check
+
+
+def expect_no_strays(trace: Trace) -> str:
+    """Expect all work in ranges to run on the stream that was selected."""
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        return f"Where work ran cannot be told: kernels were not captured. {_KERNELS}"
+    found = strays(trace)
+    return str(found) if len(found) else ""
+
+
+def expect_no_hazards(hazards: Hazards) -> str:
+    """Expect no data to cross streams without an order."""
+    return str(hazards) if len(hazards) else ""
+
+
+def expect_no_host_waits(during: str | None) -> Check:
+    """Expect the host not to wait for the device, anywhere or in ranges of one name."""
+
+    def check(trace: Trace) -> str:
+        waits = host_waits(trace)
+        if not waits.call_count:
+            return f"Whether the host waited cannot be told: its calls were not captured. {_KERNELS}"
+        calls = waits.row
+        if during is not None:
+            if during not in trace.names:
+                raise OptionError(f"No range {during!r:.60} ran. {nearest_hint(during[:60], trace.names)}")
+            calls = calls[descendants(trace, trace.name == trace.names.index(during))[calls]]
+        if not len(calls):
+            return ""
+        longest = calls[np.argmax(trace.duration_ns[calls])]
+        where = f" during {display_name(during, 40)}" if during else ""
+        return (
+            f"The host waited for the device in {count_text(len(calls), 'call')}{where}, "
+            f"{format_ns(int(trace.duration_ns[calls].sum()))} in all; the longest was "
+            f"{display_name(trace.names[int(trace.name[longest])], 40)}, {format_ns(int(trace.duration_ns[longest]))}."
+        )
+
+    return check
+
+
+def expect_faster(baseline_ns: int, by: float) -> Check:
+    """Expect a run to take at most `baseline_ns` divided by `by`, from its first start to its last end."""
+    if not by > 0:
+        raise OptionError(f"by={by!r:.40} is no ratio; by=1.2 expects at most 1 / 1.2 of the baseline's time.")
+
+    def check(trace: Trace) -> str:
+        wall_ns = concurrency(trace).wall_ns
+        if wall_ns and wall_ns * by <= baseline_ns:
+            return ""
+        ratio = baseline_ns / wall_ns if wall_ns else float("nan")
+        return (
+            f"The run took {format_ns(wall_ns)}, the baseline {format_ns(baseline_ns)}: {ratio:.2f} times as fast; "
+            f"expected were {by:.2f} times or more.\n{explain(trace)}"
+        )
+
+    return check
