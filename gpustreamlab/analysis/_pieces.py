@@ -185,7 +185,7 @@ def rows_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
 
 
 def behind_on_lane(trace: Trace, rows: BoolArray) -> Int64Array:
-    """Return for each of these rows the one of its lane that ended last of those before it, else -1; shape (n_spans,), int64."""
+    """Return for each of these rows the one before it on its lane that ended last, else -1; shape (n_spans,), int64."""
     behind = np.full(len(trace), -1, np.int64)
     for part in rows_by_lane(trace, rows):
         reach_ns = np.maximum.accumulate(trace.end_ns[part])

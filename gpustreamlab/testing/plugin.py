@@ -1,0 +1,114 @@
+"""A pytest plugin: a session for each test, kept with its picture where the test fails, and baselines by ratio.
+
+pytest loads it by its entry point, ``gpulab``. ::
+
+    def test_copy_and_compute_overlap(gpulab):
+        with gpulab.expect.overlap("copy", "compute", at_least=0.6):
+            run_pipeline(gpulab)
+
+    def test_the_pipeline_is_not_slower(gpulab, gpulab_baseline):
+        run_pipeline(gpulab)
+        gpulab_baseline(noise=0.1)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpustreamlab import Session
+
+__all__ = ["Baseline"]
+
+_FAILED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what to run on, and what to keep."""
+    group = parser.getgroup("gpulab", "streams of a GPU, real or simulated (gpustreamlab)")
+    group.addoption("--gpulab-backend", default="auto", help="what sessions run on: auto, cuda or sim (default: %(default)s)")
+    group.addoption("--gpulab-trace", metavar="DIR", type=Path, help="keep trace and timeline of each failing test here")
+    group.addoption("--gpulab-baseline", metavar="FILE", type=Path, help="the baselines (default: gpulab-baseline.json)")
+    group.addoption("--gpulab-update-baseline", action="store_true", help="write the baselines of the tests that run")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Note for the fixture whether the test failed."""
+    report = yield
+    if report.when == "call":
+        item.stash[_FAILED] = report.failed
+    return report
+
+
+@pytest.fixture
+def gpulab(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A session that captures kernels and calls of the host; where the test fails, trace and timeline are kept."""
+    from gpustreamlab import Session
+
+    backend = request.config.getoption("--gpulab-backend")
+    with Session(None if backend == "auto" else backend, capture="ranges", title=request.node.name) as lab:
+        lab.capture("kernels", host=True)
+        yield lab
+        folder = request.config.getoption("--gpulab-trace")
+        if folder is not None and request.node.stash.get(_FAILED, False):
+            lab.synchronize()
+            folder.mkdir(parents=True, exist_ok=True)
+            stem = folder / re.sub(r"[^\w.-]+", "-", request.node.nodeid).strip("-")[-150:]
+            lab.trace.save(f"{stem}.parquet")
+            lab.trace.timeline().save(f"{stem}.html")
+            request.node.add_report_section("teardown", "gpulab", f"Timeline: {stem}.html\n{lab.explain()}")
+
+
+class Baseline:
+    """The times of tests in a file, by test and device.
+
+    Parameters
+    ----------
+    path
+        The file, JSON; it need not be there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, int]:
+        """Return the time of each test, by its name and device, in ns."""
+        return json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+
+    def write(self, key: str, wall_ns: int) -> None:
+        """Put in a time."""
+        times = self.read() | {key: wall_ns}
+        self.path.write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def gpulab_baseline(request: pytest.FixtureRequest, gpulab: Session) -> Callable[..., None]:
+    """Return what compares the time of this test's work with its baseline: it may take longer by the noise, as a ratio."""
+    from gpustreamlab.analysis import concurrency, expect_faster
+    from gpustreamlab.errors import ExpectationError
+
+    config = request.config
+    baseline = Baseline(config.getoption("--gpulab-baseline") or config.rootpath / "gpulab-baseline.json")
+    key = f"{request.node.nodeid} on {gpulab.device.label}"
+
+    def compare(*, noise: float = 0.1) -> None:
+        gpulab.synchronize()
+        trace = gpulab.trace
+        if config.getoption("--gpulab-update-baseline"):
+            baseline.write(key, concurrency(trace).wall_ns)
+            return
+        times = baseline.read()
+        if key not in times:
+            raise ExpectationError(f"{baseline.path.name} has no {key!r}. Write it with: pytest --gpulab-update-baseline")
+        failure = expect_faster(times[key], 1 / (1 + noise))(trace)
+        if failure:
+            raise ExpectationError(failure)
+
+    return compare
