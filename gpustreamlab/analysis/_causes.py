@@ -77,6 +77,8 @@ class Found:
 
 def find_causes(trace: Trace, pieces: Pieces) -> Found:
     """Find out what held each piece up: first the host, until its launch; then the device, until its start."""
+    if not len(pieces.row):
+        return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
     parts = [_serialised(trace, pieces)] if is_serialised(trace) else [*_of_host(trace, pieces), _of_device(trace, pieces)]
     parts += [_strayed(trace, pieces), _slowed(trace, pieces)]
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -61,6 +61,11 @@ class Finding:
     fix: str
     """What to type, or to do."""
 
+    @property
+    def page(self) -> str:
+        """Where the documentation tells of this cause."""
+        return f"docs/how-to/why-no-overlap.md#{self.code.lower()}"
+
     def __str__(self) -> str:
         return f"{self.code} ({self.certainty}): {self.text} {self.fix}"
 

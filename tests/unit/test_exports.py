@@ -10,7 +10,7 @@ import pytest
 
 import gpustreamlab
 from gpustreamlab import Session
-from gpustreamlab.groups import Group, Memory, PartitionTools, Recording
+from gpustreamlab.groups import Expect, Group, Memory, PartitionTools, Recording
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {"load_ipython_extension", "unload_ipython_extension", "__version__"}
@@ -86,12 +86,14 @@ def lab():
 
 
 def test_a_session_shows_what_is_typed_daily_and_groups(lab):
-    assert len(public(lab)) <= 26
-    assert {name for name in public(lab) if isinstance(getattr(lab, name), Group)} == {"partitions", "memory", "recording"}
+    groups = {name for name in public(lab) if isinstance(getattr(lab, name), Group)}
+    assert groups == {"expect", "partitions", "memory", "recording"}
+    assert len(public(lab)) <= 26 + len(groups)
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "count"), [("partitions", PartitionTools, 7), ("memory", Memory, 6), ("recording", Recording, 8)]
+    ("name", "kind", "count"),
+    [("partitions", PartitionTools, 7), ("memory", Memory, 6), ("recording", Recording, 8), ("expect", Expect, 5)],
 )
 def test_each_group_is_documented_and_lists_what_is_in_it(lab, name, kind, count):
     group = getattr(lab, name)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab.typing import Cause, Certainty
 from gpustreamlab.workloads import copy_to_device, copy_to_host, spin
-from tests.helpers.planted import CLEAN, MB, PLANTED, host_arrays
+from tests.helpers.planted import CLEAN, MB, MS, PLANTED, host_arrays, pair, wait_for_device, wait_for_stream
+from tests.helpers.traces import make_kernel_trace
 
 PROGRAMS = [pytest.param(cause, program, id=program.__name__) for cause, programs in PLANTED.items() for program in programs]
 
@@ -57,3 +60,110 @@ def clean_program(seed):
 def test_random_clean_programs_get_no_finding():
     false_alarms = {seed: str(found) for seed in range(200) if len(found := run(clean_program(seed)).explain())}
     assert len(false_alarms) <= 1, "\n".join(false_alarms.values())
+
+
+def test_two_causes_at_once_are_both_named_in_the_order_of_cost():
+    def program(lab):
+        first, second = pair(lab)
+        for _ in range(3):
+            spin(lab, 2 * MS, stream="a")
+            first.synchronize()
+            spin(lab, MS, stream="b")
+            first.wait(second.record())
+
+    found = run(program).explain("a", "b")
+    assert [finding.code for finding in found.findings] == [Cause.HOST_SYNC_STREAM, Cause.EVENT_WAIT]
+    assert found.findings[0].waited_ns > found.findings[1].waited_ns
+
+
+def test_a_finding_has_its_records_and_figures():
+    trace = run(wait_for_stream)
+    (finding,) = trace.explain("a", "b").findings
+    assert (finding.stream, finding.other, finding.piece_count, finding.certainty) == ("b", "a", 1, Certainty.PROVED)
+    assert trace.names[trace.name[finding.call_row]] == "cudaStreamSynchronize"
+    assert trace.lanes[trace.lane[finding.row]].name == "b"
+    assert trace.lanes[trace.lane[finding.other_row]].name == "a"
+    assert finding.saves_ns == finding.waited_ns == pytest.approx(2 * MS, rel=0.001)
+    assert trace.explain().to_pandas().code.tolist() == ["HOST_SYNC_STREAM"]
+    assert [one.code for one in trace.explain(finding.row).findings] == [finding.code]
+
+
+def test_names_of_ranges_and_kernels_can_be_asked_for():
+    def program(lab):
+        lab.stream("one")
+        for name in ("load", "step"):
+            with lab.on("one", name):
+                spin(lab, MS)
+
+    trace = run(program)
+    (finding,) = trace.explain("load", "step").findings
+    assert (finding.code, finding.saves_ns, finding.stream) == (Cause.SAME_LANE, MS, "one")
+    assert "one stream" in trace.explain().__repr__()
+
+
+def test_the_sessions_own_end_is_never_blamed():
+    def program(lab):
+        pair(lab)
+        spin(lab, 2 * MS, stream="a")
+
+    assert not run(program).explain().findings
+
+
+@pytest.mark.parametrize("host", [True, False])
+def test_without_calls_of_the_host_a_late_launch_is_told_and_what_to_capture(host):
+    with gsl.Session("sim", capture="ranges") as lab:
+        lab.capture("kernels", host=host)
+        wait_for_device(lab)
+        lab.synchronize()
+        found = lab.explain("a", "b")
+    (finding,) = found.findings
+    assert finding.code == (Cause.HOST_SYNC_DEVICE if host else Cause.HOST_LATE)
+    assert ("host=True" in str(found)) is not host
+
+
+def test_of_ranges_alone_it_is_said_that_they_contain_waiting():
+    with gsl.Session("sim", capture="ranges") as lab:
+        for name in "ab":
+            lab.stream(name)
+            with lab.on(name, "work"):
+                spin(lab, MS)
+            lab.synchronize()
+        found = lab.explain("a", "b")
+    assert [finding.code for finding in found.findings] == [Cause.HOST_LATE]
+    assert found.is_ranges
+    assert "Only ranges are known" in str(found)
+
+
+def test_work_whose_launch_is_not_known_is_not_blamed_on_the_host():
+    spans = [("a", "x", 0, MS), ("b", "y", MS + 2_000, 2 * MS)]
+    (finding,) = make_kernel_trace(spans).explain("a", "b").findings
+    assert (finding.code, finding.certainty) == (Cause.UNKNOWN, Certainty.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "text"),
+    [
+        (("copi",), gsl.errors.StreamNotFoundError, "no stream, range or kernel 'copi'"),
+        (("a", 7), gsl.errors.StreamNotFoundError, "no stream, range or kernel 7"),
+        ((99,), gsl.errors.OptionError, "rows 0 to"),
+        (("cudaStreamSynchronize",), gsl.errors.OptionError, "no work of a stream"),
+    ],
+)
+def test_what_the_trace_has_not_is_refused(asked, error, text):
+    with pytest.raises(error, match=text):
+        run(wait_for_stream).explain(*asked)
+
+
+def test_a_million_spans_are_explained():
+    count = 1_000_000
+    start_ns = np.arange(count) * 5_000
+    trace = gsl.Trace.from_columns(
+        start_ns=start_ns,
+        end_ns=start_ns + 4_000,
+        queued_ns=start_ns - 3_000,
+        stream=["a", "b"] * (count // 2),
+        kind="kernel",
+    )
+    found = trace.explain()
+    assert [finding.code for finding in found.findings] == [Cause.LAUNCH_BOUND] * 2
+    assert sum(finding.piece_count for finding in found.findings) == count - 1

@@ -1,0 +1,128 @@
+"""What streams were idle for, and the chain of steps that set a run's length."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab.analysis import concurrency, counted_rows
+from gpustreamlab.typing import IdleKind, PathStep
+from gpustreamlab.workloads import spin
+from tests.helpers.planted import event_wait_in_a_ping_pong, tiny_kernels, wait_for_device_in_a_loop
+from tests.helpers.traces import empty_trace, make_trace
+from tests.unit.analysis.test_explain import clean_program, run
+
+US = 1_000
+
+
+def random_program(seed):
+    """Return a program of three streams with waits, synchronisations and ranges in any order."""
+    chance = random.Random(seed)
+
+    def program(lab):
+        streams = [lab.stream(name) for name in "abc"]
+        for _ in range(25):
+            stream, other = chance.choice(streams), chance.choice(streams)
+            turn = chance.random()
+            if turn < 0.15:
+                stream.wait(other.record())
+            elif turn < 0.25:
+                chance.choice((stream.synchronize, lab.synchronize))()
+            else:
+                with lab.on(stream.name, "step"):
+                    spin(lab, chance.randint(2_000, 200_000))
+
+    return program
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_critical_path_has_no_gap_and_is_as_long_as_the_run(seed):
+    trace = run(random_program(seed))
+    path = trace.critical_path()
+    steps = path.to_pandas()
+    assert path.duration_ns == concurrency(trace).wall_ns == steps.duration_ns.sum()
+    assert (path.end_ns[:-1] == path.start_ns[1:]).all()
+    assert (path.end_ns > path.start_ns).all()
+    work = path.row[path.step == list(PathStep).index(PathStep.WORK)]
+    assert counted_rows(trace)[work].all()
+    assert len(np.unique(work)) == len(work)
+    assert sum(part.total_ns for part in path.parts) == path.duration_ns
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_idle_time_is_all_time_between_work(seed):
+    trace = run(random_program(seed))
+    found = trace.idle()
+    for lane in trace.lanes:
+        rows = [row for row in np.flatnonzero(counted_rows(trace)) if trace.lanes[trace.lane[row]] is lane]
+        if rows:
+            busy_ns = sum(int(trace.duration_ns[row]) for row in rows)
+            extent_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
+            assert found.total_ns(lane.name) == extent_ns - busy_ns
+            assert found.total_ns(lane.name) == sum(found.total_ns(lane.name, kind) for kind in IdleKind)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "step"),
+    [(tiny_kernels, "host", "host"), (event_wait_in_a_ping_pong, "event", "work"), (wait_for_device_in_a_loop, "host", "work")],
+)
+def test_planted_programs_are_idle_for_what_was_planted(program, kind, step):
+    trace = run(program)
+    found, path = trace.idle(), trace.critical_path()
+    assert found.total_ns("a", kind) > 0.9 * found.total_ns("a")
+    assert path.share(step) > 0.5
+
+
+def test_gaps_are_told_by_launch_event_and_length():
+    spans = [
+        ("a", "first", 0, 100 * US, {"queued_ns": -10 * US}),
+        ("a", "late", 200 * US, 210 * US, {"queued_ns": 190 * US}),
+        ("a", "queued", 220 * US, 230 * US, {"queued_ns": 195 * US}),
+        ("b", "before", 0, 500 * US, {"queued_ns": -5 * US}),
+        ("a", "waits", 501 * US, 510 * US, {"queued_ns": 196 * US}),
+        ("a", "blocked", 900 * US, 910 * US, {"queued_ns": 197 * US}),
+    ]
+    trace = make_trace(spans, kind="kernel", tier="kernels", edges=[(3, 4)])
+    found = trace.idle().to_pandas().sort_values("start_ns")
+    assert found.kind.tolist() == ["host", "launch", "event", "other"]
+    assert found.duration_ns.tolist() == [100 * US, 10 * US, 271 * US, 390 * US]
+
+
+def test_the_path_goes_over_waits_of_the_host_and_names_its_calls():
+    spans = [
+        ("host: MainThread", "cudaLaunchKernel", 0, 4 * US, {"kind": "host"}),
+        ("a", "first", 5 * US, 100 * US, {"queued_ns": 0}),
+        ("host: MainThread", "cudaStreamSynchronize", 6 * US, 103 * US, {"kind": "host"}),
+        ("host: MainThread", "cudaLaunchKernel", 110 * US, 114 * US, {"kind": "host"}),
+        ("b", "second", 120 * US, 200 * US, {"queued_ns": 110 * US}),
+    ]
+    trace = make_trace(spans, kind="kernel", tier="kernels", edges=[(0, 1, "launch"), (3, 4, "launch")])
+    steps = trace.critical_path().to_pandas()
+    assert steps.step.tolist() == ["work", "host", "host", "launch", "work"]
+    assert steps.name.tolist() == ["first", "cudaStreamSynchronize", None, "second", "second"]
+    assert steps.duration_ns.tolist() == [95 * US, 3 * US, 7 * US, 10 * US, 80 * US]
+
+
+def test_of_nothing_nothing_is_told():
+    trace = empty_trace()
+    assert (len(trace.critical_path()), len(trace.idle()), len(trace.explain())) == (0, 0, 0)
+    assert trace.critical_path().parts == ()
+    assert [str(answer).splitlines()[0] for answer in (trace.critical_path(), trace.idle(), trace.explain())] == [
+        "Critical path: nothing ran",
+        "Idle: no stream was idle between its work",
+        "Why: nothing ran",
+    ]
+
+
+@pytest.mark.parametrize("answer", ["explain", "critical_path", "idle"])
+def test_answers_are_for_traces_only(answer):
+    with pytest.raises(gsl.errors.OptionError, match=rf"{answer}\(\) got a str"):
+        getattr(gsl.analysis, answer)("run.parquet")
+
+
+def test_a_clean_program_is_bound_by_its_work():
+    trace = run(clean_program(3))
+    assert trace.critical_path().share("work") > 0.9
