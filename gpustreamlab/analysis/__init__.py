@@ -32,7 +32,7 @@ from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._regions import Layer, Region, region_of
-from gpustreamlab.analysis._rows import MAX_LANE_ROWS, Rows, RowTable, assign_rows, span_rows
+from gpustreamlab.analysis._rows import RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
     axis_unit,
@@ -47,6 +47,7 @@ from gpustreamlab.analysis._scale import (
     time_ticks,
 )
 from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
+from gpustreamlab.analysis._slots import MAX_LANE_ROWS
 from gpustreamlab.analysis._sm_time import (
     PartitionSize,
     SMSteps,
@@ -113,7 +114,6 @@ __all__ = [
     "Piece",
     "Region",
     "RowTable",
-    "Rows",
     "SMSteps",
     "ScratchStatistics",
     "ScratchTable",
@@ -124,7 +124,6 @@ __all__ = [
     "Touch",
     "TraceComparison",
     "Utilization",
-    "assign_rows",
     "axis_unit",
     "basis_of",
     "bin_width_ns",

@@ -436,8 +436,8 @@ def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _
     lane_count, layer = len(trace.lanes), rows.layer
     place = layer * lane_count + rows.lane
     end, first = np.zeros(2 * lane_count, np.int64), np.full(2 * lane_count, np.iinfo(np.int64).max)
-    np.maximum.at(end, place, rows.shelf + 1)
-    np.minimum.at(first, place, rows.shelf)
+    np.maximum.at(end, place, rows.sub_row + 1)
+    np.minimum.at(first, place, rows.sub_row)
     shelves = np.where(end > 0, end - np.minimum(first, end), 0).reshape(2, lane_count)
     has_memory = np.zeros(lane_count, bool)
     has_memory[trace.counters.lane] = True
@@ -507,7 +507,7 @@ def _row_borders(rows: RowTable, layers: _Layers, bars_top: FloatArray) -> tuple
     layer, lane = rows.layer, rows.lane
     height_px = layers.row_px[layer, lane]
     begin = bars_top[lane] + np.where(layer > 0, layers.bars_px[0, lane] + layers.gap_px[lane], 0.0)
-    middle = begin + (rows.shelf - layers.first_shelf[layer, lane] + 0.5) * height_px
+    middle = begin + (rows.sub_row - layers.first_shelf[layer, lane] + 0.5) * height_px
     half_px = np.where(layers.memory_alone[lane], 0.0, (height_px - 2) / 2 * rows.share)
     return middle - half_px, middle + half_px
 

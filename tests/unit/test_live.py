@@ -261,9 +261,9 @@ class TestSpans:
         rows = np.concatenate([part.row for part in parts])
         starts = np.concatenate([part.start_ns for part in parts]) + reader.zero_ns
         table, codes = span_rows(lab.trace)
-        order, wanted = np.lexsort((live.shelf[rows], starts)), np.lexsort((table.shelf[codes], lab.trace.start_ns))
+        order, wanted = np.lexsort((live.sub_row[rows], starts)), np.lexsort((table.sub_row[codes], lab.trace.start_ns))
 
-        assert live.shelf[rows][order].tolist() == table.shelf[codes][wanted].tolist()
+        assert live.sub_row[rows][order].tolist() == table.sub_row[codes][wanted].tolist()
         assert starts[order].tolist() == lab.trace.start_ns[wanted].tolist()
 
     def test_what_is_read_again_is_what_was_read(self, lab):

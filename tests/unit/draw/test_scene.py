@@ -43,7 +43,7 @@ def test_rows_of_bars_are_within_their_lane_and_do_not_touch():
 def test_rows_may_come_in_any_order():
     trace = make_trace([("a", "x", 0, 100), ("b", "x", 0, 100)])
     given = RowTable(
-        lane=np.array([1, 0, 0, 1]), shelf=np.array([0, 0, 1, 0]), share=np.array([1, 1, 1, 0.5]), overlaps=np.zeros(4, bool)
+        lane=np.array([1, 0, 0, 1]), sub_row=np.array([0, 0, 1, 0]), share=np.array([1, 1, 1, 0.5]), overlaps=np.zeros(4, bool)
     )
     scene = plan_scene(trace, given, zero_ns=0, width_ns=100.0)
     in_order = plan_scene(make_trace([("a", "x", 0, 100), ("a", "x", 0, 100), ("b", "x", 0, 100)]))
