@@ -21,7 +21,7 @@ from gpustreamlab.model._columns import (
     require_equal_lengths,
     require_text,
 )
-from gpustreamlab.model._device import Lane, Marker, TraceMetadata
+from gpustreamlab.model._device import Device, Lane, Marker, TraceMetadata
 from gpustreamlab.model._fields import check_field
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
@@ -450,18 +450,11 @@ class Trace:
         from gpustreamlab.model._cut import trace_from_columns
 
         return trace_from_columns(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            stream=stream,
-            name=name,
+            numbers={"start_ns": start_ns, "end_ns": end_ns, "queued_ns": queued_ns, "parent": parent},
+            texts={"stream": stream, "name": name, "thread": thread, "partition": partition},
             kind=kind,
-            queued_ns=queued_ns,
-            thread=thread,
-            parent=parent,
-            partition=partition,
-            partition_sms=partition_sms,
-            device=device,
-            sm_count=sm_count,
+            partition_sms=partition_sms or {},
+            device=Device(name=device, sm_count=sm_count),
             title=title,
         )
 
