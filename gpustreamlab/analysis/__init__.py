@@ -15,8 +15,14 @@ from gpustreamlab.analysis._busy import (
     sm_kinds,
     stream_count,
 )
-from gpustreamlab.analysis._compare import TraceComparison, compare_traces
-from gpustreamlab.analysis._compare_rows import TextTable, comparison_line, comparison_tables, wall_line
+from gpustreamlab.analysis._compare import (
+    TextTable,
+    TraceComparison,
+    compare_traces,
+    comparison_line,
+    comparison_tables,
+    wall_line,
+)
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, stream_extent, used_stream_count
 from gpustreamlab.analysis._grids import card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._hazard_search import (
@@ -35,7 +41,7 @@ from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._regions import Layer, Region, region_of
-from gpustreamlab.analysis._rows import RowTable, span_rows
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
     axis_unit,
@@ -50,7 +56,6 @@ from gpustreamlab.analysis._scale import (
     time_ticks,
 )
 from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
-from gpustreamlab.analysis._slots import MAX_LANE_ROWS
 from gpustreamlab.analysis._sm_time import (
     PartitionSize,
     SMSteps,

@@ -11,8 +11,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._regions import LEVEL_OF_KIND, Level
-from gpustreamlab.analysis._rows import NEVER_NS, TRACKS, Nesting, Place, Planner, Spans, climb, enclosing
-from gpustreamlab.analysis._slots import MAX_LANE_ROWS, by_group_and_start, place_in_slots
+from gpustreamlab.analysis._rows import (
+    MAX_LANE_ROWS,
+    NEVER_NS,
+    TRACKS,
+    Nesting,
+    Place,
+    Planner,
+    Spans,
+    by_group_and_start,
+    climb,
+    enclosing,
+    place_in_slots,
+)
 from gpustreamlab.analysis._sweep import distinct
 from gpustreamlab.typing import Int64Array
 

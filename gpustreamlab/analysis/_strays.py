@@ -9,8 +9,8 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import KIND_WORDS, RANGE_CODE, is_work, join_words, require_trace
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
+from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.analysis._slots import MAX_LANE_ROWS
 from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array
 

@@ -236,7 +236,7 @@ def test_row_of_a_nested_range_is_its_depth(spans):
 
 
 def test_nested_calls_are_placed_without_looking_at_each(monkeypatch):
-    monkeypatch.setattr("gpustreamlab.analysis._slots._first_fit", None)
+    monkeypatch.setattr("gpustreamlab.analysis._rows._first_fit", None)
     calls = [(0, 9_000), (1_000, 8_000), (2_000, 5_000), (6_000, 7_000)]
     spans = [(HOST, "c", 10_000 * k + start, 10_000 * k + end, CALL) for start, end in calls for k in range(1_000)]
     assert np.reshape(sub_rows(make_kernel_trace(spans))[0], (4, -1)).tolist() == [[row] * 1_000 for row in (0, 1, 2, 2)]
