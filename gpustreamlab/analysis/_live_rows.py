@@ -51,10 +51,6 @@ class ArrivedSpans(NamedTuple):
     kind: Int64Array
     """Code of the `SpanKind`; shape (n,), int64."""
 
-    def select(self, rows: Int64Array) -> ArrivedSpans:
-        """Return some of them."""
-        return ArrivedSpans(*(column[rows] for column in self))
-
 
 class OpenSpans(NamedTuple):
     """Ranges that have not come yet and enclose some spans that have, as columns of equal length."""

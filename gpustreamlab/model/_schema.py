@@ -141,7 +141,7 @@ def _read_facts(metadata: dict[bytes, bytes]) -> _Facts:
 
 
 def _require_columns(table: pa.Table, names: list[str]) -> None:
-    """Raise `TraceError` where a column is missing, stands there twice, or holds what no trace holds."""
+    """Raise `TraceError` where a column is missing or damaged."""
     try:
         table.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
@@ -149,9 +149,6 @@ def _require_columns(table: pa.Table, names: list[str]) -> None:
     missing = [name for name in names if name not in table.column_names and name not in _SINCE_VERSION_2]
     if missing:
         raise TraceError(f"The table lacks the columns {missing} of a trace.")
-    twice = [name for name in names if table.column_names.count(name) > 1]
-    if twice:
-        raise TraceError(f"The table has the columns {twice} more than once; a trace has each once.")
 
 
 def _codes(column: pa.ChunkedArray, texts: Sequence[str]) -> NDArray[Any]:

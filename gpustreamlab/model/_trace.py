@@ -483,9 +483,6 @@ class Trace:
         clash = set(self.extra) & ({*COLUMN_DTYPES, "duration_ns"})
         if clash:
             raise TraceError(f"Extra columns may not be named {sorted(clash)}; every trace has those.")
-        if any("\0" in name for name in self.extra):
-            raise TraceError("An extra column has a NUL character in its name, where Arrow ends a name. Leave it out.")
-
         # What would be shown as two partitions is refused.
         if self.layouts and _sizes(self.layout) != _sizes(self.layouts[-1].layout):
             raise TraceError(

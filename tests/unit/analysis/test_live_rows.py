@@ -262,6 +262,12 @@ def test_many_late_kernels_share_one_more_row():
     assert (set(sub_row[:count]), set(sub_row[count:-2]), sub_row[-2:]) == ({0}, {1}, [0, 2])
 
 
+def test_a_span_that_is_later_than_all_that_came_one_by_one_and_is_known_is_put_elsewhere():
+    count = 2 * KEPT_INTERVALS + 2
+    spans = [[("kernel", 2 * k, 2 * k + 1)] for k in reversed(range(1, count))]  # each in front of all others
+    assert placed(*spans, [("kernel", 0, 1)])[0] == [*[0] * (count - 1), 1]
+
+
 @pytest.mark.parametrize("size", [1, 100])
 def test_what_fits_nowhere_is_folded_into_the_last_row_of_its_level_and_counted(size):
     crowd = spans_of(*(("kernel", k, 1_000) for k in range(100)))

@@ -52,6 +52,16 @@ PLACED = {
         {},
         [0, 0, 1],
     ),
+    "nested through two other lanes": (
+        [(lane, "x", row, 100 - row, {"parent": row - 1}) for row, lane in enumerate("abca")],
+        {},
+        [0, 0, 0, 1],
+    ),
+    "nested deeply": (
+        [("a", "x", k, 1_000 - k, {"parent": k - 1}) for k in range(MAX_LANE_ROWS + 3)],
+        {},
+        [*range(MAX_LANE_ROWS), *[MAX_LANE_ROWS - 1] * 3],
+    ),
     "overlap": ([("a", "x", 0, 105), ("a", "y", 100, 200)], {}, [0, 1]),
     "overlap within the stated error": ([("a", "x", 0, 105), ("a", "y", 100, 200)], {"range_error_ns": 5}, [0, 0]),
     "covered within the stated error": ([("a", "x", 0, 105), ("a", "y", 101, 104)], {"range_error_ns": 5}, [0, 1]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import pyarrow as pa
 import pytest
 
 from gpustreamlab.errors import TraceError
@@ -88,3 +89,9 @@ def test_metadata_that_is_no_json_of_ours_is_refused(data):
 def test_what_is_no_table_is_refused():
     with pytest.raises(TraceError, match=r"takes a pyarrow\.Table.*got dict"):
         Trace.from_arrow({"start_ns": [0]})
+
+
+def test_a_code_outside_its_dictionary_is_refused():
+    names = pa.DictionaryArray.from_arrays(pa.array([0, 9], pa.int32()), pa.array(["step", "gemm"]), safe=False)
+    with pytest.raises(TraceError, match="columns are damaged"):
+        Trace.from_arrow(TABLE.set_column(TABLE.column_names.index("name"), "name", names))

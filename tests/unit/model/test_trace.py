@@ -152,7 +152,6 @@ INVALID_TRACES = {
     "extra column too short": ({"extra": {"x": [1]}}, r"differ in length.*'x': 1"),
     "extra column of text": ({"extra": {"x": ["a", "b"]}}, r"'x' holds .*; extra columns are integers or floats"),
     "extra column with a taken name": ({"extra": {"start_ns": [1, 2]}}, r"may not be named \['start_ns'\]"),
-    "NUL in an extra column's name": ({"extra": {"a\0b": [1, 2]}}, r"NUL character in its name"),
     "edge beyond the spans": ({"edges": Edges(source=[0], target=[2], kind=[0])}, r"Edges.target points outside the 2 spans"),
     "counter of an unknown lane": (
         {"counters": Counters(time_ns=[0], lane=[2], name=[0], value=[0.0], names=("x",))},
