@@ -53,9 +53,10 @@ PLACED = {
         [0, 0, 1],
     ),
     "nested through two other lanes": (
-        [(lane, "x", row, 100 - row, {"parent": row - 1}) for row, lane in enumerate("abca")],
+        [(lane, "x", row, 60 - row, {"parent": row - 1}) for row, lane in enumerate("abca")]
+        + [("a", "y", 57, 59, {"parent": 0})],
         {},
-        [0, 0, 0, 1],
+        [0, 0, 0, 1, 1],
     ),
     "nested deeply": (
         [("a", "x", k, 1_000 - k, {"parent": k - 1}) for k in range(MAX_LANE_ROWS + 3)],
