@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
 from gpustreamlab._util.tasks import LoopWatch
@@ -167,11 +167,9 @@ class RecordedLane:
     def close(self) -> None:
         """Refuse to record from now on: some drivers take the handle of a destroyed stream for the NULL stream."""
         self.is_closed = True
-        for writer in tuple(self.writers):
-            writer.record = self.refuse
 
-    def refuse(self, event: Any) -> object:
-        """Stand in for the stream's own ``record_raw`` once it is closed."""
+    def refuse(self) -> NoReturn:
+        """Raise what a range on a closed stream raises."""
         raise StreamClosedError(
             f"Stream {self.name!r} is closed; it takes no ranges. "
             f"Make another with lab.stream({self.name!r}) on an open session."
@@ -241,7 +239,7 @@ class LaneWriter:
     def __init__(self, recorder: Recorder, lane: RecordedLane, state: ThreadState, *, collect_at: int) -> None:
         self.recorder = recorder
         self.lane = lane
-        self.record: Callable[[Any], object] = lane.refuse if lane.is_closed else lane.stream.record_raw
+        self.record: Callable[[Any], object] = lane.stream.record_raw
         self.stack = state.stack
         self.thread, self.ident = state.thread, state.ident
         self.owner = weakref.ref(state)
@@ -300,11 +298,11 @@ class Range:
         if now_ns >= recorder.next_tick_ns:
             recorder.tick(now_ns)
         lane = writer.lane
+        if lane.is_closed:
+            lane.refuse()
         try:
             if recorder.is_timed_by_work:
                 events = NO_EVENTS
-                if lane.is_closed:
-                    lane.refuse(None)
             else:
                 try:
                     events = recorder.pop_pair()
@@ -341,12 +339,14 @@ class Range:
         try:
             # No call stands before this one, so an interrupt comes after NVTX has been told.
             recorder.pop_range()
+            if writer.lane.is_closed:
+                writer.lane.refuse()
             if events is NO_EVENTS:
                 if not recorder.is_timed_by_work:
                     events = recorder.new_end()
                 elif error is not None:
                     recorder.look_for_loss(writer.record)
-            if events[1] is not None or writer.lane.is_closed:
+            if events[1] is not None:
                 writer.record(events[1])
             finished = writer.finished
             finished.append((events, self._code, queued_host_ns, number, stack[-2][2], closed_ns))
@@ -502,6 +502,8 @@ class OpenRange(ProcessBound):
 
     def __init__(self, recorder: Recorder, lane: RecordedLane, name: str) -> None:
         self._recorder = recorder
+        if lane.is_closed:
+            lane.refuse()
         self._lane = lane
         self._name = name
         state = recorder.thread_state()
@@ -540,11 +542,10 @@ class OpenRange(ProcessBound):
             self._lane.started.discard(self)  # at the end: until it waits, what is told of its work is laid against it as open
 
     def _record(self, event: Any) -> None:
-        if event is None and not self._lane.is_closed:
+        if event is None:
             return
-        record = self._lane.refuse if self._lane.is_closed else self._lane.stream.record_raw
         try:
-            record(event)
+            self._lane.stream.record_raw(event)
         except Exception as error:
             self._recorder.count_failed(1)
             raise self._recorder.explain(error, self._name, self._lane) from error

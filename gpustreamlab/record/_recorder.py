@@ -611,7 +611,6 @@ class Recorder:
         writer = LaneWriter(self, lane, state, collect_at=self._waiting.first_collection_at)
         with self._lock:
             lane.writers.append(writer)
-            writer.record = lane.refuse if lane.is_closed else writer.record
         count = len(state.writers)
         if count & (count - 1) == 0:  # not each time: to look at all of thousands takes long
             for known in [known for known in state.writers if known.is_spent]:
