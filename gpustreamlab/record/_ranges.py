@@ -21,7 +21,7 @@ from gpustreamlab.record._names import cut_text
 if TYPE_CHECKING:
     from gpustreamlab.backends import BackendStream, ContextSpec
     from gpustreamlab.model import Lane, Partition
-    from gpustreamlab.record._names import ThreadNames
+    from gpustreamlab.record._names import Threads
     from gpustreamlab.record._recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -48,8 +48,6 @@ STEP: Final = object()
 LEFT: Final = object()
 """Stands for what was left while later entries stay: no entry changes its place."""
 
-READ_TRIES = 100
-"""How often a set that other threads change is read until it stays as it is meanwhile."""
 COLLECT_EVERY = 4_096
 """Closed ranges after which finished ones are collected in passing, so that their events are used again."""
 
@@ -113,7 +111,7 @@ class RecordedLane:
         self.handed_over: list[tuple[FinishedRange, int]] = []
         """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
         self.started: weakref.WeakSet[OpenRange] = weakref.WeakSet()
-        """Ranges that any thread may end, and none has."""
+        """Ranges that any thread may end, and none has. Changed and read under the recorder's lock."""
 
     @property
     def is_selected(self) -> bool:
@@ -122,38 +120,25 @@ class RecordedLane:
         return bool(self.started) or any(state is not None and state.uses(self.index) for state in states)
 
     @property
+    def has_waiting(self) -> bool:
+        """True if closed ranges wait for the device, or to be told of their work."""
+        return any(queue for queue, _ in self.queues())
+
+    @property
     def is_idle(self) -> bool:
         """True if nothing of it is open, and nothing waits for the device."""
         # In this order: a range that is being left is open until it waits.
         return not self.is_selected and not self.has_waiting
 
     @property
-    def has_waiting(self) -> bool:
-        """True if closed ranges wait for the device, or to be told of their work."""
-        return bool(self.handed_over) or any(writer.finished for writer in tuple(self.writers))
-
-    def closed_ranges(self) -> list[FinishedRange]:
-        """Return the closed ranges that wait."""
-        rows = [row for writer in tuple(self.writers) for row in tuple(writer.finished)]
-        return rows + [row for row, _ in tuple(self.handed_over)]
-
-    @property
     def is_spent(self) -> bool:
         """True if nothing more can come from here."""
         return self.is_closed or (self.is_retired and self.is_idle)
 
-    def started_by_work(self) -> list[tuple[int, int]]:
-        """Return number and host time of the opening of ranges without events that any thread may end, and none has."""
-        return [started.timed_by_work for started in self.started_ranges() if started.timed_by_work is not None]
-
-    def started_ranges(self) -> tuple[OpenRange, ...]:
-        """Return the ranges that any thread may end, and none has. Other threads may change that meanwhile."""
-        for _ in range(READ_TRIES):
-            try:
-                return tuple(self.started)
-            except RuntimeError:
-                continue
-        return ()
+    def queues(self) -> list[tuple[tuple[FinishedRange, ...], int]]:
+        """Return the closed ranges that wait: together what the stream ends in order, with its thread; -1 for any thread."""
+        queues = [(tuple(writer.finished), writer.ident) for writer in tuple(self.writers)]
+        return queues + [((row,), -1) for row, _ in tuple(self.handed_over)]
 
     def take_over(self, before: RecordedLane) -> None:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""
@@ -181,7 +166,7 @@ class ThreadState:
 
     __slots__ = ("__weakref__", "cell_depth", "ident", "left_count", "name", "stack", "thread", "watch", "writer", "writers")
 
-    def __init__(self, threads: ThreadNames) -> None:
+    def __init__(self, threads: Threads) -> None:
         self.ident = threading.get_ident() & 0xFFFF_FFFF
         """The thread as activities number it."""
         self.name = cut_text(threading.current_thread().name)
@@ -280,6 +265,11 @@ class Range:
     def name(self) -> str:
         """How the user calls it."""
         return self._name
+
+    @property
+    def name_code(self) -> int:
+        """Code of its name."""
+        return self._code
 
     @property
     def lane(self) -> RecordedLane:
@@ -508,19 +498,15 @@ class OpenRange(ProcessBound):
         self._name = name
         state = recorder.thread_state()
         self._thread = state.thread
-        self._parent = state.top_number
-        self._queued_host_ns = recorder.host_time_ns()
-        self._code, _ = recorder.prepare(name)
-        self._events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
+        opened_ns, (code, _) = recorder.host_time_ns(), recorder.prepare(name)
+        events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
         self._is_ended = False
-        self._record(self._events[0])
-        self._number = lane.last_number = next(recorder.numbers)
-        lane.started.add(self)
-
-    @property
-    def timed_by_work(self) -> tuple[int, int] | None:
-        """Its number and the host time of its opening, where it is open and has no events."""
-        return (self._number, self._queued_host_ns) if self._events is NO_EVENTS else None
+        self._record(events[0])
+        lane.last_number = number = next(recorder.numbers)
+        self.row: FinishedRange = (events, code, opened_ns, number, state.top_number, -1)
+        """What it is once it is closed, but for when that was."""
+        with recorder.lock:
+            lane.started.add(self)
 
     def end(self) -> None:
         """Close the range behind the work enqueued so far. Idempotent; on a closed stream the range counts as dropped."""
@@ -532,14 +518,16 @@ class OpenRange(ProcessBound):
             if self._lane.is_closed:
                 recorder.count_failed(1)
                 return
-            events = self._events
+            events, code, opened_ns, number, parent, _ = self.row
             if events is NO_EVENTS and not recorder.is_timed_by_work:
                 events = recorder.new_end()
             self._record(events[1])
-            row = (events, self._code, self._queued_host_ns, self._number, self._parent, recorder.host_time_ns())
-            recorder.hand_over(self._lane, row, self._thread)
+            row = (events, code, opened_ns, number, parent, recorder.host_time_ns())
+            with recorder.lock:
+                recorder.in_flight.hand_over(self._lane, row, self._thread)
         finally:
-            self._lane.started.discard(self)  # at the end: until it waits, what is told of its work is laid against it as open
+            with recorder.lock:  # at the end: until it waits, what is told of its work is laid against it as open
+                self._lane.started.discard(self)
 
     def _record(self, event: Any) -> None:
         if event is None:

@@ -139,19 +139,19 @@ class CaptureControl:
     @property
     def tier(self) -> CaptureTier:
         """What is in force."""
-        return CaptureTier.KERNELS if self._recorder.is_capturing else CaptureTier.RANGES
+        return CaptureTier.KERNELS if self._recorder.kernels.is_on else CaptureTier.RANGES
 
     @property
     def note(self) -> str:
         """Why kernels are not captured although they were asked for; empty where they are."""
-        return "" if self._recorder.is_capturing else self._recorder.capture_note
+        return "" if self._recorder.kernels.is_on else self._recorder.kernels.note
 
     @property
     def text(self) -> str:
         """What is in force, in words."""
         told = ""
-        if self._source is not None and self._recorder.is_capturing:
-            told = f"{' and host calls' if self._recorder.keeps_calls else ''} ({self._source.description})"
+        if self._source is not None and self._recorder.kernels.is_on:
+            told = f"{' and host calls' if self._recorder.kernels.keeps_calls else ''} ({self._source.description})"
         return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
 
     def begin(self, tier: CaptureTier | str) -> None:
@@ -160,18 +160,18 @@ class CaptureControl:
         self._first = self._requests[-1]
         if not self._first.wants_kernels:
             return
-        if not self._recorder.is_capturing and any(other.pass_on() for other in _others(self)):
+        if not self._recorder.kernels.is_on and any(other.pass_on() for other in _others(self)):
             self.take_up()
         _begun.append(weakref.ref(self))
 
     def pass_on(self) -> bool:
         """Leave kernels to a later session, where they were captured only because this one began so; tell whether they were."""
         with delayed_interrupts(), self._lock:
-            if self._requests != [self._first] or not self._recorder.is_capturing:
+            if self._requests != [self._first] or not self._recorder.kernels.is_on:
                 return False
             self._stop_updater()
             self._recorder.end_capture()
-            self._recorder.note_capture(PASSED_ON)
+            self._recorder.kernels.note_refusal(PASSED_ON)
             return True
 
     def take_up(self) -> bool:
@@ -179,7 +179,7 @@ class CaptureControl:
         with delayed_interrupts(), self._lock:
             if self._requests and self._requests[-1].wants_kernels and not self._is_closed:
                 self._try(self._requests[-1])
-            return self._recorder.is_capturing
+            return self._recorder.kernels.is_on
 
     def capture(self, tier: CaptureTier | str = AUTO, *, host: bool = True, stacklevel: int = 3) -> Capture:
         """Capture kernels or ranges from now on; see `Session.capture`. A warning points so many callers up."""
@@ -225,7 +225,7 @@ class CaptureControl:
 
     def finish(self, streams: Iterable[_Waitable]) -> None:
         """Wait for the streams, where work was captured that may still run, then `close`."""
-        if self._recorder.is_awaiting_work:
+        if self._recorder.kernels.is_awaiting_work:
             for stream in streams:
                 try:
                     stream._drain()  # noqa: SLF001 - of the package
@@ -238,7 +238,7 @@ class CaptureControl:
         """Stop, take what is left, and close the source; another session then captures, if it waits for that. Idempotent."""
         with delayed_interrupts():
             with self._lock:
-                was_capturing = self._recorder.is_capturing
+                was_capturing = self._recorder.kernels.is_on
                 self._is_closed = True
                 self._stop_updater()
                 self._recorder.end_capture()
@@ -258,7 +258,7 @@ class CaptureControl:
         try:
             return self._apply(request)
         except GPUStreamLabError as error:
-            self._recorder.note_capture(str(error))
+            self._recorder.kernels.note_refusal(str(error))
             return str(error)
 
     def _apply(self, request: _Request) -> str:
@@ -277,7 +277,7 @@ class CaptureControl:
             self._recorder.start_capture(source, keeps_calls=request.host, tell_loss=_tell_loss)
         except CaptureUnavailableError as error:
             refusal = f"Kernels are not captured, only ranges. {error}"
-            self._recorder.note_capture(refusal)
+            self._recorder.kernels.note_refusal(refusal)
             return refusal
         if self._updater is None or not self._updater.is_running:
             self._updater = Updater(_step_of(self, source), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
@@ -287,7 +287,7 @@ class CaptureControl:
     @property
     def _is_lingering(self) -> bool:
         """Whether a capture that was stopped still costs every launch, until the last of its work is told of."""
-        return self._recorder.is_awaiting_work and bool(getattr(self._source, "is_attached", False))
+        return self._recorder.kernels.is_awaiting_work and bool(getattr(self._source, "is_attached", False))
 
     def _find_source(self) -> ActivitySource:
         if self._source is None:
@@ -313,9 +313,9 @@ class CaptureControl:
             source = self._source
             if source is None or source.keep_up():
                 self._recorder.collect_work()
-        if self._is_lingering and not self._recorder.is_capturing:
+        if self._is_lingering and not self._recorder.kernels.is_on:
             self._recorder.finish_when_quiet(QUIET_NS)
-        return self._recorder.is_capturing or self._is_lingering
+        return self._recorder.kernels.is_on or self._is_lingering
 
 
 class _Waitable(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
 from gpustreamlab.draw import SpanColumns
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
-from gpustreamlab.record import START, Delta, Recorder, Relatives
+from gpustreamlab.record import START, Delta, Recorder, Unended
 from gpustreamlab.typing import Int32Array, Int64Array, SpanKind
 
 KNOWN_SPANS = 1 << 16
@@ -170,16 +170,16 @@ class SpanReader:
         """
         awaited = self.rows.awaited
         delta = self._recorder.changes(self.cursor, awaited=awaited, title=title)
-        relatives = delta.relatives
+        unended = delta.unended
         missed = 0 if self._is_new else delta.missed
         if self._is_new or delta.is_cleared:
             self._start_anew(delta)
-        self._forget_lost(awaited, delta.columns["number"], relatives)
-        codes = self.rows.add(self._arrived(delta), OpenSpans(relatives.number, relatives.parent, relatives.lane))
+        self._forget_lost(awaited, delta.columns["number"], unended)
+        codes = self.rows.add(self._arrived(delta), OpenSpans(unended.number, unended.parent, unended.lane))
         self._codes.put(delta.first, codes)
         self.cursor = delta.cursor
-        is_moved = self._note_extent(delta.columns, relatives)
-        self._remember(delta.columns, codes, relatives)
+        is_moved = self._note_extent(delta.columns, unended)
+        self._remember(delta.columns, codes, unended)
         edges = self._ends.resolve(delta.edges)
         columns = self.read_again().columns if is_moved else self._columns(delta, codes, edges, most)
         return NewSpans(delta, columns, missed, is_moved)
@@ -191,18 +191,18 @@ class SpanReader:
         arrows = find_edges(delta.edges, *_ends_of(delta.columns, codes, _ranges_of(delta.columns)))
         return NewSpans(delta, self._columns(delta, codes, arrows, MAX_SPANS))
 
-    def _remember(self, columns: Mapping[str, Int64Array], codes: Int64Array, relatives: Relatives) -> None:
+    def _remember(self, columns: Mapping[str, Int64Array], codes: Int64Array, unended: Unended) -> None:
         """Remember ranges for arrows, and for the work that was launched in them."""
         rows = _ranges_of(columns)
         self._ends.remember(*_ends_of(columns, codes, rows))
-        self._owners.remember(relatives.number, relatives.lane)
+        self._owners.remember(unended.number, unended.lane)
         self._owners.remember(columns["number"][rows], columns["lane"][rows], columns["name"][rows])
 
-    def _forget_lost(self, awaited: Collection[int], number: Int64Array, relatives: Relatives) -> None:
+    def _forget_lost(self, awaited: Collection[int], number: Int64Array, unended: Unended) -> None:
         """Give up the places of awaited spans that have not come and are not on their way."""
         if awaited:
             come = number[np.isin(number, np.array(list(awaited)))]
-            self.rows.forget(set(awaited) - set(relatives.number.tolist()) - set(come.tolist()))
+            self.rows.forget(set(awaited) - set(unended.number.tolist()) - set(come.tolist()))
 
     @property
     def clear_count(self) -> int:
@@ -236,7 +236,7 @@ class SpanReader:
             kind=columns["kind"],
         )
 
-    def _note_extent(self, columns: Mapping[str, Int64Array], relatives: Relatives) -> bool:
+    def _note_extent(self, columns: Mapping[str, Int64Array], unended: Unended) -> bool:
         """Note how far the spans reach; tell whether the zero has moved, and with it those that were read before."""
         count = len(columns["start_ns"])
         if not count:
@@ -249,7 +249,7 @@ class SpanReader:
         is_moved = not is_begin and first_ns < self.zero_ns and self.cursor.row - self.first <= MOVED_SPANS
         if is_begin or is_moved:
             # A range that is still open started before what it encloses.
-            opened = [self._recorder.to_clock_ns(host_ns) for host_ns in relatives.queued_host_ns.tolist()]
+            opened = [self._recorder.to_clock_ns(host_ns) for host_ns in unended.queued_host_ns.tolist()]
             self.zero_ns = min([first_ns, *opened])
         return is_moved
 

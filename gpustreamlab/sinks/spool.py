@@ -162,7 +162,7 @@ def _state_facts(recorder: Recorder, progress: Progress, *, is_last: bool) -> di
         "missed": progress.missed_count,
         "lost": recorder.lost_count,
         "pending": recorder.pending_count,
-        "capturing": recorder.is_capturing,
+        "capturing": recorder.kernels.is_on,
     }
     return facts | {"end": True} if is_last else facts
 

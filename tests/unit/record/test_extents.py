@@ -174,7 +174,7 @@ def test_ranges_come_when_their_work_has_ended_and_not_before(lab):
 def test_they_put_no_event_on_the_stream(lab, monkeypatch):
     with lab.capture("kernels"):
         monkeypatch.setattr(lab._recorder, "new_pair", lambda: pytest.fail("an event"))
-        lab._recorder._waiting.take_idle_pairs()
+        lab._recorder.in_flight.take_idle_pairs()
         with lab.on("a", "outer"), lab.range("inner"):
             spin(lab, 1_000)
         opened = lab.recording.start_range("a", "handed over")

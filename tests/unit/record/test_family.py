@@ -21,7 +21,7 @@ def lab():
 def drain(lab, cursor=START, awaited=()):
     lab._backend.synchronize()
     drained = lab._recorder.changes(cursor, awaited=awaited)
-    relatives = drained.relatives
+    relatives = drained.unended
     return drained, {
         number: (parent, lane)
         for number, parent, lane in zip(
@@ -62,7 +62,7 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
         spin(lab, 1_000_000)
     with lab._recorder.observing():
         drained = lab._recorder.changes(awaited=())
-        relatives = drained.relatives
+        relatives = drained.unended
 
     assert len(drained.columns["number"]) == 1
     assert drained.columns["parent"][0] in relatives.number.tolist()

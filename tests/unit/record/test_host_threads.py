@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.record._lanes import LaneTable
-from gpustreamlab.record._names import HostThreads, NameTable, ThreadNames
+from gpustreamlab.record._names import OTHER_NAMES, LaneTable, Threads
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 
@@ -131,29 +130,28 @@ def test_annotations_are_matched_to_ranges_on_the_hosts_clock(lab, source, skew_
         assert parent_of(trace, f"kernel of {name}") == f"in {name}"
 
 
-class TestThreadNames:
+class TestThreads:
     def test_an_ident_that_is_used_again_is_another_thread(self):
-        threads = ThreadNames(limit=9)
+        threads = Threads(LaneTable(), limit=9)
         codes = [threads.code(1, "first"), threads.code(1, "second"), threads.code(1, "first")]
         assert codes == [0, 1, 0]
 
     def test_texts_are_never_twice(self):
-        threads = ThreadNames(limit=9)
+        threads = Threads(LaneTable(), limit=9)
         for ident, name in enumerate(("worker (2)", "worker", "worker", "worker")):
             threads.code(ident, name)
         assert threads.texts == ("worker (2)", "worker", "worker (3)", "worker (4)")
 
     def test_they_are_bounded(self):
-        threads = ThreadNames(limit=3)
+        threads = Threads(LaneTable(), limit=3)
         codes = [threads.code(ident, "worker") for ident in range(100)]
-        assert threads.texts == ("worker", "worker (2)", NameTable.OTHER)
+        assert threads.texts == ("worker", "worker (2)", OTHER_NAMES)
         assert set(codes[2:]) == {2}
         assert len(threads._codes) <= 3
 
 
 def test_a_number_that_is_used_again_is_another_thread():
-    lanes = LaneTable()
-    threads = HostThreads(lanes, ThreadNames(99))
+    threads = Threads(LaneTable())
     threads.note(5, "first", 1_000)
     threads.note(5, "second", 2_000)
 
@@ -165,13 +163,13 @@ def test_a_number_that_is_used_again_is_another_thread():
 
 
 def test_a_thread_that_has_ended_gives_its_name_to_no_other():
-    threads = HostThreads(LaneTable(), names := ThreadNames(99))
+    threads = Threads(LaneTable())
     threads.note(5, "ended", 0)
     threads.look(1_000)
 
     codes = threads.codes(np.array([5, 5]), np.array([999, 1_000])).tolist()
 
-    assert [names.texts[code] for code in codes] == ["ended", "thread 5"]
+    assert [threads.texts[code] for code in codes] == ["ended", "thread 5"]
 
 
 def test_kernels_of_short_threads_go_by_the_names_of_those():

@@ -77,7 +77,7 @@ def test_what_is_read_in_pieces_is_what_is_read_at_once(lab, source, seed, clear
     # THEN its deltas together are what the other one reads
     joined, whole = join(deltas), lab._recorder.changes()
     assert joined.missed == 0
-    assert joined.cursor == whole.cursor
+    assert joined.cursor[:-1] == whole.cursor[:-1]  # the version also changes by itself
     assert joined.columns["number"].tolist() == whole.columns["number"].tolist()
     assert facts_of(build_trace(joined)) == facts_of(build_trace(whole)) == facts_of(lab.trace)
 

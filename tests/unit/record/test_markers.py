@@ -9,7 +9,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError, InvalidNameError, SessionClosedError
 from gpustreamlab.model import Marker
-from gpustreamlab.record._markers import KEPT_MARKERS, Markers
+from gpustreamlab.record._tables import KEPT_MARKERS, Markers
 from gpustreamlab.typing import MarkerKind
 
 
@@ -143,14 +143,16 @@ def test_markers_are_in_order_of_time_and_survive_a_device_that_fails():
     markers = Markers(itertools.count().__next__, 0)
     markers.note("late", MarkerKind.MARK, 20)
     markers.note("early", MarkerKind.MARK, 10)
-    assert [marker.text for marker in markers.changes(lambda host_ns: host_ns)] == ["early", "late"]
 
-    def fail(host_ns):
-        raise DeviceError("lost")
+    def until_it_fails(host_ns):
+        if host_ns == 30:
+            raise DeviceError("lost")
+        return host_ns
 
+    assert [marker.text for marker in markers.made(until_it_fails)] == ["early", "late"]
     markers.note("lost", MarkerKind.MARK, 30)
-    assert [marker.text for marker in markers.changes(fail)] == ["early", "late"]
-    assert [marker.text for marker in markers.changes(lambda host_ns: host_ns)] == ["early", "late", "lost"]
+    assert [marker.text for marker in markers.made(until_it_fails)] == ["early", "late"]
+    assert [marker.text for marker in markers.made(int)] == ["early", "late", "lost"]
 
 
 def test_a_marker_is_a_value():

@@ -11,7 +11,6 @@ from gpustreamlab import Session
 from gpustreamlab.backends import ClockInfo, RangeTimes, green_capabilities
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.model import Device
-from gpustreamlab.record._names import NameTable
 
 
 class PlayedStream:
@@ -230,12 +229,6 @@ def test_a_range_inside_itself(lab, backend):
         pass
     backend.synchronize()
     assert lab.trace.parent.tolist() == [-1, 0, 1]
-
-
-def test_names_beyond_the_limit_share_one():
-    table = NameTable(3)
-    assert [table.code(text) for text in ("a", "b", "c", "d", "a")] == [0, 1, 2, 2, 0]
-    assert table.texts == ("a", "b", NameTable.OTHER)
 
 
 def test_names_that_utf8_cannot_write_are_replaced(lab, backend):

@@ -11,7 +11,7 @@ from gpustreamlab.record import _kernel_tier
 from gpustreamlab.record._buffer import ColumnLog
 from gpustreamlab.record._counters import CounterLog
 from gpustreamlab.record._kernel_tier import CaptureWindows
-from gpustreamlab.record._lanes import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
+from gpustreamlab.record._names import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
 from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
 
 

@@ -391,7 +391,7 @@ def test_a_source_that_fails_ends_the_capture_and_nothing_else(lab, source):
     lab._recorder.trace()
 
     assert told == ["DeviceError: bang"]
-    assert not lab._recorder.is_capturing
+    assert not lab._recorder.kernels.is_on
     assert "bang" in trace.metadata.capture_note
     assert name_of(trace, 0) == "outer"
 
