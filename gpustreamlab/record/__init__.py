@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpustreamlab.record._buffer import SPAN_COLUMNS, SpanBuffer
+from gpustreamlab.record._buffer import SPAN_COLUMNS, RowFinder, SpanBuffer
 from gpustreamlab.record._counters import SAMPLE_EVERY_NS, LaneSample
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, Unended
 from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, join, join_samples
@@ -33,6 +33,7 @@ __all__ = [
     "Range",
     "RecordedLane",
     "Recorder",
+    "RowFinder",
     "SpanBuffer",
     "Tables",
     "ThreadState",

@@ -162,7 +162,7 @@ def is_spool(path: str | PathLike[str]) -> bool:
     try:
         with Path(path).open("rb") as file:
             return file.read(len(_STREAM_BEGINS)) == _STREAM_BEGINS
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):  # no path at all: `Trace.load` tells
         return False
 
 

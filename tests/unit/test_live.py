@@ -16,7 +16,7 @@ from gpustreamlab.analysis import format_ns, span_rows
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.record import START
-from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, CodeRing, EdgeEnds, Owners, SpanReader
+from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, LastRanges, SpanReader
 from gpustreamlab.sinks.live import FindingWatch, LiveFeed
 from gpustreamlab.sinks.live import _finding as live_finding
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
@@ -612,10 +612,12 @@ class TestKernels:
             assert set(columns.owner_lane[~kernels].tolist()) == {-1}
 
     def test_an_owner_that_is_forgotten_or_unknown_is_none(self):
-        owners = Owners()
-        owners.remember(np.array([3, 4]), np.array([1, 2]))
-        owners.remember(np.array([4, 3 + KNOWN_SPANS]), np.array([2, 0]), np.array([7, 8]))
-        lane, name = owners.of(np.array([3, 4, 3 + KNOWN_SPANS, -1, 5]))
+        ranges, row = LastRanges(), np.zeros(2, np.int64)
+        columns = dict.fromkeys(("kind", "start_ns", "end_ns"), row)
+        ranges.note_open(np.array([3, 4]), np.array([1, 2]))
+        told = {"number": np.array([4, 3 + KNOWN_SPANS]), "lane": np.array([2, 0]), "name": np.array([7, 8])}
+        ranges.remember(columns | told, row)
+        lane, name = ranges.owners(np.array([3, 4, 3 + KNOWN_SPANS, -1, 5]))
         assert lane.tolist() == [-1, 2, 0, -1, -1]
         assert name.tolist() == [-1, 7, 8, -1, -1]
 
@@ -711,30 +713,16 @@ class TestThinning:
 
 
 class TestMemory:
-    def test_codes_are_kept_by_append_index_in_a_ring(self):
-        ring = CodeRing(10_000)
-        ring.put(0, np.arange(3_000))
-        ring.put(3_000, np.arange(3_000, 9_000))
-        assert ring.get(2_998, 3_002).tolist() == [2_998, 2_999, 3_000, 3_001]
-        ring.put(9_000, np.arange(9_000, 12_500))
-
-        assert ring.get(9_998, 10_002).tolist() == [9_998, 9_999, 10_000, 10_001]
-        assert ring.get(2_500, 2_502).tolist() == [2_500, 2_501]
-
-    def test_a_ring_that_begins_late_and_gets_more_than_it_holds(self):
-        ring = CodeRing(5_000)
-        ring.put(70_000, np.arange(12_000))
-
-        assert ring.get(70_000 + 7_000, 70_000 + 7_003).tolist() == [7_000, 7_001, 7_002]
-
     def test_arrows_wait_for_their_spans_but_not_for_ever(self):
-        ends = EdgeEnds()
+        ranges = LastRanges()
         waiting = np.stack((np.arange(2 * WAITING_EDGES), np.arange(2 * WAITING_EDGES) + 10**6), axis=1)
-        assert len(ends.resolve(waiting)) == 0
+        assert len(ranges.resolve(waiting)) == 0
         column = np.arange(WAITING_EDGES, WAITING_EDGES + 5)
-        ends.remember(np.concatenate((column, column + 10**6)), *np.zeros((3, 10), np.int64))
+        number = np.concatenate((column, column + 10**6))
+        same = np.zeros(10, np.int64)
+        ranges.remember(dict.fromkeys(("kind", "lane", "name", "start_ns", "end_ns"), same) | {"number": number}, same)
 
-        assert len(ends.resolve(np.empty((0, 2), np.int64))) == 5
+        assert len(ranges.resolve(np.empty((0, 2), np.int64))) == 5
 
     def test_memory_is_flat(self):
         with Session("sim", ring_size=4_000, capture="ranges") as lab:
