@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpustreamlab.record._buffer import SPAN_COLUMNS, RowFinder, SpanBuffer
+from gpustreamlab.record._buffer import SPAN_COLUMNS, RowFinder, RowRing
 from gpustreamlab.record._counters import SAMPLE_EVERY_NS, LaneSample
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, Unended
 from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, join, join_samples
@@ -34,7 +34,7 @@ __all__ = [
     "RecordedLane",
     "Recorder",
     "RowFinder",
-    "SpanBuffer",
+    "RowRing",
     "Tables",
     "ThreadState",
     "Unended",

@@ -1,8 +1,7 @@
-"""A bounded ring of finished spans, read by append index."""
+"""Bounded rings of rows, read by append index; and how rows and intervals are found."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,8 +34,7 @@ FIRST_WORK_NUMBER = 1 << 40
 MAX_RING_SIZE = 1_000_000_000
 """Most spans that a ring may hold: 104 GB."""
 
-_FIRST_ROWS = 4_096
-_NO_ROWS = np.empty((len(SPAN_COLUMNS), 0), np.int64)
+_FIRST_ROWS = 1_024
 
 
 class Drained(NamedTuple):
@@ -52,28 +50,38 @@ class Drained(NamedTuple):
     """How often the buffer was cleared before this."""
 
 
-class SpanBuffer:
-    """The last `ring_size` spans. Who uses it holds the recorder's lock.
+class RowRing:
+    """The last `ring_size` rows. Who uses it holds a lock.
 
-    Memory grows with use up to ``ring_size * 104`` bytes. When the ring is full, the oldest spans make room.
+    Memory grows with use up to ``ring_size * 8`` bytes for each column. When the ring is full, the oldest rows make room.
 
     Parameters
     ----------
     ring_size
-        How many spans are kept, from 1 to `MAX_RING_SIZE`.
+        How many rows are kept, from 1 to `MAX_RING_SIZE`.
+    names
+        Of the columns, int64 each.
+
+    Examples
+    --------
+    >>> log = RowRing(2, ("time_ns",))
+    >>> log.append({"time_ns": np.arange(5)})
+    >>> log.read().columns["time_ns"].tolist(), log.appended_count
+    ([3, 4], 5)
     """
 
-    def __init__(self, ring_size: int) -> None:
+    def __init__(self, ring_size: int, names: Sequence[str] = SPAN_COLUMNS) -> None:
         if type(ring_size) is not int or not 1 <= ring_size <= MAX_RING_SIZE:
             raise OptionError(
                 f"ring_size is {ring_size!r}; it must be a number of spans, from 1 to {MAX_RING_SIZE:,}. "
                 "Use gpustreamlab.Session(ring_size=1_000_000)."
             )
         self.ring_size = ring_size
-        self._rows = _NO_ROWS
-        self._first = 0  # append index of the span that came first after the last clear: it was in the first place
+        self._names = tuple(names)
+        self._rows = np.empty((len(names), 0), np.int64)
+        self._first = 0  # append index of the row that came first after the last clear: it was in the first place
         self.appended_count = 0
-        """Spans so far, those that are gone too."""
+        """Rows so far, those that are gone too."""
         self.clear_count = 0
         """How often it was cleared."""
 
@@ -82,7 +90,7 @@ class SpanBuffer:
 
     @property
     def dropped_count(self) -> int:
-        """Spans that were overwritten because the ring was full, since it was last cleared."""
+        """Rows that were overwritten because the ring was full, since it was last cleared."""
         return max(0, self.appended_count - self._first - self.ring_size)
 
     @property
@@ -91,13 +99,13 @@ class SpanBuffer:
         return self._rows.nbytes
 
     def clear(self) -> None:
-        """Forget every span, and give their memory back; append indices go on."""
-        self._rows, self._first = _NO_ROWS, self.appended_count
+        """Forget every row, and give their memory back; append indices go on."""
+        self._rows, self._first = self._rows[:, :0].copy(), self.appended_count
         self.clear_count += 1
 
     def append(self, columns: Mapping[str, Int64Array]) -> None:
-        """Append spans, given as equally long columns. An interrupt leaves all of them here, or none."""
-        block = np.stack([columns[name] for name in SPAN_COLUMNS])
+        """Append rows, given as equally long columns. An interrupt leaves all of them here, or none."""
+        block = np.stack([columns[name] for name in self._names])
         end = self.appended_count + block.shape[1]
         kept = block[:, -self.ring_size :]
         self._grow(min(end - self._first, self.ring_size))
@@ -105,11 +113,11 @@ class SpanBuffer:
         self.appended_count = end
 
     def read(self, first: int = 0, last: int | None = None) -> Drained:
-        """Return what is still there of the spans with these append indices, the last one not included; without it, all."""
+        """Return what is still there of the rows with these append indices, the last one not included; without it, all."""
         end = self.appended_count if last is None else last
         kept = max(first, self.appended_count - len(self))
         rows = self._rows[:, self._places(kept, max(kept, end))]
-        return Drained(dict(zip(SPAN_COLUMNS, rows, strict=True)), end, kept - max(first, self._first), self.clear_count)
+        return Drained(dict(zip(self._names, rows, strict=True)), end, kept - max(first, self._first), self.clear_count)
 
     def _places(self, first: int, last: int) -> Int64Array:
         """Return where the rows of append indices are, the last one not included."""
@@ -121,77 +129,9 @@ class SpanBuffer:
         held = self._rows.shape[1]
         if wanted > held:
             # Until the ring is full it has not wrapped, so rows are in order and growing is a copy.
-            rows = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held, _FIRST_ROWS), self.ring_size)), np.int64)
+            rows = np.empty((len(self._names), min(max(wanted, 2 * held, _FIRST_ROWS), self.ring_size)), np.int64)
             rows[:, :held] = self._rows
             self._rows = rows
-
-
-_MANY_BLOCKS = 256
-
-
-class ColumnLog:
-    """Rows that are appended in blocks and read together; the oldest make room.
-
-    Parameters
-    ----------
-    names
-        Of the columns, int64 each.
-    limit
-        How many rows are kept: ``limit * 8 * len(names)`` bytes, and up to twice that while a block is appended.
-
-    Examples
-    --------
-    >>> log = ColumnLog(("time_ns",), limit=2)
-    >>> log.append({"time_ns": np.arange(5)})
-    >>> log.read()["time_ns"].tolist(), log.appended_count
-    ([3, 4], 5)
-    """
-
-    def __init__(self, names: Sequence[str], limit: int) -> None:
-        self._names = tuple(names)
-        self._limit = limit
-        self._blocks: deque[Int64Array] = deque()
-        self.appended_count = 0
-        """Rows so far, those that are gone too."""
-        self._held_count = 0
-
-    def __len__(self) -> int:
-        return self._held_count
-
-    def append(self, columns: Mapping[str, Int64Array]) -> None:
-        """Append rows, given as equally long columns."""
-        block = np.stack([columns[name] for name in self._names])[:, -self._limit :]
-        if not block.size:
-            return
-        self.appended_count += len(columns[self._names[0]])
-        self._blocks.append(block)
-        self._held_count += block.shape[1]
-        if self._held_count > self._limit or len(self._blocks) > _MANY_BLOCKS:
-            self._compact()
-
-    def read(self, cursor: int = 0) -> dict[str, Int64Array]:
-        """Return the rows that were appended since a cursor and are still there; the next cursor is `appended_count`."""
-        wanted = min(self._held_count, self.appended_count - cursor)
-        if wanted == self._held_count and len(self._blocks) > 1:
-            self._compact()
-        newest: list[Int64Array] = [np.empty((len(self._names), 0), np.int64)]
-        for block in reversed(self._blocks):
-            if wanted <= 0:
-                break
-            newest.append(block[:, -wanted:])
-            wanted -= block.shape[1]
-        rows = newest[-1] if len(newest) <= 2 else np.concatenate(newest[:0:-1], axis=1)
-        return dict(zip(self._names, rows, strict=True))
-
-    def clear(self) -> None:
-        """Forget every row; cursors go on."""
-        self._blocks.clear()
-        self._held_count = 0
-
-    def _compact(self) -> None:
-        whole = np.concatenate(tuple(self._blocks), axis=1)[:, -self._limit :]
-        self._blocks = deque((whole,))
-        self._held_count = whole.shape[1]
 
 
 class RowFinder:

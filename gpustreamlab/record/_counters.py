@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gpustreamlab.model import Counters
-from gpustreamlab.record._buffer import ColumnLog
+from gpustreamlab.record._buffer import RowRing
 from gpustreamlab.record._names import OTHER_NAMES, CodeTable
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
@@ -33,7 +33,7 @@ class CounterLog:
     """
 
     def __init__(self, limit: int = KEPT_SAMPLES) -> None:
-        self._log = ColumnLog(_COLUMNS, limit)
+        self._log = RowRing(limit, _COLUMNS)
         self._last = np.empty((4, 0), np.int64)  # of each lane and counter's last millisecond: later ones may take their place
         self._names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)
         self._told_count = 0
@@ -77,7 +77,7 @@ class CounterLog:
         """Return the samples since a cursor, in order of time; the newest of each quantity come again with the next ones."""
         if cursor[1] == self._told_count:
             return NO_SAMPLES
-        columns = self._log.read(cursor[0])
+        columns = self._log.read(cursor[0]).columns
         rows = np.concatenate((np.stack([columns[name] for name in _COLUMNS]), self._last), axis=1)
         time_ns, lane, name, value = rows[:, np.argsort(rows[0], kind="stable")]
         return Counters(

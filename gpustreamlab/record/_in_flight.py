@@ -13,7 +13,7 @@ import numpy as np
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab.backends import Backend, RangeTimes
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
-from gpustreamlab.record._buffer import ColumnLog, Intervals, SpanBuffer, find_innermost
+from gpustreamlab.record._buffer import Intervals, RowRing, find_innermost
 from gpustreamlab.record._extents import NEVER, RANGE_CODE, WorkExtents
 from gpustreamlab.record._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
 from gpustreamlab.typing import Int64Array
@@ -76,7 +76,7 @@ class RangesInFlight:
         How many closed ranges of one lane and thread may wait; later ones are counted as dropped.
     """
 
-    def __init__(self, backend: Backend, buffer: SpanBuffer, pending_limit: int) -> None:
+    def __init__(self, backend: Backend, buffer: RowRing, pending_limit: int) -> None:
         if type(pending_limit) is not int or pending_limit < 1:
             raise OptionError(
                 f"pending_limit is {pending_limit!r}; it must be a number of ranges, at least 1. "
@@ -93,7 +93,7 @@ class RangesInFlight:
         self._sweeps_at = 0
         self._told_until: dict[int, int] = {}  # host time by thread: see `Activities.told_until`
         self._done_until: dict[int, int] = {}  # host time by lane: what was launched there before it has ended
-        self._closed = ColumnLog(_INTERVAL_COLUMNS, CLOSED_RANGES)
+        self._closed = RowRing(CLOSED_RANGES, _INTERVAL_COLUMNS)
         self.states: WeakSet[ThreadState] = WeakSet()
         """Of the threads that have used the session."""
         self.is_awaiting_work = False
@@ -207,7 +207,7 @@ class RangesInFlight:
                 for one in (*self.open(), *self.closed())
                 if one.thread != _NO_THREAD
             ]
-            ended = np.stack([*self._closed.read().values()])
+            ended = np.stack([*self._closed.read().columns.values()])
         ended = ended[:, (ended[2] > at_host_ns.min()) & (ended[1] <= at_host_ns.max())]
         whole = np.concatenate((np.array(rows, np.int64).reshape(-1, 4).T, ended), axis=1)
         # Seen in two places, it counts as closed.

@@ -18,7 +18,7 @@ from gpustreamlab.record._journal import Cursor
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
 from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.record._work import WorkReader
-from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array
+from gpustreamlab.typing import CaptureTier, Int64Array
 
 _log = logging.getLogger(__name__)
 
@@ -273,17 +273,11 @@ class KernelTier:
         """Take quantities of lanes that others keep, whether kernels are captured or not."""
         with self._lock, observing(self._backend):
             counters = self._reader.counters
-            counters.append(*self._sample_columns(samples))
-
-    def _sample_columns(self, samples: Sequence[LaneSample]) -> tuple[Int64Array, Int64Array, Int64Array, FloatArray]:
-        host_ns, lane, name, value = zip(*samples, strict=True)
-        codes = {text: self._reader.counters.code(text) for text in dict.fromkeys(name)}
-        return (
-            to_clock(self._backend, np.array(host_ns, np.int64)),
-            np.array(lane, np.int64),
-            np.array([codes[text] for text in name], np.int64),
-            np.array(value, np.float64),
-        )
+            host_ns, lane, name, value = zip(*samples, strict=True)
+            codes = {text: counters.code(text) for text in dict.fromkeys(name)}
+            time_ns = to_clock(self._backend, np.array(host_ns, np.int64))
+            name_codes = np.array([codes[text] for text in name], np.int64)
+            counters.append(time_ns, np.array(lane, np.int64), name_codes, np.array(value, np.float64))
 
     def changes(self, since: Cursor) -> tuple[tuple[WorkDetail, ...], Mapping[str, Int64Array], Counters, Cursor]:
         """Return details, dependencies and samples since a cursor, and the next cursor."""
@@ -294,7 +288,7 @@ class KernelTier:
             cursor = since._replace(
                 detail=since.detail + len(fresh), dependency=dependencies.appended_count, sample=counters.cursor
             )
-            return fresh, dependencies.read(since.dependency), counters.counters(since.sample), cursor
+            return fresh, dependencies.read(since.dependency).columns, counters.counters(since.sample), cursor
 
     def _take_from(self, source: ActivitySource, *, is_last: bool, is_complete: bool) -> str:
         """Take and store a batch; return why there will be no more, or nothing."""

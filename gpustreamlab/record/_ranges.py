@@ -352,13 +352,16 @@ class Range:
             self._settle(entry)
             raise
 
-    def set_aside(self) -> ParkedRange:
+    def set_aside(self) -> Range:
         """Return what opens it again later, maybe in another thread; from now on nobody else is given this object."""
         if self.is_listed:
             del self._writer.ranges[self._name]
-        return ParkedRange(self)
+        return self
 
-    def reopen(self) -> None:
+    def abandon(self) -> None:
+        """Do nothing, where it is not opened again: leaving a range that is not open is told."""
+
+    def resume(self) -> None:
         """Open it again: for its thread and lane, or a stand-in where the task that opened it has moved."""
         writer = self._writer.recorder.thread_state().writer
         if writer is None or writer is self._writer:
@@ -463,25 +466,9 @@ class StandInRange(Range):
         super().__init__(writer, original._name, original._code, original._annotation)  # noqa: SLF001 - of its base class
         self.original = original
 
-    def set_aside(self) -> ParkedRange:
-        """Return what opens the original again."""
-        return ParkedRange(self.original)
-
-
-class ParkedRange:
-    """A range of a suspended task."""
-
-    __slots__ = ("_range",)
-
-    def __init__(self, parked: Range) -> None:
-        self._range = parked
-
-    def resume(self) -> None:
-        """Open it again in this thread, on the lane selected in it."""
-        self._range.reopen()
-
-    def abandon(self) -> None:
-        """Do nothing: leaving a range that is not open is told."""
+    def set_aside(self) -> Range:
+        """Return the original, which is opened again."""
+        return self.original
 
 
 class OpenRange(ProcessBound):

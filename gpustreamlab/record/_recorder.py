@@ -12,7 +12,7 @@ from typing import Any
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
 from gpustreamlab.model import Lane, Layout, Partition, Trace
-from gpustreamlab.record._buffer import SpanBuffer
+from gpustreamlab.record._buffer import RowRing
 from gpustreamlab.record._counters import NO_SAMPLES, LaneSample, Sampler
 from gpustreamlab.record._extents import Checkpoints
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, is_done
@@ -55,7 +55,7 @@ class Recorder:
         self, backend: Backend, *, ring_size: int = DEFAULT_RING_SIZE, pending_limit: int = DEFAULT_PENDING_LIMIT
     ) -> None:
         self._backend = backend
-        self._buffer = SpanBuffer(ring_size)
+        self._buffer = RowRing(ring_size)
         self.in_flight = RangesInFlight(backend, self._buffer, pending_limit)
         """Ranges that are not in the buffer yet."""
         self.lock = self.in_flight.lock

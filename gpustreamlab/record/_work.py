@@ -12,7 +12,7 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import OWN_PREFIX, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, WorkDetail
-from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, ColumnLog
+from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowRing
 from gpustreamlab.record._counters import CounterLog
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, WORK_FIELDS
 from gpustreamlab.record._names import CodeTable, cut_text, plain_text
@@ -279,7 +279,7 @@ class WorkReader:
         """How work was launched."""
         self.counters = CounterLog()
         """Memory of streams."""
-        self.dependencies = ColumnLog(DEPENDENCY_COLUMNS, KEPT_DEPENDENCIES)
+        self.dependencies = RowRing(KEPT_DEPENDENCIES, DEPENDENCY_COLUMNS)
         """Which stream was told to wait for which."""
         self.refused_count = 0
         """Records that make no sense, and are nowhere."""

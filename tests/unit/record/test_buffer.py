@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.record import SpanBuffer
+from gpustreamlab.record import RowRing
 from gpustreamlab.record._buffer import SPAN_COLUMNS
 
 
@@ -18,7 +18,7 @@ def columns(first, count):
     ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20), reads=st.lists(st.booleans(), max_size=20)
 )
 def test_a_reader_sees_every_span_once_or_is_told_how_many_it_missed(ring_size, blocks, reads):
-    buffer = SpanBuffer(ring_size)
+    buffer = RowRing(ring_size)
     appended = cursor = missed = 0
     seen = []
     for block, is_read in zip(blocks, [*reads, *[True] * len(blocks)], strict=False):
@@ -39,7 +39,7 @@ def test_a_reader_sees_every_span_once_or_is_told_how_many_it_missed(ring_size, 
 
 @given(ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20))
 def test_the_newest_stay_and_the_rest_is_counted(ring_size, blocks):
-    buffer = SpanBuffer(ring_size)
+    buffer = RowRing(ring_size)
     appended = 0
     for block in blocks:
         buffer.append(columns(appended, block))
@@ -50,7 +50,7 @@ def test_the_newest_stay_and_the_rest_is_counted(ring_size, blocks):
 
 
 def test_memory_grows_with_use_and_not_before():
-    assert SpanBuffer(1_000_000).size_bytes < 1_000_000
+    assert RowRing(1_000_000).size_bytes < 1_000_000
 
 
 @given(
@@ -60,7 +60,7 @@ def test_memory_grows_with_use_and_not_before():
 )
 def test_clearing_gives_the_memory_back_and_append_indices_go_on(ring_size, before, after):
     # GIVEN a buffer that has grown
-    buffer, appended = SpanBuffer(ring_size), 0
+    buffer, appended = RowRing(ring_size), 0
     for block in before:
         buffer.append(columns(appended, block))
         appended += block
@@ -81,14 +81,14 @@ def test_clearing_gives_the_memory_back_and_append_indices_go_on(ring_size, befo
     assert buffer.read().columns["start_ns"].tolist() == drained.columns["start_ns"].tolist()
 
     # AND in no more memory than in a new buffer
-    new = SpanBuffer(ring_size)
+    new = RowRing(ring_size)
     for block in after:
         new.append(columns(0, block))
     assert buffer.size_bytes == new.size_bytes
 
 
 def test_drained_columns_are_copies():
-    buffer = SpanBuffer(10)
+    buffer = RowRing(10)
     buffer.append(columns(0, 5))
     buffer.read().columns["start_ns"][:] = -1
     assert buffer.read().columns["start_ns"].tolist() == [0, 1, 2, 3, 4]
@@ -97,4 +97,4 @@ def test_drained_columns_are_copies():
 @pytest.mark.parametrize("ring_size", [0, -1, True, 1.5, "10"])
 def test_a_ring_of_no_size_is_refused(ring_size):
     with pytest.raises(OptionError, match="ring_size"):
-        SpanBuffer(ring_size)
+        RowRing(ring_size)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from gpustreamlab.backends import StreamFacts
 from gpustreamlab.model import Lane, WorkDetail
 from gpustreamlab.record import _kernel_tier
-from gpustreamlab.record._buffer import ColumnLog
 from gpustreamlab.record._counters import CounterLog
 from gpustreamlab.record._kernel_tier import CaptureWindows
 from gpustreamlab.record._names import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
@@ -17,34 +15,6 @@ from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, Strea
 
 def ints(*values):
     return np.array(values, np.int64)
-
-
-class TestColumnLog:
-    def test_the_newest_rows_are_kept(self):
-        log = ColumnLog(("a", "b"), limit=3)
-        for first in (0, 2, 4):
-            log.append({"a": ints(first, first + 1), "b": ints(first, first + 1) * 10})
-
-        assert log.read()["a"].tolist() == [3, 4, 5]
-        assert log.read()["b"].tolist() == [30, 40, 50]
-        assert (len(log), log.appended_count) == (3, 6)
-
-    def test_a_cursor_reads_what_is_new_and_still_there(self):
-        log = ColumnLog(("a",), limit=3)
-        log.append({"a": ints(0, 1)})
-        assert log.read(log.appended_count)["a"].tolist() == []
-        log.append({"a": ints(2)})
-        assert log.read(2)["a"].tolist() == [2]
-        log.clear()
-        log.append({"a": ints(3)})
-        assert log.read(0)["a"].tolist() == [3]
-
-    def test_many_small_blocks_take_no_more_memory_than_their_rows(self):
-        log = ColumnLog(("a",), limit=100_000)
-        for number in range(2_000):
-            log.append({"a": ints(number)})
-        assert len(log._blocks) <= 257
-        assert log.read()["a"].tolist() == list(range(2_000))
 
 
 class TestCounters:
@@ -196,10 +166,3 @@ class TestLaunches:
     def test_nothing_is_found_where_there_is_nothing(self):
         launches = Launches()
         assert launches.take(launches.find(ints(1)))[2].tolist() == [-1]
-
-
-@pytest.mark.parametrize("size", [0, 1])
-def test_a_log_takes_empty_blocks(size):
-    log = ColumnLog(("a",), limit=2)
-    log.append({"a": np.zeros(size, np.int64)})
-    assert len(log.read()["a"]) == size
