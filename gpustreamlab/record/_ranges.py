@@ -10,6 +10,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
@@ -52,66 +53,43 @@ COLLECT_EVERY = 4_096
 """Closed ranges after which finished ones are collected in passing, so that their events are used again."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class RecordedLane:
     """One stream in one place: on the whole card, or in one partition. A stream that moves gets another."""
 
-    __slots__ = (
-        "handed_over",
-        "incoming",
-        "index",
-        "is_closed",
-        "is_lent",
-        "is_retired",
-        "lane",
-        "last_number",
-        "name",
-        "part",
-        "partition",
-        "spec",
-        "started",
-        "stream",
-        "writers",
-    )
+    index: int
+    """Of the lane in a trace's table."""
+    lane: Lane
+    """The stream as the timeline shows it while it works here."""
+    stream: BackendStream
+    """The backend's stream there."""
+    spec: ContextSpec | None
+    """What its green context is made of; None for the primary context."""
+    part: Partition | None
+    """The partition that it works in; None for the whole card."""
+    partition: int
+    """Code of that, or -1."""
+    is_lent: bool
+    """True if others own the stream: it does not move."""
+    is_closed: bool = False
+    """True once the stream is about to be destroyed: nothing can be recorded any more."""
+    is_retired: bool = False
+    """True once another one has taken its place; what is selected or waiting here still comes to its end."""
+    last_number: int = -1
+    """Number of the range opened last, or -1."""
+    incoming: list[int] = field(default_factory=list)
+    """Numbers of ranges that the next range of this lane waits for."""
+    writers: list[LaneWriter] = field(default_factory=list)
+    """One for each thread that has ranges here."""
+    handed_over: list[tuple[FinishedRange, int]] = field(default_factory=list)
+    """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
+    started: weakref.WeakSet[OpenRange] = field(default_factory=weakref.WeakSet)
+    """Ranges that any thread may end, and none has. Changed and read under the recorder's lock."""
 
-    def __init__(
-        self,
-        index: int,
-        lane: Lane,
-        stream: BackendStream,
-        partition: int,
-        *,
-        spec: ContextSpec | None = None,
-        part: Partition | None = None,
-        is_lent: bool = False,
-    ) -> None:
-        self.index = index
-        self.lane = lane
-        """The stream as the timeline shows it while it works here."""
-        self.name = lane.name
-        self.stream = stream
-        """The backend's stream there."""
-        self.spec = spec
-        """What its green context is made of; None for the primary context."""
-        self.part = part
-        """The partition that it works in; None for the whole card."""
-        self.partition = partition
-        """Code of that, or -1."""
-        self.is_lent = is_lent
-        """True if others own the stream: it does not move."""
-        self.is_closed = False
-        """True once the stream is about to be destroyed: nothing can be recorded any more."""
-        self.is_retired = False
-        """True once another one has taken its place."""
-        self.last_number = -1
-        """Number of the range opened last, or -1."""
-        self.incoming: list[int] = []
-        """Numbers of ranges that the next range of this lane waits for."""
-        self.writers: list[LaneWriter] = []
-        """One for each thread that has ranges here."""
-        self.handed_over: list[tuple[FinishedRange, int]] = []
-        """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
-        self.started: weakref.WeakSet[OpenRange] = weakref.WeakSet()
-        """Ranges that any thread may end, and none has. Changed and read under the recorder's lock."""
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self.lane.name
 
     @property
     def is_selected(self) -> bool:
@@ -144,10 +122,6 @@ class RecordedLane:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""
         self.incoming, before.incoming = before.incoming, []
         self.last_number = before.last_number
-
-    def retire(self) -> None:
-        """Give the place to another one; what is selected or waiting here still comes to its end."""
-        self.is_retired = True
 
     def close(self) -> None:
         """Refuse to record from now on: some drivers take the handle of a destroyed stream for the NULL stream."""

@@ -116,7 +116,9 @@ class Recorder:
         """Start recording a stream; one made anew, or moved, under a name goes on in that name's lane."""
         with self.lock:
             index, code = self._tables.lanes.add(lane), self._tables.partition_code(part)
-            recorded = RecordedLane(index, lane, stream, code, spec=spec, part=part, is_lent=is_lent)
+            recorded = RecordedLane(
+                index=index, lane=lane, stream=stream, spec=spec, part=part, partition=code, is_lent=is_lent
+            )
             self.in_flight.add_lane(recorded)
         return recorded
 

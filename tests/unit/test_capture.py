@@ -33,7 +33,6 @@ from gpustreamlab.typing import CaptureTier
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
-from tests.helpers.interrupts import Interrupts
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 
 KERNELS, RANGES = CaptureTier.KERNELS, CaptureTier.RANGES
@@ -91,16 +90,6 @@ def test_a_block_goes_back_to_what_was_before(lab, source):
     assert lab.recording.tier is RANGES
 
 
-def test_an_older_capture_that_is_stopped_changes_nothing_now(lab):
-    first = lab.capture("kernels")
-    second = lab.capture("ranges")
-    first.stop()
-    first.stop()
-    assert lab.recording.tier is RANGES
-    second.stop()
-    assert lab.recording.tier is RANGES
-
-
 def test_captures_that_nobody_holds_do_not_pile_up(monkeypatch):
     monkeypatch.setattr(capture, "KEPT_CAPTURES", 4)
     with Session("sim") as lab:
@@ -109,13 +98,6 @@ def test_captures_that_nobody_holds_do_not_pile_up(monkeypatch):
             lab.capture("kernels")
         assert len(lab._captures._asked) == 4
         assert lab.recording.tier is KERNELS
-
-
-def test_a_block_goes_back_to_a_capture_that_nobody_holds(lab):
-    lab.capture("kernels")
-    with lab.capture("ranges"):
-        assert lab.recording.tier is RANGES
-    assert lab.recording.tier is KERNELS
 
 
 @pytest.mark.filterwarnings("ignore::gpustreamlab.errors.CaptureWarning")
@@ -141,13 +123,6 @@ def test_calls_of_the_host_can_be_left_out(lab, source):
     with lab.capture("kernels", host=False):
         source.push_launch(10, 20, 30, stream=lab.stream("a")._backend_stream, correlation=1)
     assert len(lab.trace) == 1
-
-
-def test_the_representations_say_what_is_captured(lab):
-    assert ", ranges, " in repr(lab)
-    with lab.capture("kernels"):
-        assert ", kernels and host calls (fake source), " in repr(lab)
-        assert "kernels and host calls (fake source)" in lab._repr_html_()
 
 
 def test_a_thread_on_the_side_takes_what_comes(lab, source):
@@ -281,15 +256,6 @@ def test_closing_stops_takes_the_rest_and_then_closes_the_source(source):
     backend.close()
 
 
-def test_kernels_in_flight_at_the_close_are_in_the_trace():
-    with Session("sim") as lab:
-        lab.capture("kernels")
-        with lab.on(lab.stream("a"), "product"):
-            a = lab.xp.ones((64, 64))
-            a @ a
-    assert kernel_names(lab.trace) == ["ones", "matmul"]
-
-
 def test_a_source_whose_close_fails_is_told_of_and_the_session_is_closed(source, monkeypatch):
     lab = Session(FakeSourceBackend(source))
     lab.capture("kernels")
@@ -367,30 +333,6 @@ def interrupted(method):
         return result
 
     return call
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
-@pytest.mark.no_cover  # coverage's own lock does not survive an interrupt
-def test_interrupts_while_capturing_lose_no_record_and_leave_a_clear_state(lab, source):
-    """Ctrl-C at many instants of starting, taking and stopping."""
-    pushed, interrupt_count = 0, 0
-    with Interrupts() as interrupts:
-        for number in range(150):
-            push(lab, source, "kernel")
-            pushed += 1
-            try:
-                interrupts.send_after(1e-5 + number * 2e-5)
-                with lab.capture("kernels"):
-                    len(lab.trace)
-                    len(lab.trace)
-                interrupts.cancel()
-            except KeyboardInterrupt:
-                interrupt_count += 1
-    with lab.capture("kernels"):
-        trace = lab.trace
-    assert interrupt_count > 20
-    assert len(kernel_names(trace)) == pushed
-    assert lab.recording.tier in (RANGES, KERNELS)
 
 
 BEYOND = {Capture.__enter__.__code__, Capture.__exit__.__code__}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from gpustreamlab import Session
@@ -68,26 +66,6 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
     assert drained.columns["parent"][0] in relatives.number.tolist()
 
 
-def test_ranges_of_other_threads_are_told(lab):
-    is_open, may_end = threading.Event(), threading.Event()
-
-    def work():
-        with lab.on("copy", "outer"):
-            with lab.range("inner"):
-                pass
-            is_open.set()
-            may_end.wait(60)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    is_open.wait(60)
-    drained, relatives = drain(lab)
-    may_end.set()
-    thread.join()
-
-    assert list(relatives) == drained.columns["parent"].tolist()
-
-
 def test_who_waits_for_a_range_learns_that_it_will_never_come(lab):
     with lab.on("copy", "outer"):
         _, relatives = drain(lab, awaited=[1, 999])
@@ -114,39 +92,3 @@ def test_spans_can_be_read_again_by_append_index(lab):
     assert again.missed == 0
     lab.clear()
     assert lab._recorder.changes(START._replace(row=1), until=whole.cursor).row_count == 0
-
-
-def test_edges_are_read_from_a_cursor(lab):
-    for _ in range(3):
-        with lab.on("copy", "upload"):
-            pass
-        lab.stream("compute").wait(lab.stream("copy").record())
-        with lab.on("compute", "gemm"):
-            pass
-    first = lab._recorder.changes()
-    later = lab._recorder.changes(first.cursor)
-
-    assert [(len(delta.edges), delta.cursor.edge) for delta in (first, later)] == [(3, 3), (0, 3)]
-    assert len(lab._recorder.changes(START._replace(edge=1)).edges) == 2
-
-
-def test_names_are_read_from_a_code(lab):
-    for name in "abc":
-        with lab.on("copy", name):
-            pass
-
-    assert lab._recorder.changes(START._replace(name=1)).names == ("b", "c")
-    assert lab._recorder.changes(START._replace(name=3)).names == ()
-
-
-def test_a_trace_can_leave_out_what_was_opened_before(lab):
-    with lab.on("copy", "before"):
-        pass
-    checkpoint = lab.recording.checkpoint()
-    with lab.on("copy", "after"), lab.range("within"):
-        pass
-    lab.synchronize()
-    trace = lab.recording.since(checkpoint)
-
-    assert sorted(trace.names[code] for code in trace.name) == ["after", "within"]
-    assert len(lab.trace) == 3

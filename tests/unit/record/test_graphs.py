@@ -64,21 +64,3 @@ def test_each_launch_of_a_graph_is_a_span(lab):
     assert [trace.names[trace.name[row]] for row in launches(trace)] == ["graph 7", "graph 7", "graph 8"]
     assert [trace.lanes[trace.lane[row]].name for row in launches(trace)] == ["a", "a", "b"]
     assert not lab.trace.strays()
-
-
-def test_a_graph_that_left_the_selected_stream_is_a_stray(lab):
-    with lab.on("a", "step"):
-        launch_graph(lab, "b", 5, [3_000])
-    lab.synchronize()
-    assert len(lab.trace.strays()) == 1
-
-
-def test_a_trace_with_graphs_is_saved_and_read_back(lab, tmp_path):
-    with lab.on("a", "step"):
-        launch_graph(lab, "a", 5, [3_000, 9_000])
-    lab.synchronize()
-    trace = lab.trace
-    trace.save(tmp_path / "run.parquet")
-    again = type(trace).load(tmp_path / "run.parquet")
-    assert again.names == trace.names
-    assert again.parent.tolist() == trace.parent.tolist()

@@ -9,7 +9,6 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.record._names import OTHER_NAMES, LaneTable, Threads
-from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 
 
@@ -77,17 +76,6 @@ def test_work_is_in_annotations_of_its_own_thread_not_of_one_of_the_same_name(la
     assert parent_of(trace, "kernel 1") is None
 
 
-def test_threads_of_one_name_are_told_apart_in_the_trace(lab):
-    def work(number):
-        with lab.on("a", f"range {number}"):
-            pass
-
-    run_pair(lambda: work(0), lambda: work(1))
-    lab.synchronize()
-    trace = lab.trace
-    assert {thread_of(trace, "range 0"), thread_of(trace, "range 1")} == {"worker", "worker (2)"}
-
-
 def test_work_and_ranges_of_a_thread_have_the_same_thread(lab, source):
     def work(number):
         with lab.on("a", f"range {number}"):
@@ -131,11 +119,6 @@ def test_annotations_are_matched_to_ranges_on_the_hosts_clock(lab, source, skew_
 
 
 class TestThreads:
-    def test_an_ident_that_is_used_again_is_another_thread(self):
-        threads = Threads(LaneTable(), limit=9)
-        codes = [threads.code(1, "first"), threads.code(1, "second"), threads.code(1, "first")]
-        assert codes == [0, 1, 0]
-
     def test_texts_are_never_twice(self):
         threads = Threads(LaneTable(), limit=9)
         for ident, name in enumerate(("worker (2)", "worker", "worker", "worker")):
@@ -170,25 +153,3 @@ def test_a_thread_that_has_ended_gives_its_name_to_no_other():
     codes = threads.codes(np.array([5, 5]), np.array([999, 1_000])).tolist()
 
     assert [threads.texts[code] for code in codes] == ["ended", "thread 5"]
-
-
-def test_kernels_of_short_threads_go_by_the_names_of_those():
-    with Session("sim") as lab:
-        lab.stream("a")
-        lab.capture("kernels")
-
-        def work():
-            with lab.on("a", threading.current_thread().name):
-                spin(lab, 1_000)
-
-        for number in range(4):
-            thread = threading.Thread(target=work, name=f"short-{number}")
-            thread.start()
-            thread.join()
-        lab.synchronize()
-        trace = lab.trace
-
-    kernels = [row for row in range(len(trace)) if trace.names[trace.name[row]] == "spin"]
-    assert [trace.threads[trace.thread[row]] for row in kernels] == [f"short-{number}" for number in range(4)]
-    assert [trace.names[trace.name[trace.parent[row]]] for row in kernels] == [f"short-{number}" for number in range(4)]
-    assert {f"host: short-{number}" for number in range(4)} <= {lane.name for lane in trace.lanes}

@@ -9,9 +9,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends import Activities, CallClass, StreamFacts
-from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
-from gpustreamlab.record import START
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
 from tests.helpers.threads import run_in_thread
@@ -187,11 +185,6 @@ def test_work_waits_one_drain_for_its_call(lab, source):
     assert trace.queued_ns[row_named(trace, "alone")] == trace.start_ns[row_named(trace, "alone")]
 
 
-def test_a_trace_holds_no_work_back(lab, source):
-    source.push_work(10, 20, stream=key(lab, "a"), correlation=7, name="early")
-    assert name_of(trace_of(lab), 0) == "early"
-
-
 def test_a_range_that_is_still_open_encloses_what_is_launched_in_it(lab):
     with lab.on("a", "open"):
         launch(lab, "a", 1, name="inside")
@@ -299,12 +292,6 @@ def test_records_that_make_no_sense_are_counted_and_nowhere(lab, source):
     assert trace.metadata.dropped_records == trace.metadata.dropped_spans == 7
 
 
-def test_times_far_off_are_kept_as_they_are(lab, source):
-    source.push_work(1, 2**60, stream=key(lab, "a"), name="endless")
-    source.push_annotation(2**61, 2**61 + 1, name="far")
-    assert len(trace_of(lab)) == 2
-
-
 def test_clear_forgets_work_samples_and_drops(lab, source):
     launch(lab, "a", 1, name="warm-up")
     source.push_memory(10, 4096.0, stream=key(lab, "a"))
@@ -332,13 +319,6 @@ def test_a_trace_since_a_checkpoint_has_what_was_launched_after_it(lab):
     assert lab._recorder.trace(since=10**9).extra["work_count"].tolist() == []
 
 
-def test_cells_without_ranges_are_not_marked_because_of_kernels(lab):
-    lab._begin_cell("In [1]")
-    launch(lab, "a", 1, name="kernel")
-    assert len(trace_of(lab).markers) == 0
-    lab._end_cell("In [1]")
-
-
 def test_memory_of_streams_is_counters_of_their_lanes(lab, source):
     source.push_memory(5_000_000, 512.0, stream=key(lab, "b"))
     counters = trace_of(lab).counters
@@ -362,40 +342,6 @@ def test_the_trace_says_what_was_captured_and_when(lab, source):
     assert windows[0][0] == start_ns
 
 
-def test_a_trace_without_kernels_has_no_such_columns():
-    with Session("sim", capture="ranges") as session:
-        session.stream("a")
-        with session.on("a"):
-            pass
-        trace = trace_of(session)
-    assert dict(trace.extra) == {}
-    assert trace.metadata.tier is CaptureTier.RANGES
-
-
-def test_work_that_ends_after_stop_is_still_taken(lab, source):
-    with lab.on("a", "outer"):
-        source.push_call(lab._recorder._look_at_clock(), 10**9, correlation=1)
-    lab._recorder.stop_capture()
-    source.push_work(10**6, 10**6 + 1, stream=key(lab, "a"), correlation=1, name="late")
-    assert parent_of(trace_of(lab), "late") == "outer"
-
-
-def test_a_source_that_fails_ends_the_capture_and_nothing_else(lab, source):
-    told = []
-    lab._recorder.stop_capture()
-    lab._recorder.start_capture(source, tell_loss=told.append)
-    source.drain_error = DeviceError("bang")
-    with lab.on("a", "outer"):
-        pass
-    trace = trace_of(lab)
-    lab._recorder.trace()
-
-    assert told == ["DeviceError: bang"]
-    assert not lab._recorder.kernels.is_on
-    assert "bang" in trace.metadata.capture_note
-    assert name_of(trace, 0) == "outer"
-
-
 def test_calls_that_wait_and_allocate_have_rows(lab, source):
     source.push_call(10, 500, name="cudaStreamSynchronize", call_class=CallClass.SYNCHRONIZE)
     source.push_call(600, 700, name="cudaMallocAsync", call_class=CallClass.MEMORY, size_bytes=4096)
@@ -403,22 +349,6 @@ def test_calls_that_wait_and_allocate_have_rows(lab, source):
     row = row_named(trace, "cudaMallocAsync")
     assert trace.extra["size_bytes"][row] == 4096
     assert trace.duration_ns[row_named(trace, "cudaStreamSynchronize")] == 490
-
-
-def test_live_readers_get_details_counters_and_dependencies_by_cursor(lab, source):
-    recorder = lab._recorder
-    launch(lab, "a", 1, detail=kernel_detail("one"))
-    source.push_dependency(source=(0, 1), record=1, target=(0, 2), wait=2)
-    source.push_memory(10, 1.0, stream=key(lab, "a"))
-    cursor = recorder.changes(until=START).cursor
-    first = recorder.changes(cursor)
-    second = recorder.changes(first.cursor)
-
-    assert (first.is_changed, second.is_changed) == (True, False)
-    assert [detail.full_name for detail in first.details] == ["one"]
-    assert first.dependencies["wait"].tolist() == [2]
-    assert first.counters.value.tolist() == [1.0]
-    assert [len(second.details), len(second.dependencies["wait"]), len(second.counters)] == [0, 0, 0]
 
 
 def test_random_records_never_raise(lab, source):
