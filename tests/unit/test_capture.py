@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
 import sys
 import threading
@@ -278,27 +277,6 @@ def test_a_session_that_is_dropped_gives_its_source_back(source):
     assert known() is None
     assert source.is_closed
     backend.close()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_leaves_the_source_alone(lab, source):
-    lab.capture("kernels")
-    push(lab, source)
-    count = len(source.history)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork of a process with threads
-        child = os.fork()
-    if child == 0:
-        try:
-            len(lab.trace)
-            lab.close()
-            is_left = lab.recording.tier is RANGES and len(source.history) <= count + 1
-        except BaseException:
-            is_left = False
-        os._exit(0 if is_left else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert lab.recording.tier is KERNELS
 
 
 def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monkeypatch):

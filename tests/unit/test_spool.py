@@ -194,19 +194,6 @@ def test_many_rows_are_written_in_pieces(path, monkeypatch):
     assert_same_trace(gsl.load_trace(path), lab.trace)
 
 
-def test_marks_are_written_as_what_was_added(path):
-    with gsl.Session("sim", spool=path) as lab:
-        for _ in range(200):
-            lab.mark("x" * 100)
-        lab.recording.spool.refresh()
-        before_bytes = lab.recording.spool.size_bytes
-        lab.mark("one more")
-        lab.recording.spool.refresh()
-
-        assert lab.recording.spool.size_bytes - before_bytes < 2_500
-    assert gsl.load_trace(path).markers == lab.trace.markers
-
-
 def test_a_saved_trace_is_read_by_the_same_call(tmp_path, path):
     trace = varied_run(path)
     trace.save(tmp_path / "run.parquet")

@@ -137,3 +137,67 @@ def test_samples_that_come_again_count_once():
 
     assert joined.time_ns.tolist() == [1, 11, 2_000_000]
     assert joined.value.tolist() == [5.0, 4.0, 1.0]
+
+
+# Ranges that have not ended, around rows that were read
+
+
+def drain(lab, cursor=START, awaited=()):
+    lab._backend.synchronize()
+    drained = lab._recorder.changes(cursor, awaited=awaited)
+    relatives = drained.unended
+    return drained, {
+        number: (parent, lane)
+        for number, parent, lane in zip(
+            relatives.number.tolist(), relatives.parent.tolist(), relatives.lane.tolist(), strict=True
+        )
+    }
+
+
+def test_open_ranges_around_what_was_drained_are_told(lab):
+    with lab.on("a", "outer"):
+        with lab.on("b", "middle"):
+            with lab.range("inner"):
+                pass
+            drained, relatives = drain(lab)
+    (inner,) = drained.columns["parent"].tolist()
+    outer = relatives[inner][0]
+
+    assert relatives[inner] == (outer, 1)
+    assert relatives[outer] == (-1, 0)
+
+
+def test_what_is_drained_itself_is_not_told(lab):
+    with lab.on("a", "outer"), lab.range("inner"):
+        pass
+    drained, relatives = drain(lab)
+
+    assert len(drained.columns["number"]) == 2
+    assert relatives == {}
+
+
+def test_ranges_that_wait_for_the_device_are_told(lab):
+    with lab.on("a", "outer"):
+        with lab.range("inner"):
+            pass
+        lab._backend.synchronize()
+        from gpustreamlab.workloads import spin
+
+        spin(lab, 1_000_000)
+    with lab._recorder.observing():
+        drained = lab._recorder.changes(awaited=())
+        relatives = drained.unended
+
+    assert len(drained.columns["number"]) == 1
+    assert drained.columns["parent"][0] in relatives.number.tolist()
+
+
+def test_who_waits_for_a_range_learns_that_it_will_never_come(lab):
+    with lab.on("a", "outer"):
+        _, relatives = drain(lab, awaited=[1, 999])
+    assert list(relatives) == [1]
+
+    lab.synchronize()
+    drained, relatives = drain(lab, awaited=[1, 999])
+    assert drained.columns["number"].tolist() == [1]
+    assert 999 not in relatives

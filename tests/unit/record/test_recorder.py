@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -218,24 +217,3 @@ def test_writers_of_ended_threads_go_away(lab, backend):
         backend.synchronize()
         lab.trace  # noqa: B018 - collects
     assert len(lab.streams["a"]._recorded.writers) <= 1
-
-
-def test_many_threads_on_one_lane_lose_nothing():
-    with Session("sim") as lab:
-        lab.stream("a")
-
-        def work(number):
-            for _ in range(200):
-                with lab.on("a", f"t{number}"), lab.range("inner"):
-                    time.sleep(0)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        lab.synchronize()
-        trace = lab.trace
-        assert len(trace) == 3_200
-        inner = np.flatnonzero(trace.name == trace.names.index("inner"))
-        assert (trace.thread[inner] == trace.thread[trace.parent[inner]]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.backends import Activities, CallClass, StreamFacts
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
+from gpustreamlab.record._names import OTHER_NAMES, LaneTable, Threads
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
 from tests.helpers.threads import run_in_thread
@@ -372,3 +374,147 @@ def test_random_records_never_raise(lab, source):
         assert lab.recording.tier is CaptureTier.KERNELS
     assert len(trace) > 100
     assert told * 0.5 < trace.metadata.dropped_records < told - len(trace)
+
+
+# Launches of CUDA graphs are spans that cover their nodes
+
+
+def launch_graph(lab, stream, correlation, starts_ns, graph=7):
+    source, now_ns = lab._backend.source_given, lab._recorder._look_at_clock()
+    lab._backend.host_time_ns()  # time goes on
+    for place, after_ns in enumerate(starts_ns):
+        detail = replace(kernel_detail(f"node{place}"), graph=graph)
+        start_ns = now_ns + after_ns
+        push = source.push_launch if place == 0 else source.push_work
+        times = (now_ns, start_ns, start_ns + 1_000) if place == 0 else (start_ns, start_ns + 1_000)
+        push(*times, correlation=correlation, stream=lab.stream(stream)._backend_stream, name=f"node{place}", detail=detail)
+
+
+def test_a_launch_covers_its_nodes_and_lies_in_the_range_around_it(lab):
+    with lab.on("a", "step"):
+        launch_graph(lab, "a", 5, [3_000, 9_000])
+    trace = trace_of(lab)
+    (row,) = rows(trace, SpanKind.ANNOTATION).tolist()
+    nodes = [row_named(trace, f"node{place}") for place in range(2)]
+    assert trace.names[trace.name[row]] == "graph 7"
+    assert trace.lanes[trace.lane[row]].name == "a"
+    assert trace.names[trace.name[trace.parent[row]]] == "step"
+    assert trace.parent[nodes].tolist() == [row, row]
+    assert (trace.start_ns[row], trace.end_ns[row]) == (trace.start_ns[nodes[0]], trace.end_ns[nodes[1]])
+    assert trace.extra["work_count"][row] == 2
+    assert trace.extra["work_count"][trace.parent[row]] == 2
+    assert (np.diff(trace.start_ns) >= 0).all()
+
+
+def test_each_launch_of_a_graph_is_a_span(lab):
+    for correlation in (5, 6):
+        with lab.on("a", "step"):
+            launch_graph(lab, "a", correlation, [3_000, 9_000])
+    with lab.on("b", "step"):
+        launch_graph(lab, "b", 7, [3_000], graph=8)
+    trace = trace_of(lab)
+    assert [trace.names[trace.name[row]] for row in rows(trace, SpanKind.ANNOTATION).tolist()] == [
+        "graph 7",
+        "graph 7",
+        "graph 8",
+    ]
+    assert [trace.lanes[trace.lane[row]].name for row in rows(trace, SpanKind.ANNOTATION).tolist()] == ["a", "a", "b"]
+    assert not lab.trace.strays()
+
+
+# Which thread of the host a call, an annotation, or work was of
+
+
+def run_pair(*targets):
+    """Run functions in threads that live at the same time and have the same name."""
+    together = threading.Barrier(len(targets), timeout=60)
+
+    def run(target):
+        together.wait()
+        target()
+        together.wait()
+
+    threads = [threading.Thread(target=run, args=(target,), name="worker") for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_the_first_annotation_of_a_thread_is_in_the_lane_of_its_calls(lab, source):
+    source.push_annotation(1_000, 9_000, name="cudf: join")
+    source.push_launch(2_000, 3_000, 4_000, stream=0, correlation=7)
+    trace = lab.trace
+    lanes = {trace.lanes[trace.lane[row_named(trace, name)]].name for name in ("cudf: join", "cudaLaunchKernel")}
+    assert lanes == {"host: MainThread"}
+
+
+def test_work_is_in_annotations_of_its_own_thread_not_of_one_of_the_same_name(lab, source):
+    idents = []
+    run_pair(*[lambda: (idents.append(threading.get_ident()), lab._recorder.thread_state())] * 2)
+    run_pair(*[lambda: lab.trace] * 2)
+    source.push_annotation(1_000, 9_000, name="cudf: join", thread=idents[0])
+    for number, ident in enumerate(idents):
+        source.push_call(2_000, 2_100, correlation=7 + number, thread=ident)
+        source.push_work(3_000, 4_000, stream=0, correlation=7 + number, name=f"kernel {number}")
+    trace = lab.trace
+
+    assert parent_of(trace, "kernel 0") == "cudf: join"
+    assert parent_of(trace, "kernel 1") is None
+
+
+@pytest.mark.parametrize("skew_ns", [-30_000, 0, 30_000])
+def test_annotations_are_matched_to_ranges_on_the_hosts_clock(lab, source, skew_ns):
+    """The two clocks are put on each other within tens of microseconds, ranges follow each other within two."""
+    backend = lab._backend
+
+    def annotated(name):
+        begin_ns, call_ns, end_ns = (backend.host_time_ns() for _ in range(3))
+        times = begin_ns + skew_ns, end_ns + skew_ns
+        source.push_annotation(*times, name=f"in {name}", start_host_ns=begin_ns)
+        source.push_call(call_ns + skew_ns, end_ns + skew_ns, correlation=call_ns, start_host_ns=call_ns)
+        source.push_work(end_ns + 10**6, end_ns + 2 * 10**6, stream=0, correlation=call_ns, name=f"kernel of {name}")
+
+    backend.launch_spin(lab.stream("a")._backend_stream, 10**6, blocks=1, fill_sms=False)  # no time below zero is told
+    lab.synchronize()
+    with lab.on("a", "outer"):
+        for name in ("first", "second"):
+            with lab.range(name):
+                annotated(name)
+        annotated("outer")
+    trace = trace_of(lab)
+
+    for name in ("first", "second", "outer"):
+        assert parent_of(trace, f"in {name}") == name
+        assert parent_of(trace, f"kernel of {name}") == f"in {name}"
+
+
+class TestThreads:
+    def test_they_are_bounded(self):
+        threads = Threads(LaneTable(), limit=3)
+        codes = [threads.code(ident, "worker") for ident in range(100)]
+        assert threads.texts == ("worker", "worker (2)", OTHER_NAMES)
+        assert set(codes[2:]) == {2}
+        assert len(threads._codes) <= 3
+
+
+def test_a_number_that_is_used_again_is_another_thread():
+    threads = Threads(LaneTable())
+    threads.note(5, "first", 1_000)
+    threads.note(5, "second", 2_000)
+
+    codes = threads.codes(np.array([5, 5, 5, 6]), np.array([500, 1_999, 2_000, 0]))
+
+    assert codes[0] == codes[1] != codes[2]
+    assert len(set(codes.tolist())) == 3
+    assert len(set(threads.lanes(np.array([5, 5]), np.array([0, 3_000])).tolist())) == 2
+
+
+def test_a_thread_that_has_ended_gives_its_name_to_no_other():
+    threads = Threads(LaneTable())
+    threads.note(5, "ended", 0)
+    threads.look(1_000)
+
+    codes = threads.codes(np.array([5, 5]), np.array([999, 1_000])).tolist()
+
+    assert [threads.texts[code] for code in codes] == ["ended", "thread 5"]
