@@ -116,12 +116,15 @@ class RowRing:
         """Return what is still there of the rows with these append indices, the last one not included; without it, all."""
         end = self.appended_count if last is None else last
         kept = max(first, self.appended_count - len(self))
-        rows = self._rows[:, self._places(kept, max(kept, end))]
+        rows = self._rows[:, self._places(kept, max(kept, end))].copy()
         return Drained(dict(zip(self._names, rows, strict=True)), end, kept - max(first, self._first), self.clear_count)
 
-    def _places(self, first: int, last: int) -> Int64Array:
+    def _places(self, first: int, last: int) -> slice | Int64Array:
         """Return where the rows of append indices are, the last one not included."""
-        places: Int64Array = np.arange(first - self._first, last - self._first) % self.ring_size
+        low = (first - self._first) % self.ring_size
+        if low + last - first <= self.ring_size:
+            return slice(low, low + last - first)
+        places: Int64Array = np.arange(low, low + last - first) % self.ring_size
         return places
 
     def _grow(self, wanted: int) -> None:

@@ -11,9 +11,10 @@ from weakref import WeakSet
 import numpy as np
 
 from gpustreamlab._util.defences import process_lock
+from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import Backend, RangeTimes
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
-from gpustreamlab.record._buffer import Intervals, RowRing, find_innermost
+from gpustreamlab.record._buffer import Intervals, RowFinder, RowRing, find_innermost
 from gpustreamlab.record._extents import NEVER, RANGE_CODE, WorkExtents
 from gpustreamlab.record._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
 from gpustreamlab.typing import Int64Array
@@ -174,8 +175,11 @@ class RangesInFlight:
         awaited
             Numbers of more ranges to look for.
         """
-        parent = columns["parent"]
-        missing = {*np.setdiff1d(parent[parent >= 0], columns["number"]).tolist(), *awaited}
+        parent = columns["parent"][columns["parent"] >= 0]
+        missing = {*awaited}
+        if len(parent):
+            around = distinct(parent)[0]
+            missing |= {*around[RowFinder(columns["number"]).rows_of(around) < 0].tolist()}
         found: dict[int, InFlight] = {}
         known: dict[int, InFlight] = {}
         for look in (self.open, self.closed):

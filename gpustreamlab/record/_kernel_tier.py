@@ -245,10 +245,11 @@ class KernelTier:
         is_complete
             Let no work wait for its call.
         """
-        reason = ""
+        source = self._source
+        if source is None:
+            return
         with delayed_interrupts(), self._lock:
-            source = self._source
-            if source is None or self._is_taking:
+            if self._is_taking or self._source is not source:
                 return  # called from inside itself: who takes already goes on when this returns
             self._is_taking = True
             try:
