@@ -89,6 +89,16 @@ def test_a_block_goes_back_to_what_was_before(lab, source):
     assert lab.recording.tier is RANGES
 
 
+def test_an_older_capture_that_is_stopped_changes_nothing_now(lab):
+    first = lab.capture("kernels")
+    second = lab.capture("ranges")
+    first.stop()
+    first.stop()
+    assert lab.recording.tier is RANGES
+    second.stop()
+    assert lab.recording.tier is RANGES
+
+
 def test_captures_that_nobody_holds_do_not_pile_up(monkeypatch):
     monkeypatch.setattr(capture, "KEPT_CAPTURES", 4)
     with Session("sim") as lab:

@@ -455,6 +455,23 @@ def test_a_disk_that_is_full_from_the_beginning_and_freed_later_costs_nothing(pa
     assert_same_trace(gsl.load_trace(path), lab.trace)
 
 
+def test_a_disk_that_is_freed_when_the_limit_is_exceeded_gives_a_file_that_says_so(path, disk):
+    disk.is_full = True
+    with pytest.warns(SpoolWarning, match="No space left on device"):
+        lab = gsl.Session("sim", spool=path, spool_limit_bytes=1 << 16)
+    with lab:
+        work(lab, 4_000)
+        assert not lab.recording.spool.refresh()
+        assert lab.recording.spool.state is SpoolState.FAILING
+        disk.is_full = False
+        assert not lab.recording.spool.refresh()
+        assert lab.recording.spool.state is SpoolState.FULL
+    loaded = gsl.load_trace(path)
+    assert len(loaded) == 0
+    assert "reached its limit of 65,536 bytes" in loaded.metadata.recovery_note
+    assert path.stat().st_size <= 1 << 16
+
+
 def test_warnings_that_are_errors_do_not_end_it(path, disk, caplog):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
         disk.is_full = True

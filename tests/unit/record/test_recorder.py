@@ -192,6 +192,19 @@ def test_a_range_inside_itself(lab, backend):
     assert lab.trace.parent.tolist() == [-1, 0, 1]
 
 
+def test_a_range_lies_inside_its_parent_whatever_the_correction_of_times_says(lab, backend, monkeypatch):
+    with lab.on("a", "outer"), lab.range("inner"):
+        pass
+    backend.synchronize()
+    start_ns, end_ns = np.array([50, 10]), np.array([95, 90])
+    monkeypatch.setattr(backend, "resolve", lambda *_: RangeTimes(start_ns, end_ns, start_ns))
+    trace = lab.trace
+    assert list(zip(names(trace), trace.start_ns.tolist(), trace.end_ns.tolist(), strict=True)) == [
+        ("outer", 10, 90),
+        ("inner", 50, 90),
+    ]
+
+
 def test_names_that_utf8_cannot_write_are_replaced(lab, backend):
     with lab.on("a", "\ud800x"):
         pass
