@@ -13,7 +13,7 @@ from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.model import Counters, WorkDetail
 from gpustreamlab.record._counters import LaneSample
-from gpustreamlab.record._in_flight import RangesInFlight, to_clock
+from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
 from gpustreamlab.record._journal import Cursor
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
 from gpustreamlab.record._tables import SessionTables
@@ -155,13 +155,7 @@ class KernelTier:
         lost = 0 if source is None else max(0, source.dropped_count - self._dropped_base)
         return self._dropped_before + lost + self._reader.refused_count
 
-    def start(
-        self,
-        source: ActivitySource,
-        *,
-        keeps_calls: bool,
-        tell_loss: Callable[[str], object],
-    ) -> None:
+    def start(self, source: ActivitySource, *, keeps_calls: bool, tell_loss: Callable[[str], object]) -> None:
         """Capture kernels from now on; where the source refuses, its error goes to the caller and nothing has changed."""
         with self._lock:
             if self.is_on:
@@ -173,7 +167,13 @@ class KernelTier:
             if self._source is not None and self._source is not source:
                 self._take_rest()
                 self._forget_source()
-            self._start_source(source, with_calls=keeps_calls)
+            was_awaiting = self._in_flight.is_awaiting_work
+            self._in_flight.is_awaiting_work = True  # a range may end before the start returns
+            try:
+                source.start(with_calls=keeps_calls)
+            except BaseException:
+                self._in_flight.is_awaiting_work = was_awaiting
+                raise
             if self._source is None:
                 self._source, self._dropped_base = source, source.dropped_count
             self._tell_loss, self.keeps_calls = tell_loss, keeps_calls
@@ -192,12 +192,16 @@ class KernelTier:
                 self._stop_source()
                 self.take(is_complete=False)
 
-    def is_quiet(self, quiet_ns: int, *, is_idle: bool) -> bool:
-        """Tell whether, since the stop, no work was told of for so long, and the device was idle whenever this was asked."""
+    def finish_when_quiet(self, quiet_ns: int) -> None:
+        """Take the rest of what was captured, if all lanes and the default stream are idle and nothing has come for so long."""
+        stop_count = self.stop_count
+        with observing(self._backend):
+            is_idle = self._backend.is_default_stream_idle() and all(map(is_done, self._in_flight.lanes))
         now_ns = self._backend.glance_ns()
         if not is_idle:
             self._noisy_ns = now_ns
-        return now_ns - self._noisy_ns >= quiet_ns
+        if now_ns - self._noisy_ns >= quiet_ns:
+            self.finish(stop_count)
 
     def finish(self, stop_count: int) -> None:
         """Take the rest of what was captured, where it was stopped before the device was idle, that is at this `stop_count`."""
@@ -329,15 +333,6 @@ class KernelTier:
         self._stop_source()
         self.note = f"Kernels are not captured any more. {reason}"
         self._let_go()
-
-    def _start_source(self, source: ActivitySource, *, with_calls: bool) -> None:
-        was_awaiting = self._in_flight.is_awaiting_work
-        self._in_flight.is_awaiting_work = True  # a range may end before the start returns
-        try:
-            source.start(with_calls=with_calls)
-        except BaseException:
-            self._in_flight.is_awaiting_work = was_awaiting
-            raise
 
     def _stop_source(self) -> None:
         if self._source is not None:

@@ -15,7 +15,7 @@ from gpustreamlab.model import Lane, Layout, Partition, Trace
 from gpustreamlab.record._buffer import RowRing
 from gpustreamlab.record._counters import NO_SAMPLES, LaneSample, Sampler
 from gpustreamlab.record._extents import Checkpoints
-from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, is_done
+from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight
 from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_UNENDED, START, Cursor, Delta, RangeEdges, tables_version
 from gpustreamlab.record._kernel_tier import KernelTier, observing
 from gpustreamlab.record._names import MAX_LABEL_LENGTH, cut_text
@@ -307,7 +307,7 @@ class Recorder:
             Return rows, edges, names and details up to here once more, and nothing else; collect nothing.
         awaited
             Numbers of ranges that are asked for too: one that is not among the answers will never come. None asks for no
-            relatives.
+            ranges that have not ended.
         collects
             False for what was collected before, of a device that has failed.
         title
@@ -475,14 +475,6 @@ class Recorder:
         """Capture no more kernels. Those that still run come into the trace when they have ended. Idempotent."""
         self.is_timed_by_work = False
         self.kernels.stop()
-
-    def finish_when_quiet(self, quiet_ns: int) -> None:
-        """Take the rest of what was captured, if all lanes and the default stream are idle and nothing has come for so long."""
-        stop_count = self.kernels.stop_count
-        with self.observing():
-            is_idle = self._backend.is_default_stream_idle() and all(map(is_done, self.in_flight.lanes))
-        if self.kernels.is_quiet(quiet_ns, is_idle=is_idle):
-            self.kernels.finish(stop_count)
 
     def end_capture(self) -> None:
         """Stop, take what is left, and forget the source: it can then be closed."""

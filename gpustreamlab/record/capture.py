@@ -313,7 +313,7 @@ class CaptureControl:
             if source is None or source.keep_up():
                 self._recorder.collect_work()
         if self._is_lingering and not self._recorder.kernels.is_on:
-            self._recorder.finish_when_quiet(QUIET_NS)
+            self._recorder.kernels.finish_when_quiet(QUIET_NS)
         return self._recorder.kernels.is_on or self._is_lingering
 
 

@@ -145,12 +145,10 @@ def test_samples_that_come_again_count_once():
 def drain(lab, cursor=START, awaited=()):
     lab._backend.synchronize()
     drained = lab._recorder.changes(cursor, awaited=awaited)
-    relatives = drained.unended
+    unended = drained.unended
     return drained, {
         number: (parent, lane)
-        for number, parent, lane in zip(
-            relatives.number.tolist(), relatives.parent.tolist(), relatives.lane.tolist(), strict=True
-        )
+        for number, parent, lane in zip(unended.number.tolist(), unended.parent.tolist(), unended.lane.tolist(), strict=True)
     }
 
 
@@ -159,21 +157,21 @@ def test_open_ranges_around_what_was_drained_are_told(lab):
         with lab.on("b", "middle"):
             with lab.range("inner"):
                 pass
-            drained, relatives = drain(lab)
+            drained, unended = drain(lab)
     (inner,) = drained.columns["parent"].tolist()
-    outer = relatives[inner][0]
+    outer = unended[inner][0]
 
-    assert relatives[inner] == (outer, 1)
-    assert relatives[outer] == (-1, 0)
+    assert unended[inner] == (outer, 1)
+    assert unended[outer] == (-1, 0)
 
 
 def test_what_is_drained_itself_is_not_told(lab):
     with lab.on("a", "outer"), lab.range("inner"):
         pass
-    drained, relatives = drain(lab)
+    drained, unended = drain(lab)
 
     assert len(drained.columns["number"]) == 2
-    assert relatives == {}
+    assert unended == {}
 
 
 def test_ranges_that_wait_for_the_device_are_told(lab):
@@ -186,18 +184,18 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
         spin(lab, 1_000_000)
     with lab._recorder.observing():
         drained = lab._recorder.changes(awaited=())
-        relatives = drained.unended
+        unended = drained.unended
 
     assert len(drained.columns["number"]) == 1
-    assert drained.columns["parent"][0] in relatives.number.tolist()
+    assert drained.columns["parent"][0] in unended.number.tolist()
 
 
 def test_who_waits_for_a_range_learns_that_it_will_never_come(lab):
     with lab.on("a", "outer"):
-        _, relatives = drain(lab, awaited=[1, 999])
-    assert list(relatives) == [1]
+        _, unended = drain(lab, awaited=[1, 999])
+    assert list(unended) == [1]
 
     lab.synchronize()
-    drained, relatives = drain(lab, awaited=[1, 999])
+    drained, unended = drain(lab, awaited=[1, 999])
     assert drained.columns["number"].tolist() == [1]
-    assert 999 not in relatives
+    assert 999 not in unended
