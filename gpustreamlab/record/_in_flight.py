@@ -206,11 +206,8 @@ class RangesInFlight:
         if not len(at_host_ns):
             return np.empty(0, np.int64)
         with self.lock:
-            rows = [
-                (one.thread, one.opened_ns, one.closed_ns, one.number)
-                for one in (*self.open(), *self.closed())
-                if one.thread != _NO_THREAD
-            ]
+            # Those that any thread may end are of no thread that anyone asks for.
+            rows = [(one.thread, one.opened_ns, one.closed_ns, one.number) for one in (*self.open(), *self.closed())]
             ended = np.stack([*self._closed.read().columns.values()])
         ended = ended[:, (ended[2] > at_host_ns.min()) & (ended[1] <= at_host_ns.max())]
         whole = np.concatenate((np.array(rows, np.int64).reshape(-1, 4).T, ended), axis=1)

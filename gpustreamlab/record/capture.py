@@ -71,22 +71,12 @@ class Capture(ProcessBound):
         """Whether calls of the host were."""
 
     def __enter__(self) -> Self:
-        try:
-            if not self.is_active:
-                raise SessionError(
-                    "This capture has ended, so it would capture nothing. Make another with lab.capture('kernels')."
-                )
-        except KeyboardInterrupt:  # the block does not begin, so nothing will leave it
-            self.stop()
-            raise
+        if not self.is_active:
+            raise SessionError("This capture has ended, so it would capture nothing. Make another with lab.capture('kernels').")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self.stop()
-        except KeyboardInterrupt:  # it came before `take_back` could hold it back, or was held back to its end
-            self.stop()
-            raise
+        self.stop()
 
     def __repr__(self) -> str:
         return f"<Capture: {self._control.text if self.is_active else 'stopped'}>"

@@ -127,15 +127,11 @@ class BatchReader:
         try:
             self._stream = pa.ipc.open_stream(pa.PythonFile(_Clipped(self._file), mode="r"))
             _check_schema(self._stream.schema)
-        except self._failures as error:
+        except BaseException as error:
             self.close()
-            if isinstance(error, TraceFileError):
-                raise
-            raise TraceFileError(
-                f"its beginning is damaged, or it is something else: {' '.join(str(error).split())}"
-            ) from error
-        except BaseException:
-            self.close()
+            if isinstance(error, self._failures) and not isinstance(error, TraceFileError):
+                reason = " ".join(str(error).split())
+                raise TraceFileError(f"its beginning is damaged, or it is something else: {reason}") from error
             raise
         self.damage = ""
         """What stopped the reading before the end; empty if nothing did."""

@@ -5,18 +5,15 @@ from __future__ import annotations
 import gc
 import logging
 import signal
-import sys
 import threading
 import time
 import warnings
 import weakref
-from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab._util import defences as interrupts
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import (
     CaptureUnavailableError,
@@ -27,12 +24,11 @@ from gpustreamlab.errors import (
     SessionError,
 )
 from gpustreamlab.record import capture
-from gpustreamlab.record.capture import Capture
 from gpustreamlab.typing import CaptureTier
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
-from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
+from tests.helpers.line_interrupts import send_interrupt
 
 KERNELS, RANGES = CaptureTier.KERNELS, CaptureTier.RANGES
 
@@ -321,31 +317,6 @@ def interrupted(method):
         return result
 
     return call
-
-
-BEYOND = {Capture.__enter__.__code__, Capture.__exit__.__code__}
-"""In these an interrupt before the first statement that can catch it is beyond Python."""
-
-
-def test_an_interrupt_before_any_line_of_the_end_of_a_block_ends_the_capture(lab):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    places, at = [], 0
-    try:
-        while not places or places[-1] is not None:
-            at += 1
-            watched = None
-            with suppress(KeyboardInterrupt), lab.capture("kernels"):  # ends by its own `__exit__`, within the watched lines
-                watched = LineInterrupts([capture, interrupts], at, send_interrupt)
-                watched.__enter__()
-            sys.settrace(None)
-            places.append(watched.place)
-            if watched.place is not None and not (watched.place[0] in BEYOND and watched.place[1] <= 1):
-                assert lab.recording.tier is RANGES, watched.place
-            lab.capture("ranges")
-    finally:
-        sys.settrace(None)
-        signal.signal(signal.SIGINT, before)
-    assert len(places) > 20
 
 
 def test_a_capture_that_has_ended_is_not_entered_again():

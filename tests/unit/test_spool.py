@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import random
 import subprocess
 import sys
 import threading
@@ -245,47 +244,24 @@ def test_a_file_that_ends_at_any_byte_gives_what_is_whole(tmp_path, path):
     assert refused[-1] < len(data) / 2  # the beginning of the stream and the first tables
 
 
-def damaged(data, chance):
-    """Return bytes with something changed, cut out, put in or put twice."""
-    made = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(made))
-        length = chance.randint(1, 64)
-        match chance.randrange(5):
-            case 0:
-                made[at] ^= 1 << chance.randrange(8)
-            case 1:
-                made[at : at + length] = chance.randbytes(length)
-            case 2:
-                del made[at : at + length]
-            case 3:
-                made[at:at] = chance.randbytes(length)
-            case _:
-                made[at : at + 8] = chance.choice((0, 1, -1, 1 << 31, 1 << 40, (1 << 63) - 1)).to_bytes(
-                    8, "little", signed=True
-                )
-    return bytes(made)
-
-
 def test_a_damaged_file_gives_a_beginning_or_says_so(tmp_path, path):
     trace = varied_run(path)
     data = path.read_bytes()
     bad = tmp_path / "bad.gsl"
-    chance = random.Random(5)
-    starts = trace.start_ns.tolist()
-    outcomes = {True: 0, False: 0}
-    count = long_runs.count(sample=300, full=2_000)
-    for _ in range(count):
-        bad.write_bytes(damaged(data, chance))
+    starts = set(trace.start_ns.tolist())
+    counts, refused = set(), 0
+    for at in range(0, len(data), long_runs.count(sample=97, full=11)):
+        bad.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
         try:
             loaded = read_spool(bad)
         except TraceFileError:
-            outcomes[False] += 1
+            refused += 1
         else:
-            outcomes[True] += 1
-            assert set(loaded.start_ns.tolist()) <= set(starts)
+            assert set(loaded.start_ns.tolist()) <= starts
+            counts.add(len(loaded))
 
-    assert min(outcomes.values()) > count / 20
+    assert refused > 5
+    assert len(counts) > 2
 
 
 def test_a_spool_of_a_newer_version_says_so(path):
