@@ -699,7 +699,7 @@ class Session(ProcessBound):
         self._accesses.leave_to_parent()
 
     def _end_capture(self) -> None:
-        self._captures.finish(tuple(self._table.open_streams.values()))
+        self._captures.finish([stream._drain for stream in self._table.open_streams.values()])  # noqa: SLF001
 
     def _keep_trace(self) -> None:
         self._recorder.end()

@@ -371,7 +371,7 @@ class Stream(ProcessBound):
         """Work there from now on. Nothing here waits: what the old place holds still runs there."""
         replaced = self._places.get(place.spec)
         if replaced is not None and replaced is not place:
-            replaced.retire()
+            replaced.is_retired = True
         self._places[place.spec] = place
         if place is not self._recorded:
             place.take_over(self._recorded)

@@ -16,7 +16,7 @@ from gpustreamlab import Session, green, session
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import _plan
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.record import _lanes, _recorder, _waiting
+from gpustreamlab.record import _in_flight, _recorder, _tables
 from gpustreamlab.streams import layout as homes
 from gpustreamlab.streams import layout as repartition
 from gpustreamlab.streams import life as locks
@@ -41,8 +41,8 @@ WATCHED = (
     sm_probe,
     _plan,
     _recorder,
-    _waiting,
-    _lanes,
+    _in_flight,
+    _tables,
 )
 FILES = {str(Path(module.__file__)) for module in WATCHED}
 """Where interrupts come. Inside the simulated device they would be those of a driver, which is no Python."""

@@ -718,12 +718,12 @@ def sizes(lab):
     return {
         "contexts": len(lab._partitions.cache),
         "made": lab._partitions.cache.created_count,
-        "recorded": len(recorder._waiting.lanes),
-        "lanes": len(recorder._lanes),
+        "recorded": len(recorder.in_flight.lanes),
+        "lanes": len(recorder._tables.lanes),
         "homes": sum(len(stream._places) for stream in lab.streams.values()),
         "writers": len(recorder.thread_state().writers),
         "streams": len(lab._backend.driver.streams),
-        "partitions": len(recorder._places.partitions),
+        "partitions": len(recorder._tables._partitions),
     }
 
 
@@ -1098,7 +1098,7 @@ def test_a_small_card_of_other_groups():
 
 
 def test_too_many_different_partitions_leave_the_old_layout(halves, monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._lanes.PARTITION_LIMIT", 3)
+    monkeypatch.setattr("gpustreamlab.record._tables.PARTITION_LIMIT", 3)
     halves.partition(a=63, b="rest")
     before = state_of(halves)[:3]
     streams = len(halves._backend.driver.streams)

@@ -128,7 +128,7 @@ def test_lanes_that_were_closed_cost_nothing_for_ever(lab):
 
     # AND nothing goes on looking at those that are gone
     assert len(lab._table.by_name) <= KEPT_CLOSED + 3
-    assert len(lab._recorder._waiting.lanes) <= 3
+    assert len(lab._recorder.in_flight.lanes) <= 3
     assert len(lab.memory.statistics.items) <= KEPT_CLOSED + 3
     with lab.on(lab.stream("request-0"), "again"):
         pass
@@ -142,9 +142,9 @@ def test_a_lane_that_a_thread_is_still_in_when_it_closes_is_not_forgotten(lab):
             lab.stream("short").close()
             for number in range(3):
                 lab.stream(f"later-{number}")
-            assert "short" in [known.name for known in lab._recorder._waiting.lanes]
+            assert "short" in [known.name for known in lab._recorder.in_flight.lanes]
         lab.stream("later-3")
-    assert "short" not in [known.name for known in lab._recorder._waiting.lanes]
+    assert "short" not in [known.name for known in lab._recorder.in_flight.lanes]
     assert lab.trace.metadata.dropped_spans == 1
 
 
