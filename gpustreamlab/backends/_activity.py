@@ -204,51 +204,40 @@ class ActivitySource(Protocol):
         CaptureUnavailableError
             If another client is collecting, or the tool refuses.
         """
-        ...
 
     def stop(self) -> None:
         """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
-        ...
 
     def keep_up(self) -> bool:
         """Do what cannot wait, at little cost, and tell whether it is time to `drain`; called some times a second meanwhile."""
-        ...
 
     def drain(self, *, is_last: bool = False) -> Activities:
         """Return what is complete by now; with `is_last` also what would otherwise be waited for.
 
         Each record is returned once.
         """
-        ...
 
     @property
     def lost_reason(self) -> str:
         """Why nothing comes any more although nobody stopped it, for example that another tool took over; empty if not so."""
-        ...
 
     @property
     def complete_until_host_ns(self) -> int:
         """The time by `Backend.host_time_ns` up to which nothing is missing: now, or before the moment at which it was lost."""
-        ...
 
     @property
     def dropped_count(self) -> int:
         """Records that are missing so far."""
-        ...
 
     @property
     def error_ns(self) -> int:
         """Bound on the error of a start or end of device work on the backend's clock."""
-        ...
 
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the context and the stream as the records number them."""
-        ...
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that is in the records and of no session."""
-        ...
 
     def close(self) -> None:
         """Stop, and release everything. Idempotent."""
-        ...

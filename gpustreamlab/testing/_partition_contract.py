@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from typing import Any
 
 from gpustreamlab.errors import (
     PartitionError,
@@ -15,7 +16,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.model import Layout
 from gpustreamlab.session import Session
-from gpustreamlab.testing._contract import SPIN_NS, ContractCheck, OpenSession, expect, finished, row_of
+from gpustreamlab.testing._contract import SPIN_NS, ContractCheck, OpenSession, checks_in, expect, finished, row_of
 from gpustreamlab.workloads import spin, spin_card
 
 
@@ -107,8 +108,16 @@ def a_refused_layout_leaves_the_old_one(open_session: OpenSession) -> None:
         layout = _two_partitions(lab)
         stream = lab.stream("a", partition="a")
         too_many = lab.device.sm_count + 1
-        for shares in ({"a": 0, "b": 8}, {"a": -8}, {"a": too_many}, {"a": 10**9}, {"a": 0.7, "b": 0.7}, {}, {"a": "x"}):
-            expect(PartitionError, partial(lab.partition, shares))
+        wrong: tuple[dict[str, Any], ...] = (
+            {"a": 0, "b": 8},
+            {"a": -8},
+            {"a": too_many},
+            {"a": 10**9},
+            {"a": 0.7, "b": 0.7},
+            {},
+            {"a": "x"},
+        )
+        expect(PartitionError, *(partial(lab.partition, shares) for shares in wrong))
         expect(PartitionError, partial(lab.partition, {"a": 1, "b": "rest"}, round="exact"))
         expect(PartitionInUseError, partial(lab.partition, {"other": "rest"}))
         with lab.on(stream):
@@ -144,19 +153,11 @@ def closing_with_partitions_and_work_in_flight(open_session: OpenSession) -> Non
     assert sorted(lab.trace.names[code] for code in lab.trace.name) == ["a", "b"]
 
 
-PARTITION_CHECKS: tuple[ContractCheck, ...] = (
-    partitions_are_as_granted,
-    work_stays_in_its_partition,
-    card_filling_kernels_run_side_by_side_in_partitions,
-    a_repartition_drains_what_moves_and_nothing_else,
-    going_back_to_the_whole_card_and_again_uses_the_same_contexts,
-    a_refused_layout_leaves_the_old_one,
-    closing_with_partitions_and_work_in_flight,
-)
-"""Every check about partitions, for devices that have green contexts."""
-
 FALLBACK_CHECKS: tuple[ContractCheck, ...] = (a_device_without_green_contexts_warns_once,)
-"""What holds on the others."""
+"""What holds on devices that have no green contexts."""
+
+PARTITION_CHECKS: tuple[ContractCheck, ...] = tuple(check for check in checks_in(globals()) if check not in FALLBACK_CHECKS)
+"""Every check about partitions, for devices that have green contexts."""
 
 
 def _group_sms(lab: Session) -> int:

@@ -209,7 +209,7 @@ class MemoryPool:
             block.address = -1
             self._blocks[key] = block
             self._is_torn = False
-            if self._driver.log is not None:
+            if self._driver.source is not None:
                 self._tell(stream, arena, grown_bytes=arena.reserved_bytes - reserved_bytes)
 
     def find_touches(self, arrays: Sequence[NDArray[Any]], some: NDArray[Any] | None) -> list[Touch]:
@@ -345,15 +345,15 @@ class MemoryPool:
                 block.chunk = self._arena_of(block.stream).allocate(owner.nbytes)
 
     def _tell(self, stream: StreamQueue, arena: StreamArena, *, grown_bytes: int = 0) -> None:
-        log, now_ns = self._driver.log, self._driver.clock.now_ns
-        if grown_bytes and log is not None:
-            log.note_call("cudaMalloc", CallClass.MEMORY, now_ns, now_ns, size_bytes=grown_bytes)
+        source, now_ns = self._driver.source, self._driver.clock.now_ns
+        if grown_bytes and source is not None:
+            source.note_call("cudaMalloc", CallClass.MEMORY, now_ns, now_ns, size_bytes=grown_bytes)
             self._note(stream, RESERVED, arena.reserved_bytes)
         self._note(stream, USED, arena.used_bytes)
 
     def _note(self, stream: StreamQueue, name: str, value_bytes: int) -> None:
-        if self._driver.log is not None:
-            self._driver.log.note_memory(self._driver.clock.now_ns, stream, name, value_bytes)
+        if self._driver.source is not None:
+            self._driver.source.note_memory(self._driver.clock.now_ns, stream, name, value_bytes)
 
 
 class ScratchPages(np.ndarray[Any, np.dtype[Any]]):

@@ -258,9 +258,9 @@ class SimScratch:
         began_ns = driver.clock.now_ns
         driver.charge(driver.preset.host.allocate_ns)
         used_bytes = self._used[stream.number] = self._used.get(stream.number, 0) + change_bytes
-        if driver.log is not None:
+        if driver.source is not None:
             is_ordered = driver.preset.has_memory_pools
             name = f"{call}Async" if is_ordered else call
-            driver.log.note_call(name, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
+            driver.source.note_call(name, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
             if is_ordered:
-                driver.log.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)
+                driver.source.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)

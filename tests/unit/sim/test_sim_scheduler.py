@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.backends.sim import DevicePreset, KernelSpec
-from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, CopySpec, Mark, Wait
+from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, CopyRun, CopySpec, Mark, Wait
 from gpustreamlab.backends.sim._scheduler import Scheduler, share_bandwidth
 from gpustreamlab.errors import OptionError
 
@@ -138,13 +138,15 @@ def test_a_mark_on_an_idle_stream_is_reached_at_once(lab):
 
 def test_each_copy_engine_serves_one_copy_at_a_time(lab):
     for at, engine in enumerate((HOST_TO_DEVICE, HOST_TO_DEVICE, DEVICE_TO_HOST)):
-        lab.scheduler.submit_copy(lab.stream(), CopySpec("copy", engine, 1, 100), at)
+        stream = lab.stream()
+        lab.scheduler.submit(stream, CopyRun(stream, CopySpec("copy", engine, 1, 100)), at)
     assert lab.spans() == [(0, 0, 100), (2, 2, 102), (1, 100, 200)]
 
 
 def test_copies_and_kernels_overlap(lab):
     lab.launch(lab.stream(), 0, blocks=4, ns=100)
-    lab.scheduler.submit_copy(lab.stream(), CopySpec("copy", HOST_TO_DEVICE, 1, 100), 1)
+    stream = lab.stream()
+    lab.scheduler.submit(stream, CopyRun(stream, CopySpec("copy", HOST_TO_DEVICE, 1, 100)), 1)
     assert lab.spans() == [(0, 0, 100), (1, 1, 101)]
 
 
