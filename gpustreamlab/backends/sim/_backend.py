@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.analysis import Touch
 from gpustreamlab.backends._activity import PROBE_NAME
 from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle, refuse_stream
-from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
+from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import DeviceWork, KernelRun, KernelSpec, SimEvent, StreamQueue
 from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_preset, plan_spin
@@ -111,7 +111,6 @@ class SimBackend:
         """Where work goes while no stream is selected. It cannot be a lane."""
         self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
-        self._events: EventPool[SimEvent] = EventPool(self._create_event)
         self._scratch = SimScratch(self.driver)
         self._selected = threading.local()
 
@@ -253,15 +252,14 @@ class SimBackend:
     # Events
 
     def acquire_event(self) -> SimEvent:
-        """Take an event from the pool, or make one."""
-        return self._events.acquire()
+        """Make an event, for free: when events are given back depends on a thread on the side, on no virtual time."""
+        self.driver.check_open()
+        return SimEvent()
 
     def release_events(self, events: Iterable[SimEvent]) -> None:
-        """Give events back to the pool; they forget what they recorded."""
-        idle = list(events)
-        for event in idle:
+        """Take events back; they forget what they recorded."""
+        for event in events:
             event.mark = None
-        self._events.release(idle)
 
     def is_event_done(self, event: SimEvent) -> bool:
         """Tell whether the work in front of an event has ended; True for one that was never recorded, as in CUDA."""
@@ -430,12 +428,6 @@ class SimBackend:
     def close(self) -> None:
         """Let everything end and refuse work from now on. Idempotent."""
         self.driver.close()
-        self._events.clear()
-
-    def _create_event(self) -> SimEvent:
-        # Free: events are used again once they were read, which a thread on the side does, at no moment of virtual time.
-        self.driver.check_open()
-        return SimEvent()
 
     def _wrap(self, queue: StreamQueue, *, is_owned: bool) -> SimStream:
         key = self.device.ordinal, queue.context, queue.number

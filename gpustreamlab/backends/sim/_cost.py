@@ -335,10 +335,9 @@ def _plan_blocks(
     operations: int,
     rate: float,
     padded_operations: int | None = None,
-    kind: SpanKind = SpanKind.KERNEL,
-    efficiency: tuple[tuple[int, float], ...] = (),
+    **more: Any,
 ) -> KernelSpec:
-    """Cut a kernel into blocks that have their slots' share of an SM."""
+    """Cut a kernel into blocks that have their slots' share of an SM; `more` are fields of its spec."""
     block_operations = (operations if padded_operations is None else padded_operations) / blocks
     block_bytes = size_bytes // blocks
     compute_ns = block_operations * blocks_per_sm / rate * 1e9
@@ -352,8 +351,7 @@ def _plan_blocks(
         block_limit_bytes_per_s=preset.sm_bytes_per_s // blocks_per_sm,
         operations=operations,
         size_bytes=size_bytes,
-        kind=kind,
-        efficiency=efficiency,
+        **more,
     )
 
 

@@ -370,10 +370,7 @@ class SimDriver:
         """Do what comes before every enqueue, and return its time."""
         if self.is_closed or stream.is_closed:
             self.check_open()
-            raise StreamClosedError(
-                f"Stream {stream.number} of the simulated device was closed before this call, and may still be selected here. "
-                "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
-            )
+            raise closed_stream(stream)
         if self.source is not None:
             self.memory.settle()
         limit = self.preset.queue_limit
@@ -455,6 +452,14 @@ class SimDriver:
         if type(event) is not SimEvent:
             raise _refuse_event(event)
         return event.mark
+
+
+def closed_stream(stream: StreamQueue) -> StreamClosedError:
+    """Return the error for using a closed stream."""
+    return StreamClosedError(
+        f"Stream {stream.number} of the simulated device was closed before this call, and may still be selected here. "
+        "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
+    )
 
 
 def _refuse_event(event: object) -> InvalidHandleError:

@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.sim._commands import SimEvent, StreamQueue
-from gpustreamlab.backends.sim._driver import SimDriver
-from gpustreamlab.backends.sim._memory import ScratchPages
-from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError, StreamClosedError
+from gpustreamlab.backends.sim._driver import SimDriver, closed_stream
+from gpustreamlab.backends.sim._memory import Pages
+from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
 
 
 class SimStream:
@@ -31,12 +31,13 @@ class SimStream:
         Whether closing destroys it.
     """
 
-    __slots__ = ("_driver", "_is_owned", "is_closed", "key", "priority", "queue")
+    __slots__ = ("_is_owned", "driver", "is_closed", "key", "priority", "queue")
 
     def __init__(
         self, driver: SimDriver, queue: StreamQueue, *, key: tuple[int, int, int], priority: int, is_owned: bool
     ) -> None:
-        self._driver = driver
+        self.driver = driver
+        """The driver of the device that it is on."""
         self._is_owned = is_owned
         self.queue = queue
         """The stream inside the simulation."""
@@ -64,18 +65,10 @@ class SimStream:
         """How many SMs its kernels may run on."""
         return self.queue.sm_count
 
-    @property
-    def driver(self) -> SimDriver:
-        """The driver of the device that the stream is on."""
-        return self._driver
-
     def check_open(self) -> None:
         """Raise if the stream was closed."""
         if self.is_closed:
-            raise StreamClosedError(
-                f"Stream {self.handle} of the simulated device was closed before this call, and may still be selected here. "
-                "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
-            )
+            raise closed_stream(self.queue)
 
     @property
     def is_capturing(self) -> bool:
@@ -84,37 +77,35 @@ class SimStream:
 
     def record(self, event: SimEvent) -> None:
         """Record the event behind the work enqueued so far."""
-        if self.is_closed:
-            self.check_open()
-        self._driver.record(self.queue, event)
+        self.check_open()
+        self.driver.record(self.queue, event)
 
     def record_raw(self, event: SimEvent) -> None:
         """Do what `record` does, for a range: nobody waits for it. There are no errors of a driver's to map."""
-        if self.is_closed:
-            self.check_open()
-        self._driver.record(self.queue, event, is_noted=False)
+        self.check_open()
+        self.driver.record(self.queue, event, is_noted=False)
 
     def wait(self, event: SimEvent) -> None:
         """Make work enqueued from now on wait for the event."""
         self.check_open()
-        self._driver.wait(self.queue, event)
+        self.driver.wait(self.queue, event)
 
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended."""
         self.check_open()
-        return self._driver.is_stream_idle(self.queue)
+        return self.driver.is_stream_idle(self.queue)
 
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
         self.check_open()
-        self._driver.synchronize_stream(self.queue)
+        self.driver.synchronize_stream(self.queue)
 
     def close(self) -> None:
         """Destroy the stream, or forget it if it was lent. Work that it holds still runs. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             if self._is_owned:
-                self._driver.destroy_stream(self.queue)
+                self.driver.destroy_stream(self.queue)
 
 
 class SimContext:
@@ -201,7 +192,7 @@ class SimScratch:
     def __init__(self, driver: SimDriver) -> None:
         self._driver = driver
         self._sizes: dict[int, int] = {}
-        self._pages: dict[int, ScratchPages] = {}
+        self._pages: dict[int, Pages] = {}
         self._next_address = FIRST_ADDRESS
         self._used: dict[int, int] = {}
         self._owners: dict[int, StreamQueue] = {}
@@ -247,10 +238,10 @@ class SimScratch:
                 raise InvalidHandleError(f"The simulated device has no memory at {address:#x} to look at.")
             pages = self._pages.get(address)
             if pages is None:
-                pages = self._pages[address] = ScratchPages(whole_bytes, np.uint8)
-                pages.stream_number = self._owners[address].number
-        held = pages.view(ScratchPages)
-        held.owner = owner
+                pages = self._pages[address] = Pages(whole_bytes, np.uint8)
+                pages.is_scratch, pages.stream_number = True, self._owners[address].number
+        held = pages.view(Pages)
+        held.is_scratch, held.owner = True, owner
         return np.ndarray(shape, dtype, held)
 
     def _tell(self, call: str, stream: StreamQueue, change_bytes: int) -> None:

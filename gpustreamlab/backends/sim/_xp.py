@@ -350,7 +350,7 @@ class ArrayModule:
             self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target))
         np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
-            self._synchronize()
+            self._backend.selected_stream.synchronize()
         return target
 
     def show(self, array: SimArray) -> NDArray[Any]:
@@ -406,7 +406,7 @@ class ArrayModule:
         backend.launch_kernel(backend.selected_stream, spec)
         if rule.needs_host:
             self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True)
-            self._synchronize()
+            backend.selected_stream.synchronize()
 
     def _note(
         self, work: str, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]], some: NDArray[Any] | None = None
@@ -446,9 +446,6 @@ class ArrayModule:
         stream = backend.selected_stream
         stream.check_open()
         backend.driver.copy(stream.queue, spec, is_pinned=is_pinned)
-
-    def _synchronize(self) -> None:
-        self._backend.selected_stream.synchronize()
 
     def _check_own(self, array: SimArray) -> None:
         _Arguments(self, "get").unwrap(array)
