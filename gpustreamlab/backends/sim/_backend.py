@@ -107,7 +107,7 @@ class SimBackend:
         """Lowest and highest priority."""
         self.driver = SimDriver(self.preset)
         """The driver; for tests and for the array module."""
-        self.null_stream = self._wrap(self.driver.null_stream, is_owned=False)
+        self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
         """Where work goes while no stream is selected. It cannot be a lane."""
         self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
@@ -151,7 +151,7 @@ class SimBackend:
         """
         wanted = None if sm_ids is None else self.driver.scheduler.pool.check_sm_ids(sm_ids)
         queue = self.driver.create_stream(priority, wanted, is_blocking=not nonblocking)
-        return self._wrap(queue, is_owned=True)
+        return SimStream(self.driver, queue, is_owned=True)
 
     def create_context(self, spec: ContextSpec) -> SimContext:
         """Make a green context: its streams' kernels run on its SMs only.
@@ -174,7 +174,7 @@ class SimBackend:
         28
         """
         self.driver.check_open()
-        return SimContext(self.driver, self._splitter.find_sm_ids(spec), ordinal=self.device.ordinal)
+        return SimContext(self.driver, self._splitter.find_sm_ids(spec))
 
     @property
     def context_bytes(self) -> int:
@@ -222,7 +222,7 @@ class SimBackend:
                 f"{type(lender).__name__} lends the handle {handle:#x}, which the simulated device does not know. It takes "
                 "only its own streams; for streams of a real GPU use Session(backend='cuda')."
             )
-        return self._wrap(queue, is_owned=False)
+        return SimStream(self.driver, queue, is_owned=False)
 
     def select(self, stream: BackendStream) -> object:
         """Make `xp` of this thread work on the stream; return a token for `restore`."""
@@ -333,7 +333,7 @@ class SimBackend:
     def activity_source(self) -> SimActivitySource:
         """Return what tells of every kernel, copy and call; it does not collect yet. Several may be made, one collects."""
         self.driver.check_open()
-        return SimActivitySource(self.driver, ordinal=self.device.ordinal)
+        return SimActivitySource(self.driver)
 
     def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
         """Tell of every access to arrays from now on, exactly. None if others watch already."""
@@ -428,7 +428,3 @@ class SimBackend:
     def close(self) -> None:
         """Let everything end and refuse work from now on. Idempotent."""
         self.driver.close()
-
-    def _wrap(self, queue: StreamQueue, *, is_owned: bool) -> SimStream:
-        key = self.device.ordinal, queue.context, queue.number
-        return SimStream(self.driver, queue, key=key, priority=queue.level + self.priority_range[1], is_owned=is_owned)

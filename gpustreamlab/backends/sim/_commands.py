@@ -154,7 +154,7 @@ class Mark:
     """What it stands for where accesses are watched; None for events of ranges, which nobody waits for."""
     time_ns: int = -1
     """When the stream reached it; -1 before."""
-    waiters: list[StreamQueue] | None = None
+    waiters: list[StreamQueue] = field(default_factory=list)
     """Streams that stand still until then."""
 
 

@@ -56,11 +56,12 @@ class StreamArena:
         self.reserved_bytes = 0
         """What the pool holds: used and free."""
         self._sizes: list[int] = []
-        self._free: dict[int, dict[Chunk, None]] = {}
-        """Free pieces by their size, those that were freed last at the end."""
-        self._begins: dict[int, Chunk] = {}
-        self._ends: dict[int, Chunk] = {}
-        """Free pieces by where they begin and end."""
+        self._free: dict[int, dict[int, None]] = {}
+        """Where free pieces are, by their size; those that were freed last are at the end."""
+        self._begins: dict[int, int] = {}
+        """Sizes of free pieces, by where they begin."""
+        self._ends: dict[int, int] = {}
+        """Where free pieces begin, by where they end."""
         self._top = 0
 
     def allocate(self, size_bytes: int) -> Chunk:
@@ -68,44 +69,44 @@ class StreamArena:
         size_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
         place = bisect_left(self._sizes, size_bytes)
         if place == len(self._sizes):
-            chunk = Chunk(self._top, size_bytes)
+            offset = self._top
             self._top += size_bytes + BLOCK_BYTES  # a gap: pieces that were reserved one by one are not joined
             self.reserved_bytes += size_bytes
         else:
-            free = next(reversed(self._free[self._sizes[place]]))
-            self._take(free)
-            chunk = Chunk(free.offset, size_bytes)
-            if free.size_bytes > size_bytes:
-                self._put(Chunk(free.offset + size_bytes, free.size_bytes - size_bytes))
+            free_bytes = self._sizes[place]
+            offset = next(reversed(self._free[free_bytes]))
+            self._take(offset, free_bytes)
+            if free_bytes > size_bytes:
+                self._put(offset + size_bytes, free_bytes - size_bytes)
         self.used_bytes += size_bytes
-        return chunk
+        return Chunk(offset, size_bytes)
 
     def free(self, chunk: Chunk) -> None:
         """Take a piece back, and join it with free neighbours; it stays reserved."""
-        self.used_bytes -= chunk.size_bytes
-        start, end = chunk.offset, chunk.offset + chunk.size_bytes
-        if (before := self._ends.get(start)) is not None:
-            self._take(before)
-            start = before.offset
-        if (after := self._begins.get(end)) is not None:
-            self._take(after)
-            end = after.offset + after.size_bytes
-        self._put(Chunk(start, end - start))
+        start, size_bytes = chunk
+        self.used_bytes -= size_bytes
+        after_bytes = self._begins.get(start + size_bytes, 0)
+        if after_bytes:
+            self._take(start + size_bytes, after_bytes)
+        before = self._ends.get(start, start)
+        if before < start:
+            self._take(before, start - before)
+        self._put(before, start - before + size_bytes + after_bytes)
 
-    def _put(self, chunk: Chunk) -> None:
-        self._begins[chunk.offset] = self._ends[chunk.offset + chunk.size_bytes] = chunk
-        if chunk.size_bytes not in self._free:
-            self._free[chunk.size_bytes] = {}
-            insort(self._sizes, chunk.size_bytes)
-        self._free[chunk.size_bytes][chunk] = None
+    def _put(self, offset: int, size_bytes: int) -> None:
+        self._begins[offset], self._ends[offset + size_bytes] = size_bytes, offset
+        if size_bytes not in self._free:
+            self._free[size_bytes] = {}
+            insort(self._sizes, size_bytes)
+        self._free[size_bytes][offset] = None
 
-    def _take(self, chunk: Chunk) -> None:
-        del self._begins[chunk.offset], self._ends[chunk.offset + chunk.size_bytes]
-        same = self._free[chunk.size_bytes]
-        del same[chunk]
+    def _take(self, offset: int, size_bytes: int) -> None:
+        del self._begins[offset], self._ends[offset + size_bytes]
+        same = self._free[size_bytes]
+        del same[offset]
         if not same:
-            del self._free[chunk.size_bytes]
-            self._sizes.remove(chunk.size_bytes)
+            del self._free[size_bytes]
+            self._sizes.remove(size_bytes)
 
 
 class Pages(np.ndarray[Any, np.dtype[Any]]):

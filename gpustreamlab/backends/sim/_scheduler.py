@@ -251,21 +251,13 @@ class Scheduler:
                 self._wake_at(stream, command.submit_ns)
                 return
             queue.popleft()
-            kind = type(command)
-            if kind is KernelRun:
-                self._arrived.append(command)  # type: ignore[arg-type]
+            if isinstance(command, Mark):
+                self._reach(command)
+            elif not isinstance(command, Wait):
+                self._arrived.append(command)
                 return
-            if kind is Mark:
-                self._reach(command)  # type: ignore[arg-type]
-            elif kind is Wait:
-                mark: Mark = command.mark  # type: ignore[union-attr]
-                if mark.time_ns < 0:
-                    if mark.waiters is None:
-                        mark.waiters = []
-                    mark.waiters.append(stream)
-                    return
-            else:
-                self._arrived.append(command)  # type: ignore[arg-type]
+            elif command.mark.time_ns < 0:
+                command.mark.waiters.append(stream)
                 return
         stream.is_busy = False
         self.busy_count -= 1
@@ -278,10 +270,9 @@ class Scheduler:
 
     def _reach(self, mark: Mark) -> None:
         mark.time_ns = self.now_ns
-        if mark.waiters is not None:
-            for waiter in mark.waiters:
-                self._wake_at(waiter, self.now_ns)
-            mark.waiters = None
+        for waiter in mark.waiters:
+            self._wake_at(waiter, self.now_ns)
+        mark.waiters.clear()
 
     def _admit(self) -> None:
         """Let what reached the head of its stream at this instant queue up for SMs or a copy engine, by time of submission."""
@@ -289,13 +280,13 @@ class Scheduler:
         if len(arrived) > 1:
             arrived.sort(key=attrgetter("submit_ns"))
         for run in arrived:
-            if type(run) is KernelRun:
+            if isinstance(run, KernelRun):
                 self._enter_kernel(run)
-            elif type(run) is CopyRun:
-                engine = self._engines[run.spec.engine]
-                engine.append(run)
-                if len(engine) == 1:
-                    self._start_copy(run)
+                continue
+            engine = self._engines[run.spec.engine]
+            engine.append(run)
+            if len(engine) == 1:
+                self._start_copy(run)
 
     # Copies
 

@@ -44,8 +44,6 @@ class SimActivitySource:
     ----------
     driver
         The device's driver.
-    ordinal
-        The device's number.
     record_limit
         Records that wait to be drained, at most; newer ones are dropped and counted.
 
@@ -67,9 +65,8 @@ class SimActivitySource:
     times_ranges = False
     """Events of the model hold nothing up, and its ranges are exact: they keep their events."""
 
-    def __init__(self, driver: SimDriver, *, ordinal: int = 0, record_limit: int = KEPT_RECORDS) -> None:
+    def __init__(self, driver: SimDriver, *, record_limit: int = KEPT_RECORDS) -> None:
         self._driver = driver
-        self._ordinal = ordinal
         self._record_limit = record_limit
         self._is_closed = False
         self.dropped_count = 0
@@ -164,7 +161,7 @@ class SimActivitySource:
         driver = self._driver
         queue = driver.null_stream if stream == 0 else driver.streams.get(stream)
         sm_count = driver.context_sms(context) if queue is None else queue.sm_count
-        return StreamFacts("default stream" if stream == 0 else f"stream {stream}", sm_count, self._ordinal)
+        return StreamFacts("default stream" if stream == 0 else f"stream {stream}", sm_count, device=0)
 
     def close(self) -> None:
         """Stop, and forget what was not drained. Idempotent."""

@@ -20,7 +20,6 @@ from gpustreamlab.backends.sim._functions import (
     CONSTANTS,
     HOST,
     METADATA,
-    METHODS,
     OLD_NAMES,
     RULES,
     WRITING,
@@ -183,8 +182,6 @@ class ArrayModule:
 
     def call_method(self, name: str, array: SimArray, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Let NumPy compute a method, and launch the kernel that models it."""
-        if name not in METHODS:
-            raise AttributeError(name)
         method = getattr(np.ndarray, name)
         if name not in WRITING_METHODS:
             return self.call_function(name, method, (array, *args), kwargs)
