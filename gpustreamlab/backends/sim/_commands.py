@@ -132,24 +132,15 @@ class StreamQueue:
     """Blocking streams: how much of the NULL stream's work it has waited for."""
 
 
-class Origin(NamedTuple):
-    """Where an event was recorded."""
-
-    context: int
-    """Context of the stream."""
-    stream: int
-    """Number of the stream."""
-    correlation: int
-    """Number of the call that recorded it."""
-
-
 @dataclass(slots=True, eq=False)
 class Mark:
     """A point in a stream: what recording an event leaves behind."""
 
     submit_ns: int = 0
-    origin: Origin | None = None
-    """Who recorded it; None if no source of activities was collecting."""
+    origin: StreamQueue | None = None
+    """Where it was recorded; None if no source of activities was collecting."""
+    correlation: int = 0
+    """Number of the call that recorded it."""
     moment: Moment | None = None
     """What it stands for where accesses are watched; None for events of ranges, which nobody waits for."""
     time_ns: int = -1

@@ -21,7 +21,6 @@ from gpustreamlab.backends.sim._commands import (
     HostClock,
     KernelSpec,
     Mark,
-    Origin,
     SimEvent,
     StreamQueue,
     Wait,
@@ -174,7 +173,7 @@ class SimDriver:
                 self.unselected_work += 1
             self.scheduler.submit_kernel(stream, spec, now_ns, number, source)
 
-    def copy(self, stream: StreamQueue, spec: CopySpec, *, is_pinned: bool) -> None:
+    def copy(self, stream: StreamQueue, spec: CopySpec) -> None:
         """Enqueue a copy; the host is blocked until it has ended where its memory is not page-locked."""
         with self.lock:
             began_ns = self.clock.now_ns
@@ -184,7 +183,7 @@ class SimDriver:
             self.unselected_work += source is None and stream is self.null_stream
             self.scheduler.submit(stream, CopyRun(stream, spec, number, source), now_ns)
             try:
-                if not is_pinned:
+                if not spec.is_pinned:
                     self._block_until(lambda: not stream.is_busy)
                     if self.accesses is not None and spec.engine == DEVICE_TO_HOST:
                         # A copy to the device may return once its source was read: CuPy stages it. Not an order to build on.
@@ -202,7 +201,7 @@ class SimDriver:
             now_ns = self._enter(stream, self.preset.host.record_ns)
             if self.source is not None:
                 # As with CUPTI the call is numbered and not told of: each range makes two.
-                mark.origin = Origin(stream.context, stream.number, self.take_call_number())
+                mark.origin, mark.correlation = stream, self.take_call_number()
             self.scheduler.submit(stream, mark, now_ns)
             if is_noted and self.accesses is not None:
                 mark.moment = self.accesses.record(stream.number)
@@ -217,8 +216,8 @@ class SimDriver:
             now_ns = self._enter(stream, self.preset.host.wait_ns)
             if self.source is not None:
                 number = self.source.note_call("cudaStreamWaitEvent", CallClass.EVENT, began_ns, now_ns)
-                if mark is not None and mark.origin is not None and mark.origin.stream != stream.number:
-                    self.source.note_dependency(mark.origin, stream, number)
+                if mark is not None and mark.origin is not None and mark.origin is not stream:
+                    self.source.note_dependency(mark.origin, mark.correlation, stream, number)
             if mark is not None and mark.time_ns < 0:
                 self.scheduler.submit(stream, Wait(mark), now_ns)
             if mark is not None and self.accesses is not None:

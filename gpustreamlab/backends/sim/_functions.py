@@ -373,6 +373,9 @@ WRITING_METHODS = frozenset({"fill", "sort", "put", "partition"})
 WRITING = split_names("copyto put place putmask put_along_axis fill_diagonal random.shuffle")
 """Functions that write their first array and return nothing, as do all ``ufunc.at``."""
 
+WRITING_SOME = split_names("put place putmask put_along_axis fill_diagonal")
+"""Functions and methods that write only some elements, and it is not known which, as do all ``ufunc.at``."""
+
 CHOOSING = frozenset({"take", "take_along_axis"})
 """Functions that read only some elements of their first array."""
 

@@ -19,7 +19,7 @@ from gpustreamlab.backends._activity import (
     WorkBatch,
 )
 from gpustreamlab.backends._protocol import BackendStream
-from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, Origin, StreamQueue
+from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue
 from gpustreamlab.errors import CaptureUnavailableError
 from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import SpanKind
@@ -182,10 +182,10 @@ class SimActivitySource:
             self._calls.extend((start_ns, end_ns, start_ns, thread, self._code(name), call_class, number, size_bytes))
         return number
 
-    def note_dependency(self, origin: Origin, stream: StreamQueue, number: int) -> None:
-        """Keep that a stream waits for what another one recorded."""
+    def note_dependency(self, origin: StreamQueue, record: int, stream: StreamQueue, wait: int) -> None:
+        """Keep that a stream waits for what another one recorded, with the numbers of both calls."""
         if self._has_room():
-            self._dependencies.extend((*origin, stream.context, stream.number, number))
+            self._dependencies.extend((origin.context, origin.number, record, stream.context, stream.number, wait))
 
     def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
         """Keep how much memory a stream holds."""
