@@ -83,6 +83,9 @@ class TestWork:
             ("memcpy DtoH", "device memory to pageable host memory"),
         ]
         assert told.work.size_bytes.tolist() == [4_000] * 5
+        _ = device + 1
+        backend.synchronize()
+        assert source.drain().work.size_bytes.tolist() == [0]  # a kernel's are not told
         assert [SPAN_KINDS[code] for code in told.work.kind] == [SpanKind.FILL] + [SpanKind.COPY] * 4
         assert details[0].grid == (0, 0, 0)
         assert calls(told)[1][0] == "cudaMemsetAsync"

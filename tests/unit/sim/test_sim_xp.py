@@ -333,6 +333,7 @@ COSTS = {  # what is called with xp and 1,000 ones (f8); bytes and operations of
     ),
     "reduce": (lambda xp, a: xp.add.reduce(a), 8_008, 1_000),
     "accumulate": (lambda xp, a: xp.add.accumulate(a), 2 * 2 * 8_000, 2_000),
+    "scan": (lambda xp, a: a.cumsum(), 2 * 2 * 8_000, 2_000),
     "outer": (lambda xp, a: xp.add.outer(a, a), 2 * 8_000 + 8_000_000, 1_000_000),
     "at": (lambda xp, a: xp.add.at(a, a.argmax(), 1.0), None, 1_000),
     "alias": (lambda xp, a: xp.pow(a, 3), 2 * 8_000, 8_000),
