@@ -9,8 +9,7 @@ from typing import Any
 
 from gpustreamlab.draw import NO_PARTITION_FILL, grid_of, partition_style
 from gpustreamlab.model import Device, Partition
-from gpustreamlab.notebook._draft import DraftRow, Plan, Problem
-from gpustreamlab.notebook._state import PartitionerState
+from gpustreamlab.notebook._state import DraftRow, PartitionerState, Plan, Problem
 from gpustreamlab.typing import Rounding
 
 _MOST_NAMES = 3

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab.draw import inline_html, pack_columns, plan_picture, timeline_page, viewer_script, viewer_style, write_html
 from gpustreamlab.draw._columns import ALPHABET, to_base85
-from gpustreamlab.draw._html import LEVEL, pack_text
-from gpustreamlab.draw._viewer import fill_template
+from gpustreamlab.draw._html import LEVEL, fill_template, pack_text
 from scripts import bundle_viewer
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, pipeline_trace, random_trace
 
@@ -177,5 +176,5 @@ def test_scripts_and_styles_ask_for_nothing_from_elsewhere():
 
 @pytest.mark.parametrize("part", ["%%", "%%TITLE%%", "a %% b"])
 def test_parts_of_a_template_are_not_looked_through(part, monkeypatch):
-    monkeypatch.setattr("gpustreamlab.draw._viewer.viewer_text", lambda name: "<p>%%NOTE%%</p><i>%%TITLE%%</i>")
+    monkeypatch.setattr("gpustreamlab.draw._html.viewer_text", lambda name: "<p>%%NOTE%%</p><i>%%TITLE%%</i>")
     assert fill_template("any.html", note=part, title="t") == f"<p>{part}</p><i>t</i>"

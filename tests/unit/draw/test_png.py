@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
-from gpustreamlab.draw import _png as png
+from gpustreamlab.draw import _svg as png
 from gpustreamlab.draw import timeline_png, timeline_svg
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
 from gpustreamlab.timeline import Timeline

@@ -12,8 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpustreamlab.draw import TextTimeline, text_timeline
-from gpustreamlab.draw._text import NOT_BUSY
-from gpustreamlab.draw._text_grid import MAX_LETTERS, MAX_TEXT_LANES, choose_rows, plan_text_grid
+from gpustreamlab.draw._text import MAX_LETTERS, MAX_TEXT_LANES, NOT_BUSY, choose_rows, plan_text_grid
 from tests.helpers.traces import (
     empty_trace,
     evil_trace,

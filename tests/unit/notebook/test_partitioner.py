@@ -46,6 +46,7 @@ class FakeTarget:
         self.layout = plan_partitions(shares, device) if shares else None
         self.state = SessionState.OPEN
         self.partitions = self  # what a session has in a group, this has itself
+        self.streams = {}
         self.expected: set[str] = {"plan_moves"}
         self.moves: tuple[str, ...] = ()
         self.error: Exception | None = None
