@@ -15,7 +15,6 @@ from gpustreamlab.draw._groups import (
     band_steps,
     lane_partitions,
     partition_order,
-    partition_texts,
     plan_bands,
     plan_groups,
     plan_partitions,
@@ -169,5 +168,6 @@ def test_every_size_of_a_partition_points_to_the_band_of_its_name():
     assert [(entry.granted_sms, entry.band) for entry in entries] == [(132, 2), (96, 0), (36, 1), (64, 0), (68, 1)]
 
 
-def test_texts_of_partitions_end_with_the_whole_card():
-    assert partition_texts(partition_trace()) == ["prefill · 96 SMs (asked for 90)", "decode · 36 SMs", "whole card · 132 SMs"]
+def test_texts_of_partitions_begin_with_the_whole_card():
+    texts = [entry.text for entry in plan_partitions(partition_trace(), ())]
+    assert texts == ["whole card · 132 SMs", "prefill · 96 SMs (asked for 90)", "decode · 36 SMs"]

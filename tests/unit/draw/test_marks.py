@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from gpustreamlab.draw._scene import MAX_MARKS, mark_row_count, plan_marks
+from gpustreamlab.draw._scene import MAX_MARKS, plan_marks
 from gpustreamlab.model import Layout, LayoutChange, Marker
 from tests.helpers.traces import PREFILL, make_trace
 
@@ -44,8 +42,3 @@ def test_markers_and_changes_are_marked_in_order_of_time():
 def test_cells_far_before_the_first_span_have_no_mark():
     trace = replace(make_trace([("a", "x", 1_000, 1_100)]), markers=(Marker(time_ns=10, text="In [1]", kind="cell"),))
     assert plan_marks(trace, 1_000, 100.0) == ((), [])
-
-
-@pytest.mark.parametrize(("count", "rows"), [(0, 0), (1, 1), (2, 2), (400, 2)])
-def test_labels_of_two_marks_may_need_two_lines(count, rows):
-    assert mark_row_count([None] * count) == rows
