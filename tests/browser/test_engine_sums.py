@@ -129,6 +129,8 @@ BUSY_TRACES = {
     "repartition": repartition_trace,
     "waits between": lambda: deep_trace(6, inner=()),
     "no length": lambda: make_trace([("a", "x", 5, 5), ("b", "x", 7, 7)]),
+    "short": lambda: deep_trace(7, 30),
+    "deep in partitions": lambda: deep_trace(3, 700, partitions=repartition_trace().partitions[:2]),
 }
 
 
@@ -173,12 +175,19 @@ def test_busy_lanes_and_sms_are_those_of_python(engine, name):
     check_busy(engine, BUSY_TRACES[name]())
 
 
-@pytest.mark.parametrize("between", [False, True])
+GROWING = ["deep", "deep kernels", "deep, kernels at times", "kernels at times", "repartition", "flat", "100 lanes"]
+
+
 @pytest.mark.parametrize(
-    "name", ["deep", "deep kernels", "deep, kernels at times", "kernels at times", "repartition", "flat", "100 lanes"]
+    ("name", "chunk", "between"),
+    [
+        *((name, 37, between) for name in GROWING for between in (False, True)),
+        ("short", 1, True),
+        ("deep in partitions", 50, True),
+    ],
 )
-def test_busy_lanes_and_sms_grow_with_what_is_appended(engine, name, between):
-    check_busy(engine, BUSY_TRACES[name](), chunk=37, evaluate_between=between)
+def test_busy_lanes_and_sms_grow_with_what_is_appended(engine, name, chunk, between):
+    check_busy(engine, BUSY_TRACES[name](), chunk=chunk, evaluate_between=between)
 
 
 def test_unions_and_their_sums_stay_right_when_late_intervals_are_added(engine):
@@ -245,15 +254,6 @@ def test_columns_of_many_short_spans_are_exact_far_from_0(engine):
     borders = 0.25 + (x1 - x0) * np.arange(n + 1) / n
     until = np.floor(borders / 2) + np.minimum(borders % 2, 1)
     np.testing.assert_allclose(found, np.diff(until) * n / (x1 - x0), rtol=1e-9, atol=1e-9)
-
-
-def test_busy_lanes_grow_span_by_span(engine):
-    check_busy(engine, deep_trace(7, 30), chunk=1, evaluate_between=True)
-
-
-def test_sms_of_many_partitions_are_never_more_than_the_card(engine):
-    trace = deep_trace(3, 700, partitions=repartition_trace().partitions[:2])
-    check_busy(engine, trace, chunk=50, evaluate_between=True)
 
 
 def test_unions_are_of_what_is_left_after_an_eviction(engine):

@@ -13,7 +13,7 @@ from gpustreamlab.draw._html import page_data
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import FORMAT
 from gpustreamlab.model import Marker
-from tests.helpers.kernel_traces import make_kernel_trace
+from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace
 from tests.helpers.pages import draw, page_of
 from tests.helpers.traces import (
     MS,
@@ -107,6 +107,15 @@ class Shown(Heard):
     def window(self):
         return self.value("[view.x0, view.x1]")
 
+    def drag(self, *places, steps=1):
+        """Drag with the mouse from the first place in the window over the others."""
+        mouse, (first, *others) = self.page.mouse, places
+        mouse.move(*first)
+        mouse.down()
+        for place in others:
+            mouse.move(*place, steps=steps)
+        mouse.up()
+
 
 @pytest.fixture
 def show(windows, tmp_path):
@@ -137,6 +146,8 @@ TRACES = {
     "100 lanes in partitions": many_partitions_trace(),
     "10,000 lanes": random_trace(20_000, 10_000),
     "100,000 spans": random_trace(100_000),
+    "kernels": kernel_trace(),
+    "kernels without host": kernel_trace(has_host=False),
 }
 
 
@@ -203,9 +214,10 @@ def test_the_wheel_with_a_key_zooms_at_the_pointer(show, key):
     assert shown.value("[scrollY, visualViewport.scale]") == [0, 1]
 
 
-def test_the_wheel_over_the_bars_scrolls_the_page(show):
+@pytest.mark.parametrize("px", ["view.frame.left + 300", "20"], ids=["bars", "names that all fit"])
+def test_the_wheel_over_bars_and_names_scrolls_the_page(show, px):
     shown = show(pipeline_trace(), height=360)
-    window, place = shown.window(), shown.point(*shown.value("[view.frame.left + 300, view.frame.top + 20]"))
+    window, place = shown.window(), shown.point(*shown.value(f"[{px}, view.frame.top + 20]"))
     assert place[1] < 360
     shown.page.mouse.move(*place)
     shown.page.mouse.wheel(0, 50)
@@ -235,8 +247,9 @@ def test_the_wheel_zooms_after_a_click_until_the_pointer_leaves_or_the_focus_is_
         assert shown.window() == window
 
 
-def test_the_wheel_over_the_names_scrolls_the_lanes(show):
-    shown = show(random_trace(2_000, 100))
+def test_the_wheel_over_the_names_scrolls_the_lanes_and_the_time_axis_stays_in_view(show):
+    shown = show(random_trace(2_000, 100), height=900)
+    assert shown.value("document.documentElement.scrollHeight") <= 900
     window = shown.window()
     shown.page.mouse.move(*shown.point(20, 200))
     shown.page.mouse.wheel(0, 300)
@@ -254,25 +267,12 @@ def test_the_wheel_over_the_names_scrolls_the_lanes(show):
     assert shown.window() == window
 
 
-def test_the_wheel_over_names_that_all_fit_scrolls_the_page(show):
-    shown = show(pipeline_trace(), height=260)
-    window = shown.window()
-    shown.page.mouse.move(*shown.point(20, 60))
-    shown.page.mouse.wheel(0, 100)
-    shown.page.wait_for_function("scrollY > 0")
-    assert shown.window() == window
-
-
 def test_dragging_moves_time_and_lanes(show):
     shown = show(random_trace(2_000, 100))
     shown.value("view.zoomBy(0.2)")
     before = shown.value("[view.timeAt(view.frame.left + 400), view.nsPerPx]")
     x, y = shown.point(*shown.value("[view.frame.left + 400, view.frame.top + 300]"))
-    shown.page.mouse.move(x, y)
-    shown.page.mouse.down()
-    for step in range(1, 6):
-        shown.page.mouse.move(x + 20 * step, y - 30 * step)
-    shown.page.mouse.up()
+    shown.drag((x, y), (x + 100, y - 150), steps=5)
     assert shown.value("view.timeAt(view.frame.left + 500)") == pytest.approx(before[0], abs=6 * before[1])
     assert shown.value("view.scrollPx") == pytest.approx(150, abs=31)
 
@@ -280,10 +280,7 @@ def test_dragging_moves_time_and_lanes(show):
 def test_the_scroll_bar_goes_where_it_is_dragged(show):
     shown = show(random_trace(2_000, 100))
     left, top, width, height = shown.box("thumb")
-    shown.page.mouse.move(left + width / 2, top + height / 2)
-    shown.page.mouse.down()
-    shown.page.mouse.move(left + width / 2, top + height / 2 + 2000)
-    shown.page.mouse.up()
+    shown.drag((left + width / 2, top + height / 2), (left + width / 2, top + height / 2 + 2000))
     assert shown.value("view.tables.height_px - view.lanesPx - view.scrollPx") == 0
     assert shown.value("view.visibleLanes().at(-1)") == 99
 
@@ -300,18 +297,12 @@ def test_the_minimap_moves_and_resizes_the_window(show):
     shown.page.mouse.click(*at(5 * MS))
     assert sum(shown.window()) / 2 == pytest.approx(5 * MS, rel=0.01)
     # WHEN its inside is dragged, it moves
-    shown.page.mouse.move(*at(5 * MS))
-    shown.page.mouse.down()
-    shown.page.mouse.move(*at(3 * MS))
-    shown.page.mouse.up()
+    shown.drag(at(5 * MS), at(3 * MS))
     assert sum(shown.window()) / 2 == pytest.approx(3 * MS, rel=0.01)
     assert shown.value("view.x1 - view.x0") == pytest.approx(width)
     # WHEN its right edge is dragged, the left one stays
     x0, x1 = shown.window()
-    shown.page.mouse.move(*at(x1))
-    shown.page.mouse.down()
-    shown.page.mouse.move(*at(x1 + MS))
-    shown.page.mouse.up()
+    shown.drag(at(x1), at(x1 + MS))
     assert shown.window() == [pytest.approx(x0), pytest.approx(x1 + MS, rel=0.01)]
     # WHEN it is double-clicked, all is in view
     shown.page.mouse.dblclick(*at(3 * MS))
@@ -325,12 +316,8 @@ def test_a_grip_dragged_past_the_map_leaves_the_other_edge(show, grip, way):
     before = shown.window()
     left, top, width, _ = shown.box("minimap")
     px = shown.value("gslViewer.minimap.windowPx()")[way > 0]
-    mouse = shown.page.mouse
-    mouse.move(left + px, top + 18)
-    mouse.down()
-    mouse.move(left + px + way * 50, top + 18, steps=3)
-    mouse.move(left + (width + 600) * (way > 0) - 300, top + 18, steps=6)
-    mouse.up()
+    path = (left + px, left + px + way * 50, left + (width + 600) * (way > 0) - 300)
+    shown.drag(*((x, top + 18) for x in path), steps=4)
     # THEN the dragged edge stops at the rim, and the other one is where it was
     after, extent = shown.window(), shown.value("view.extent()")
     rim = {"left": -0.1 * extent["end"], "right": 1.1 * extent["end"]}
@@ -338,7 +325,7 @@ def test_a_grip_dragged_past_the_map_leaves_the_other_edge(show, grip, way):
     assert after[way < 0] == pytest.approx(before[way < 0], abs=1)
 
 
-def test_bokehs_buttons_are_there_and_reset_shows_all(show):
+def test_bokehs_buttons_are_there_reset_shows_all_and_a_window_stays_within_what_there_is(show):
     shown = show(pipeline_trace())
     full = shown.window()
     shown.value("view.zoomBy(0.1)")
@@ -346,15 +333,9 @@ def test_bokehs_buttons_are_there_and_reset_shows_all(show):
     assert tools == ["PanTool", "WheelZoomTool", "BoxZoomTool", "BoxSelectTool", "ResetTool"]
     shown.page.locator(".bk-ToolButton, .bk-ClickButton, [class*=tool-button]").last.click()
     assert shown.window() == full
-
-
-def test_a_window_stays_within_what_there_is(show):
-    shown = show(pipeline_trace())
     shown.value("view.setRange(-1e15, 1e15)")
     assert shown.value("view.x1 - view.x0") <= 7.5 * MS * 1.2 + 1
-    shown.value("view.setRange(2e6, 2e6 + 0.5)")
-    assert shown.window() == [2e6 - 4.75, 2e6 + 5.25]
-    for call in ("view.setRange(NaN, 5)", "view.setRange(5, 5)", "view.setRange(9, 3)"):
+    for call in ("view.setRange(2e6, 2e6 + 0.5)", "view.setRange(NaN, 5)", "view.setRange(5, 5)", "view.setRange(9, 3)"):
         shown.value(call)
         assert shown.window() == [2e6 - 4.75, 2e6 + 5.25]
     # THEN Bokeh's own range is the same
@@ -413,12 +394,14 @@ def test_marks_of_the_pointer_do_not_paint_the_bars_again(show):
 
 def test_the_theme_is_followed(show):
     shown = show(pipeline_trace(), scheme="light")
-    light = shown.value("[gslViewer.plot.below[0].major_label_text_color, gslViewer.theme.isDark]")
+    colours = """[getComputedStyle(document.body).backgroundColor, gslViewer.theme.isDark,
+      gslViewer.plot.below[0].major_label_text_color]"""
+    light = shown.value(colours)
     shown.page.emulate_media(color_scheme="dark")
     shown.page.wait_for_function("gslViewer.theme.isDark")
-    dark = shown.value("[gslViewer.plot.below[0].major_label_text_color, gslViewer.theme.isDark]")
-    assert (light[1], dark[1]) == (False, True)
-    assert light[0] != dark[0]
+    dark = shown.value(colours)
+    assert (light[:2], dark[:2]) == (["rgb(255, 255, 255)", False], ["rgb(20, 23, 26)", True])
+    assert light[2] != dark[2]
 
 
 def test_several_viewers_share_a_page_and_leave_nothing(show, tmp_path):
@@ -576,26 +559,8 @@ def test_lanes_and_spans_that_come_later_are_painted(show):
 
 
 TIMES_NS = [
-    0,
-    1,
-    7.5,
-    999,
-    999.4,
-    999.5,
-    1000,
-    12_345,
-    99_950,
-    999_499,
-    999_500,
-    1e6,
-    1_234_567,
-    999_960,
-    5e8,
-    1e9,
-    119.9e9,
-    120e9,
-    3.6e12,
-    -2_500,
+    *(0, 1, 7.5, 999, 999.4, 999.5, 1000, 12_345, 99_950, 999_499, 999_500, 1e6, 1_234_567, 999_960),
+    *(5e8, 1e9, 119.9e9, 120e9, 3.6e12, -2_500),
 ]
 
 
@@ -625,12 +590,6 @@ def test_an_empty_picture_says_what_to_do(show):
     assert "No spans yet: select a stream with lab.on(...), or record all work with lab.capture('kernels')" in written
     assert "queued or running" in written
     assert "1 span has not ended yet: lab.synchronize() waits for it" in show(empty_trace(pending_spans=1)).value("written()")
-
-
-def test_few_items_are_painted_however_many_spans_there_are(show):
-    shown = show(random_trace(100_000, 16))
-    columns = shown.value("view.frame.right - view.frame.left")
-    assert shown.value("view.painted.items.length") < 16 * columns
 
 
 def test_of_many_lanes_only_those_in_view_are_painted(show):
@@ -708,7 +667,20 @@ def waiting_trace():
     return make_trace(spans, edges=[(2 * k, 2 * k + 1) for k in range(40)])
 
 
-def test_only_arrows_that_end_in_view_are_drawn(show):
+def test_arrows_lead_to_where_ranges_had_to_wait_and_only_those_in_view_are_drawn(show):
+    spans = [("a", "x", 0, 400), ("b", "then", 500, 1000), ("c", "inside", 100, 900), ("d", "short", 100, 300)]
+    shown = show(make_trace(spans, edges=[(0, 1), (0, 2), (0, 3)]))
+    heads = """(() => {
+      const {edges} = view.store, places = [...Array(edges.length).keys()]
+      return places.map(place => gpustreamlab.headTime(view.store, edges, place)).sort((a, b) => a - b)
+    })()"""
+    assert shown.value(heads) == [300, 400, 500]
+    spans = [(f"lane {k}", "x", 100 * k, 100 * k + 50) for k in range(60)]
+    shown = show(make_trace(spans, edges=[(k, k + 1) for k in range(59)]))
+    seen = shown.value("view.visibleLanes().length")
+    # One more at the border: its source is in view.
+    assert shown.value("arrows()")[0] == seen
+    assert seen < 30
     shown = show(make_trace([("a", "x", 0, 100), ("b", "y", 900, 1000), ("c", "z", 400, 600)], edges=[(0, 1), (0, 2)]))
     assert shown.value("arrows()")[0] == 2
     # WHEN only the first passes by, and no end of the second is in view
@@ -721,26 +693,7 @@ def test_only_arrows_that_end_in_view_are_drawn(show):
     assert shown.value("arrows()") == [1, 2]
 
 
-def test_an_arrow_ends_where_the_range_had_to_wait(show):
-    spans = [("a", "x", 0, 400), ("b", "then", 500, 1000), ("c", "inside", 100, 900), ("d", "short", 100, 300)]
-    shown = show(make_trace(spans, edges=[(0, 1), (0, 2), (0, 3)]))
-    heads = """(() => {
-      const {edges} = view.store, places = [...Array(edges.length).keys()]
-      return places.map(place => gpustreamlab.headTime(view.store, edges, place)).sort((a, b) => a - b)
-    })()"""
-    assert shown.value(heads) == [300, 400, 500]
-
-
-def test_arrows_of_lanes_out_of_view_are_not_drawn(show):
-    spans = [(f"lane {k}", "x", 100 * k, 100 * k + 50) for k in range(60)]
-    shown = show(make_trace(spans, edges=[(k, k + 1) for k in range(59)]))
-    seen = shown.value("view.visibleLanes().length")
-    # One more at the border: its source is in view.
-    assert shown.value("arrows()")[0] == seen
-    assert seen < 30
-
-
-def test_arrows_are_paler_than_those_of_the_hovered_span(show):
+def test_arrows_are_paler_than_those_of_the_hovered_span_and_hidden_with_their_spans(show):
     shown = show(waiting_trace())
     alphas = """(() => {
       const alphas = [], plain = CanvasRenderingContext2D.prototype.stroke
@@ -753,10 +706,6 @@ def test_arrows_are_paler_than_those_of_the_hovered_span(show):
     shown.value("view.set('hovered', {row: 0, index: 3})")
     assert shown.value(alphas) == [pytest.approx(0.35), 1]
     assert shown.value("arrows()") == [40, 1]
-
-
-def test_arrows_of_hidden_spans_are_hidden(show):
-    shown = show(waiting_trace())
     shown.value("view.set('hiddenNames', new Set([view.tables.names.indexOf('make 0')]))")
     assert shown.value("arrows()")[0] == 20
     shown.value("view.set('hiddenNames', new Set([view.tables.names.indexOf('use')]))")
@@ -773,9 +722,7 @@ def test_the_waits_are_switched_by_a_button_and_a_key(show):
     assert (button.get_attribute("aria-pressed"), shown.value("arrows()")) == ("false", [0, 0])
     shown.page.keyboard.press("e")
     assert (button.get_attribute("aria-pressed"), shown.value("arrows()")) == ("true", [40, 0])
-
-
-def test_without_waits_there_is_no_switch(show):
+    # WHEN there are no waits, there is no switch
     shown = show(one_lane_trace())
     assert not shown.page.locator(".gsl-waits").is_visible()
     shown.page.locator(".gsl-viewer").focus()
@@ -807,13 +754,10 @@ def test_a_narrow_span_is_no_hot_spot(show):
     assert sum(seen[0]) > sum(full) + 100
 
 
-def test_a_peak_told_from_columns_is_never_more_than_there_are_lanes(show):
+def test_peaks_are_never_more_than_there_are_lanes_also_far_from_0(show):
     shown = show(random_trace(200, 3))
     # WHEN there are too many changes to count them, and a mean is too high
     assert shown.value("(view.exactPeak = null, gpustreamlab.busyPeak(view, [1.5, 3.7]).most)") == 3
-
-
-def test_far_from_0_no_more_lanes_are_busy_than_there_are(show):
     end = 600 * 10**9
     shown = show(make_trace([(f"lane {k}", "all of it", 0, end) for k in range(20)]))
     for width in (10, 100):
