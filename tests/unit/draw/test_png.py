@@ -13,7 +13,7 @@ from gpustreamlab.draw import _svg as png
 from gpustreamlab.draw import timeline_png, timeline_svg
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
 from gpustreamlab.timeline import Timeline
-from tests.helpers.traces import empty_trace, pipeline_trace
+from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace
 
 pytestmark = pytest.mark.usefixtures("installed_as_wheel")
 
