@@ -123,20 +123,6 @@ def test_bin_widths_are_those_of_python(engine):
     assert engine.evaluate("scales => scales.map(E.binWidth)", scales) == [bin_width_ns(scale) for scale in scales]
 
 
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("overlaps", [False, True])
-def test_counts_and_busy_time_agree_at_every_zoom(engine, overlaps, merged):
-    columns = random_columns(5, 5_000, overlaps=overlaps, merged=merged)
-    sums = engine.evaluate(
-        """async ([packed, bins]) => { const store = await make(packed), add = values => values.reduce((a, b) => a + b, 0)
-        return bins.map(bin => store.rows.map(({code}) => { const items = itemsOf(store, code, -1e15, 1e15, bin)
-          return [add(items.count), add(items.busy)] })) }""",
-        [[pack(columns)], BINS_NS],
-    )
-    expected = [[columns.count[columns.row == code].sum(), columns.busy_ns[columns.row == code].sum()] for code in range(4)]
-    assert all(of_bin == expected for of_bin in sums)
-
-
 # Columns and store
 
 

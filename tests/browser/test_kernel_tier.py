@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from gpustreamlab.draw._columns import WORK_DEFAULTS, columns_of
-from gpustreamlab.model import Marker, WorkDetail
+from gpustreamlab.model import WorkDetail
 from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
 from tests.helpers.kernel_traces import MS, US, kernel_trace, make_kernel_trace
 from tests.helpers.reader import open_readers
@@ -214,31 +212,6 @@ def test_strays_are_found_by_their_chip_and_calls_hidden_by_what_they_are_for(re
     reader.press("Enter")
     assert reader.pinned()[0] == "elementwise"
     assert read(kernel_trace(has_strays=False)).page.locator(".gsl-chip", has_text="stray").count() == 0
-
-
-def test_the_label_of_the_memory_is_above_the_lines_of_marks(read):
-    # GIVEN a mark under the label
-    trace = kernel_trace()
-    mark_ns = int(trace.end_ns.max()) - 200 * US
-    reader = read(replace(trace, markers=(Marker(time_ns=mark_ns, text="here", kind="mark"),)))
-
-    # WHEN the picture is painted anew
-    painted = reader.page.evaluate("""async () => {
-      const said = [], { fillText, stroke } = CanvasRenderingContext2D.prototype
-      Object.assign(CanvasRenderingContext2D.prototype, {
-        fillText(text, ...place) { said.push(text); fillText.call(this, text, ...place) },
-        stroke(...shape) { if (this.getLineDash().length) said.push("dashes"); stroke.call(this, ...shape) },
-      })
-      gslViewer.plotView.request_paint()
-      await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))
-      Object.assign(CanvasRenderingContext2D.prototype, { fillText, stroke })
-      return said
-    }""")
-
-    # THEN the label comes after the mark's line
-    labels = [place for place, text in enumerate(painted) if text.startswith("max ") and "iB" in text]
-    assert labels
-    assert min(labels) > painted.index("dashes")
 
 
 def test_windows_of_capture_have_a_strip_where_something_is_left_out(read):

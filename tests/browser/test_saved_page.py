@@ -59,7 +59,7 @@ def test_page_opens_offline_without_a_request_or_an_error(save, open_page, trace
     opened = open_page(path)
     assert opened.errors == []
     assert [url for url in opened.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
-    assert opened.view("s.spanCount") == len(trace)
+    assert opened.js("s.spanCount") == len(trace)
     assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     # No packed data is left behind.
     assert opened.page.locator("script[type='text/plain'], #gsl-state").count() == 0
@@ -68,8 +68,8 @@ def test_page_opens_offline_without_a_request_or_an_error(save, open_page, trace
 def test_page_holds_the_columns_of_the_trace_exactly(save, open_page):
     trace = nested_trace()
     opened = open_page(save(trace), warm=True)
-    rows = opened.view(
-        "v.tables.rows.map((_, code) => { const r = s.row(code); return ['place', 'start', 'end', 'name', 'kind', 'thread']"
+    rows = opened.js(
+        "w.tables.rows.map((_, code) => { const r = s.row(code); return ['place', 'start', 'end', 'name', 'kind', 'thread']"
         ".map(name => [...r[name]].slice(0, r.length)) })"
     )
     spans = sorted(span for row in rows for span in zip(*row, strict=True))

@@ -151,25 +151,6 @@ def test_keys_need_the_pointer_or_the_focus_in_a_frame_and_on_a_page_of_several(
     assert reader.window() != before
 
 
-def test_in_a_notebook_keys_need_the_focus_and_stay_within(read):
-    reader = read(pipeline_trace())
-    reader.page.evaluate(
-        """() => { const notebook = document.createElement("div"); notebook.className = "jp-Notebook"; notebook.tabIndex = 0
-        document.body.append(notebook); notebook.append(document.querySelector(".gsl-viewer")); window.reached = []
-        notebook.addEventListener("keydown", event => reached.push(event.key)) }"""
-    )
-    reader.settle()
-    before = reader.window()
-    reader.page.evaluate("document.activeElement.blur()")
-    reader.page.mouse.move(*reader.at(2 * MS, 8))
-    reader.press("w")
-    assert reader.window() == before
-    reader.click("filter")
-    reader.press("w")
-    assert reader.window() != before
-    assert reader.page.evaluate("document.activeElement.dataset.lmSuppressShortcuts") == "true"
-
-
 def test_everything_that_takes_the_focus_keeps_its_keys_from_jupyterlab(read):
     reader = read(partition_trace())
     reader.click("gemm")

@@ -13,8 +13,8 @@ from gpustreamlab.draw._html import page_data
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import FORMAT
 from gpustreamlab.model import Marker
-from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace
-from tests.helpers.pages import draw, page_of
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.reader import open_readers
 from tests.helpers.traces import (
     MS,
     empty_trace,
@@ -28,7 +28,6 @@ from tests.helpers.traces import (
     random_trace,
     repartition_trace,
 )
-from tests.helpers.windows import Heard
 
 pytestmark = pytest.mark.browser
 
@@ -76,61 +75,24 @@ window.frames = (count = 3) => new Promise(done => {
 """
 
 
-class Shown(Heard):
-    """A page with one viewer."""
-
-    def draw(self, trace, path):
-        draw(self.page, page_of(trace), path)
-        self.page.evaluate(HELPERS)
-        self.settle()
-        return self
-
-    def settle(self):
-        self.page.evaluate("frames()")
-
-    def value(self, expression):
-        """Evaluate an expression, let it be painted, and return it."""
-        found = self.page.evaluate(expression)
-        self.settle()
-        return found
-
-    def box(self, name):
-        """Return a part's left, top, width and height in px of the window."""
-        return self.page.evaluate(f"(() => {{ const b = document.querySelector('.gsl-{name}').getBoundingClientRect(); "
-                                  "return [b.left, b.top, b.width, b.height] })()")  # fmt: skip
-
-    def point(self, px, py):
-        """Return the place in the window of a place in the figure."""
-        left, top, _, _ = self.box("figure")
-        return left + px, top + py
-
-    def window(self):
-        return self.value("[view.x0, view.x1]")
-
-    def drag(self, *places, steps=1):
-        """Drag with the mouse from the first place in the window over the others."""
-        mouse, (first, *others) = self.page.mouse, places
-        mouse.move(*first)
-        mouse.down()
-        for place in others:
-            mouse.move(*place, steps=steps)
-        mouse.up()
-
-
 @pytest.fixture
 def show(windows, tmp_path):
     """Return a function that shows a trace in a window of its own; console errors fail the test at its end."""
-    shown = []
+    with open_readers(windows, tmp_path) as read:
 
-    with windows.lending() as lend:
-
-        def show_it(trace, *, width=1200, height=800, scheme="light", scale=1.0, own=False):
-            options = {"color_scheme": scheme, "device_scale_factor": scale, "reduced_motion": "reduce"}
-            shown.append(lend(Shown, width=width, height=height, own=own, **options))
-            return shown[-1].draw(trace, tmp_path / f"page{len(shown)}.html")
+        def show_it(trace, *, height=800, scheme="light", scale=1.0, **options):
+            options |= {"color_scheme": scheme, "device_scale_factor": scale, "reduced_motion": "reduce"}
+            shown = read(trace, height=height, **options)
+            shown.page.evaluate(HELPERS)
+            return shown
 
         yield show_it
-    assert [error for one in shown for error in one.errors] == []
+
+
+def point(shown, px, py):
+    """Return the place in the window of a place in the figure."""
+    left, top, _, _ = shown.box("figure")
+    return left + px, top + py
 
 
 TRACES = {
@@ -186,26 +148,11 @@ def test_what_lies_under_the_pointer_is_found(show):
     assert shown.value("Math.abs(view.timeAt(view.pxAt(123456)) - 123456) < 1e-3")
 
 
-def test_narrow_spans_are_found_as_one_item_with_their_count(show):
-    shown = show(random_trace(50_000, 2))
-    hit = shown.value("view.hitAt((view.frame.left + view.frame.right) / 3, rowMiddle(0))")
-    assert hit["count"] > 1
-    assert hit["last"] - hit["first"] + 1 == hit["count"]
-    # At every zoom all spans of a row are there.
-    for share in (1.0, 0.5, 0.05):
-        shown.value(f"(view.fit(), view.setRange(view.x0, view.x0 + {share} * (view.x1 - view.x0)))")
-        counted, reached = shown.value("""(() => {
-          const {items} = view.painted, own = [...Array(items.length).keys()].filter(i => items.row[i] === 0)
-          return [own.reduce((sum, i) => sum + items.count[i], 0), items.last[own.at(-1)] - items.first[own[0]] + 1]
-        })()""")
-        assert counted == reached > 0
-
-
 @pytest.mark.parametrize("key", ["Control", "Meta"])
 def test_the_wheel_with_a_key_zooms_at_the_pointer(show, key):
     shown = show(pipeline_trace(), height=400)
     before = shown.value("[view.x1 - view.x0, view.timeAt(view.frame.left + 300)]")
-    shown.page.mouse.move(*shown.point(*shown.value("[view.frame.left + 300, view.frame.top + 60]")))
+    shown.page.mouse.move(*point(shown, *shown.value("[view.frame.left + 300, view.frame.top + 60]")))
     shown.page.keyboard.down(key)
     shown.page.mouse.wheel(0, -200)
     shown.page.keyboard.up(key)
@@ -217,7 +164,7 @@ def test_the_wheel_with_a_key_zooms_at_the_pointer(show, key):
 @pytest.mark.parametrize("px", ["view.frame.left + 300", "20"], ids=["bars", "names that all fit"])
 def test_the_wheel_over_bars_and_names_scrolls_the_page(show, px):
     shown = show(pipeline_trace(), height=360)
-    window, place = shown.window(), shown.point(*shown.value(f"[{px}, view.frame.top + 20]"))
+    window, place = shown.window(), point(shown, *shown.value(f"[{px}, view.frame.top + 20]"))
     assert place[1] < 360
     shown.page.mouse.move(*place)
     shown.page.mouse.wheel(0, 50)
@@ -227,7 +174,7 @@ def test_the_wheel_over_bars_and_names_scrolls_the_page(show, px):
 
 def test_the_wheel_zooms_after_a_click_until_the_pointer_leaves_or_the_focus_is_lost(show):
     shown = show(pipeline_trace())
-    above, inside = shown.point(600, -100), shown.point(600, 100)
+    above, inside = point(shown, 600, -100), point(shown, 600, 100)
     leaves = [
         lambda: (shown.page.mouse.move(1, 1), shown.page.mouse.move(*inside)),
         lambda: shown.page.evaluate("document.activeElement.blur()"),
@@ -251,7 +198,7 @@ def test_the_wheel_over_the_names_scrolls_the_lanes_and_the_time_axis_stays_in_v
     shown = show(random_trace(2_000, 100), height=900)
     assert shown.value("document.documentElement.scrollHeight") <= 900
     window = shown.window()
-    shown.page.mouse.move(*shown.point(20, 200))
+    shown.page.mouse.move(*point(shown, 20, 200))
     shown.page.mouse.wheel(0, 300)
     shown.page.wait_for_function("view.scrollPx > 0")
     assert shown.value("view.scrollPx") == 300
@@ -259,7 +206,7 @@ def test_the_wheel_over_the_names_scrolls_the_lanes_and_the_time_axis_stays_in_v
     # THEN another lane is under the pointer, and Shift does the same over the bars
     first = shown.value("view.visibleLanes()[0]")
     assert first > 5
-    shown.page.mouse.move(*shown.point(600, 200))
+    shown.page.mouse.move(*point(shown, 600, 200))
     shown.page.keyboard.down("Shift")
     shown.page.mouse.wheel(0, 300)
     shown.page.keyboard.up("Shift")
@@ -271,8 +218,8 @@ def test_dragging_moves_time_and_lanes(show):
     shown = show(random_trace(2_000, 100))
     shown.value("view.zoomBy(0.2)")
     before = shown.value("[view.timeAt(view.frame.left + 400), view.nsPerPx]")
-    x, y = shown.point(*shown.value("[view.frame.left + 400, view.frame.top + 300]"))
-    shown.drag((x, y), (x + 100, y - 150), steps=5)
+    x, y = point(shown, *shown.value("[view.frame.left + 400, view.frame.top + 300]"))
+    shown.drag((x, y), (x + 100, y - 150))
     assert shown.value("view.timeAt(view.frame.left + 500)") == pytest.approx(before[0], abs=6 * before[1])
     assert shown.value("view.scrollPx") == pytest.approx(150, abs=31)
 
@@ -317,7 +264,7 @@ def test_a_grip_dragged_past_the_map_leaves_the_other_edge(show, grip, way):
     left, top, width, _ = shown.box("minimap")
     px = shown.value("gslViewer.minimap.windowPx()")[way > 0]
     path = (left + px, left + px + way * 50, left + (width + 600) * (way > 0) - 300)
-    shown.drag(*((x, top + 18) for x in path), steps=4)
+    shown.drag(*((x, top + 18) for x in path))
     # THEN the dragged edge stops at the rim, and the other one is where it was
     after, extent = shown.window(), shown.value("view.extent()")
     rim = {"left": -0.1 * extent["end"], "right": 1.1 * extent["end"]}
@@ -340,37 +287,6 @@ def test_bokehs_buttons_are_there_reset_shows_all_and_a_window_stays_within_what
         assert shown.window() == [2e6 - 4.75, 2e6 + 5.25]
     # THEN Bokeh's own range is the same
     assert shown.value("[gslViewer.plot.x_range.start, gslViewer.plot.x_range.end]") == [2e6 - 4.75, 2e6 + 5.25]
-
-
-def test_show_brings_a_span_into_view_and_pins_it(show):
-    shown = show(random_trace(20_000, 100))
-    shown.value("view.show(99, view.store.row(99).length - 1)")
-    end = shown.value("view.store.row(99).end[view.store.row(99).length - 1]")
-    assert shown.window()[0] < end < shown.window()[1]
-    assert 99 in shown.value("view.visibleLanes()")
-    assert shown.value("view.pinned.row") == 99
-    hit = shown.value("""(() => { const {row, index} = view.pinned, c = view.store.row(row)
-      return view.hitAt(view.pxAt((c.start[index] + c.end[index]) / 2), rowMiddle(row)) })()""")
-    assert hit == shown.value("view.pinned")
-
-
-def test_hidden_names_are_not_painted_and_a_search_pales_the_others(show):
-    shown = show(pipeline_trace())
-    name = shown.value("view.tables.names.indexOf('copy in')")
-    before = shown.value("view.painted.items.length")
-    shown.value(f"view.set('hiddenNames', new Set([{name}]))")
-    assert shown.value("view.painted.items.length") == before - 6
-    shown.value("view.set('hiddenNames', new Set())")
-    at = """(() => {
-      const row = view.painted.segments[0].row, {top} = view.tables.rows[row]
-      return pixel(view.pxAt(view.store.row(row).start[0]) + 3, view.yAt(top) + 3)
-    })()"""
-    full = shown.value(at)
-    shown.value("view.set('matches', new Uint8Array(view.tables.names.length))")
-    pale = shown.value(at)
-    assert sum(pale) > sum(full) + 100
-    shown.value("view.set('matches', null)")
-    assert shown.value(at) == full
 
 
 def test_marks_of_the_pointer_do_not_paint_the_bars_again(show):
@@ -402,36 +318,6 @@ def test_the_theme_is_followed(show):
     dark = shown.value(colours)
     assert (light[:2], dark[:2]) == (["rgb(255, 255, 255)", False], ["rgb(20, 23, 26)", True])
     assert light[2] != dark[2]
-
-
-def test_several_viewers_share_a_page_and_leave_nothing(show, tmp_path):
-    trace = repartition_trace()
-    shown = show(trace, own=True)
-    data, _ = page_data(plan_picture(trace))
-    shown.page.evaluate("data => { window.data = data }", json.loads(json.dumps(data)))
-    counted = [".gsl-viewer", "canvas", ".gsl-tip", "style"]
-    counts = (
-        f"[Bokeh.documents.length, Bokeh.index.roots.length, ...{counted}.map(one => document.querySelectorAll(one).length)]"
-    )
-    before = shown.value(counts)
-    shown.value("""(async () => {
-      window.others = []
-      for (let i = 0; i < 3; i++) {
-        const element = document.body.appendChild(document.createElement("div"))
-        const store = view.store
-        others.push(new gpustreamlab.Viewer({element, Bokeh, item: data.item, tables: data.tables, store}))
-        await others[i].start()
-      }
-    })()""")
-    # WHEN one is moved, the others stay
-    shown.value("others[1].view.zoomBy(0.5)")
-    widths = shown.value("[view, ...others.map(other => other.view)].map(one => one.x1 - one.x0)")
-    assert widths[2] < 0.6 * widths[0]
-    assert widths[0] == widths[1] == widths[3]
-    shown.value("(others.forEach(other => other.destroy()), others[0].destroy())")
-    shown.page.set_viewport_size({"width": 900, "height": 700})
-    shown.page.wait_for_timeout(600)
-    assert shown.value(counts) == before
 
 
 def alive(session, page, names):
@@ -532,32 +418,6 @@ def test_canvases_come_back_after_two_quick_changes_of_the_width(show):
     assert shown.value("gslViewer.figureElement.style.width") == ""
 
 
-def test_lanes_and_spans_that_come_later_are_painted(show):
-    shown = show(pipeline_trace(2))
-    later = pipeline_trace(6)
-    data, spans = page_data(plan_picture(later))
-    shown.page.evaluate("([data, bytes]) => { window.data = data; window.bytes = Uint8Array.from(bytes) }", [data, list(spans)])
-    before = shown.value("[view.painted.items.length, view.fullRange().end, gslViewer.plot.height]")
-    shown.value("""(async () => {
-      const batch = await gpustreamlab.readBatch(data.manifest, bytes)
-      const {lanes, rows, height_px: top} = data.tables
-      lanes.push({...lanes.at(-1), name: "new", label: "new", top, bottom: top + 32})
-      rows.push({lane: 3, top: top + 6, bottom: top + 26, overlaps: false})
-      data.tables.height_px += 32
-      view.store.clear()
-      view.store.capacity = 1000 // A page's store has room for the page's spans.
-      view.setTables(data.tables)
-      view.store.append(batch)
-      view.appended()
-      view.fit()
-    })()""")
-    after = shown.value("[view.painted.items.length, view.fullRange().end, gslViewer.plot.height]")
-    assert after[0] > before[0]
-    assert after[1] > before[1]
-    assert after[2] == before[2] + 32
-    assert shown.value("[view.visibleLanes().at(-1), rowMiddle(view.tables.rows.length - 1) < view.lanesBottom()]") == [3, True]
-
-
 TIMES_NS = [
     *(0, 1, 7.5, 999, 999.4, 999.5, 1000, 12_345, 99_950, 999_499, 999_500, 1e6, 1_234_567, 999_960),
     *(5e8, 1e9, 119.9e9, 120e9, 3.6e12, -2_500),
@@ -635,7 +495,7 @@ def test_labels_of_changes_win_over_those_of_marks_and_these_over_cells(show):
 def test_a_mark_next_to_the_pointer_tells_its_text_and_time(show):
     shown = show(marked(pipeline_trace(), (3 * MS, "warm up", "mark"), (3 * MS, "In [4]", "cell"), (6 * MS, "In [5]", "cell")))
     # WHEN the pointer is 3 px beside the line, above the lanes
-    shown.page.mouse.move(*shown.point(*shown.value("[view.pxAt(3e6) + 3, view.frame.top + 5]")))
+    shown.page.mouse.move(*point(shown, *shown.value("[view.pxAt(3e6) + 3, view.frame.top + 5]")))
     shown.settle()
     tip = shown.page.locator(".gsl-tip")
     assert tip.is_visible()
@@ -644,14 +504,14 @@ def test_a_mark_next_to_the_pointer_tells_its_text_and_time(show):
     ]  # fmt: skip
     assert shown.value("view.hovered") is None
     # WHEN it is further away, nothing is told; over a span, that is
-    shown.page.mouse.move(*shown.point(*shown.value("[view.pxAt(3e6) + 6, view.frame.top + 5]")))
+    shown.page.mouse.move(*point(shown, *shown.value("[view.pxAt(3e6) + 6, view.frame.top + 5]")))
     shown.settle()
     assert not tip.is_visible()
     at = """(() => {
       const {row} = view.painted.segments[0]
       return [view.pxAt(view.store.row(row).start[0]) + 2, rowMiddle(row)]
     })()"""
-    shown.page.mouse.move(*shown.point(*shown.value(at)))
+    shown.page.mouse.move(*point(shown, *shown.value(at)))
     shown.settle()
     assert tip.is_visible()
     assert shown.value("view.hovered.index") == 0
@@ -764,18 +624,6 @@ def test_peaks_are_never_more_than_there_are_lanes_also_far_from_0(show):
         shown.value(f"view.setRange({end // 2} - {0.8 * width}, {end // 2} + {0.2 * width})")
         assert shown.value("(view.exactPeak = null, view.peak = 0, gslViewer.plotView.request_paint(), 0)") == 0
         assert shown.value("view.peak") == 20
-
-
-def test_ranges_are_queued_or_running_and_only_kernels_busy(show):
-    spans = [(name, "step", 0, 1000) for name in "abcd"]
-    ranges = show(make_trace(spans))
-    written = ranges.value("written()")
-    assert "queued or running" in written or "streams queued or running" in written
-    assert not [text for text in written if "busy" in text]
-    assert "bars contain waiting" in ranges.page.locator("h1").inner_text()
-    kernels = show(make_kernel_trace(spans))
-    assert {"streams busy", "busy"} & set(kernels.value("written()"))
-    assert "waiting" not in kernels.page.locator("h1").inner_text()
 
 
 def test_names_that_differ_by_a_number_are_one_entry_of_the_legend(show):
