@@ -65,10 +65,18 @@ class Mark:
 
 def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark, ...], list[str]]:
     """Return the moments within a picture in order of time, and notes where not all are marked."""
-    changes, change_notes = _last(_layout_marks(trace, zero_ns, width_ns), "changes of the partitions")
-    markers, marker_notes = _last(_marker_marks(trace, zero_ns, width_ns), "markers")
-    marks = sorted((*changes, *markers), key=lambda mark: mark.time_ns)
-    return tuple(marks), [*change_notes, *marker_notes]
+    margin_ns = 0.01 * width_ns
+    markers = [
+        Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
+        for marker in trace.markers
+        if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
+    ]
+    found, notes = [], []
+    for marks, what in ((_layout_marks(trace, zero_ns, width_ns), "changes of the partitions"), (markers, "markers")):
+        found += marks[-MAX_MARKS:]
+        if len(marks) > MAX_MARKS:
+            notes.append(f"{len(marks) - MAX_MARKS:,} of {len(marks):,} {what} are not marked")
+    return tuple(sorted(found, key=lambda mark: mark.time_ns)), notes
 
 
 def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
@@ -81,22 +89,6 @@ def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
         if text and 0 < time_ns < width_ns:
             marks.append(Mark(time_ns=time_ns, text=text, kind="layout"))
     return marks
-
-
-def _marker_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
-    margin_ns = 0.01 * width_ns
-    return [
-        Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
-        for marker in trace.markers
-        if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
-    ]
-
-
-def _last(marks: Sequence[Mark], what: str) -> tuple[Sequence[Mark], list[str]]:
-    left_out = len(marks) - MAX_MARKS
-    if left_out <= 0:
-        return marks, []
-    return marks[-MAX_MARKS:], [f"{left_out:,} of {len(marks):,} {what} are not marked"]
 
 
 GROUP_PX = 22

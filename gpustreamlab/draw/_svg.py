@@ -20,15 +20,13 @@ from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import (
-    PARTITION_LEAD,
     STRAY_COLOUR,
-    Legend,
+    Entries,
     MemoryStrip,
     format_bytes,
-    partition_swatch_svg,
-    plan_legend,
+    name_entries,
+    partition_entries,
     plan_memory,
-    swatch_svg,
 )
 from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._scene import NO_WAIT, Scene, text_width_px
@@ -157,7 +155,7 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
     picture = plan_picture(trace) if picture is None else picture
     scene = picture.scene
     steps = band_steps(trace, scene.bands, scene.zero_ns)
-    head, head_px = _head(picture.header, scene.notes, plan_legend(trace, scene, steps))
+    head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(scene, steps))
     plot = SVGPlot(scene, head_px)
     items = merged_items(picture.columns, plot.scale_x, max_bars)
     below = [*_lanes(scene, plot, "" if len(trace) else picture.header.empty), *group_shapes(scene, plot), *_axis(plot)]
@@ -182,7 +180,7 @@ def picture_uri(svg: str) -> str:
 _BADGE_FILLS = {"SIMULATED": "#e69f00", "REAL HARDWARE": "#56b4e9"}
 
 
-def _head(header: Header, notes: Sequence[str], legend: Legend) -> tuple[list[str], float]:
+def _head(header: Header, notes: Sequence[str], names: Entries, partitions: Entries) -> tuple[list[str], float]:
     badge_px = text_width_px(header.badge, 11) + 14
     lines = [
         f'<text x="12" y="24" font-size="16" font-weight="600">{escape(cut_end(header.title, 80))}</text>',
@@ -198,21 +196,15 @@ def _head(header: Header, notes: Sequence[str], legend: Legend) -> tuple[list[st
         for line in textwrap.wrap(text, 140):
             lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
-    # A picture within the picture cuts off what is beyond its border.
-    names = [(name, f'<svg width="16" height="12">{swatch_svg(style)}</svg>') for name, style in legend.names]
-    names += [(f"and {legend.more_names:,} more names", "")] if legend.more_names else []
     shapes, place = _legend(names, place, swatch_px=16)
     lines += shapes
-    if legend.partitions:
-        svg = '<svg width="24" height="14">{}</svg>'
-        partitions = [(text, svg.format(partition_swatch_svg(style))) for text, style in legend.partitions]
-        partitions += [(f"and {legend.more_partitions:,} more", "")] if legend.more_partitions else []
-        shapes, place = _legend([(PARTITION_LEAD, ""), *partitions], place + 10, swatch_px=24)
+    if partitions:
+        shapes, place = _legend(partitions, place + 10, swatch_px=24)
         lines += shapes
     return lines, place + 4.0
 
 
-def _legend(entries: Sequence[tuple[str, str]], place: int, *, swatch_px: int) -> tuple[list[str], int]:
+def _legend(entries: Entries, place: int, *, swatch_px: int) -> tuple[list[str], int]:
     """Write texts with their swatches in lines, and return where the next line begins."""
     parts, x = [], 12.0
     for name, swatch in entries:

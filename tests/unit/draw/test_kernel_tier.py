@@ -238,7 +238,10 @@ def test_static_picture_shows_kernels_calls_strays_memory_and_windows(picture):
     bars = {"gemm_bf16", "cudaStreamSynchronize", "host: MainThread"}
     assert bars | {"kernels", "calls", "memory", "max 112 MiB", "kernels captured"} <= set(texts_of(svg))
     assert svg.count("#c40d2e") == 2  # the corners, and their sign in the legend
-    assert "kernels captured" not in timeline_svg(picture.trace)
+    assert "#c40d2e" not in timeline_svg(pipeline_trace())
+    whole = timeline_svg(picture.trace)
+    assert "kernels captured" not in whole
+    assert whole.count("h6z") == 4  # of 8 waits, half are of ranges with work that waited as well
 
 
 def test_text_shows_threads_of_the_host_below_all_streams(picture):
