@@ -220,7 +220,8 @@ def test_dragging_moves_time_and_lanes(show):
     before = shown.value("[view.timeAt(view.frame.left + 400), view.nsPerPx]")
     x, y = point(shown, *shown.value("[view.frame.left + 400, view.frame.top + 300]"))
     shown.drag((x, y), (x + 100, y - 150))
-    assert shown.value("view.timeAt(view.frame.left + 500)") == pytest.approx(before[0], abs=6 * before[1])
+    # A machine under load paints it later.
+    shown.page.wait_for_function(f"Math.abs(view.timeAt(view.frame.left + 500) - {before[0]}) <= {6 * before[1]}")
     assert shown.value("view.scrollPx") == pytest.approx(150, abs=31)
 
 

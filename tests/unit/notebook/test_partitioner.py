@@ -219,12 +219,11 @@ def test_a_device_that_cannot_partition_says_why_and_shows_its_card(make):
 
 
 def test_apply_from_a_subshell_waits_for_the_cells_thread_and_drafts_do_not(make):
-    handler = signal.getsignal(signal.SIGINT)
     target = FakeTarget(prefill=96, decode=36)
     target.expected |= {"partition"}
 
     async def cell():
-        widget = make(target)
+        widget, handler = make(target), signal.getsignal(signal.SIGINT)
 
         def subshell():
             send(widget, "set_request", key=0, text="64")
@@ -238,13 +237,13 @@ def test_apply_from_a_subshell_waits_for_the_cells_thread_and_drafts_do_not(make
         assert target.asked == []
         assert len(widget.sent) == 2
         await asyncio.sleep(0)  # the cell has ended
+        assert len(widget.sent) == 3
+        assert signal.getsignal(signal.SIGINT) is handler
         return widget
 
     widget = asyncio.run(cell())
     assert [plan["prefill"].granted_sms for plan, *_ in target.asked] == [64]  # as it was when Apply was pressed
     assert (widget.view["notice"], widget.view["rows"][0]["request"]) == ("Applied. The draft was changed since.", "40")
-    assert len(widget.sent) == 3
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_an_interrupt_while_applying_shows_what_is_in_use(make, monkeypatch):
