@@ -23,10 +23,8 @@ from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._calls import (
     CallReader,
     DependencyReader,
-    LaunchReader,
     MarkerReader,
     OwnCalls,
-    join_calls,
     told_until,
 )
 from gpustreamlab.backends.cuda.cupti._clients import (
@@ -36,13 +34,13 @@ from gpustreamlab.backends.cuda.cupti._clients import (
     call_before_torch_profiles,
     is_torch_profiling,
 )
-from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock, without_implausible
+from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock
 from gpustreamlab.backends.cuda.cupti._constants import RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records, parse_buffer
 from gpustreamlab.backends.cuda.cupti._strings import StringReader
-from gpustreamlab.backends.cuda.cupti._work import StreamBook, Texts, kernel_rows, without_untimed, work_batch
+from gpustreamlab.backends.cuda.cupti._work import StreamBook, Texts, without_untimed, work_batch
 from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
 from gpustreamlab.typing import BoolArray
 
@@ -58,7 +56,7 @@ WISHED_KINDS = (
     RecordKind.CONTEXT,
     RecordKind.GREEN_CONTEXT,
 )
-"""What a version lacks of these is left out. Not `KERNEL`: that makes kernels run one after the other."""
+"""What a version lacks of these is left out. Not CUPTI_ACTIVITY_KIND_KERNEL: that makes kernels run one after the other."""
 CALL_KINDS = (RecordKind.SYNCHRONIZATION, RecordKind.CUDA_EVENT)
 """What belongs to calls: each of these costs a launch as much as the records of calls do, and with them nothing more."""
 
@@ -138,8 +136,6 @@ class CuptiSource:
         self._host_time_ns = host_time_ns
         self._streams = StreamBook(cupti, ordinal=ordinal, sm_count=sm_count)
         self._clock_key = self._streams.key_of(clock_handle)
-        self._calls = CallReader(cupti)
-        self._launches = LaunchReader()
         self._watch = watch
         self._mark_range = mark_range
         self._keep_session_time = keep_time
@@ -148,6 +144,7 @@ class CuptiSource:
         self._dependencies = DependencyReader()
         self._markers = MarkerReader(DOMAIN_NAME)
         self._wall = WallClock(time.time_ns, host_time_ns)
+        self._calls = CallReader(cupti, self._own_calls, self._wall)
         self._numbers = CallNumbers()
         self._loss = LossWatch(cupti, host_time_ns)
         self._lock = process_lock()
@@ -208,7 +205,7 @@ class CuptiSource:
         ----------
         with_calls
             Whether to record calls, waits and events. Without them a launch costs half as much more, and is known by its work
-            (`LaunchReader`); where CUPTI does not hear our ranges, they are recorded all the same.
+            (`CallReader`); where CUPTI does not hear our ranges, they are recorded all the same.
 
         Raises
         ------
@@ -353,7 +350,7 @@ class CuptiSource:
                 buffers.give_back(buffer.ticket)
             self._watch.take()
             self._numbers.begin()
-            self._launches.begin()
+            self._calls.begin()
         if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
@@ -382,9 +379,9 @@ class CuptiSource:
                 self._streams.enable(kind)
             self._cupti.enable_calls()
             self._cupti.tell_queue_times(is_on=False)
-            self._launches.leave_off(self._wall.to_wall_ns(self._host_time_ns()))
+            self._calls.find_launches_until(self._wall.to_wall_ns(self._host_time_ns()))
         else:
-            self._launches.take_over()
+            self._calls.find_launches()
             self._cupti.disable(CALL_KINDS)
             self._cupti.disable_calls()
             self._dependencies = DependencyReader()  # events that are recorded meanwhile are not told of
@@ -492,10 +489,8 @@ class CuptiSource:
     def _fetch(self, *, is_forced: bool) -> Records:
         """Ask for what is complete, or for everything, and take it."""
         self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_forced else 0)
-        records, refused_count = without_implausible(self._take_records(), self._wall)
-        self._dropped_count += refused_count
+        records = self._numbers.continue_in(self._take_records())
         self._count_dropped()
-        records = self._numbers.continue_in(records)
         self._note_anchors(records)
         if (fills := records.columns.get(RecordKind.MEMSET)) is not None:
             self._own_calls.note(fills["correlationId"][are_fences(fills)].astype(np.int64))
@@ -512,12 +507,15 @@ class CuptiSource:
                 part = parse_buffer(data, self._cupti.layouts)
             finally:
                 buffers.give_back(ticket)
-            parts.append(self._launches.note(part, thread))
+            parts.append(self._calls.note(part, thread))
         records = concat_records(parts)
         if records.skipped_bytes:
             self._dropped_count += 1
             _log.warning(
-                "%s wrote %d bytes that cannot be read: %s", self.description, records.skipped_bytes, records.unknown_kinds
+                "%s wrote %d bytes that cannot be read: %s",
+                self.description,
+                records.skipped_bytes,
+                dict(records.unknown_kinds),
             )
         return records
 
@@ -531,10 +529,7 @@ class CuptiSource:
         with StringReader() as reader:
             work = work_batch(records, texts, reader.read, self._is_wanted)
             annotations = self._markers.read(records, texts, reader.read, self._wall)
-        until_host_ns = self._stopped_host_ns
-        launches = self._launches.read(records, texts, self._own_calls, self._wall, until_host_ns=until_host_ns)
-        calls = self._calls.read(records, texts, self._own_calls, self._wall, until_host_ns=until_host_ns)
-        calls = join_calls(launches, calls)  # of two for one number the later one counts
+        calls = self._calls.read(records, texts, until_host_ns=self._stopped_host_ns)
         memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
         self._streams.note_names(work, tuple(texts.details))
         return Activities(
@@ -576,7 +571,7 @@ class CuptiSource:
         return wanted
 
     def _note_anchors(self, records: Records) -> None:
-        columns = kernel_rows(records)
+        columns = records.columns.get(RecordKind.CONCURRENT_KERNEL)
         if columns is None:
             return
         context, stream = self._clock_key
