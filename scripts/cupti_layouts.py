@@ -44,8 +44,8 @@ FIELDS = {
 }
 """The fields to read of each record kind. A dotted path takes the last part as its name."""
 
-FAMILIES = {45: "Memory=", 55: "ConfidentialComputeRotation"}
-"""Structs that the enumeration's comments do not name. A ``=`` at the end stands for the struct without a number."""
+STEPPED_OVER = (3, 8, 11, 13, 17, 37, 39, 48, 50, 51, 53, 56, 58)
+"""Other kinds that a profiler may leave on; what is further is never on together with ours, so its size need not be known."""
 
 PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {
     "CUPTI_ACTIVITY_KIND_": constants.RecordKind,
@@ -71,16 +71,12 @@ class Headers:
     folder: Path
     text: str
 
-    def struct_of(self, kind: int, comment: str) -> str | None:
-        """Name the newest struct of a kind, without its prefix."""
-        family = FAMILIES.get(kind)
-        if family is None:
-            named = re.findall(r"CUpti_Activity(\w+?)\d*\b", comment)
-            if not named:
-                return None
-            family = named[-1]
-        if family.endswith("="):
-            return family[:-1]
+    def struct_of(self, comment: str) -> str | None:
+        """Name the newest struct of the kind that a comment is about, without its prefix."""
+        named = re.findall(r"CUpti_Activity(\w+?)\d*\b", comment)
+        if not named:
+            return None
+        family = named[-1]
         numbers = re.findall(rf"^}} CUpti_Activity{family}(\d*);", self.text, re.MULTILINE)
         return f"{family}{max(numbers, key=lambda number: int(number or 1))}" if numbers else None
 
@@ -96,7 +92,7 @@ class Headers:
             if name in {"COUNT", "FORCE_INT"}:
                 break
             kind = int(number) if number else kind + 1
-            struct = self.struct_of(kind, comment)
+            struct = self.struct_of(comment) if kind in FIELDS or kind in STEPPED_OVER else None
             if struct is not None:
                 found[kind] = struct
         return found

@@ -16,8 +16,10 @@ typedef enum {
   /** A copy. The record is \\ref CUpti_ActivityMemcpy. */
   CUPTI_ACTIVITY_KIND_MEMCPY = 1,
   /** Without a number: one more than the last. See \\ref CUpti_ActivityNew. */
-  CUPTI_ACTIVITY_KIND_NEW,
+  CUPTI_ACTIVITY_KIND_MEMSET,
   /** The count. */
+  /** Nothing that is on with ours: \\ref CUpti_ActivityEvent. */
+  CUPTI_ACTIVITY_KIND_EVENT = 6,
   CUPTI_ACTIVITY_KIND_COUNT,
 } CUpti_ActivityKind;
 typedef struct {

@@ -366,6 +366,7 @@ def find_installed() -> str:
         found = pathfinder.load_nvidia_dynamic_lib("cupti").abs_path
     except Exception as error:
         raise MissingExtraError(
-            f"CUPTI, which records every kernel, is not installed. Install it with: {cupti_line()}", name="cupti"
+            f"CUPTI, which records every kernel, is not installed. Install it with: {cupti_line()}",
+            name="cupti",
         ) from error
     return str(found)
