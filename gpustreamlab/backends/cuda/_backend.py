@@ -400,8 +400,8 @@ class CudaBackend:
 
     def _find_green_contexts(self, *, has_memory_pools: bool) -> GreenContexts:
         return GreenContexts(
-            self._core,
-            self._core.Device(self._ordinal),
+            core=self._core,
+            device=self._core.Device(self._ordinal),
             driver=self._read_driver_version(),
             bindings=bindings_version(),
             has_memory_pools=has_memory_pools,
@@ -441,8 +441,8 @@ class CudaBackend:
     def _wrap(self, stream: Any, *, lender: object, context: int = 0, give_back: Callable[[], object] = bool) -> CudaStream:
         self._arenas.begin(int(stream.handle))
         return CudaStream(
-            stream,
-            self.xp.cuda.Stream.from_external(stream),
+            core=stream,
+            cupy=self.xp.cuda.Stream.from_external(stream),
             key=(self._ordinal, context, int(stream.handle)),
             priority=int(stream.priority),
             sm_count=self._sms_of(stream),
