@@ -50,8 +50,8 @@ class CudaScratch:
     ordinal: int
     """The CUDA device."""
     is_ordered: bool = field(kw_only=True)
-    """Whether it has memory pools. If not, ``cudaMalloc`` and ``cudaFree`` stand in, and a stream is waited for before its memory
-    is freed."""
+    """Whether it has memory pools. If not, ``cudaMalloc`` and ``cudaFree`` stand in, and a stream is waited for before its
+    memory is freed."""
     scope: Callable[[], AbstractContextManager[None]] = field(kw_only=True)
     """Makes the device current, as a context manager."""
 
