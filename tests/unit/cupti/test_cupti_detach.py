@@ -83,7 +83,8 @@ def test_it_stays_where_leaving_would_do_harm(source, card, reason):
     assert source.is_attached
     card.library.refused.clear()
     record(source, card)
-    assert card.library.finalized_count == (reason == "another subscriber")  # also after later recordings: a graph may still be there
+    # Also after later recordings: a graph may still be there.
+    assert card.library.finalized_count == (reason == "another subscriber")
 
 
 def test_calls_after_the_stop_are_not_told_of(source, card):
