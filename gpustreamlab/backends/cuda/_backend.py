@@ -432,8 +432,9 @@ class CudaBackend:
 
     def _find_event(self, idle: IdleEvents, *, has_time: bool) -> Any:
         event = idle.take()
-        if event is not None:
-            return event
+        return self._create_event(has_time=has_time) if event is None else event
+
+    def _create_event(self, *, has_time: bool) -> Any:
         options = self._core.EventOptions(timing_enabled=has_time)
         with mapped_errors("Creating an event"), self._device_scope():
             return self._core.Device(self._ordinal).create_event(options=options)

@@ -62,17 +62,12 @@ class MemoryKind(IntEnum):
 class SynchronizationKind(IntEnum):
     """What the host or a stream waited for (CUpti_ActivitySynchronizationType)."""
 
-    UNKNOWN = 0
-    EVENT_SYNCHRONIZE = 1
     STREAM_WAIT_EVENT = 2
-    STREAM_SYNCHRONIZE = 3
-    CONTEXT_SYNCHRONIZE = 4
 
 
 class MemoryOperation(IntEnum):
     """What happened to memory (CUpti_ActivityMemoryOperationType)."""
 
-    INVALID = 0
     ALLOCATION = 1
     RELEASE = 2
 
