@@ -91,6 +91,7 @@ HOSTILE = {
     "open angles": "<" * LONG,
     "mixed": "(" * (LONG // 2) + ">" * (LONG // 2),
     "crossed": "<" * (LONG // 2) + ")" * (LONG // 2),
+    "inside one": "(" + "<" * (LONG // 2) + ")" * (LONG // 2),
     "scopes": "a::" * (LONG // 3),
     "templates": "a<" * (LONG // 4) + ">" * (LONG // 4) + "(int)",
     "arguments": "x<" + "1," * (LONG // 2),
