@@ -298,6 +298,7 @@ def test_torch_without_a_gpu_or_for_the_cpu_says_what_it_lacks(monkeypatch):
     assert torch.fix.startswith("Install it from")
 
     checks = library_checks(monkeypatch, {"torch": "2.11.0+cpu", "triton": "3.6.0"})
+    assert checks["torch"].status is CheckStatus.OK
     assert checks["torch"].detail == (
         "2.11.0+cpu is installed; on a lane: cannot follow, this build of torch has no CUDA, so it has no work to follow with"
     )

@@ -112,7 +112,7 @@ def test_memory_of_the_pool_and_in_stream_order(monkeypatch, card):
 def test_streams_that_no_session_made_are_described(card, source):
     source.start()
     emit = card.library.emit
-    emit(RecordKind.CONTEXT, contextId=1, nullStreamId=7)
+    emit(RecordKind.CONTEXT, contextId=1, nullStreamId=7, numMultiprocessors=5)
     emit(RecordKind.CONTEXT, contextId=3, nullStreamId=17, isGreenContext=1, numMultiprocessors=64)
     emit(RecordKind.MEMSET, start=card.cupti_ns(5), end=card.cupti_ns(9), contextId=1, streamId=30, deviceId=0)
     card.kernel("void at::native::fill<4>(int)", stream=30)

@@ -214,7 +214,7 @@ def _read_declaration(full: str) -> str:
             begin, template = after, -1
         elif piece == "<" and template < 0 and start > begin:
             template = start
-        elif piece == "(" and start > begin:
+        elif piece == "(":
             end = start
             break
     base = full[begin : end if template < 0 else template].strip()
