@@ -114,27 +114,21 @@ def test_a_failing_start_leaves_nothing_on(monkeypatch, card):
     assert len(source.drain().work) == 0
 
 
-def test_kinds_that_a_version_lacks_are_left_out(monkeypatch):
+def test_what_a_version_lacks_is_left_out(monkeypatch):
     card = FakeCard(FakeCuptiLibrary(18, lacking={"cuptiActivityEnableAndDump"}, refused={RecordKind.MARKER: INVALID_KIND}))
     source = make_source(monkeypatch, card)
-
     source.start()
     card.kernel()
-
     assert {RecordKind.GREEN_CONTEXT, RecordKind.MARKER}.isdisjoint(card.library.kinds)
     assert len(kernels_of(drain_all(source, card))) == 1
     assert source.description == "CUPTI 12 (API 18)"
 
-
-def test_without_a_choice_of_calls_all_are_recorded_and_the_others_left_out_here(monkeypatch):
-    lacking = {"cuptiActivityEnableDriverApi", "cuptiActivityEnableRuntimeApi"}
-    card = FakeCard(FakeCuptiLibrary(lacking=lacking))
+    # Without a choice of calls all are recorded, and the others left out here.
+    card = FakeCard(FakeCuptiLibrary(lacking={"cuptiActivityEnableDriverApi", "cuptiActivityEnableRuntimeApi"}))
     source = make_source(monkeypatch, card)
     source.start()
-
     card.call(GET_DEVICE)
     card.call(SYNCHRONIZE)
-
     assert calls_of(drain_all(source, card)) == ["cudaStreamSynchronize"]
 
 
