@@ -315,7 +315,7 @@ class Partitions:
     def _keep_located(self) -> None:
         located = self.probe.with_known_sms(self.layout)
         if located is not None and located != self.layout:
-            with self._locks.state:
+            with self._locks.state, delayed_interrupts():  # the trace has the same
                 self.layout = located
                 self._recorder.note_verified(located)
             self.tell()

@@ -150,20 +150,6 @@ def test_a_selection_whose_leaving_never_began_is_left_by_an_interrupt_that_pass
         assert lab._backend.count_open_nvtx() == 0
 
 
-def test_a_session_closes_what_an_interrupt_left_selected():
-    with Session(InstantBackend()) as lab:
-        lab.stream("a")
-        lab.on("a", "stuck").__enter__()
-        lab.close()
-        assert lab._backend.selected is None
-        assert lab._backend.count_open_nvtx() == 0
-        assert nesting_names(lab) == ["stuck"]
-
-
-def nesting_names(lab):
-    return [lab.trace.names[code] for code in lab.trace.name]
-
-
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 def test_signals_at_random_instants_leave_nothing_selected_open_or_counted_twice():
     # In a process of its own: an interrupt inside a coverage tracer or pytest-timeout would be theirs to survive.

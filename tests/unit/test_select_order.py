@@ -129,20 +129,6 @@ def test_a_stream_closed_meanwhile_is_over_when_its_selection_is_left(lab):
     assert "a" not in lab.streams
 
 
-def test_closing_the_session_puts_back_what_was_handed_down(backend):
-    lab = Session(backend)
-    lab.stream("a"), lab.stream("b")
-    outer, inner = lab.on("a"), lab.on("b")
-    outer.__enter__()
-    inner.__enter__()
-    with pytest.raises(SelectionError):
-        outer.__exit__(None, None, None)
-    lab.close()
-    assert backend.selected_stream is backend.null_stream
-    inner.__exit__(None, None, None)
-    backend.check()
-
-
 def test_one_that_ends_while_another_is_being_left_is_put_back_with_it(lab):
     outer, inner = lab.select("a"), lab.select("b")
     outer.__enter__()

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from gpustreamlab import Session
 from gpustreamlab.backends import lent_handle
 from gpustreamlab.backends._protocol import EventPool
-from gpustreamlab.errors import InvalidNameError, OptionError, StreamClosedError, StreamNotFoundError, StreamRefusedError
+from gpustreamlab.errors import InvalidNameError, StreamClosedError, StreamNotFoundError, StreamRefusedError
 from gpustreamlab.model import MAX_NAME_LENGTH
 from gpustreamlab.record._journal import KEPT_EDGES
-from gpustreamlab.streams.stream import check_label, check_priority, check_stream_name
+from gpustreamlab.streams.stream import check_stream_name
 from gpustreamlab.streams.table import KEPT_CLOSED
-from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
 
 
@@ -41,18 +40,6 @@ def test_a_refused_name_comes_with_one_that_works(name):
         if name and len(name) <= MAX_NAME_LENGTH:
             proposal = str(error).split("use '", 1)[1].rsplit("', and put", 1)[0]
             assert check_stream_name(proposal) == proposal
-
-
-@pytest.mark.parametrize("label", ["", "a b", "<b>", "🚀"])
-def test_labels_are_free_text(label):
-    assert check_label(label) == label
-
-
-def test_priorities_are_those_of_the_device():
-    assert [check_priority(priority, (0, -2)) for priority in (0, -1, -2)] == [0, -1, -2]
-    for wrong in (1, -3, None, "0", 0.0, False):
-        with pytest.raises(OptionError, match=r"from -2 .* to 0"):
-            check_priority(wrong, (0, -2))
 
 
 def test_repr_tells_name_priority_handle_and_state(lab):
@@ -92,25 +79,6 @@ def test_what_is_not_the_protocol_is_refused(lent):
         lent_handle(Lender())
 
 
-def test_query_and_synchronize_follow_the_work(lab):
-    stream = lab.stream("a")
-    with lab.on(stream):
-        spin(lab, 1_000_000)
-    event = stream.record()
-    assert (stream.query(), event.query()) == (False, False)
-    event.synchronize()
-    assert event.query()
-    stream.synchronize()
-    assert stream.query()
-
-
-def test_the_work_of_a_closed_stream_is_in_the_trace(lab):
-    with lab.on("a", "long"):
-        spin(lab, 5_000_000)
-    lab.stream("a").close()
-    assert lab.trace.duration_ns.tolist()[0] >= 5_000_000
-
-
 def test_lanes_that_were_closed_cost_nothing_for_ever(lab):
     # GIVEN a server that makes a lane for each request
     for number in range(KEPT_CLOSED + 50):
@@ -134,18 +102,6 @@ def test_lanes_that_were_closed_cost_nothing_for_ever(lab):
         pass
     lab.synchronize()
     assert lab.trace.to_pandas()["lane"].tolist().count("request-0") == 2
-
-
-def test_a_lane_that_a_thread_is_still_in_when_it_closes_is_not_forgotten(lab):
-    with lab.on("a", "outer"):
-        with lab.on(lab.stream("short"), "inner"):
-            lab.stream("short").close()
-            for number in range(3):
-                lab.stream(f"later-{number}")
-            assert "short" in [known.name for known in lab._recorder._waiting.lanes]
-        lab.stream("later-3")
-    assert "short" not in [known.name for known in lab._recorder._waiting.lanes]
-    assert lab.trace.metadata.dropped_spans == 1
 
 
 def test_a_stream_that_fails_to_synchronise_is_destroyed_all_the_same(monkeypatch):
