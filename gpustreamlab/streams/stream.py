@@ -70,6 +70,7 @@ class Stream(ProcessBound):
         self._wanted_partition: str | None = place.part.name if place.part else None
         """The partition that it goes to where the layout has one of this name."""
         self._places: dict[ContextSpec | None, RecordedLane] = {place.spec: place}
+        """Where it works or worked, by what its green contexts are made of; None is the primary context."""
         self._left = left
         self._arena = scratch_pool.open(self, place.stream, place.index)
         self._work_in(place)
@@ -357,15 +358,6 @@ class Stream(ProcessBound):
         for place in self._places.values():
             place.close()
         self._places.clear()  # they are not waited for, and not destroyed
-
-    def _place_in(self, spec: ContextSpec | None) -> RecordedLane | None:
-        """Return where it worked before on the same SMs, or None."""
-        return self._places.get(spec)
-
-    @property
-    def _specs(self) -> set[ContextSpec | None]:
-        """Where it works or worked: what its green contexts are made of, and None for the primary context."""
-        return set(self._places)
 
     def _settle(self, place: RecordedLane) -> None:
         """Work there from now on. Nothing here waits: what the old place holds still runs there."""
