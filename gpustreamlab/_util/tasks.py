@@ -21,22 +21,6 @@ from gpustreamlab.errors import OptionError, SessionError
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "Base",
-    "LoopWatch",
-    "Parked",
-    "Steerable",
-    "Steered",
-    "TaskStack",
-    "close_later_work",
-    "forget",
-    "loop_finder",
-    "note",
-    "steered",
-    "steered_function",
-    "task_factory",
-    "works_later",
-]
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,6 @@ from gpustreamlab.streams.life import LeftStreams, SessionLocks
 from gpustreamlab.streams.probe import SMProbe
 from gpustreamlab.streams.stream import Stream
 
-__all__ = ["Partitions"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -393,9 +391,7 @@ class Partitions:
             in_use = {stream._recorded.spec for stream in streams} | set(context_specs(self.layout).values())
             for stream in streams:
                 if stream.is_closed or self._recorder.is_in_use(stream._recorded):
-                    in_use |= set(
-                        stream._places
-                    )  # drained there, or a thread has entered the old place a moment ago
+                    in_use |= set(stream._places)  # drained there, or a thread has entered the old place a moment ago
             in_use |= self.left.specs
 
         def leave(spec: ContextSpec) -> None:

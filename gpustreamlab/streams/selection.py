@@ -19,8 +19,6 @@ from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, Sel
 from gpustreamlab.record import LEFT, NO_EVENTS, STEP, LaneWriter, Range, RecordedLane, Recorder, ThreadState
 from gpustreamlab.streams.stream import Stream, check_label
 
-__all__ = ["Selection", "Selections"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -23,10 +23,7 @@ from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import Scratch, ScratchPool, check_held
 from gpustreamlab.model import Lane, check_name
 from gpustreamlab.record import Blame, RecordedLane, Recorder
-from gpustreamlab.streams.life import LeftStreams, SessionLocks
-
-__all__ = ["Event", "Stream", "check_label", "check_priority", "check_stream_name"]
-
+from gpustreamlab.streams.life import LeftStreams, SessionLocks, failure_of, raise_first
 
 ArrayT = TypeVar("ArrayT")
 
@@ -311,23 +308,16 @@ class Stream(ProcessBound):
         New work is refused from the beginning. A second thread that closes it waits until it is closed; nobody else waits.
         A range that is open on it cannot end any more: it is counted as dropped.
         """
-        failures: list[Exception] = []
         with self._locks.state:  # from here on it moves no more
             self.is_closed = self._is_leaving = True
         with self._life:
             if self._is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
-            try:
-                self._arena.close(keeps_held=self._left.is_needed(self._recorder.places_of(self._recorded)))
-            except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
-                failures.append(error)
+            keeps_held = self._left.is_needed(self._recorder.places_of(self._recorded))
+            failures = [failure_of(lambda: self._arena.close(keeps_held=keeps_held))]
             while self._places:
-                try:
-                    self._close_place(next(iter(self._places.values())))
-                except Exception as error:  # noqa: BLE001 - raised below, after the other places
-                    failures.append(error)
-        if failures:
-            raise failures[0]
+                failures.append(failure_of(lambda: self._close_place(next(iter(self._places.values())))))
+        raise_first(failures)
 
     @property
     def _is_gone(self) -> bool:
@@ -386,33 +376,29 @@ class Stream(ProcessBound):
                 self._close_place(place)
 
     def _close_place(self, place: RecordedLane) -> None:
+        # An interrupt of these comes through: work may still run there, so all stays as it is for the next call.
+        failures = [failure_of(lambda: self._end_work(place))]
+        # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
+        is_last = self.is_closed and len(self._places) == 1
         try:
-            for known in self._recorder.places_of(place):
-                if known.stream is place.stream:
-                    known.close()  # before anything else, see there
-            place.stream.synchronize()
-            self._recorder.collect(place)
-        except Exception:
-            self._let_go(place)
-            raise
-        # An interrupt comes through: work may still run there, so all stays as it is for the next call.
-        self._let_go(place)
-
-    def _let_go(self, place: RecordedLane) -> None:
-        try:
-            # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
-            self._keeper.settle(self, place.stream, is_last=self.is_closed and len(self._places) == 1)
+            failures.append(failure_of(lambda: self._keeper.settle(self, place.stream, is_last=is_last)))
         finally:
-            self._forget_place(place)
-
-    def _forget_place(self, place: RecordedLane) -> None:
-        with delayed_interrupts():  # what is not destroyed stays known
-            try:
-                self._arena.leave(place.stream)
-                let_go = self._arena.free_held if place is self._recorded else bool
-                self._left.close(self._recorder.places_of(place), let_go)
-            finally:
+            with delayed_interrupts():  # what is not destroyed stays known
+                failures.append(failure_of(lambda: self._destroy(place)))
                 self._places.pop(place.spec, None)  # at the very end: without it the stream counts as gone
+        raise_first(failures)
+
+    def _end_work(self, place: RecordedLane) -> None:
+        for known in self._recorder.places_of(place):
+            if known.stream is place.stream:
+                known.close()  # before anything else, see there
+        place.stream.synchronize()
+        self._recorder.collect(place)
+
+    def _destroy(self, place: RecordedLane) -> None:
+        self._arena.leave(place.stream)
+        let_go = self._arena.free_held if place is self._recorded else bool
+        self._left.close(self._recorder.places_of(place), let_go)
 
     def _close_left(self) -> None:
         """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""
@@ -433,14 +419,6 @@ class Stream(ProcessBound):
         made = Event(self._backend, has_time=False) if event is None else event
         made.record(self)
         return made
-
-    def _is_within_reach_of(self, backend: Backend) -> bool:
-        """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""
-        return _share_a_clock(backend, self._backend)
-
-    def _note_edge(self, range_number: int) -> None:
-        """Note for the timeline that the stream waits for an earlier range of another stream."""
-        self._recorder.add_edge(range_number, self._recorded)
 
     @property
     def _blame(self) -> Blame:
@@ -488,10 +466,7 @@ class Event(ProcessBound):
 
     def record(self, stream: Stream) -> None:
         """Record behind the work that the stream holds now; an earlier recording is forgotten."""
-        event = self._require_open()
-        _require_stream(stream, "An event is recorded on")
-        stream._require_open()
-        self._require_reach(stream)
+        event = self._require_use_on(stream, "An event is recorded on")
         with stream._blame:
             stream._backend_stream.record(event)
         self._stream = stream
@@ -499,16 +474,13 @@ class Event(ProcessBound):
 
     def make_wait(self, stream: Stream) -> None:
         """Make a stream's later work wait for this event; what `Stream.wait` does."""
-        event = self._require_open()
-        _require_stream(stream, "An event makes wait")
-        stream._require_open()
-        self._require_reach(stream)
+        event = self._require_use_on(stream, "An event makes wait")
         if self._stream is None:
             return
         with stream._blame:
             stream._backend_stream.wait(event)
         if stream is not self._stream:
-            stream._note_edge(self._range_number)
+            stream._recorder.add_edge(self._range_number, stream._recorded)  # for the timeline
 
     def query(self) -> bool:
         """Tell whether the work in front of the event has ended; True if it was never recorded, as in CUDA."""
@@ -542,7 +514,7 @@ class Event(ProcessBound):
         """
         if not isinstance(end, Event):
             raise OptionError(f"The time to a {type(end).__name__} is not known. Pass an event of lab.stream(name).record().")
-        if not _share_a_clock(self._backend, end._backend):
+        if not share_a_clock(self._backend, end._backend):
             raise OptionError(
                 "These events are of two sessions, and each simulated device has a clock of its own. Use events of one session."
             )
@@ -568,12 +540,18 @@ class Event(ProcessBound):
             raise EventClosedError("This event is closed. Record a new one with lab.stream(name).record().")
         return self._event
 
-    def _require_reach(self, stream: Stream) -> None:
-        if not stream._is_within_reach_of(self._backend):
+    def _require_use_on(self, stream: object, what: str) -> Any:
+        """Return the device event, to be used on a stream: both are open, and of one clock."""
+        event = self._require_open()
+        if not isinstance(stream, Stream):
+            raise OptionError(f"{what} a stream of the session, not a {type(stream).__name__}. Use lab.stream('name').")
+        stream._require_open()
+        if not share_a_clock(stream._backend, self._backend):
             raise OptionError(
                 f"This event and stream {stream.name!r} are of two sessions, and each simulated device has a clock of its own. "
                 "Use streams and events of one session."
             )
+        return event
 
 
 def check_label(label: object) -> str:
@@ -612,11 +590,6 @@ def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
     return priority
 
 
-def _require_stream(stream: object, what: str) -> None:
-    if not isinstance(stream, Stream):
-        raise OptionError(f"{what} a stream of the session, not a {type(stream).__name__}. Use lab.stream('name').")
-
-
-def _share_a_clock(one: Backend, other: Backend) -> bool:
+def share_a_clock(one: Backend, other: Backend) -> bool:
     """Tell whether two backends are one, or both of real devices: each simulated device has a clock of its own."""
     return one is other or not (one.device.simulated or other.device.simulated)
