@@ -25,6 +25,8 @@ from gpustreamlab.model import Lane, check_name
 from gpustreamlab.record import Blame, RecordedLane, Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks, failure_of, raise_first
 
+__all__ = ["Event", "Stream"]
+
 ArrayT = TypeVar("ArrayT")
 
 
