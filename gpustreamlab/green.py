@@ -26,7 +26,7 @@ from gpustreamlab.analysis import (
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
 from gpustreamlab.draw import sm_map_svg, sm_map_text
 from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning, SessionClosedError
-from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions, show_text
+from gpustreamlab.model import Capabilities, Capability, Device, Layout, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
 
 __all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "fit_layout", "plan_layout", "warn_user"]
@@ -125,7 +125,15 @@ def context_specs(layout: Layout | None) -> Mapping[str, ContextSpec]:
         return MappingProxyType({part.name: ContextSpec(groups=part.groups, workqueue=layout.workqueue) for part in layout})
     # The driver takes groups in their order: rigid ones first, so that small steps do not break up what they need.
     parts = sorted(layout, key=lambda part: (part.backfill, -part.coscheduled_sms))
-    split = tuple(_split_group(part) for part in parts)
+    split = tuple(
+        SplitGroup(
+            sms=part.split[part.place],
+            coscheduled_sms=part.coscheduled_sms,
+            preferred_coscheduled_sms=part.preferred_coscheduled_sms,
+            backfill=part.backfill,
+        )
+        for part in parts
+    )
     return MappingProxyType(
         {part.name: ContextSpec(split=split, place=place, workqueue=layout.workqueue) for place, part in enumerate(parts)}
     )
@@ -271,12 +279,3 @@ class SMMap:
 
     def _repr_svg_(self) -> str:
         return sm_map_svg(device=self.device, layout=self.layout)
-
-
-def _split_group(part: Partition) -> SplitGroup:
-    return SplitGroup(
-        sms=part.split[part.place],
-        coscheduled_sms=part.coscheduled_sms,
-        preferred_coscheduled_sms=part.preferred_coscheduled_sms,
-        backfill=part.backfill,
-    )

@@ -218,27 +218,16 @@ class Comparison:
     """
 
     def __init__(self, a: Trace, b: Trace) -> None:
-        self._a, self._b = a, b
-        self._result = compare_traces(a, b)
-
-    @property
-    def a(self) -> Trace:
+        self.a = a
         """The first trace."""
-        return self._a
-
-    @property
-    def b(self) -> Trace:
+        self.b = b
         """The second trace."""
-        return self._b
-
-    @property
-    def result(self) -> TraceComparison:
+        self.result: TraceComparison = compare_traces(a, b)
         """Every figure, as arrays: by lane, by name, and in total."""
-        return self._result
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for the totals, each lane and each name; see `TraceComparison.to_pandas`."""
-        return self._result.to_pandas()
+        return self.result.to_pandas()
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write both timelines and the tables as one page that opens offline.
@@ -273,13 +262,13 @@ class Comparison:
         return target
 
     def __repr__(self) -> str:
-        return f"<Comparison: {comparison_line(self._result)}>"
+        return f"<Comparison: {comparison_line(self.result)}>"
 
     def __str__(self) -> str:
-        return comparison_text(self._result, self._titles())
+        return comparison_text(self.result, self._titles())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[ComparisonText]:
-        yield ComparisonText(self._result, self._titles())
+        yield ComparisonText(self.result, self._titles())
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
@@ -293,15 +282,15 @@ class Comparison:
         return (
             '<div class="gpustreamlab-comparison mathjax_ignore">'
             f'<iframe title="Comparison of two timelines" style="{frame}" srcdoc="{escape(self._page())}"></iframe>'
-            f"<details><summary>The same as tables</summary>{comparison_tables_html(self._result)}</details>"
+            f"<details><summary>The same as tables</summary>{comparison_tables_html(self.result)}</details>"
             "</div>"
         )
 
     def _page(self) -> str:
-        return comparison_page(self._a, self._b, self._result)
+        return comparison_page(self.a, self.b, self.result)
 
     def _titles(self) -> tuple[str, str]:
-        return headline(self._a), headline(self._b)
+        return headline(self.a), headline(self.b)
 
 
 def compare(a: Trace | SupportsTrace | str | PathLike[str], b: Trace | SupportsTrace | str | PathLike[str]) -> Comparison:

@@ -21,7 +21,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import Scratch, ScratchPool, check_held
-from gpustreamlab.model import Lane, check_name
+from gpustreamlab.model import Lane
 from gpustreamlab.record import Blame, RecordedLane, Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks, failure_of, raise_first
 
@@ -568,11 +568,6 @@ def check_label(label: object) -> str:
         example = "load" if label is None else str(label)[:40]
         raise InvalidNameError(f"A range's label is a str, not {type(label).__name__}. Pass a text, for example {example!r}.")
     return label
-
-
-def check_stream_name(name: object) -> str:
-    """Return a stream's name that magics can take; raise `InvalidNameError` otherwise. See `gpustreamlab.model.check_name`."""
-    return check_name(name, "stream", "lab.stream('copy')")
 
 
 def check_priority(priority: object, priority_range: tuple[int, int]) -> int:

@@ -19,10 +19,11 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import ScratchPool
+from gpustreamlab.model import check_name
 from gpustreamlab.record import RecordedLane, Recorder
 from gpustreamlab.streams.layout import Partitions
 from gpustreamlab.streams.life import SessionLife
-from gpustreamlab.streams.stream import Stream, check_priority, check_stream_name, share_a_clock
+from gpustreamlab.streams.stream import Stream, check_priority, share_a_clock
 from gpustreamlab.typing import SessionState
 
 _OPEN = SessionState.OPEN
@@ -78,7 +79,7 @@ class StreamTable:
         """Return the stream of a name, made on first use, and moved where it is elsewhere; see `Session.stream`."""
         if self._life.state is not _OPEN:
             self._life.require_open(_getting(name))
-        check_stream_name(name)
+        check_name(name, "stream", "lab.stream('copy')")
         if priority is not None:
             check_priority(priority, self._backend.priority_range)
         elif external is None and isinstance(partition, EllipsisType):
