@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import pickle
 import signal
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +14,6 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab import Session, Trace, plan_partitions
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.backends.sim._cost import LAPTOP
-from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.errors import (
     DeviceError,
     PartitionError,
@@ -358,11 +354,6 @@ def test_names_can_be_swapped(halves):
     halves.partition({"a": 64, "b": "rest"})
     assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 68), ("a", 64), (None, 132)]
     assert halves.partitions.verify().holds
-
-
-def test_two_partitions_become_one(halves):
-    halves.partition({"all": 132}, renamed={"a": "all", "b": "all"})
-    assert [stream.partition for stream in halves.streams.values()] == ["all", "all", None]
 
 
 def test_a_selected_stream_does_not_move(halves):
@@ -739,18 +730,6 @@ def test_no_more_contexts_are_prepared_than_are_kept(caplog):
 # Other devices
 
 
-def test_a_small_card_of_other_groups():
-    preset = dataclasses.replace(LAPTOP, sm_groups=SMGroups(min_sms=4, alignment_sms=2))
-    with Session(SimBackend(preset)) as lab:
-        layout = lab.partition(a=5, b="25%", c="rest")
-        assert [part.granted_sms for part in layout] == [8, 8, 8]
-        for name in "abc":
-            lab.stream(name, partition=name)
-        assert lab.partitions.verify().holds
-        with pytest.raises(PartitionError, match="nearest plan that works: a=4, b=8, c=12"):
-            lab.partition(a=1, b=7, c=10, round="exact")
-
-
 def test_too_many_different_partitions_leave_the_old_layout(halves, monkeypatch):
     monkeypatch.setattr("gpustreamlab.record._lanes.PARTITION_LIMIT", 3)
     halves.partition(a=63, b="rest")
@@ -846,18 +825,6 @@ def test_a_new_stream_in_a_renamed_partition_has_its_name(halves, caplog):
     assert caplog.text == ""
 
 
-def test_a_remainder_that_does_not_join_groups_is_reached_by_a_split():
-    """What a driver of CUDA 13.1 may say of the remainder; the layout is the same, made of one structured split."""
-    with gsl.Session(SimBackend("h200-cuda13.1")) as lab:
-        apart = replace(lab.device, sm_resource=replace(lab.device.sm_resource, remainder_joins=False))
-        layout = plan_partitions({"prefill": 96, "decode": "rest"}, apart)
-        assert {part.name: part.granted_sms for part in layout} == {"prefill": 96, "decode": 36}
-        assert all(part.is_structured for part in layout)
-        assert lab.partition(layout)["decode"].granted_sms == 36
-        assert lab.partitions.verify().holds
-        assert all(not part.is_structured for part in plan_partitions({"prefill": 96}, apart))
-
-
 def test_interrupting_the_simulated_device_leaves_it_whole(lab):
     lab.partition(a=64, b="rest")
     streams = [lab.stream(f"s{number}", partition="ab"[number % 2]) for number in range(4)]
@@ -906,3 +873,15 @@ def test_a_lent_stream_of_a_foreign_green_context_shows_its_sms(lab):
         taken = other.stream("theirs", external=lent)
         assert (taken.sm_count, taken.partition) == (32, None)
         assert other.stream("mine").sm_count == 132
+
+
+def test_a_remainder_that_does_not_join_groups_is_reached_by_a_split():
+    """What a driver of CUDA 13.1 may say of the remainder; the layout is the same, made of one structured split."""
+    with gsl.Session(SimBackend("h200-cuda13.1")) as lab:
+        apart = replace(lab.device, sm_resource=replace(lab.device.sm_resource, remainder_joins=False))
+        layout = plan_partitions({"prefill": 96, "decode": "rest"}, apart)
+        assert {part.name: part.granted_sms for part in layout} == {"prefill": 96, "decode": 36}
+        assert all(part.is_structured for part in layout)
+        assert lab.partition(layout)["decode"].granted_sms == 36
+        assert lab.partitions.verify().holds
+        assert all(not part.is_structured for part in plan_partitions({"prefill": 96}, apart))

@@ -358,33 +358,6 @@ def test_a_cancel_after_the_session_closed_is_a_cancel(caplog):
     assert [record.message for record in caplog.records if "without what it had" in record.message] == []
 
 
-def test_a_lane_that_moves_while_its_task_is_suspended(lab):
-    lab.partition(left=64, right=64)
-    lab.stream("a", partition="left")
-    steps = iter(("left", "right", "left"))
-
-    @lab.on("a", "serve")
-    async def serve():
-        with lab.range("inner"):
-            for _ in range(3):
-                assert lab.current.partition == next(steps)
-                spin(lab, 1_000)
-                await asyncio.sleep(0)
-        return "done"
-
-    coroutine = serve()
-    for partition in ("right", "left", "left"):
-        coroutine.send(None)
-        lab.stream("a", partition=partition)
-    with pytest.raises(StopIteration):
-        coroutine.send(None)
-    assert spans(lab) == [("a", "serve", None), ("a", "inner", "serve")] * 4
-    trace = lab.trace
-    assert [trace.partitions[code].name for code in trace.partition[trace.start_ns.argsort()]] == [
-        "left", "left", "right", "right", "left", "left", "left", "left",
-    ]  # fmt: skip
-
-
 def test_a_device_that_fails_at_a_suspension_is_told_at_the_next_step(lab, monkeypatch):
     @lab.on("a")
     async def serve():
@@ -674,18 +647,6 @@ class Suspension:
         return (yield)
 
 
-def test_a_coroutine_that_is_closed_inside_a_selection_leaves_nothing(lab, caplog):
-    async def work():
-        lab.on("a").__enter__()
-        await Suspension()
-
-    coroutine = tasks.steered(work())
-    coroutine.send(None)
-    coroutine.close()
-    assert selected(lab) is None
-    assert "A task ended inside its selection of stream 'a'" in caplog.text
-
-
 def test_a_range_left_from_below_a_step_is_none_of_what_the_step_entered(lab):
     def loading():
         with lab.range("load"):
@@ -820,15 +781,6 @@ def test_a_hundred_thousand_selections_in_a_loop_leave_one_callback(lab):
     asyncio.run(cell())
     assert max(waiting) <= 1 + waiting[0]
     assert waiting[0] <= 1
-
-
-def test_a_loop_run_inside_a_selection_is_fine(lab):
-    async def work():
-        await asyncio.sleep(0)
-        return selected(lab)
-
-    with lab.on("a"):
-        assert asyncio.run(work()) == "a"
 
 
 def test_a_second_loop_in_the_thread_is_watched_too(lab):

@@ -12,8 +12,7 @@ import traceback
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 
 import pytest
 
@@ -131,60 +130,6 @@ def test_a_lender_taken_by_many_threads_is_one_lane(lab, backend):
     assert len({id(stream) for stream in run_at_once(*(take for _ in range(THREADS)))}) == 1
 
 
-def select_often(lab, number):
-    rng = random.Random(number)
-    lane = lab.stream(f"lane-{number}")
-    for _ in range(40):
-        with lab.on(lane, "work"):
-            spin(lab, 1_000)
-            with lab.range("inner"):
-                assert lab.current is lane
-        if rng.random() < 0.2:
-            lane.synchronize()
-
-
-def make_and_close(lab):
-    for number in range(30):
-        with lab.on(lab.stream(f"short-{number % 3}"), "short"):
-            spin(lab, 1_000)
-        lab.stream(f"short-{number % 3}").close()
-
-
-def share_out(lab):
-    for number in range(20):
-        with suppress(PartitionInUseError):
-            lab.partition(left=(32, 64)[number % 2], right=64)
-
-
-def read(lab, stop):
-    while not stop.is_set():
-        trace = lab.trace
-        assert (trace.end_ns >= trace.start_ns).all()
-        lab.overlap()
-        repr(lab)
-
-
-def test_everything_at_once(lab, backend):
-    """Threads select while others make and close streams, share out the SMs anew, and read traces."""
-    lab.partition(left=64, right=64)
-    lab.stream("moved", partition="left")
-    stop, failed = threading.Event(), []
-    reader = threading.Thread(target=lambda: failed.append(run_in_thread(lambda: read(lab, stop))))
-    reader.start()
-    try:
-        selecting = [partial(select_often, lab, number) for number in range(8)]
-        run_at_once(*selecting, partial(make_and_close, lab), partial(share_out, lab), lambda: lab.mark("now"))
-    finally:
-        stop.set()
-        reader.join()
-    assert failed == [None]
-    lab.synchronize()
-    names = [name for _, name, *_ in told(lab.trace)]
-    assert (names.count("work"), names.count("inner"), names.count("short")) == (320, 320, 30)
-    assert lab.trace.metadata.dropped_spans == 0
-    backend.check()
-
-
 # Closing
 
 
@@ -255,43 +200,6 @@ def test_a_stream_that_a_library_may_launch_on_is_destroyed_when_it_was_left(clo
         assert isinstance(met["range"], (SessionClosedError, StreamClosedError))
         assert stream.is_closed
         assert "'a' was closed while a thread has it selected" in caplog.text
-
-
-@CLOSES
-def test_scratch_that_a_thread_holds_stays_until_it_has_left_the_lane(close):
-    # GIVEN a thread that works in scratch of a lane, which also has scratch that nobody holds
-    backend = LendingBackend()
-    freed, size_bytes = [], 1 << 20
-    free_scratch = backend.free_scratch
-    backend.free_scratch = lambda stream, address: (freed.append(address), free_scratch(stream, address))
-    lab = Session(backend)
-    lane = lab.stream("a")
-    lane.scratch(4 * size_bytes).close()
-    entered, closed, met = threading.Event(), threading.Event(), []
-
-    def work():
-        with lab.on(lane), lane.scratch(size_bytes) as held:
-            address = held.ptr
-            entered.set()
-            assert closed.wait(60)
-            met.append(address in freed)
-        met.append(freed.count(address))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert entered.wait(60)
-
-    # WHEN the lane is closed meanwhile
-    close(lab)
-    assert len(freed) == 1
-    closed.set()
-    thread.join(60)
-
-    # THEN nobody else was given the memory that it held, and it has gone with the stream
-    assert met == [False, 1]
-    assert len(freed) == 2
-    assert lane._arena.reserved_bytes == 0
-    lab.close()
 
 
 def test_a_stream_closed_inside_its_own_block_is_destroyed_behind_it():
@@ -375,25 +283,6 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_a_thread_that_waits_keeps_nobody_from_selecting(gated, wait):
-    backend = gated._backend
-    waiter = threading.Thread(target=wait, args=(gated,))
-    waiter.start()
-    try:
-        assert backend.entered.acquire(timeout=60)
-        found = []
-        user = threading.Thread(target=lambda: found.append(use(gated)), daemon=True)
-        user.start()
-        user.join(60)
-        assert not user.is_alive(), "selecting waits for another thread's GPU"
-        assert found[0][2] is None
-        assert run_in_thread(lambda: gated.stream("c")) is None  # new streams too
-    finally:
-        backend.gate.set()
-        waiter.join()
-
-
 @contextmanager
 def underway(lab, work):
     """Have another thread do something that waits for lane "a", until the block ends; give what it then raises."""
@@ -475,7 +364,7 @@ def check_places(lab):
     assert lab.partitions.verify().holds
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("change", (WAITS | CHANGES).values(), ids=WAITS | CHANGES)
 def test_what_waits_for_a_stream_keeps_nobody_waiting(shared_out, change):
     with underway(shared_out, lambda: change(shared_out)) as raised:
         found = {name: at_once(lambda do=do: do(shared_out)) for name, do in MEANWHILE.items()}
