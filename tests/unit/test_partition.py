@@ -7,6 +7,7 @@ import logging
 import pickle
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
