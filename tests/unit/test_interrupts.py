@@ -19,6 +19,7 @@ from gpustreamlab.streams import selection as selections
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.interrupt_storm import UNREACHABLE, program
 from tests.helpers.line_interrupts import LineInterrupts
+from tests.helpers.selections import names_of
 
 WATCHED = selections, _ranges
 
@@ -49,7 +50,7 @@ def nesting(lab):
     inside = np.flatnonzero((trace.parent >= 0) & (trace.lane[trace.parent] == trace.lane))
     assert (trace.start_ns[inside] >= trace.start_ns[trace.parent[inside]]).all()
     assert (trace.end_ns[inside] <= trace.end_ns[trace.parent[inside]]).all()
-    named = [trace.names[code] for code in trace.name]
+    named = names_of(trace)
     return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, trace.parent, strict=True)}
 
 

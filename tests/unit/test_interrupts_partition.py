@@ -17,6 +17,7 @@ from gpustreamlab.record import _lanes, _recorder
 from gpustreamlab.streams import layout, life, probe, stream, table
 from gpustreamlab.workloads import spin
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
+from tests.helpers.selections import names_of
 
 MS = 1_000_000
 WATCHED = (session, table, layout, life, green, stream, probe, _plan, _recorder, _lanes)
@@ -70,7 +71,7 @@ class Bench:
             with lab.on(name, "after"):
                 spin(lab, 1_000)
         lab.synchronize()
-        named = [lab.trace.names[code] for code in lab.trace.name]
+        named = names_of(lab.trace)
         assert named.count("before") == 3
         assert named.count("after") == len(lab.streams)
         assert lab.trace.layout == lab.layout

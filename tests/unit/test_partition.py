@@ -28,6 +28,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.model import Layout, Partition, WorkqueueOptions
 from gpustreamlab.workloads import spin
+from tests.helpers.selections import names_of
 from tests.helpers.threads import run_in_thread
 from tests.unit.model.equality import assert_same_trace
 
@@ -93,24 +94,6 @@ def test_the_layout_is_what_partition_returns(lab):
     assert lab.layout is None
 
 
-def test_a_planned_layout_can_be_given(lab):
-    layout = plan_partitions({"a": 96, "b": "rest"}, lab.device)
-    assert lab.partition(layout) == layout
-    assert lab.stream("x", partition="b").sm_count == 36
-
-
-def test_work_stays_inside_its_partition(halves):
-    proof = halves.partitions.verify()
-
-    assert proof.holds
-    assert [(lane.name, len(lane.inside), len(lane.outside)) for lane in proof.lanes] == [
-        ("x", 64, 0),
-        ("y", 68, 0),
-        ("z", 132, 0),
-    ]
-    assert [part.is_complete for part in proof.partitions] == [True, True]
-
-
 def test_streams_come_back_when_their_partition_does(halves):
     before = {name: stream.handle for name, stream in halves.streams.items()}
     created = halves._partitions.cache.created_count
@@ -168,12 +151,6 @@ def test_a_refused_change_leaves_everything_as_it_was(do, error, words):
 def test_a_numpy_integer_is_a_number(lab):
     assert lab.partition(a=np.int64(64), b=np.uint8(68)).names == ("a", "b")
     lab.trace.to_arrow()
-
-
-def test_no_partition_yet_says_how_to_make_one(lab):
-    with pytest.raises(PartitionNotFoundError, match=r"no partition 'decode': .*lab\.partition\(decode=32"):
-        lab.stream("x", partition="decode")
-    assert list(lab.streams) == []
 
 
 # Devices without the feature
@@ -298,7 +275,7 @@ def test_waits_survive_a_move(lab):
         spin(lab, 1_000)
     lab.synchronize()
     trace = lab.trace
-    names = [trace.names[code] for code in trace.name]
+    names = names_of(trace)
     edges = [(names[a], names[b]) for a, b in zip(trace.edges.source, trace.edges.target, strict=True)]
     assert edges == [("produce", "consume"), ("consume", "again")]
 
@@ -795,15 +772,6 @@ def test_partitions_and_layouts_survive_saving_and_pickling(halves, tmp_path):
     for twin in (Trace.load(tmp_path / "run.parquet"), pickle.loads(pickle.dumps(trace))):
         assert_same_trace(twin, trace)
         assert spans(twin) == spans(trace)
-
-
-def test_a_layout_with_work_queues_survives_saving(tmp_path):
-    with Session(SimBackend("h200-cuda13.1")) as lab:
-        options = gsl.PartitionOptions(sms=np.int64(20), coscheduled_sms=np.int64(4), backfill=True)
-        lab.partition({"a": options, "b": "rest"}, workqueue=WorkqueueOptions(concurrency_limit=np.int64(4)))
-        lab.trace.save(tmp_path / "run.parquet")
-        assert_same_trace(Trace.load(tmp_path / "run.parquet"), lab.trace)
-        assert Trace.load(tmp_path / "run.parquet").layout == lab.layout
 
 
 def test_clearing_keeps_the_layout_in_use(halves):

@@ -13,6 +13,8 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.errors import SelectionError, SelectionWarning
 from tests.helpers.nvtx_stacks import CheckedSim
+from tests.helpers.selections import parents as parents_of
+from tests.helpers.selections import selected
 
 LANES = ("a", "b", "c")
 
@@ -32,22 +34,10 @@ def lab(backend):
     backend.check()  # NVTX and the backend's own selections: as many ends as beginnings, and the last first
 
 
-def selected(lab):
-    """The lane by name, as the session says and as the array module has it."""
-    current, by_backend = lab.current, lab._backend.selected_stream
-    if current is None:
-        assert by_backend is lab._backend.null_stream
-        return None
-    assert by_backend is current._backend_stream
-    return current.name
-
-
 def parents(lab):
-    lab.synchronize()
-    trace = lab.trace
-    named = [trace.names[code] for code in trace.name]
-    assert trace.metadata.dropped_spans == 0
-    return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, trace.parent, strict=True)}
+    found = parents_of(lab)
+    assert lab.trace.metadata.dropped_spans == 0
+    return found
 
 
 def batches(lab, lane="a", label="load"):

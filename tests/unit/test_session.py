@@ -24,6 +24,7 @@ from gpustreamlab.errors import (
 from gpustreamlab.typing import SessionState
 from gpustreamlab.workloads import matrix_product, spin
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.selections import names_of, parents
 from tests.helpers.threads import run_in_thread
 
 
@@ -39,16 +40,6 @@ def names(lab):
     if lab.state == "open":
         lab.synchronize()
     return names_of(lab.trace)
-
-
-def names_of(trace):
-    return [trace.names[code] for code in trace.name]
-
-
-def parents(lab):
-    """Each range's name and its parent's, or None."""
-    named = names(lab)
-    return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, lab.trace.parent, strict=True)}
 
 
 # What it shows

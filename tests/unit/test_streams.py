@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpustreamlab import Session
 from gpustreamlab.backends import lent_handle
 from gpustreamlab.backends._protocol import EventPool
-from gpustreamlab.errors import InvalidNameError, StreamClosedError, StreamNotFoundError, StreamRefusedError
-from gpustreamlab.model import MAX_NAME_LENGTH, check_name
+from gpustreamlab.errors import StreamClosedError, StreamNotFoundError, StreamRefusedError
 from gpustreamlab.record._journal import KEPT_EDGES
 from gpustreamlab.streams.table import KEPT_CLOSED
 from tests.helpers.instant_backend import InstantBackend
@@ -24,21 +21,6 @@ def lab():
         session.stream("a")
         session.stream("b", priority=-2)
         yield session
-
-
-@pytest.mark.parametrize("name", ["a", "copy-in/0", "Größe", "流_1", "x" * MAX_NAME_LENGTH, "½", "a.b+c:d#e@f"])
-def test_good_names_are_taken_as_they_are(name):
-    assert check_name(name, "stream", "lab.stream('copy')") == name
-
-
-@given(st.text())
-def test_a_refused_name_comes_with_one_that_works(name):
-    try:
-        assert check_name(name, "stream", "lab.stream('copy')") == name
-    except InvalidNameError as error:
-        if name and len(name) <= MAX_NAME_LENGTH:
-            proposal = str(error).split("use '", 1)[1].rsplit("', and put", 1)[0]
-            assert check_name(proposal, "stream", "") == proposal
 
 
 def test_repr_tells_name_priority_handle_and_state(lab):

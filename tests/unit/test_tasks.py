@@ -30,6 +30,7 @@ from gpustreamlab.workloads import spin
 from tests.helpers.interrupt_storm import UNREACHABLE
 from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.nvtx_stacks import CheckedSim
+from tests.helpers.selections import rows_of, selected
 from tests.helpers.threads import run_in_thread
 
 LANES = ("a", "b", "c", "d")
@@ -52,13 +53,7 @@ def lab(backend):
 def spans(lab):
     """Lane, name and parent's name of every range, in the order of their start."""
     lab.synchronize()
-    trace = lab.trace
-    named = [trace.names[code] for code in trace.name]
-    told = [
-        (trace.lanes[lane].name, name, named[parent] if parent >= 0 else None)
-        for lane, name, parent in zip(trace.lane, named, trace.parent, strict=True)
-    ]
-    return [told[place] for place in trace.start_ns.argsort(kind="stable")]
+    return rows_of(lab.trace)
 
 
 def run_steered(main):
@@ -67,16 +62,6 @@ def run_steered(main):
         return await asyncio.get_running_loop().create_task(main)
 
     return asyncio.run(start())
-
-
-def selected(lab):
-    """The lane by name, as the session says and as the array module has it."""
-    current, by_backend = lab.current, lab._backend.selected_stream
-    if current is None:
-        assert by_backend is lab._backend.null_stream
-        return None
-    assert by_backend is current._backend_stream
-    return current.name
 
 
 # Plain functions
@@ -323,20 +308,6 @@ def test_a_lane_closed_meanwhile_raises_at_the_await(lab):
     assert selected(lab) is None
 
 
-def test_the_base_closed_meanwhile_raises_at_the_await(lab):
-    @lab.on("a")
-    async def serve():
-        await asyncio.sleep(0)
-
-    coroutine = serve()
-    coroutine.send(None)
-    lab.stream("a").close()
-    with pytest.raises(StreamClosedError, match="'a' is closed"):
-        coroutine.send(None)
-    with pytest.raises(StreamClosedError, match="'a' is closed"):
-        serve().send(None)
-
-
 def test_a_cancel_after_the_session_closed_is_a_cancel(caplog):
     with Session("sim") as lab:
         lab.stream("a")
@@ -500,30 +471,6 @@ def test_an_asynchronous_generator_keeps_its_selection(lab):
 
 
 # The task factory
-
-
-def test_plain_with_blocks_are_each_tasks_own(lab):
-    async def work(lane, other):
-        with lab.on(lane, f"task {lane}"):
-            await asyncio.sleep(0)
-            with lab.range("inner"):
-                await asyncio.sleep(0)
-                assert selected(lab) == lane
-                with lab.on(other, "other"):
-                    await asyncio.sleep(0)
-                    assert selected(lab) == other
-            assert selected(lab) == lane
-        await asyncio.sleep(0)
-        return selected(lab)
-
-    async def main():
-        tasks = [asyncio.create_task(work(LANES[n % 4], LANES[n % 3]), name=f"t{n}") for n in range(100)]
-        assert "work()" in repr(tasks[0])
-        assert (tasks[7].get_name(), tasks[7].get_coro().__qualname__[-4:]) == ("t7", "work")
-        return await asyncio.gather(*tasks)
-
-    assert run_steered(main()) == [None] * 100
-    assert {parent for _, name, parent in spans(lab) if name == "other"} == {"inner"}
 
 
 def test_a_task_starts_on_the_lane_where_it_was_made(lab):
@@ -824,24 +771,3 @@ def test_selecting_does_not_load_asyncio():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n", "")
-
-
-def test_a_range_left_from_below_those_of_a_step_leaves_them_on_their_lane(lab):
-    def loading():
-        with lab.range("load"):
-            yield
-
-    @lab.on("a", "step")
-    def steps():
-        older = loading()
-        next(older)
-        with lab.select("b"), lab.range("inside"):
-            older.close()
-            yield
-            yield
-
-    assert list(steps()) == [None, None]
-    trace = lab.trace
-    lanes = {trace.names[name]: trace.lanes[lane].name for name, lane in zip(trace.name, trace.lane, strict=True)}
-    assert lanes["inside"] == "b"
-    assert trace.metadata.dropped_spans == 0

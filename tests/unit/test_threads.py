@@ -29,6 +29,7 @@ from gpustreamlab.green import context_specs
 from gpustreamlab.workloads import spin
 from tests.helpers.lending_backend import LendingBackend
 from tests.helpers.nvtx_stacks import CheckedSim
+from tests.helpers.selections import names_of, rows_of
 from tests.helpers.threads import run_in_thread
 
 THREADS = 16
@@ -59,11 +60,8 @@ def run_at_once(*works):
 
 
 def told(trace):
-    named = [trace.names[code] for code in trace.name]
-    return [
-        (trace.lanes[lane].name, name, named[parent] if parent >= 0 else None, trace.threads[thread])
-        for lane, name, parent, thread in zip(trace.lane, named, trace.parent, trace.thread, strict=True)
-    ]
+    threads = [trace.threads[trace.thread[row]] for row in trace.start_ns.argsort(kind="stable")]
+    return [(*row, thread) for row, thread in zip(rows_of(trace), threads, strict=True)]
 
 
 # Selections
@@ -484,7 +482,7 @@ def test_a_stream_made_while_the_sms_are_shared_out_moves_along_with_its_work(sh
         spin(lab, 1_000)
     lab.synchronize()
     trace = lab.trace
-    assert [trace.names[code] for code in trace.name] == ["old", "new"]
+    assert names_of(trace) == ["old", "new"]
     assert trace.start_ns[1] >= trace.end_ns[0]
     check_places(lab)
 
@@ -879,5 +877,5 @@ def test_ranges_that_are_open_when_the_session_is_closed_count_as_dropped(backen
     may_leave.set()
     thread.join()
     started.end()
-    assert [lab.trace.names[code] for code in lab.trace.name] == ["own"]
+    assert names_of(lab.trace) == ["own"]
     assert lab.trace.metadata.dropped_spans == 3

@@ -8,6 +8,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.errors import OptionError, SessionClosedError, StreamClosedError, StreamNotFoundError
 from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, spin, spin_card, streaming_add
+from tests.helpers.selections import names_of
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def lab():
 
 def duration_ns(lab, label):
     lab.synchronize()
-    return int(lab.trace.duration_ns[[lab.trace.names[code] for code in lab.trace.name].index(label)])
+    return int(lab.trace.duration_ns[names_of(lab.trace).index(label)])
 
 
 def test_spin_takes_its_time_for_each_wave_of_blocks(lab):
@@ -130,7 +131,7 @@ def test_work_goes_to_the_stream_it_is_told(lab, name, how):
     assert busy_ns["b"] > 0
     assert lab.overlap().busy_ns.sum() < busy_ns["b"]
     assert lab.current is None
-    assert [lab.trace.names[code] for code in lab.trace.name] == ["other"]
+    assert names_of(lab.trace) == ["other"]
 
 
 def test_a_stream_that_is_not_there_is_told_before_anything_runs(lab):
