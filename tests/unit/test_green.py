@@ -96,11 +96,6 @@ def test_an_interrupted_close_goes_on_with_the_next(backend, monkeypatch):
 # What contexts are made of
 
 
-def test_partitions_of_groups_are_contexts_of_groups():
-    layout = plan_partitions({"a": 96, "b": "rest"}, SimBackend().device)
-    assert context_specs(layout) == {"a": spec(*range(12)), "b": spec(12, 13, 14, 15)}
-
-
 def test_the_whole_card_and_what_is_not_enforced_have_none():
     assert context_specs(None) == {}
     assert context_specs(unenforced_layout({"a": 8}, SimBackend("laptop").device)) == {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import weakref
-from contextlib import suppress
 
 import pytest
 
@@ -162,22 +160,6 @@ def test_an_interrupt_while_it_drains_leaves_the_old_layout_and_no_streams():
     bench.check()
 
 
-def test_an_interrupt_during_the_switch_comes_after_it(monkeypatch):
-    bench = Bench()
-    settle = stream.Stream._settle
-
-    def interrupted_settle(lane, place):
-        signal.raise_signal(signal.SIGINT)
-        settle(lane, place)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(stream.Stream, "_settle", interrupted_settle)
-        bench.lab.partition(a=32, b="rest")
-    assert bench.lab.layout["a"].granted_sms == 32
-    assert bench.heard == [bench.lab.layout]
-    bench.check()
-
-
 def test_an_interrupted_close_goes_on_with_the_contexts():
     for at in range(1, count_lines(lambda bench: bench.lab.close()), 17):
         bench = Bench()
@@ -199,29 +181,6 @@ def test_interrupts_wait_for_the_end_of_the_block():
         done.append(2)
     assert done == [1, 2]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-class InterruptedAtItsEnd(delayed_interrupts):
-    def __exit__(self, kind, error, trace):
-        signal.raise_signal(signal.SIGINT)
-        super().__exit__(kind, error, trace)
-
-
-def test_what_the_block_used_is_freed_without_a_garbage_collection():
-    def work():
-        used = {"memory"}
-        known.append(weakref.ref(used))
-        with InterruptedAtItsEnd():
-            pass
-
-    known = []
-    gc.disable()
-    try:
-        with suppress(KeyboardInterrupt):
-            work()
-        assert known[0]() is None
-    finally:
-        gc.enable()
 
 
 def test_an_error_in_the_block_is_seen_beside_the_interrupt():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import pickle
 import signal
 import threading
@@ -524,18 +523,6 @@ def test_beyond_the_limit_the_contexts_that_were_used_last_stay(caplog):
     assert "More than 4 green contexts" in caplog.text
 
 
-def test_a_place_that_was_destroyed_has_given_its_ranges(caplog):
-    with Session(SimBackend(), context_limit=1, capture="ranges") as lab:
-        lab.partition(a=8)
-        lab.stream("x", partition="a")
-        enqueue(lab, "x", label="first")
-        lab.partition(a=16)
-        lab.partition(a=24)
-        lab.partition(None)
-        assert spans(lab.trace) == [("x", "first", ("a", 8))]
-    assert "was destroyed" in caplog.text
-
-
 # Proof
 
 
@@ -644,34 +631,6 @@ def test_work_that_another_thread_enqueues_during_the_drain_is_waited_for(halves
     trace = halves.trace
     assert spans(trace) == [("x", "late", ("a", 64)), ("x", "after", ("a", 32))]
     assert trace.start_ns[1] >= trace.end_ns[0]
-
-
-def test_a_stream_that_another_thread_selects_during_the_drain_does_not_move(halves, monkeypatch):
-    selected, done = threading.Event(), threading.Event()
-
-    def hold():
-        with halves.on("x", "held"):
-            selected.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-
-    def start():
-        thread.start()
-        selected.wait(60)
-
-    before = state_of(halves)[:2]
-    during_the_drain(halves, "x", start, monkeypatch)
-    try:
-        with pytest.raises(PartitionInUseError, match="'x' is selected"):
-            halves.partition(None)
-        assert state_of(halves)[:2] == before
-    finally:
-        done.set()
-        thread.join()
-    halves.partition(None)
-    halves.synchronize()
-    assert spans(halves.trace) == [("x", "held", ("a", 64))]
 
 
 # Made ahead
@@ -783,15 +742,6 @@ def test_clearing_keeps_the_layout_in_use(halves):
     assert len(trace) == 0
     assert [change.layout.names for change in trace.layouts] == [("a", "b")]
     assert trace.layout == halves.layout
-
-
-def test_a_new_stream_in_a_renamed_partition_has_its_name(halves, caplog):
-    caplog.set_level(logging.WARNING)
-    halves.partition({"c": 64, "b": "rest"}, renamed={"a": "c"})
-    enqueue(halves, halves.stream("w", partition="c"))
-    halves.synchronize()
-    assert spans(halves.trace) == [("w", "w", ("c", 64))]
-    assert caplog.text == ""
 
 
 def test_interrupting_the_simulated_device_leaves_it_whole(lab):

@@ -237,18 +237,3 @@ def test_plain_tasks_in_turns_are_all_told_what_to_do_and_lose_no_range(lab):
     assert all("@lab.on('" in str(warning.message) and "task_factory" in str(warning.message) for warning in told)
     assert {warning.filename for warning in told} == {__file__}
     assert parents(lab) == {"r0": None, "r1": None, "r2": None, "r3": None}
-
-
-def test_a_task_that_fails_out_of_turn_raises_its_own_error(lab):
-    async def failing():
-        with lab.on("a"):
-            await asyncio.sleep(0)
-            raise KeyError("mine")
-
-    async def main():
-        return await asyncio.gather(failing(), request(lab, "b", "other"), return_exceptions=True)
-
-    with pytest.warns(SelectionWarning):
-        failed, other = asyncio.run(main())
-    assert isinstance(failed, KeyError)
-    assert other is None

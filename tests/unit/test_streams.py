@@ -31,16 +31,6 @@ def test_repr_tells_name_priority_handle_and_state(lab):
     assert stream.is_closed
 
 
-def test_a_stream_is_made_once_and_again_after_it_was_closed(lab):
-    first = lab.stream("a")
-    assert lab.stream("a") is first
-    assert lab.stream("b", priority=-2) is lab.stream("b")
-    first.close()
-    first.close()
-    second = lab.stream("a", priority=-3)
-    assert (second is first, second.priority) == (False, -3)
-
-
 def test_a_stream_lends_itself_until_it_is_closed(lab):
     stream = lab.stream("a")
     assert stream.__cuda_stream__() == (0, stream.handle)
@@ -94,17 +84,6 @@ def test_a_stream_that_fails_to_synchronise_is_destroyed_all_the_same(monkeypatc
             stream.close()
         assert backend.calls == ["close 7"]
         assert stream.is_closed
-
-
-def test_waiting_for_itself_makes_no_edge(lab):
-    stream = lab.stream("a")
-    with lab.on("a", "x"):
-        pass
-    stream.wait(stream)
-    with lab.on("a", "y"):
-        pass
-    lab.synchronize()
-    assert len(lab.trace.edges.source) == 0
 
 
 def test_waiting_for_an_event_never_recorded_waits_for_nothing(lab):
@@ -174,14 +153,3 @@ def test_the_event_pool_keeps_no_more_than_it_may():
     assert len(made) == 4
     assert len(pool.clear()) == 1
     assert len(pool) == 0
-
-
-def test_events_go_back_to_the_pool():
-    backend = InstantBackend()
-    with Session(backend) as lab:
-        with lab.stream("a").record():
-            pass
-        event = lab.event()
-        event.close()
-        event.close()
-        assert (backend.made_count, backend.released_count) == (2, 2)

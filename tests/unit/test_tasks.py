@@ -233,21 +233,6 @@ def test_a_coroutine_that_nobody_ends_is_silent(lab, caplog):
     assert caplog.records == []
 
 
-def test_a_coroutine_that_is_running_says_so(lab):
-    coroutines = []
-
-    @lab.on("a")
-    async def serve():
-        with pytest.raises(ValueError, match="already executing"):
-            coroutines[0].send(None)
-        return selected(lab)
-
-    coroutines.append(serve())
-    with pytest.raises(StopIteration) as ended:
-        coroutines[0].send(None)
-    assert ended.value.value == "a"
-
-
 def test_functions_that_hide_a_coroutine_are_steered_too(lab):
     def hiding(function):
         return lambda *args: function(*args)
@@ -587,42 +572,6 @@ def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
     assert "A task ended inside its selection of stream 'a'" in caplog.text
 
 
-class Suspension:
-    """Suspends a coroutine that is driven by hand."""
-
-    def __await__(self):
-        return (yield)
-
-
-def test_a_range_left_from_below_a_step_is_none_of_what_the_step_entered(lab):
-    def loading():
-        with lab.range("load"):
-            yield
-
-    async def work():
-        with lab.range("inside"):
-            older.close()
-            await Suspension()
-
-    coroutine = tasks.steered(work())
-    with lab.on("a", "outer"):
-        older = loading()
-        next(older)
-        coroutine.send(None)
-        with lab.range("between"):
-            pass
-        with pytest.raises(StopIteration):
-            coroutine.send(None)
-    assert [span[1:] for span in spans(lab)] == [
-        ("outer", None),
-        ("load", "outer"),
-        ("inside", "outer"),
-        ("between", "outer"),
-        ("inside", "outer"),
-    ]
-    assert lab.trace.metadata.dropped_spans == 0
-
-
 def test_steps_from_outside_asyncio():
     # Any loop that drives a coroutine by send and throw does: trio, curio, a hand-written one.
     with Session("sim") as lab:
@@ -728,25 +677,6 @@ def test_a_hundred_thousand_selections_in_a_loop_leave_one_callback(lab):
     asyncio.run(cell())
     assert max(waiting) <= 1 + waiting[0]
     assert waiting[0] <= 1
-
-
-def test_a_second_loop_in_the_thread_is_watched_too(lab):
-    async def stop_at_once():
-        with lab.on("a"):
-            asyncio.get_running_loop().stop()
-
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(stop_at_once())
-    loop.run_forever()
-    loop.run_until_complete(task)
-
-    async def work():
-        with lab.on("a"):
-            await asyncio.sleep(0)
-
-    with pytest.warns(SelectionWarning):
-        asyncio.run(work())
-    loop.close()
 
 
 def test_selecting_does_not_load_asyncio():

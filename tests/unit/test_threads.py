@@ -104,14 +104,6 @@ def test_sixteen_threads_on_a_lane_each(lab, backend):
     backend.check()
 
 
-def test_ranges_that_one_thread_opens_and_another_ends(lab):
-    lab.stream("a")
-    started = run_at_once(*(lambda number=number: lab.recording.start_range("a", f"r{number}") for number in range(THREADS)))
-    run_at_once(*(opened.end for opened in started))
-    lab.synchronize()
-    assert sorted(name for _, name, *_ in told(lab.trace)) == sorted(f"r{number}" for number in range(THREADS))
-
-
 def test_streams_of_one_name_are_one_stream(lab):
     made = run_at_once(*(lambda: lab.stream("same") for _ in range(THREADS)))
     assert {id(stream) for stream in made} == {id(lab.stream("same"))}
@@ -442,14 +434,6 @@ def test_the_name_of_a_stream_that_closes_is_used_again_when_it_is_gone(shared_o
     assert sorted(name for _, name, *_ in told(shared_out.trace)) == ["after", "before"]
 
 
-def test_a_stream_that_is_gone_is_not_touched_again(lab, monkeypatch):
-    lane = lab.stream("a")
-    lane.close()
-    lab.stream("a")  # another, with the same row in every table
-    monkeypatch.setattr(type(lane._arena), "close", lambda arena: pytest.fail("touched"))
-    lane.close()
-
-
 def test_an_interrupted_close_is_gone_on_with_where_the_name_is_used_again(lab, monkeypatch):
     lab.partition(left=64, right=64)
     lane = lab.stream("a", partition="left")
@@ -512,41 +496,6 @@ def test_streams_closed_while_they_are_drained_do_not_move_and_leave_nothing(sha
     assert lab.layout["left"].granted_sms == 32
     assert set(lab._backend.driver.streams) == {lab.stream("b").handle}
     check_places(lab)
-
-
-def test_a_partition_asked_for_during_the_drain_is_what_the_switch_gives(shared_out):
-    lab = shared_out
-    lab.stream("b", partition=None)
-    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
-        mover = threading.Thread(target=lambda: lab.stream("b", partition="right"), daemon=True)
-        mover.start()
-        mover.join(0.05)
-        assert mover.is_alive()  # moves come one behind the other
-    mover.join(60)
-    assert raised == [None]
-    assert lab.stream("b").sm_count == 100
-    check_places(lab)
-
-
-def test_contexts_in_which_a_stream_is_being_closed_are_not_destroyed(shared_out):
-    # GIVEN a stream that has worked in a context which nothing else uses, and is being closed there
-    lab, lane, cache = shared_out, shared_out.stream("a"), shared_out._partitions.cache
-    cache.limit, context = 2, cache.get(lane._recorded.spec)
-    lab._backend.gate.set()
-    lab.stream("a", partition=None)
-    lab._backend.gate.clear()
-    while lab._backend.entered.acquire(blocking=False):
-        pass
-    with underway(lab, lane.close) as raised:
-        # WHEN another layout needs more contexts than are kept
-        assert at_once(lambda: lab.partition(left=32, right="rest")["left"].granted_sms) == 32
-
-        # THEN its own stays, and goes with a later change
-        assert not context.is_closed
-    assert raised == [None]
-    lab.partition(left=16, right="rest")
-    assert context.is_closed
-    assert len(cache) == 2
 
 
 def test_a_stream_is_not_destroyed_while_it_is_drained(shared_out):
