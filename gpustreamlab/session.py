@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import cache
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -40,7 +41,7 @@ from gpustreamlab.streams.life import (
 )
 from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.selection import Selection, Selections
-from gpustreamlab.streams.stream import Event, Stream, check_label
+from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
@@ -53,8 +54,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _OPEN = SessionState.OPEN
 _open_sessions = known_sessions
-_told_fallbacks: set[str] = set()
-"""Why there is no GPU is said once a process; `gpustreamlab doctor` keeps it."""
 
 
 class Session(ProcessBound):
@@ -164,9 +163,10 @@ class Session(ProcessBound):
                 undoing.callback(self._spool.close)
             self._keeper = Keeper(self._backend, self._recorder.observing)
             self._recorder.aside = self._keeper.sweep
-            self._table = StreamTable(
-                self._backend, self._recorder, self._partitions, self._life, self._keeper, self._scratch_pool
+            parts = StreamParts(
+                self._backend, self._recorder, self._locks, self._keeper, self._scratch_pool, self._partitions.left
             )
+            self._table = StreamTable(parts, self._partitions, self._life)
             self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
             self._captures = CaptureControl(self._backend, self._recorder)
             undoing.callback(self._captures.close)
@@ -735,10 +735,10 @@ class Session(ProcessBound):
         }
 
 
+@cache
 def _tell_once(fallback_reason: str) -> None:
-    """Say once a process why the simulated device stands in for a GPU, if it does."""
-    if fallback_reason and fallback_reason not in _told_fallbacks:
-        _told_fallbacks.add(fallback_reason)
+    """Say once a process why the simulated device stands in for a GPU, if it does; `gpustreamlab doctor` says it again."""
+    if fallback_reason:
         _log.warning("This session runs on the simulated device. %s", fallback_reason)
 
 

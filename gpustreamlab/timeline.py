@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from html import escape
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gpustreamlab._util.shell import running_kernel_shell
@@ -109,15 +108,21 @@ class Timeline:
         """
         target = Path(path)
         suffix = target.suffix.lower()
-        writer = _WRITERS.get(suffix)
-        if writer is None:
+        if suffix not in (".html", ".svg", ".png"):
             raise OptionError(
                 f"A timeline cannot be saved as {target.name!r}: {suffix_fault(target.suffix)}. "
                 "Choose from '.html', '.svg' and '.png'. For the data, use lab.trace.save('run.parquet')."
             )
         if scale is not None and suffix != ".png":
             raise OptionError(f"scale is {scale!r}, but only a .png has pixels. Leave it out to write {target.name!r}.")
-        writer(self.trace, target, PNG_SCALE if scale is None else scale)
+        if suffix == ".html":
+            write_html(self.trace, target)
+        elif suffix == ".svg":
+            svg = timeline_svg(self.trace, max_bars=MAX_FILE_BARS)
+            write_file_whole(target, lambda partial: partial.write_text(svg, encoding="utf-8"))
+        else:
+            png = timeline_png(self.trace, scale=PNG_SCALE if scale is None else scale)
+            write_file_whole(target, lambda partial: partial.write_bytes(png))
         return target
 
     def __repr__(self) -> str:
@@ -169,30 +174,12 @@ def _why_empty(meta: TraceMetadata) -> list[str]:
     return [empty_hint(meta)] if meta.unselected_work else []
 
 
-def _write_html(trace: Trace, target: Path, _scale: float) -> None:
-    write_html(trace, target)
-
-
-def _write_svg(trace: Trace, target: Path, _scale: float) -> None:
-    svg = timeline_svg(trace, max_bars=MAX_FILE_BARS)
-    write_file_whole(target, lambda partial: partial.write_text(svg, encoding="utf-8"))
-
-
-def _write_png(trace: Trace, target: Path, scale: float) -> None:
-    png = timeline_png(trace, scale=scale)
-    write_file_whole(target, lambda partial: partial.write_bytes(png))
-
-
 def _wanted(offered: Iterable[str], include: Collection[str] | None, exclude: Collection[str] | None) -> list[str]:
     """Return the MIME types, of those that are offered, that IPython asks for; source: `IPython.display.display`."""
     return [mime for mime in offered if (not include or mime in include) and mime not in (exclude or ())]
 
 
 _MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
-
-_WRITERS: Mapping[str, Callable[[Trace, Path, float], None]] = MappingProxyType(
-    {".html": _write_html, ".svg": _write_svg, ".png": _write_png}
-)
 
 
 @runtime_checkable

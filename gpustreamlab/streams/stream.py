@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
@@ -30,6 +30,17 @@ __all__ = ["Event", "Stream"]
 ArrayT = TypeVar("ArrayT")
 
 
+class StreamParts(NamedTuple):
+    """What all streams of one session stand on."""
+
+    backend: Backend
+    recorder: Recorder
+    locks: SessionLocks
+    keeper: Keeper
+    scratch_pool: ScratchPool
+    left: LeftStreams
+
+
 class Stream(ProcessBound):
     """An ordered queue of device work, and a lane of the timeline. Made by `Session.stream`.
 
@@ -41,17 +52,7 @@ class Stream(ProcessBound):
     others (``Session(context_limit=...)``).
     """
 
-    def __init__(
-        self,
-        name: str,
-        place: RecordedLane,
-        backend: Backend,
-        recorder: Recorder,
-        locks: SessionLocks,
-        keeper: Keeper,
-        scratch_pool: ScratchPool,
-        left: LeftStreams,
-    ) -> None:
+    def __init__(self, name: str, place: RecordedLane, parts: StreamParts) -> None:
         self.name = name
         """How the user calls it."""
         self.is_closed = False
@@ -59,18 +60,14 @@ class Stream(ProcessBound):
         self._is_leaving = False
         """True while it may go to other SMs, and once `close` has begun: who selects it now looks again afterwards."""
         self._why_closed = "is closed"
-        self._backend = backend
-        self._recorder = recorder
-        self._locks = locks
+        self._backend, self._recorder, self._locks, self._keeper, scratch_pool, self._left = parts
         # Held by who waits for the backend's streams and by who destroys them. Who has it takes no lock of the session but
         # that of the state.
         self._life = process_lock()
-        self._keeper = keeper
         self._wanted_partition: str | None = place.part.name if place.part else None
         """The partition that it goes to where the layout has one of this name."""
         self._places: dict[ContextSpec | None, RecordedLane] = {place.spec: place}
         """Where it works or worked, by what its green contexts are made of; None is the primary context."""
-        self._left = left
         self._arena = scratch_pool.open(self, place.stream, place.index)
         self._work_in(place)
 

@@ -7,7 +7,7 @@ from itertools import count
 from types import EllipsisType
 
 from gpustreamlab._util.defences import delayed_interrupts
-from gpustreamlab.backends import Backend, BackendStream, lent_handle
+from gpustreamlab.backends import BackendStream, lent_handle
 from gpustreamlab.errors import (
     OptionError,
     PartitionError,
@@ -17,13 +17,11 @@ from gpustreamlab.errors import (
     StreamRefusedError,
     nearest_hint,
 )
-from gpustreamlab.memory.lifetimes import Keeper
-from gpustreamlab.memory.scratch import ScratchPool
 from gpustreamlab.model import check_name
-from gpustreamlab.record import RecordedLane, Recorder
+from gpustreamlab.record import RecordedLane
 from gpustreamlab.streams.layout import Partitions
 from gpustreamlab.streams.life import SessionLife
-from gpustreamlab.streams.stream import Stream, check_priority, share_a_clock
+from gpustreamlab.streams.stream import Stream, StreamParts, check_priority, share_a_clock
 from gpustreamlab.typing import SessionState
 
 _OPEN = SessionState.OPEN
@@ -36,26 +34,16 @@ class StreamTable:
 
     Parameters
     ----------
-    backend, recorder, partitions, life, keeper, scratch_pool
+    parts, partitions, life
         The session's.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        recorder: Recorder,
-        partitions: Partitions,
-        life: SessionLife,
-        keeper: Keeper,
-        scratch_pool: ScratchPool,
-    ) -> None:
-        self._backend = backend
-        self._recorder = recorder
+    def __init__(self, parts: StreamParts, partitions: Partitions, life: SessionLife) -> None:
+        self._parts = parts
+        self._backend = parts.backend
         self._partitions = partitions
         self._life = life
-        self._keeper = keeper
-        self._scratch_pool = scratch_pool
-        keeper.find = self.known
+        parts.keeper.find = self.known
         self.by_name: dict[str, Stream] = {}
         """Every stream that there was, by its name; the last `KEPT_CLOSED` closed ones stay until the name is used again."""
         self._by_handle: dict[int, Stream] = {}  # some may have closed or moved since
@@ -224,23 +212,14 @@ class StreamTable:
             return  # so that a stream among thousands is made as fast as the first
         gone = [stream for stream in self.by_name.values() if stream._is_gone]
         for stream in gone[:-KEPT_CLOSED]:
-            self._scratch_pool.forget(stream._recorded.index)
+            self._parts.scratch_pool.forget(stream._recorded.index)
             del self.by_name[stream.name]
         self._by_handle.clear()
         self._forgets_at = len(self.by_name) + (len(self.by_name) - KEPT_CLOSED) // 8
 
     def _add(self, name: str, place: RecordedLane) -> Stream:
         self._forget_closed()
-        stream = self.by_name[name] = Stream(
-            name,
-            place,
-            self._backend,
-            self._recorder,
-            self._life.locks,
-            self._keeper,
-            self._scratch_pool,
-            self._partitions.left,
-        )
+        stream = self.by_name[name] = Stream(name, place, self._parts)
         self._by_handle[stream.lane.stream] = stream
         return stream
 
