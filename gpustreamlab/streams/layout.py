@@ -77,12 +77,7 @@ class Partitions:
                         f"renamed says that partition {old!r} is {new!r} from now on; the layouts have no such names. "
                         "Give old names of the layout in use, and new ones of the next."
                     )
-            specs = context_specs(layout)
-            return [
-                stream
-                for stream in self._own_streams()
-                if self._wanted_spec(stream, layout, specs, renamed) != stream._recorded.spec
-            ]
+            return _leaving(self._plan_switch(layout, renamed))
 
     def switch(self, layout: Layout | None, renamed: Mapping[str, str]) -> Layout | None:
         """Go over to a layout: make its contexts, drain the streams that move, and switch all of them together.
@@ -250,10 +245,6 @@ class Partitions:
         )
         return self._recorder.add_lane(lane, made, _plain(part), spec=spec, is_lent=is_lent)
 
-    def _own_streams(self) -> list[Stream]:
-        """Return the open streams that the session made."""
-        return [stream for stream in self.find_streams() if not (stream.is_closed or stream.is_lent)]
-
     def _spec_of(self, part: Partition | None) -> ContextSpec | None:
         """Return what the context of a partition of the current layout is made of."""
         return None if part is None else context_specs(self.layout).get(part.name)
@@ -324,10 +315,17 @@ class Partitions:
     def _plan_switch(self, layout: Layout | None, renamed: Mapping[str, str]) -> dict[Stream, _Move]:
         """Plan where all streams go that are open now."""
         specs, moves = context_specs(layout), {}
-        for stream in self._own_streams():
-            wanted, spec = _wanted(stream, renamed), self._wanted_spec(stream, layout, specs, renamed)
+        for stream in self.find_streams():
+            if stream.is_closed or stream.is_lent:
+                continue
+            wanted = renamed.get(stream._wanted_partition or "", stream._wanted_partition)
             part = layout[wanted] if layout is not None and wanted is not None and wanted in layout else None
-            moves[stream] = _Move(spec, part, wanted)
+            if layout is not None and stream.partition is not None and part is None:
+                raise PartitionInUseError(
+                    f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this "
+                    f"name. Keep it, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
+                )
+            moves[stream] = _Move(None if part is None else specs.get(part.name), part, wanted)
         return moves
 
     def _take_layout(self, layout: Layout | None) -> None:
@@ -339,17 +337,6 @@ class Partitions:
         for stream in streams:
             stream._drain()
         self._recorder.collect()
-
-    def _wanted_spec(
-        self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
-    ) -> ContextSpec | None:
-        wanted = _wanted(stream, renamed)
-        if layout is not None and stream.partition is not None and wanted not in layout:
-            raise PartitionInUseError(
-                f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this "
-                f"name. Keep it, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
-            )
-        return specs.get(wanted) if wanted is not None else None
 
     def _require_idle_hosts(self, moving: Iterable[Stream]) -> None:
         for stream in moving:
@@ -418,12 +405,6 @@ def _announced(streams: Iterable[Stream]) -> Iterator[None]:
     finally:
         for stream in leaving:
             stream._is_leaving = stream.is_closed
-
-
-def _wanted(stream: Stream, renamed: Mapping[str, str]) -> str | None:
-    """Return the partition that a stream goes to, by its name in the next layout."""
-    wanted = stream._wanted_partition
-    return None if wanted is None else renamed.get(wanted, wanted)
 
 
 def _plain(part: Partition | None) -> Partition | None:
