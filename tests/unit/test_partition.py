@@ -402,6 +402,23 @@ def test_a_failing_context_leaves_the_old_layout(halves, monkeypatch):
     assert halves.partitions.verify().holds
 
 
+def test_a_failing_stream_leaves_the_old_layout_and_no_other_new_stream(halves, monkeypatch):
+    before, streams = state_of(halves)[:2], set(halves._backend.driver.streams)
+    context_type = type(next(iter(halves._partitions.cache._contexts.values())))
+    create, calls = context_type.create_stream, itertools.count(1)
+
+    def fail_second(context, **options):
+        if next(calls) == 2:
+            raise DeviceError("no more streams")
+        return create(context, **options)
+
+    monkeypatch.setattr(context_type, "create_stream", fail_second)
+    with pytest.raises(DeviceError, match="no more streams"):
+        halves.partition(a=32, b="rest")
+    assert (state_of(halves)[:2], set(halves._backend.driver.streams)) == (before, streams)
+    assert halves.partition(a=32, b="rest").names == ("a", "b")
+
+
 def test_failing_contexts_do_not_pile_up(monkeypatch):
     with Session(SimBackend(), context_limit=3) as lab:
         create = lab._backend.create_context

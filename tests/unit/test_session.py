@@ -202,7 +202,8 @@ def test_the_trace_of_a_closed_session_can_be_read_drawn_and_saved(tmp_path):
     assert names(lab) == ["x"]
     assert lab.trace.metadata.title == "late"
     lab.trace.save(tmp_path / "run.parquet")
-    assert lab.timeline().save(tmp_path / "run.html").exists()
+    assert all(lab.timeline().save(tmp_path / name).exists() for name in ("run.html", "run.svg"))
+    assert set(lab.timeline()._repr_mimebundle_()) == {"text/plain", "text/html", "image/svg+xml"}
     assert lab.overlap().wall_ns >= 1_000
     assert lab.current is None
 
