@@ -640,7 +640,9 @@ def during_the_drain(lab, name, work, monkeypatch):
     monkeypatch.setattr(type(stream), "synchronize", synchronize_and_work)
 
 
-def test_work_that_another_thread_enqueues_during_the_drain_is_waited_for(halves, monkeypatch):
+@pytest.mark.parametrize("rounds", [1, 100])  # with one the move goes on while it runs
+def test_work_that_another_thread_enqueues_during_the_drain_is_waited_for(halves, monkeypatch, rounds):
+    monkeypatch.setattr("gpustreamlab.streams.layout.DRAIN_ROUNDS", rounds)
     during_the_drain(halves, "x", lambda: enqueue(halves, "x", 50 * MS, "late"), monkeypatch)
     halves.partition(a=32, b="rest")
     enqueue(halves, "x", MS, "after")
