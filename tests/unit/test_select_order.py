@@ -168,6 +168,7 @@ def test_a_step_of_a_task_still_leaves_all_of_its_own(lab):
     assert selected(lab) is None
     assert list(running) == ["c"]
     assert selected(lab) is None
+    assert len(lab._recorder.thread_state().stack) == 1
 
 
 def test_an_interrupt_is_over_where_an_older_selection_ends(lab):

@@ -434,6 +434,15 @@ def test_the_name_of_a_stream_that_closes_is_used_again_when_it_is_gone(shared_o
     assert sorted(name for _, name, *_ in told(shared_out.trace)) == ["after", "before"]
 
 
+def test_a_stream_that_is_gone_is_not_touched_again(lab, monkeypatch):
+    lane = lab.stream("a")
+    lane.close()
+    lab.stream("a")  # another, with the same row in every table
+    monkeypatch.setattr(type(lane._arena), "close", lambda arena, **_: pytest.fail("touched"))
+    lane.close()
+    monkeypatch.undo()
+
+
 def test_an_interrupted_close_is_gone_on_with_where_the_name_is_used_again(lab, monkeypatch):
     lab.partition(left=64, right=64)
     lane = lab.stream("a", partition="left")
