@@ -245,7 +245,7 @@ class Recording(Group):
         session = self._session
         session._life.require_open("start a range")
         check_label(label)
-        chosen = session._lanes.find(stream)
+        chosen = session._table.find(stream)
         chosen._require_open()
         return session._recorder.start_range(chosen._recorded, label)
 
