@@ -38,6 +38,11 @@ class KeptStream(Protocol):
     is_closed: bool
 
     @property
+    def handle(self) -> int:
+        """Address of the ``cudaStream_t``."""
+        ...
+
+    @property
     def _blame(self) -> AbstractContextManager[None]:
         """Names the ranges where the device's context is lost."""
         ...
