@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.analysis._hazard_search import LaneClocks
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import DeviceError, GuardClosedError, StreamClosedError, StreamNotFoundError
 from gpustreamlab.memory import guards
@@ -190,19 +189,6 @@ def test_in_a_forked_child_a_guard_is_closed_without_the_device():
         with pytest.raises(GuardClosedError):
             guard.on("a")
         use.__exit__(None, None, None)
-
-
-def test_work_behind_the_last_event_keeps_a_lane_from_being_forgotten():
-    clocks = LaneClocks()
-    lane = clocks.lane(1)
-    lane.used_tick = lane.tick
-    clocks.host_wait(clocks.record(lane))
-    lane.used_tick = lane.tick  # the host has not waited for this
-    clocks.forget(1)
-    assert not lane.is_gone
-    clocks.host_wait_all()
-    clocks.forget(1)
-    assert lane.is_gone
 
 
 def test_a_closed_lane_has_no_handle():

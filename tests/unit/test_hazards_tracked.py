@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.analysis import Piece
+from gpustreamlab.analysis import LaneClock, Piece
 from gpustreamlab.backends.cuda._tracked import TrackedModule, Tracker, cupy_library
 from gpustreamlab.typing import HazardKind
 from tests.helpers.hazard_cases import CASES
@@ -34,9 +34,9 @@ class Notes:
         self.told, self.pending = [], []
         self.made_count = 0
 
-    def allocate(self, home, start, end, shape, dtype):
+    def allocate(self, handle, start, end, shape, dtype):
         self.made_count += 1
-        return Piece(self.made_count, start, end, shape, dtype, home)
+        return Piece(self.made_count, start, end, shape, dtype, LaneClock(handle))
 
     def free(self, piece):
         self.told.append(("free", piece.number))
@@ -250,7 +250,7 @@ def test_an_array_in_scratch_is_told_of_once_the_scratch_has_ended(notes):
     other.sum()
     # THEN
     assert notes.take() == [("sum", [1], []), ("ended", "sum", 1, "a"), ("sum", [2], [])]
-    assert tracker.find(x)[0].home == 9
+    assert tracker.find(x)[0].lane.handle == 9
 
 
 def test_cupys_memory_tells_of_the_scratch_that_it_is_in():
