@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from gpustreamlab._util.defences import process_lock
@@ -16,6 +16,9 @@ from gpustreamlab._util.ownership import Owner, check_array, find_owner, is_empt
 from gpustreamlab._util.tasks import close_later_work, works_later
 from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError, SelectionWarning
+
+if TYPE_CHECKING:
+    from gpustreamlab.memory.guards import Guard
 
 __all__ = ["Keeper", "KeptStream", "LaneSelection", "call_on"]
 
@@ -57,22 +60,6 @@ class KeptStream(Protocol):
 
     def wait(self, other: Any) -> None:
         """Make later work wait for an event or a stream."""
-        ...
-
-
-class KeptGuard(Protocol):
-    """A guard of the session, as this module uses it."""
-
-    def abandon(self) -> None:
-        """Let go without waiting: the work of all streams was waited for."""
-        ...
-
-    def leave_to_parent(self) -> None:
-        """Be closed without touching the device."""
-        ...
-
-    def end_left_uses(self) -> None:
-        """End the uses of this thread that an interrupt has left."""
         ...
 
 
@@ -127,7 +114,7 @@ class Keeper:
         self._queues: dict[BackendStream, deque[_Held]] = {}
         self._deferred: dict[int, _Deferred] = {}
         self._turns: deque[int] = deque()
-        self._guards: WeakSet[KeptGuard] = WeakSet()
+        self._guards: WeakSet[Guard] = WeakSet()
         self.writers: Callable[[Any], tuple[KeptStream, ...] | None] = _untracked
         """Tells which lanes wrote an array last; None for an array whose accesses nobody follows."""
         self.find: Callable[[object], KeptStream | None] = _unknown
@@ -197,7 +184,7 @@ class Keeper:
                     unused.append(self._deferred.pop(key))
         self._let_go(done)
 
-    def add_guard(self, guard: KeptGuard) -> None:
+    def add_guard(self, guard: Guard) -> None:
         """Let a guard give its event back when the session closes."""
         with self._lock:
             self._guards.add(guard)
