@@ -20,6 +20,7 @@ LACKING = Check(name="nvtx", status=CheckStatus.LACKING, detail="not installed",
 @pytest.fixture
 def no_gpu(monkeypatch):
     """A machine without a driver, checked at no cost."""
+    monkeypatch.setattr(cli, "find_library", lambda: "compiled.so")
     monkeypatch.setattr(cli, "cuda_checks", lambda: [ROW])
     monkeypatch.setattr(cli, "why_unavailable", lambda: (Unavailable.NO_DRIVER, "No NVIDIA driver was found. Install it."))
 
@@ -49,6 +50,26 @@ def test_doctor_says_which_backend_a_session_uses(capsys, monkeypatch, no_gpu):
 
     assert "(backend 'sim'), as no GPU can be used" in " ".join(simulated.split())
     assert "(backend 'cuda')" in real
+
+
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_doctor_says_whether_kernels_can_be_captured(capsys, monkeypatch, no_gpu, has_compiler):
+    def find_library():
+        if has_compiler:
+            return "/cache/callbacks.so"
+        raise OSError("There is no C compiler here. Install one (cc, gcc or clang), or: pip install 'gpustreamlab[native]'.")
+
+    monkeypatch.setattr(cli, "find_library", find_library)
+    cli.main(["doctor"])
+    assert "kernel capture" not in capsys.readouterr().out
+    monkeypatch.setattr(cli, "why_unavailable", lambda: None)
+    cli.main(["doctor"])
+    told = " ".join(capsys.readouterr().out.split())
+    if has_compiler:
+        assert "ok kernel capture its callbacks are compiled: /cache/callbacks.so" in told
+    else:
+        assert "lacking kernel capture kernels will not be captured; ranges are timed without them fix: There is no C" in told
+        assert "Install one (cc, gcc or clang), or: pip install 'gpustreamlab[native]'." in told
 
 
 def test_doctor_as_json(capsys, no_gpu):
