@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from gpustreamlab._util.defences import in_forked_child, process_lock
 from gpustreamlab._util.words import install_line
@@ -56,13 +56,6 @@ STRAY = "its work leaves the lane; lab.trace.strays() finds it"
 """What it means that a library does not follow."""
 
 
-class Calls(NamedTuple):
-    """What a selection calls of an adapter. Read at once: another thread may switch the adapter off between two readings."""
-
-    select: Callable[[LaneStream], object]
-    restore: Callable[[Any], None]
-
-
 class Follower:
     """An adapter in use, for one device."""
 
@@ -71,13 +64,13 @@ class Follower:
         self.ordinal = ordinal
         self.version = version
         self.adapter = adapter
-        self.calls = Calls(adapter.select, adapter.restore)
-        """What to call now."""
+        self.calls: tuple[Callable[[LaneStream], object], Callable[[Any], None]] = adapter.select, adapter.restore
+        """What to call now; read at once, since another thread may switch the adapter off between two readings."""
         self.session_count = 0
 
     def switch_off(self) -> None:
         """Do nothing from now on. Selections that were made keep the call that puts them back."""
-        self.calls = Calls(_do_nothing, _do_nothing)
+        self.calls = _do_nothing, _do_nothing
 
 
 class Failure(NamedTuple):
@@ -221,31 +214,34 @@ registry = Registry()
 in_forked_child(registry.forget_threads)
 
 
-def cupy_view(stream: LaneStream) -> Any:
-    """Return the stream as a ``cupy.cuda.Stream``, which does not own it."""
-    return _import("cupy", "pip install cupy-cuda13x").cuda.Stream.from_external(stream)
+Wrap: TypeAlias = Callable[[Any, LaneStream, int], Any]
+"""Makes the stream's object of the library's module, the stream and the device's number."""
+_VIEWS: Mapping[str, tuple[str, Wrap]] = MappingProxyType(
+    {
+        "cupy": ("pip install cupy-cuda13x", lambda cupy, stream, _: cupy.cuda.Stream.from_external(stream)),
+        "torch": ("pip install torch", lambda torch, stream, ordinal: torch.cuda.ExternalStream(stream.handle, device=ordinal)),
+        "numba.cuda": ("pip install numba-cuda", lambda cuda, stream, _: cuda.external_stream(stream.handle)),
+        "cuda.core": ("", lambda core, stream, _: core.Stream.from_handle(stream.handle)),
+    }
+)
+"""By module: what installs it (the extra if nothing), and how it wraps a stream without owning it."""
 
 
-def torch_view(stream: LaneStream, ordinal: int) -> Any:
-    """Return the stream as a ``torch.cuda.ExternalStream``."""
-    return _import("torch", "pip install torch").cuda.ExternalStream(stream.handle, device=ordinal)
+def view_of(module: str, stream: LaneStream, ordinal: int) -> Any:
+    """Return a stream as a library has it.
 
-
-def numba_view(stream: LaneStream) -> Any:
-    """Return the stream as Numba-CUDA's, to name in a launch or copy."""
-    return _import("numba.cuda", "pip install numba-cuda").external_stream(stream.handle)
-
-
-def core_view(stream: LaneStream) -> Any:
-    """Return the stream as a ``cuda.core.Stream``, which does not own it."""
-    return _import("cuda.core", install_line("cuda13")).Stream.from_handle(stream.handle)
-
-
-def _import(module: str, fix: str) -> Any:
+    Raises
+    ------
+    MissingExtraError
+        If the library cannot be imported.
+    """
+    fix, wrap = _VIEWS[module]
     try:
-        return importlib.import_module(module)
+        library = importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"The lane cannot be given to {module}, which cannot be imported ({error}). Install it with: {fix}",
+            f"The lane cannot be given to {module}, which cannot be imported ({error}). "
+            f"Install it with: {fix or install_line('cuda13')}",
             name=module,
         ) from error
+    return wrap(library, stream, ordinal)

@@ -616,23 +616,6 @@ def test_on_the_simulated_device_the_table_promises_nothing_that_an_import_takes
     )
 
 
-class Raising(types.ModuleType):
-    """A module whose every attribute raises."""
-
-    def __getattribute__(self, name):
-        raise RuntimeError(f"broken: {name}")
-
-
-def test_a_library_whose_attributes_raise_is_told_and_stops_nothing(fresh, lab):
-    fresh("torch", Raising("torch"))
-    assert lab.recording.adapters["torch"].state == AdapterState.FOLLOWS, "it was not tried yet"
-    with pytest.warns(AdapterWarning, match="torch.* cannot follow the selected lane: .*RuntimeError: broken: version"):
-        with lab.on("a") as lane:
-            assert lab.current is lane
-    assert lab.recording.adapters["torch"].state == AdapterState.CANNOT_FOLLOW
-    assert "RuntimeError: broken" in lab.recording.adapters._repr_html_()
-
-
 def test_an_unknown_library_is_answered_with_the_nearest(lab):
     with pytest.raises(OptionError, match="Did you mean 'torch'"):
         lab.recording.adapters["torhc"]
