@@ -4,35 +4,31 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from gpustreamlab.analysis._regions import Region, covers, overlap
 from gpustreamlab.typing import HazardKind
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LaneClock:
     """One lane: its own time, and how much of every other lane's work is ordered before what it does next."""
 
-    __slots__ = ("handle", "host_seen", "is_gone", "knows", "name", "tick", "used_tick")
-
-    def __init__(self, handle: int, name: str = "") -> None:
-        self.handle = handle
-        """Its stream's; another lane may have had it before, or have it later."""
-        self.name = name
-        """What it is called; empty where that is not known."""
-        self.tick = 1
-        """Its time; it goes on where others may begin to wait for it. Work of one tick is in the lane's order anyway."""
-        self.used_tick = 0
-        """Its time when it worked last."""
-        self.knows: Moment = {}
-        """The newest tick of each other lane that is ordered before what this one does next."""
-        self.host_seen = 0
-        """Which of the host's waits are in `knows`."""
-        self.is_gone = False
-        """Whether all that it ever did is ordered before everything that comes."""
-
-    def __repr__(self) -> str:
-        return f"<LaneClock {self.name or self.handle} at {self.tick}>"
+    handle: int
+    """Its stream's; another lane may have had it before, or have it later."""
+    name: str = ""
+    """What it is called; empty where that is not known."""
+    tick: int = 1
+    """Its time; it goes on where others may begin to wait for it. Work of one tick is in the lane's order anyway."""
+    used_tick: int = 0
+    """Its time when it worked last."""
+    knows: Moment = field(default_factory=dict)
+    """The newest tick of each other lane that is ordered before what this one does next."""
+    host_seen: int = 0
+    """Which of the host's waits are in `knows`."""
+    is_gone: bool = False
+    """Whether all that it ever did is ordered before everything that comes."""
 
 
 Moment: TypeAlias = dict[LaneClock, int]
@@ -144,31 +140,35 @@ ROWS_KEPT = 1_000
 """How many kinds of hazards are told apart; further ones are only counted."""
 
 
+def _no_owner() -> None:
+    """Keep nothing."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Piece:
     """Memory that was allocated once. Its number is never used again; its address is, once it was freed."""
 
-    __slots__ = ("accesses", "dtype", "end", "freed", "lane", "name", "number", "only", "owner", "place", "shape", "start")
-
-    def __init__(self, number: int, start: int, end: int, shape: tuple[int, ...], dtype: object, lane: LaneClock) -> None:
-        self.number = number
-        """How many pieces there were before it."""
-        self.start, self.end = start, end
-        self.shape, self.dtype = shape, dtype
-        """Of the array that it was made for."""
-        self.lane = lane
-        """The lane out of whose pool it is."""
-        self.owner: Callable[[], object] = lambda: None
-        """Returns an object that keeps the memory, without keeping it by itself; None where that is gone."""
-        self.accesses: list[Access] = []
-        """What later accesses may conflict with."""
-        self.only: LaneClock | None = None
-        """The lane of all these accesses; None where there are several, or none."""
-        self.freed: list[Access] = []
-        """Uses of arrays that had the memory before, and were freed."""
-        self.place: object = None
-        """Where it was allocated."""
-        self.name = ""
-        """What its array was called when somebody looked last; empty where nobody did."""
+    number: int
+    """How many pieces there were before it."""
+    start: int
+    end: int
+    shape: tuple[int, ...]
+    """Of the array that it was made for."""
+    dtype: object
+    lane: LaneClock
+    """The lane out of whose pool it is."""
+    owner: Callable[[], object] = _no_owner
+    """Returns an object that keeps the memory, without keeping it by itself; None where that is gone."""
+    accesses: list[Access] = field(default_factory=list)
+    """What later accesses may conflict with."""
+    only: LaneClock | None = None
+    """The lane of all these accesses; None where there are several, or none."""
+    freed: list[Access] = field(default_factory=list)
+    """Uses of arrays that had the memory before, and were freed."""
+    place: object = None
+    """Where it was allocated."""
+    name: str = ""
+    """What its array was called when somebody looked last; empty where nobody did."""
 
     @property
     def whole(self) -> Region:
@@ -233,19 +233,18 @@ class Side(NamedTuple):
     """How many steps came before it."""
 
 
+@dataclass(slots=True, eq=False)
 class FoundHazard:
     """Two accesses without an order, and those like them."""
 
-    __slots__ = ("count", "first", "is_certain", "kind", "piece", "scratch_bytes", "second")
-
-    def __init__(self, kind: HazardKind, first: Side, second: Side, piece: Piece, scratch_bytes: int | None = None) -> None:
-        self.kind = kind
-        self.first, self.second = first, second
-        self.piece = piece
-        self.scratch_bytes = scratch_bytes
-        """How much scratch was asked for, where it was used after its end; None for other hazards."""
-        self.is_certain = False
-        self.count = 0
+    kind: HazardKind
+    first: Side
+    second: Side
+    piece: Piece
+    scratch_bytes: int | None = None
+    """How much scratch was asked for, where it was used after its end; None for other hazards."""
+    is_certain: bool = False
+    count: int = 0
 
 
 class HazardSearch:

@@ -6,6 +6,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -45,20 +46,18 @@ MAX_BYTES = 1 << 63
 USED, RESERVED = "scratch_used_bytes", "scratch_reserved_bytes"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Block:
     """A piece of device memory. One whose scratch is gone, and has not given it back, is garbage."""
 
-    __slots__ = ("address", "holder", "is_late", "peers", "size_bytes")
-
-    def __init__(self, address: int, size_bytes: int, peers: list[Block]) -> None:
-        self.address = address
-        self.size_bytes = size_bytes
-        self.peers = peers
-        """The free blocks of its size, where it goes when it is given back."""
-        self.holder: ref[Any] | None = None
-        """The scratch that has it; None while it is free."""
-        self.is_late = False
-        """True if it may have been used where the lane worked before, and is not in order with its stream of now."""
+    address: int
+    size_bytes: int
+    peers: list[Block]
+    """The free blocks of its size, where it goes when it is given back."""
+    holder: ref[Any] | None = None
+    """The scratch that has it; None while it is free."""
+    is_late: bool = False
+    """True if it may have been used where the lane worked before, and is not in order with its stream of now."""
 
 
 class ScratchArena:
