@@ -667,7 +667,6 @@ def test_a_library_that_is_loaded_lazily_is_not_loaded_by_a_selection(tmp_path, 
     spec.loader = importlib.util.LazyLoader(spec.loader)
     lazy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(lazy)
-
     # THEN it counts as not loaded
     monkeypatch.setitem(sys.modules, "torch", lazy)
     with Session(LendingBackend()) as lab:
@@ -680,7 +679,6 @@ def test_a_long_reason_goes_on_below_itself_and_no_word_is_broken():
     reason = " ".join(f"word{number}" for number in range(40))
     state = LibraryState(name="mylib", version="0.1", state=AdapterState.FOLLOWS, reason=reason)
     lines = str(Adapters((state,))).splitlines()
-
     assert len(lines) > 1
     assert all(len(line) <= 110 for line in lines)
     assert all(line.startswith(" " * lines[0].index("word0") + "word") for line in lines[1:])

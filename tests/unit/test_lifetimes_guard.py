@@ -44,7 +44,6 @@ def test_uses_on_two_lanes_come_one_behind_the_other_and_the_host_waits_for_none
             assert used is lab.stream(lane)
             assert lab.current is used
             spin(lab, LONG_NS)
-
     assert lab._backend.driver.clock.now_ns - before_ns < 1_000_000
     assert not guard.query()
     ran = spans(lab)
@@ -57,7 +56,6 @@ def test_without_a_guard_they_would_overlap(lab):
     for lane, label in (("a", "first"), ("b", "second")):
         with lab.on(lane, label):
             spin(lab, LONG_NS)
-
     ran = spans(lab)
     assert ran["second"][0] < ran["first"][1]
 
@@ -65,7 +63,6 @@ def test_without_a_guard_they_would_overlap(lab):
 def test_a_second_use_on_the_same_lane_waits_for_nothing(lab, monkeypatch):
     guard = lab.memory.guard(Thing())
     monkeypatch.setattr(type(lab.stream("a")), "wait", lambda *_: pytest.fail("waited"))
-
     for _ in range(3):
         with guard.on("a"):
             spin(lab, 10)
@@ -78,7 +75,6 @@ def test_the_range_has_the_label_or_the_guards_name_or_the_lanes(lab):
         pass
     with lab.memory.guard(Thing()).on("a"):
         pass
-
     assert set(spans(lab)) == {"context", "mine", "a"}
 
 
@@ -160,7 +156,6 @@ def test_the_work_of_a_use_that_raises_is_waited_for_too(lab):
         raise ValueError("mine")
     with guard.on("b", "second"):
         spin(lab, 10)
-
     ran = spans(lab)
     assert ran["second"][0] >= ran["first"][1] - 1
     assert lab.current is None
@@ -175,7 +170,6 @@ def test_errors_inside_nested_guards_leave_all_in_order(lab):
             with two.on("b", "inner"):
                 spin(lab, 2 * LONG_NS)
                 raise ValueError("mine")
-
     # THEN nothing is selected, and both wait for what was enqueued
     assert lab.current is None
     with two.on("a", "two again"), one.on("b", "one again"):
@@ -229,7 +223,6 @@ def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab):
             spin(lab, LONG_NS)
         with lab.range("after"):
             spin(lab, LONG_NS)
-
     ran = spans(lab)
     assert ran["inner"][0] >= ran["before"][1] - 1
     assert ran["after"][0] >= ran["inner"][1] - 1
@@ -322,10 +315,8 @@ def test_closing_waits_for_the_last_use_and_lets_go(lab):
     del thing
     with guard.on("a"):
         spin(lab, LONG_NS)
-
     guard.close()
     guard.close()
-
     assert guard.is_closed
     assert guard.resource is None
     assert known() is None
@@ -365,9 +356,7 @@ def test_closing_is_gone_on_with_after_an_interrupt(lab, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             guard.close()
     assert guard.resource is not None
-
     guard.close()
-
     assert guard.resource is None
 
 
@@ -379,7 +368,6 @@ def test_what_a_forgotten_guard_guarded_lives_until_its_last_work_is_done(lab):
         spin(lab, LONG_NS)
     del thing, guard
     assert known() is not None
-
     lab.synchronize()
     assert known() is None
 
@@ -391,9 +379,7 @@ def test_a_session_that_closes_lets_go_behind_the_work_and_the_guard_closes_sile
     del thing
     with guard.on("a"):
         spin(lab, LONG_NS)
-
     lab.close()
-
     assert states == [0]
     assert guard.query()
     guard.close()
@@ -408,7 +394,6 @@ def test_a_session_closed_inside_a_use_is_left_silently(lab):
     with guard.on("a"):
         spin(lab, LONG_NS)
         lab.close()
-
     assert guard.resource is None
 
 
@@ -419,7 +404,6 @@ def test_a_lane_closed_inside_a_use_by_another_thread_harms_nobody(lab):
         assert run_in_thread(lab.stream("a").close) is None
     with guard.on("b", "second"):
         spin(lab, 10)
-
     assert spans(lab)["second"][0] >= LONG_NS
 
 
@@ -431,7 +415,6 @@ def test_a_lane_closed_after_a_use_is_waited_for_by_nobody(lab):
     with guard.on("b"):
         spin(lab, 10)
     guard.close()
-
     assert guard.is_closed
 
 
@@ -443,7 +426,6 @@ def test_streams_of_others_take_part(lab):
     with guard.on(theirs, "theirs") as lane:
         assert lane.is_lent
         spin(lab, LONG_NS)
-
     ran = spans(lab)
     assert ran["theirs"][0] >= ran["ours"][1] - 1
     lab.close()

@@ -87,7 +87,6 @@ def test_garbage_is_refused(lab):
 def test_a_stream_of_another_simulated_device_is_refused_though_its_number_is_known_here(lab):
     theirs = SimBackend().create_stream()
     assert theirs.handle == lab.stream("a").handle
-
     with pytest.raises(StreamRefusedError, match="another simulated device"):
         lab.on(theirs)
     with pytest.raises(StreamRefusedError, match="another simulated device"):
@@ -98,7 +97,6 @@ def test_a_stream_of_another_simulated_device_is_refused_though_its_number_is_kn
 def test_a_destroyed_stream_is_refused(lab):
     theirs = lab._backend.create_stream()
     theirs.close()
-
     with pytest.raises(StreamClosedError, match="closed"):
         lab.on(theirs)
 
@@ -113,7 +111,6 @@ def test_a_lane_of_a_closed_session_is_refused(lab, door):
         "guard": lambda: lab.memory.guard(object()).on(lane),
         "run_on": lambda: lab.run_on(lane, print),
     }
-
     with pytest.raises(StreamClosedError, match="'theirs' is closed"):
         doors[door]()
 
@@ -147,13 +144,11 @@ def driver(monkeypatch):
 
 def test_a_stream_of_this_device_passes(driver):
     driver.cuStreamGetDevice = lambda stream: (Status.CUDA_SUCCESS, 1)
-
     check_lent_stream(object(), 0x1000, 1)
 
 
 def test_a_stream_of_another_device_is_refused(driver):
     driver.cuStreamGetDevice = lambda stream: (Status.CUDA_SUCCESS, 1)
-
     with pytest.raises(StreamRefusedError, match=r"0x1000 of a Lender is on CUDA device 1, .* device 0.*Session\(device=1\)"):
         check_lent_stream(Lender(None), 0x1000, 0)
 
@@ -161,13 +156,11 @@ def test_a_stream_of_another_device_is_refused(driver):
 @pytest.mark.parametrize("capture", [CaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE, CaptureStatus(2)])
 def test_a_stream_that_is_being_captured_is_asked_nothing_that_ends_the_capture(driver, capture):
     driver.cuStreamIsCapturing = lambda stream: (Status.CUDA_SUCCESS, capture)  # and there is no other call
-
     check_lent_stream(object(), 0x1000, 1)
 
 
 def test_a_stream_that_the_driver_refuses_at_once_is_refused(driver):
     driver.cuStreamIsCapturing = lambda stream: (Status.CUDA_ERROR_INVALID_HANDLE, None)
-
     with pytest.raises(StreamRefusedError, match="INVALID_HANDLE"):
         check_lent_stream(Lender(None), 0x1000, 0)
 
@@ -175,7 +168,6 @@ def test_a_stream_that_the_driver_refuses_at_once_is_refused(driver):
 @pytest.mark.parametrize("status", [Status.CUDA_ERROR_INVALID_HANDLE, Status.CUDA_ERROR_CONTEXT_IS_DESTROYED])
 def test_a_stream_that_the_driver_does_not_know_is_refused(driver, status):
     driver.cuStreamGetDevice = lambda stream: (status, None)
-
     with pytest.raises(StreamRefusedError, match=f"not known to the driver .{status.name}.*destroyed"):
         check_lent_stream(Lender(None), 0x1000, 0)
 
@@ -189,7 +181,6 @@ def test_before_cuda_12_8_the_context_is_asked_for(driver, getter):
     if getter is not None:
         driver.cuStreamGetDevice = getter
     driver.cuStreamGetCtx = lambda stream: (Status.CUDA_SUCCESS if stream == 0x1000 else Status.CUDA_ERROR_INVALID_HANDLE, 7)
-
     check_lent_stream(Lender(None), 0x1000, 0)
     with pytest.raises(StreamRefusedError, match="INVALID_HANDLE"):
         check_lent_stream(Lender(None), 0x2000, 0)

@@ -18,7 +18,6 @@ from gpustreamlab.backends.sim import SimBackend
 
 def test_views_of_numpy_have_one_owner():
     array = np.zeros((4, 4))
-
     assert find_owner(array).key == find_owner(array[1:]).key == find_owner(array.T).key
     assert find_owner(array).key != find_owner(array.copy()).key
 
@@ -160,9 +159,7 @@ def test_a_torch_that_does_not_tell_leaves_the_tensor_itself(torch, monkeypatch,
     else:
         monkeypatch.setattr(Tensor, "untyped_storage", lambda tensor: (_ for _ in ()).throw(RuntimeError("no storage")))
     tensor = torch.tensor(64)
-
     owner = find_owner(tensor)
-
     assert owner.memory is tensor
     del tensor
     assert owner.is_alone()

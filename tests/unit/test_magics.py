@@ -275,7 +275,6 @@ def test_the_timeline_is_shown_or_saved(shell, lab, tmp_path):
 def test_the_timeline_is_drawn_with_signs_where_there_is_no_notebook(shell, lab):
     run(shell, "%%gpustream copy --label upload --sync\n1")
     result, printed = run(shell, "%gputimeline")
-
     assert result.result is shell.user_ns["_"]
     assert "1 span in 1 stream on H200 (SIMULATED)" in printed
     assert "A upload" in printed
@@ -292,7 +291,6 @@ def test_the_timeline_is_drawn_in_ascii_where_the_terminal_has_no_more(shell, la
         lab.timeline()._ipython_display_()
         print(lab.timeline(), flush=True)
     printed = terminal.buffer.getvalue().decode("ascii")
-
     assert printed.count("A gr??er") == 2
     assert printed.count("copy             |") == 2
 
@@ -302,7 +300,6 @@ def test_show_draws_the_ranges_of_that_cell_below_it(shell, lab):
     run(shell, "%%gpustream copy --label before --sync\nspin(lab, 1_000_000)")
     body = "with lab.range('part'):\n    spin(lab, 1_000_000)\n20 + 1"
     result, printed = run(shell, f"%%gpustream copy --label mine --show\n{body}")
-
     assert result.result == 21
     assert lab.streams["copy"].query()
     assert "2 spans in 1 stream" in printed
@@ -315,14 +312,12 @@ def test_show_leaves_out_streams_that_did_nothing_in_that_cell(shell, lab):
     run(shell, "%%gpustream idle --sync\n1")
     number = shell.execution_count
     _, printed = run(shell, "%%gpustream other --show\nwith lab.on('copy', 'part'): pass\nlab.synchronize()")
-
     assert printed.startswith(f"In [{number}]: timeline of 2 spans in 2 streams")
     assert re.findall(r"^(\w+) +│", printed, re.MULTILINE) == ["copy", "other"]
 
 
 def test_show_draws_the_slice_of_a_cell_that_fails_too(shell, lab):
     result, printed = run(shell, "%%gpustream copy --label mine --show\nx = 1\n1/0")
-
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     told = re.sub(r"\x1b\[[0-9;]*m", "", printed)
     assert told.index("mine: timeline of 1 span in 1 stream") < told.index("ZeroDivisionError")
@@ -335,21 +330,18 @@ def test_show_draws_the_slice_of_a_cell_that_fails_too(shell, lab):
 def test_a_cell_that_awaits_and_fails_is_shown_too(shell, lab):
     cell = "%%gpustream copy --label mine --show\nimport asyncio\nawait asyncio.sleep(0)\n1/0"
     result, printed = run(shell, cell)
-
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert "mine: timeline of 2 spans" in printed  # one before the await, one after it
 
 
 def test_a_slice_that_cannot_be_drawn_does_not_hide_the_error_of_the_cell(shell, lab):
     result, printed = run(shell, "%%gpustream copy --show\nlab.close()\n1/0")
-
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert "SessionClosedError" not in printed
 
 
 def test_an_interrupt_does_not_wait_for_a_slice(shell, lab):
     _, printed = run(shell, "%%gpustream copy --show\nimport signal\nsignal.raise_signal(signal.SIGINT)")
-
     assert "KeyboardInterrupt" in printed
     assert "timeline of" not in printed
 
@@ -357,7 +349,6 @@ def test_an_interrupt_does_not_wait_for_a_slice(shell, lab):
 def test_a_cell_that_awaits_can_be_shown_too(shell, lab):
     result, printed = run(shell, "import asyncio\n")
     result, printed = run(shell, "%%gpustream copy --label mine --show\nawait asyncio.sleep(0)\n7")
-
     assert result.result == 7
     assert "2 spans in 1 stream" in printed
 
@@ -369,7 +360,6 @@ def test_cells_that_recorded_are_marked_by_their_number(shell, lab):
     run(shell, "1 + 1")
     run(shell, "with lab.on('copy', 'a'): pass")
     lab.synchronize()
-
     assert [marker.text for marker in lab.trace.markers] == [f"In [{first}]", f"In [{first + 2}]"]
     assert lab.trace.markers[0].kind == "cell"
 
@@ -378,7 +368,6 @@ def test_the_cell_that_made_the_session_is_marked_too(shell):
     number = shell.execution_count
     run(shell, "lab = __import__('gpustreamlab').Session('sim'); lab.stream('copy')\nwith lab.on('copy', 'a'): pass")
     shell.user_ns["lab"].synchronize()
-
     assert [marker.text for marker in shell.user_ns["lab"].trace.markers] == [f"In [{number}]"]
 
 
@@ -387,7 +376,6 @@ def test_what_tools_run_on_the_side_is_not_marked(shell, lab):
     shell.run_cell("with lab.on('copy', 'a'): pass", store_history=False)
     shell.run_cell("with lab.on('copy', 'a'): pass", silent=True)
     lab.synchronize()
-
     assert lab.trace.markers == ()
 
 
@@ -396,7 +384,6 @@ def test_a_cell_that_fails_is_marked_and_the_next_is_too(shell, lab):
     run(shell, "with lab.on('copy', 'a'): 1/0")
     run(shell, "with lab.on('copy', 'a'): pass")
     lab.synchronize()
-
     assert len(lab.trace.markers) == 2
 
 
@@ -416,7 +403,6 @@ def test_loading_twice_marks_once_and_unloading_not_at_all(shell, lab):
 def test_a_session_that_cannot_be_marked_does_not_disturb_the_cell(shell, lab, monkeypatch):
     monkeypatch.setattr(type(lab), "_begin_cell", lambda *_: 1 / 0)
     result, printed = run(shell, "1 + 1")
-
     assert (result.result, "Error" in printed) == (2, False)
 
 
@@ -642,7 +628,6 @@ def test_kernels_are_captured_while_a_cell_runs(shell, lab):
     run(shell, "%%gpustream copy\na = lab.xp.ones(8)")
     result, _ = run(shell, "%%gpustream copy --kernels\nb = lab.xp.zeros(8)\n7")
     run(shell, "%%gpustream copy\nc = lab.xp.ones(8)")
-
     assert result.result == 7
     assert lab.recording.tier == "ranges"
     assert kernels(lab) == ["memset"]
@@ -664,7 +649,6 @@ def test_the_kernels_of_a_cell_are_shown_below_it(shell, lab):
     lab.capture("kernels")
     run(shell, "%%gpustream other\na = lab.xp.ones(8)")
     result, printed = run(shell, "%%gpustream copy --kernels --show --label step\nb = lab.xp.zeros(8)")
-
     assert result.success
     assert "memset" in printed
     assert "ones" not in printed
@@ -677,7 +661,6 @@ def test_where_kernels_cannot_be_captured_the_cell_does_not_run(shell, lab, monk
 
     monkeypatch.setattr(lab._backend, "activity_source", refuse)
     result, printed = run(shell, "%%gpustream copy --kernels\nran = True")
-
     assert "UsageError" in printed
     assert "no CUPTI here" in printed
     assert "ran" not in shell.user_ns
