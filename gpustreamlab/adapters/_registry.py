@@ -12,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from gpustreamlab._util.defences import in_forked_child, process_lock
+from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.words import install_line
 from gpustreamlab.adapters._known import GROUP, Adapter, AdapterFactory, LaneStream, installed_version, make_torch
 from gpustreamlab.adapters._numba import make_numba
@@ -31,8 +31,6 @@ class Source(NamedTuple):
     """Who brings it, in words."""
     load: Callable[[], AdapterFactory]
     """Imports the factory."""
-    is_foreign: bool = True
-    """False for one that ships."""
 
 
 def find_sources() -> dict[str, list[Source]]:
@@ -44,7 +42,7 @@ def find_sources() -> dict[str, list[Source]]:
         source = Source(f"the adapter {value!r} of {owner}", cast("Callable[[], AdapterFactory]", entry.load))
         found.setdefault(module, []).append(source)
     for module, make in BUILT_IN.items():
-        found.setdefault(module, []).append(Source("the adapter of gpustreamlab", partial(_given, make), is_foreign=False))
+        found.setdefault(module, []).append(Source("the adapter of gpustreamlab", partial(_given, make)))
     return found
 
 
@@ -92,12 +90,7 @@ class Registry:
         """Why libraries cannot follow, by module and device."""
         self._sources: dict[str, list[Source]] | None = None
         self._followers: dict[tuple[str, int], Follower] = {}
-        self._being_made: set[tuple[str, int]] = set()
         self._untold: list[str] = []
-
-    def forget_threads(self) -> None:
-        """Wait for no thread of the process that this one was forked from."""
-        self._being_made = set()
 
     @property
     def sources(self) -> dict[str, list[Source]]:
@@ -107,23 +100,13 @@ class Registry:
                 self._sources = find_sources()
             return self._sources
 
-    def is_being_made(self, module: str, ordinal: int) -> bool:
-        """Tell whether this thread is in the middle of making the adapter; other threads wait for the lock."""
-        return (module, ordinal) in self._being_made
-
     def acquire(self, module: str, ordinal: int) -> Follower | None:
         """Return the adapter of a loaded library for one session more; None if it cannot follow."""
         key = module, ordinal
         with self.lock:
             if key in self.switched_off or key in self.unable:
                 return None
-            follower = self._followers.get(key)
-            if follower is None:
-                self._being_made.add(key)  # a factory that selects a lane itself comes here again
-                try:
-                    follower = self._make(module, ordinal)
-                finally:
-                    self._being_made.discard(key)
+            follower = self._followers.get(key) or self._make(module, ordinal)
             if follower is not None:
                 self._followers[key] = follower
                 follower.session_count += 1
@@ -176,13 +159,8 @@ class Registry:
         """Make the first adapter that can be made, and tell of those that cannot."""
         version = installed_version(module)
         title = f"{module} {version}".strip()
-        sources = self.sources[module]
         told, has_work = [], False
-        foreign = [source.origin for source in sources if source.is_foreign]
-        if len(foreign) > 1:
-            rest = ", ".join(foreign[1:])
-            told.append(f"{len(foreign)} adapters are installed for it, and {foreign[0]} is used before {rest}")
-        for source in sources:
+        for source in self.sources[module]:
             try:
                 follower = Follower(module, ordinal, version, source.load()(sys.modules[module], ordinal))
             except AdapterError as error:
@@ -211,7 +189,6 @@ def _do_nothing(_: object) -> None:
 
 registry = Registry()
 """The one of this process."""
-in_forked_child(registry.forget_threads)
 
 
 Wrap: TypeAlias = Callable[[Any, LaneStream, int], Any]

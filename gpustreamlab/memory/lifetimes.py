@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +14,7 @@ from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.ownership import Owner, check_array, find_owner, is_empty
 from gpustreamlab._util.tasks import close_later_work, works_later
 from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
-from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError, SelectionWarning
+from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
 
 if TYPE_CHECKING:
     from gpustreamlab.memory.guards import Guard
@@ -355,7 +354,8 @@ def call_on(
     with selection as lane:
         try:
             result = call(lane, *args, **kwargs)
-            _check_result(call, result, name)
+            if close_later_work(result):
+                raise OptionError(f"{_made_later(call, name)} What it made is closed.")
             held.append(result)
         except BaseException as error:
             _hold_after_error(keeper, lane, held, error)
@@ -381,28 +381,12 @@ def _check_call(call: object, lane_name: str) -> None:
         raise OptionError(f"{_made_later(call, lane_name)} It was not called.")
 
 
-def _check_result(call: object, result: object, lane_name: str) -> None:
-    """Refuse what a call has made instead of working; warn of what will work later, without the lane."""
-    if close_later_work(result):
-        raise OptionError(f"{_made_later(call, lane_name)} What it made is closed.")
-    if hasattr(type(result), "__await__"):
-        warnings.warn(
-            f"{_name_of(call)} in lab.run_on({lane_name!r}, ...) gave a {type(result).__name__}: what is awaited there runs "
-            f"later, without the lane. Decorate the coroutine that enqueues: @lab.on({lane_name!r}).",
-            SelectionWarning,
-            stacklevel=4,
-        )
-
-
 def _made_later(call: object, lane_name: str) -> str:
+    name = getattr(call, "__qualname__", None) or repr(call)[:80]
     return (
-        f"lab.run_on({lane_name!r}, {_name_of(call)}) makes a coroutine or generator, whose body would run later, with nothing "
+        f"lab.run_on({lane_name!r}, {name}) makes a coroutine or generator, whose body would run later, with nothing "
         f"selected. Decorate the function, and call it yourself: @lab.on({lane_name!r}) selects the lane in each of its steps."
     )
-
-
-def _name_of(call: object) -> str:
-    return getattr(call, "__qualname__", None) or repr(call)[:80]
 
 
 def _hold_after_error(keeper: Keeper, lane: KeptStream, held: list[object], error: BaseException) -> None:

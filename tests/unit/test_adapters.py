@@ -457,19 +457,6 @@ def test_sixteen_threads_each_follow_their_own_lane(fresh, lab):
     assert state.calls.count("init") == 1
 
 
-def test_a_factory_that_selects_a_lane_itself_is_not_asked_again_meanwhile(libraries, lab, monkeypatch):
-    (one,) = libraries.add("one")
-
-    def make(module, ordinal):
-        with lab.on("b"):
-            return one
-
-    monkeypatch.setitem(_registry.registry.sources, "one", [_registry.Source("the adapter", lambda: make)])
-    with lab.on("a"):
-        assert one.current == lab.stream("a").handle
-    assert one.current == 0
-
-
 # Entry points
 
 
@@ -538,16 +525,6 @@ def test_where_an_entry_point_fails_the_adapter_that_ships_is_used_and_that_is_t
     fresh("torch", torch)
     with pytest.warns(AdapterWarning, match="torch 2.11.0 follows the selected lane by the adapter of gpu"), lab.on("a"):
         assert state.current[0] == lab.stream("a").handle
-
-
-def test_two_adapters_for_one_library_are_told_and_one_is_used(package, fresh, lab):
-    package("adapter_x", ["mylib = adapter_x:make"], CODE)
-    package("adapter_y", ["mylib = adapter_y:make"], CODE)
-    fresh("mylib", StandIn("mylib"))
-    with pytest.warns(AdapterWarning, match="2 adapters.*'adapter_x:make' of adapter_x is used"), lab.on("a"):
-        pass
-    assert sys.modules["adapter_x"].Adapter.selected
-    assert "adapter_y" not in sys.modules
 
 
 # The table, and the stream as others have it

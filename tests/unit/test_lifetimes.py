@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import gc
 import os
@@ -22,7 +21,6 @@ from gpustreamlab.errors import (
     DeviceError,
     EventClosedError,
     OptionError,
-    SelectionWarning,
     SessionClosedError,
     StreamClosedError,
     StreamNotFoundError,
@@ -745,19 +743,6 @@ def test_run_on_closes_and_refuses_what_a_call_made_for_later(lab, call):
         lab.run_on("a", call)
     gc.collect()  # a coroutine that was never awaited would warn, and a warning is an error here
     assert lab.current is None
-
-
-def test_run_on_tells_of_a_task_and_gives_it(lab):
-    async def main():
-        def start(lane):
-            return asyncio.ensure_future(asyncio.sleep(0, "done"))
-
-        with pytest.warns(SelectionWarning, match=r"gave a Task: .* without the lane.*@lab\.on\('a'\)") as told:
-            task = lab.run_on("a", start)
-        assert told[0].filename == __file__
-        return await task
-
-    assert asyncio.run(main()) == "done"
 
 
 def test_run_on_takes_streams_of_others_and_a_closed_session_says_so(lab):
