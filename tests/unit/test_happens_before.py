@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import HazardSearch, LaneClocks, region_of
@@ -14,7 +14,7 @@ from gpustreamlab.analysis._hazard_search import ACCESSES_KEPT, FREED_KEPT, ROWS
 from gpustreamlab.analysis._regions import covers, overlap
 from gpustreamlab.typing import HazardKind
 
-LANES, EVENTS, ARENA_BYTES = 4, 3, 24
+LANES, EVENTS, ARENA_BYTES = 4, 3, 32  # with room between three arrays of 8 bytes
 
 
 class Enqueued(NamedTuple):
@@ -167,8 +167,13 @@ class Programs:
             getattr(self, name.replace(" ", "_"))(*args)
 
 
+SHIFTED = [("access", 0, 2, True, None), ("free", 2, 2), ("access", 1, 2, True, None)]
+"""Memory that is handed out again two bytes further on, while another lane may still write what it was."""
+
+
 @settings(max_examples=400)
 @given(st.lists(steps, max_size=40))
+@example(SHIFTED)
 def test_an_access_is_told_of_exactly_if_it_conflicts_with_one_that_no_path_orders_before_it(program):
     # GIVEN
     programs = Programs()

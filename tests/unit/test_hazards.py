@@ -57,6 +57,7 @@ def test_waits_that_are_put_in_are_in_the_trace():
             weights * 3
         with lab.on("compute", "unrelated"):
             pass
+        assert lab.memory.held_count == 1  # the array that crossed, for as long as it is used
         lab.synchronize()
         trace, result = lab.trace, lab.memory.hazards()
     edges = trace.edges.select("wait")
@@ -250,6 +251,15 @@ def test_lanes_that_come_and_go_are_forgotten(lab):
         if number % 10 == 9:
             lab.synchronize()
     assert len(clocks.lanes) + len(clocks._closed) + len(clocks.host) <= 50
+
+
+def test_a_lane_that_has_gone_is_not_taken_for_the_one_that_has_its_handle_now(lab):
+    watch, copy = lab._accesses, lab.stream("copy")
+    x = upload(lab)
+    assert watch.writers(x) == (copy,)
+    watch.close_stream(copy.handle)
+    upload(lab)
+    assert watch.writers(x) is None
 
 
 def test_threads_on_lanes_of_their_own_are_followed_at_once(lab):

@@ -89,6 +89,7 @@ def test_a_guard_shows_what_it_is(lab, guard):
             told = []
             run_in_thread(lambda: told.append(repr(guard)))
         assert told == ["<Guard 'context', in use on 'b' by thread 'MainThread'>"]
+        assert repr(guard) == "<Guard 'context', in use on 'a' by thread 'MainThread'>"
     assert repr(guard) == "<Guard 'context', last used on 'a'>"
     assert repr(guard.on("b")) == "<Use of guard 'context' on 'b', for a `with` block or a decorator>"
     guard.close()
