@@ -89,6 +89,8 @@ class ScratchArena:
         """What happened to the lane then."""
         self.turn_ns = 0
         """When the next sample is due."""
+        self.reserved_bytes = 0
+        """What it holds of the device's memory."""
         self._pool = pool
         self._lane_index = lane_index
         self._stream = stream
@@ -98,7 +100,7 @@ class ScratchArena:
         self._blocks: set[Block] = set()  # in use or free
         self._free: dict[int, list[Block]] = {}  # by size; last in, first out, so that caches are warm
         self._is_collecting = False
-        self._used_bytes = self._reserved_bytes = 0
+        self._used_bytes = 0
         self._top_bytes = 0  # the most that was in use since the last sample
         self._top_ns = self._changed_ns = -1  # when that was, and when it changed last; -1 if it did not since then
         self._samples: deque[tuple[int, str, int]] = deque(maxlen=KEPT_SAMPLES)
@@ -116,7 +118,7 @@ class ScratchArena:
             return ScratchStatistics(
                 lane=self.lane.name,
                 used_bytes=0 if self.is_closed else self._used_bytes,
-                reserved_bytes=self._reserved_bytes,
+                reserved_bytes=self.reserved_bytes,
                 peak_bytes=max(self._peak_bytes, self._top_bytes),
                 allocation_count=self._taken_count,
                 reuse_count=max(0, self._taken_count - self._growth_count),
@@ -185,12 +187,12 @@ class ScratchArena:
         check_size(keep_bytes, example="lane.trim_scratch(keep_bytes=0)")
         self._collect()
         with delayed_interrupts(), self._driving:
-            if self.is_closed or self._reserved_bytes <= keep_bytes:
+            if self.is_closed or self.reserved_bytes <= keep_bytes:
                 return 0
             self._bring_over()
-            before_bytes = self._reserved_bytes
+            before_bytes = self.reserved_bytes
             failures = self._free_blocks(self._take_free(keep_bytes))
-            freed_bytes = before_bytes - self._reserved_bytes
+            freed_bytes = before_bytes - self.reserved_bytes
             if freed_bytes:
                 self._trim_count += 1
                 self._note_reserved()
@@ -205,7 +207,7 @@ class ScratchArena:
                 self._collect()
             self._note(now_ns)
             keep_bytes = self._recent_bytes(now_ns)
-            is_excessive = keep_bytes is not None and self._reserved_bytes > TRIM_FACTOR * keep_bytes
+            is_excessive = keep_bytes is not None and self.reserved_bytes > TRIM_FACTOR * keep_bytes
         if len(self._samples) >= HAND_OVER_AT:
             self._pool.hand_over(self)
         if is_excessive and not self.is_closed:
@@ -286,7 +288,7 @@ class ScratchArena:
         """Let the next samples begin with how it is now."""
         with self._lock:
             self._samples.clear()
-            if self._reserved_bytes:
+            if self.reserved_bytes:
                 self._samples.append((self.glance_ns(), USED, self._used_bytes))
                 self._note_reserved()
 
@@ -314,7 +316,7 @@ class ScratchArena:
                 self._is_collecting = False
 
     def _note_reserved(self) -> None:
-        self._samples.append((self.glance_ns(), RESERVED, self._reserved_bytes))
+        self._samples.append((self.glance_ns(), RESERVED, self.reserved_bytes))
 
     def _note(self, now_ns: int) -> None:
         self.turn_ns = now_ns + SAMPLE_EVERY_NS
@@ -367,7 +369,7 @@ class ScratchArena:
                 block = Block(address, size_bytes, self._free.setdefault(size_bytes, []))
                 self._blocks.add(block)
                 block.peers.append(block)
-                self._reserved_bytes += size_bytes
+                self.reserved_bytes += size_bytes
                 self._growth_count += 1
                 self._note_reserved()
 
@@ -375,7 +377,7 @@ class ScratchArena:
         """Take free blocks out of their lists, the largest first, as long as so many bytes are kept."""
         taken = []
         with self._lock:
-            spare_bytes = self._reserved_bytes - keep_bytes
+            spare_bytes = self.reserved_bytes - keep_bytes
             for size_bytes in sorted(self._free, reverse=True):
                 free = self._free[size_bytes]
                 count = min(len(free), spare_bytes // size_bytes)
@@ -397,7 +399,7 @@ class ScratchArena:
                 self._pool.release(block.size_bytes)
                 with self._lock:
                     self._blocks.discard(block)
-                    self._reserved_bytes -= block.size_bytes
+                    self.reserved_bytes -= block.size_bytes
         return failures
 
     def _bring_over(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import DeviceError, GuardClosedError, StreamClosedError, StreamNotFoundError
+from gpustreamlab.errors import DeviceError, StreamNotFoundError
 from gpustreamlab.memory import guards
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
@@ -173,32 +173,6 @@ def test_a_use_is_noted_even_where_nothing_can_be_held(monkeypatch):
             pass
         lab.stream("b").synchronize()
         assert lab.stream("a").query()  # so b has waited
-
-
-def test_in_a_forked_child_a_guard_is_closed_without_the_device():
-    backend = InstantBackend()
-    with Session(backend) as lab:
-        lab.stream("a")
-        guard = lab.memory.guard(object(), "workspace")
-        use = guard.on("a")
-        use.__enter__()
-        calls = len(backend.calls)
-        guard.leave_to_parent()  # what the fork handler does
-        guard.close()
-        assert len(backend.calls) == calls
-        with pytest.raises(GuardClosedError):
-            guard.on("a")
-        use.__exit__(None, None, None)
-
-
-def test_a_closed_lane_has_no_handle():
-    with Session("sim") as lab:
-        lane = lab.stream("a")
-        assert lane.handle == lane.lane.stream
-        lane.close()
-        with pytest.raises(StreamClosedError, match="'a' is closed"):
-            lane.handle  # noqa: B018
-        assert "handle" in repr(lane)
 
 
 def test_an_engine_makes_no_lane_of_a_misspelt_name():

@@ -321,10 +321,10 @@ class MemoryPool:
             return None
         if pages.noted is None or pages.noted[0] is not sink:
             start = _HOST_BASE + _address_of(pages)
-            stream_number = 0
+            home = 0
             if isinstance(pages, ScratchPages):
-                self._has_scratch, stream_number = True, pages.stream_number
-            pages.noted = sink, sink.allocate(stream_number, start, start + pages.nbytes, values.shape, values.dtype)
+                self._has_scratch, home = True, pages.stream_number
+            pages.noted = sink, sink.allocate(home, start, start + pages.nbytes, values.shape, values.dtype)
         piece = pages.noted[1]
         return piece, _region_in(values, _address_of(pages), piece, is_certain=is_certain)
 
