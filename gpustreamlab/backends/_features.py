@@ -239,7 +239,7 @@ class AccessSink(Protocol):
     def finish(self) -> None:
         """Do what is left."""
 
-    def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
+    def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Note that a stream's pool handed out memory, from its first address to the one behind its last."""
 
     def free(self, piece: Piece) -> None:

@@ -106,22 +106,22 @@ class Stream(ProcessBound):
     @property
     def cupy(self) -> Any:
         """The stream as CuPy has it, a ``cupy.cuda.Stream``. Like all of these it is the lane's stream now, not its owner."""
-        return adapters.cupy_view(self._lent())
+        return self._as_of("cupy")
 
     @property
     def torch(self) -> Any:
         """The stream as torch has it, a ``torch.cuda.ExternalStream``."""
-        return adapters.torch_view(self._lent(), self._backend.device.ordinal)
+        return self._as_of("torch")
 
     @property
     def numba(self) -> Any:
         """The stream as Numba-CUDA has it, to name in ``kernel[grid, block, lane.numba]``."""
-        return adapters.numba_view(self._lent())
+        return self._as_of("numba.cuda")
 
     @property
     def core(self) -> Any:
         """The stream as cuda.core has it, a ``cuda.core.Stream``, to pass to ``launch``."""
-        return adapters.core_view(self._lent())
+        return self._as_of("cuda.core")
 
     @property
     def partition(self) -> str | None:
@@ -403,14 +403,14 @@ class Stream(ProcessBound):
         """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""
         self._left.sweep()
 
-    def _lent(self) -> Stream:
+    def _as_of(self, library: str) -> Any:
         self._require_open()
         if self._backend.device.simulated and not getattr(self._backend, "lends_streams", False):
             raise NotSimulatedError(
                 f"Stream {self.name!r} is of the simulated device, so no library can work on it. Use lab.on({self.name!r}) and "
                 "lab.xp, or a GPU."
             )
-        return self
+        return adapters.view_of(library, self, self._backend.device.ordinal)
 
     def _record_order(self, event: Event | None = None) -> Event:
         """Do what `record` does, with an event that has no time: for what orders work."""

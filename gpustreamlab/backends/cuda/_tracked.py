@@ -225,8 +225,8 @@ class Tracker:
             if holder is None:
                 lender = memory.lender
                 self._has_scratch |= lender is not None
-                home = self.library.current_handle() if lender is None else int(lender.lane.handle)
-                piece = sink.allocate(home, memory.start, memory.end, array.shape, array.dtype)
+                handle = self.library.current_handle() if lender is None else int(lender.lane.handle)
+                piece = sink.allocate(handle, memory.start, memory.end, array.shape, array.dtype)
                 holder = _Holder(memory.owner, piece, lender)
                 mark = self._known[id(memory.owner)] = _Mark(holder, self._dead.append)
                 mark.key, mark.piece = id(memory.owner), piece
