@@ -18,7 +18,7 @@ from contextlib import suppress
 from gpustreamlab import __version__
 from gpustreamlab._util.words import install_line
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
-from gpustreamlab.backends.cuda.cupti._native_callbacks import find_library
+from gpustreamlab.backends.cuda.cupti._buffers import find_library
 
 _OLDEST_PYTHON = (3, 11)
 _NARROWEST_COLUMNS = 60

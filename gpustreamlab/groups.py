@@ -84,7 +84,7 @@ class PartitionTools(Group):
         """
         session = self._session
         session._life.require_open("prepare layouts")
-        with session._recorder.blame:
+        with session._recorder.loss_report:
             layouts = [read_plan(session._backend, plan, {}, rounding=round) for plan in plans]
             return tuple(session._partitions.prepare(layout) for layout in layouts if layout is not None)
 

@@ -152,7 +152,7 @@ class Session(ProcessBound):
             self._fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
-            self._life = SessionLife(self._recorder.blame)
+            self._life = SessionLife(self._recorder.loss_report)
             self._locks = self._life.locks
             self._partitions = Partitions(
                 self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
@@ -422,7 +422,7 @@ class Session(ProcessBound):
         ['product', 'ones', 'ones', 'matmul']
         """
         self._life.require_open("capture")
-        with self._recorder.blame:
+        with self._recorder.loss_report:
             return self._captures.capture(tier, host=host)
 
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
@@ -568,7 +568,7 @@ class Session(ProcessBound):
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range is in the trace, and all work that was captured."""
         self._life.require_open("synchronize")
-        with self._keeper.waiting(), self._recorder.blame:
+        with self._keeper.waiting(), self._recorder.loss_report:
             self._recorder.synchronize()
 
     def clear(self) -> None:
@@ -664,13 +664,13 @@ class Session(ProcessBound):
         """Take the steps that are left, and return what failed in all of them."""
         closing = self._closing
         if closing is None:
-            self._recorder.blame.is_closing = True
+            self._recorder.loss_report.is_closing = True
             closing = self._closing = Closing(self._plan_close())
         closing.run()
         self._life.end()
         _open_sessions.discard(self)
         self._closing = None
-        return self._recorder.blame.sift(closing.failures)
+        return self._recorder.loss_report.sift(closing.failures)
 
     def _plan_close(self) -> list[tuple[str, Callable[[], object]]]:
         steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close), ("capture", self._end_capture)]

@@ -149,7 +149,7 @@ class RawKernel:
         """Name of the function."""
         self._backend = lab.recording.backend
         self._select = lab.select
-        self._blame = lab._recorder.blame  # noqa: SLF001 - of the package
+        self._loss_report = lab._recorder.loss_report  # noqa: SLF001 - of the package
         self.kernel: Any = self._backend.xp.RawKernel(code, name, **options)
         """The ``cupy.RawKernel`` behind it."""
 
@@ -188,7 +188,7 @@ class RawKernel:
             raise OptionError(
                 f"Raw kernel {self.name!r} was given a {type(args).__name__} as its arguments. Pass a tuple: (x, n)."
             )
-        with nullcontext() if stream is None else self._select(stream), self._blame:
+        with nullcontext() if stream is None else self._select(stream), self._loss_report:
             self._launch(grid, block, tuple(args), shared_bytes)
 
     def _launch(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_bytes: int) -> None:

@@ -45,7 +45,7 @@ class KeptStream(Protocol):
         ...
 
     @property
-    def _blame(self) -> AbstractContextManager[None]:
+    def _loss_report(self) -> AbstractContextManager[None]:
         """Names the ranges where the device's context is lost."""
         ...
 
@@ -267,7 +267,7 @@ class Keeper:
                 "become part of the graph. Keep what the graph uses, with references of your own, while it is launched."
             )
         event = acquire_order_event(self._backend)
-        with stream._blame:
+        with stream._loss_report:
             place.record(event)
         with self._lock:
             self._queues.setdefault(place, deque()).append(_Held(event, objects))

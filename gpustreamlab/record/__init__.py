@@ -10,7 +10,7 @@ from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenR
 from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, Recorder
 from gpustreamlab.record._tables import Tables
 from gpustreamlab.record._trace_maker import build_trace
-from gpustreamlab.record._unfinished import Blame
+from gpustreamlab.record._unfinished import LossReport
 
 __all__ = [
     "DEFAULT_PENDING_LIMIT",
@@ -22,11 +22,11 @@ __all__ = [
     "SPAN_COLUMNS",
     "START",
     "STEP",
-    "Blame",
     "Cursor",
     "Delta",
     "LaneSample",
     "LaneWriter",
+    "LossReport",
     "OpenRange",
     "Range",
     "RecordedLane",

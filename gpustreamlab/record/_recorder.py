@@ -22,7 +22,7 @@ from gpustreamlab.record._names import MAX_LABEL_LENGTH, cut_text
 from gpustreamlab.record._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.record._trace_maker import build_trace
-from gpustreamlab.record._unfinished import Blame, Unfinished, find_unfinished
+from gpustreamlab.record._unfinished import LossReport, Unfinished, find_unfinished
 from gpustreamlab.typing import MarkerKind
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Recorder:
         self._sampler: Sampler | None = None
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
-        self.blame = Blame(self._find_lost)
+        self.loss_report = LossReport(self._find_lost)
         """Names the ranges where the device's context is lost."""
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
@@ -230,7 +230,7 @@ class Recorder:
         else:
             mapped = self._backend.map_error(error, f"Recording range {name[:60]!r} on stream {lane.name!r}")
         if isinstance(mapped, StickyDeviceError):
-            self.blame.tell(mapped)
+            self.loss_report.tell(mapped)
         return mapped
 
     def collect_in_passing(self, writer: LaneWriter) -> None:
@@ -478,7 +478,7 @@ class Recorder:
 
     def end_capture(self) -> None:
         """Stop, take what is left, and forget the source: it can then be closed."""
-        if self.blame.is_lost:
+        if self.loss_report.is_lost:
             self._drop_untold(-1)  # else they would count as without work
         self.is_timed_by_work = False
         self.kernels.end()

@@ -63,7 +63,7 @@ class Unfinished(NamedTuple):
         return "; ".join(parts)
 
 
-class Blame:
+class LossReport:
     """Names what ran where when the device's context was lost, and remembers it: later errors are of the same cause.
 
     As a context manager it names the ranges in a `StickyDeviceError` that passes through it to the user.

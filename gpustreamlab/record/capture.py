@@ -223,7 +223,7 @@ class CaptureControl:
                     wait()
                 except DeviceError as error:  # closing the stream tells of it; what had not ended is known now
                     if isinstance(error, StickyDeviceError):
-                        self._recorder.blame.tell(error)
+                        self._recorder.loss_report.tell(error)
         self.close()
 
     def close(self) -> None:

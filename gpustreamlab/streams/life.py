@@ -15,7 +15,7 @@ from gpustreamlab.backends import BackendContext, ContextSpec
 from gpustreamlab.errors import SessionClosedError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.model import Layout
-from gpustreamlab.record import Blame, RecordedLane
+from gpustreamlab.record import LossReport, RecordedLane
 from gpustreamlab.typing import SessionState
 
 _log = logging.getLogger(__name__)
@@ -101,15 +101,15 @@ class SessionLife:
 
     Parameters
     ----------
-    blame
+    loss_report
         Names the ranges where the device's context is lost.
     """
 
-    __slots__ = ("_blame", "_why_closed", "locks", "state")
+    __slots__ = ("_loss_report", "_why_closed", "locks", "state")
 
-    def __init__(self, blame: Blame) -> None:
+    def __init__(self, loss_report: LossReport) -> None:
         self.locks = SessionLocks()
-        self._blame = blame
+        self._loss_report = loss_report
         self._why_closed = "is closed"
         self.state = SessionState.CLOSED
         """Where it is."""
@@ -145,14 +145,14 @@ class SessionLife:
     @contextmanager
     def working(self, doing: str) -> Iterator[None]:
         """Hold the lock of the session's state, in a session that is open. Nobody waits for the device in here."""
-        with self.locks.state, self._blame:
+        with self.locks.state, self._loss_report:
             self.require_open(doing)
             yield
 
     @contextmanager
     def moving(self, doing: str) -> Iterator[None]:
         """Hold the session's lock for moves, in a session that is open: it may have been closed while this thread waited."""
-        with self.locks.moves, self._blame:
+        with self.locks.moves, self._loss_report:
             self.require_open(doing)
             yield
 

@@ -22,7 +22,7 @@ from gpustreamlab.errors import (
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import Scratch, ScratchPool, check_held
 from gpustreamlab.model import Lane
-from gpustreamlab.record import Blame, RecordedLane, Recorder
+from gpustreamlab.record import LossReport, RecordedLane, Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks, failure_of, raise_first
 
 __all__ = ["Event", "Stream"]
@@ -292,13 +292,13 @@ class Stream(ProcessBound):
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended, without waiting for it."""
         self._require_open()
-        with self._recorder.blame:
+        with self._recorder.loss_report:
             return self._backend_stream.query()
 
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
         self._require_open()
-        with self._keeper.waiting(), self._recorder.blame:
+        with self._keeper.waiting(), self._recorder.loss_report:
             self._backend_stream.synchronize()
 
     def close(self) -> None:
@@ -420,9 +420,9 @@ class Stream(ProcessBound):
         return made
 
     @property
-    def _blame(self) -> Blame:
+    def _loss_report(self) -> LossReport:
         """Names the ranges where the device's context is lost."""
-        return self._recorder.blame
+        return self._recorder.loss_report
 
     def _require_open(self) -> None:
         """Raise `StreamClosedError` if the stream is closed."""
@@ -466,7 +466,7 @@ class Event(ProcessBound):
     def record(self, stream: Stream) -> None:
         """Record behind the work that the stream holds now; an earlier recording is forgotten."""
         event = self._require_use_on(stream, "An event is recorded on")
-        with stream._blame:
+        with stream._loss_report:
             stream._backend_stream.record(event)
         self._stream = stream
         self._range_number = stream._recorded.last_number
@@ -476,7 +476,7 @@ class Event(ProcessBound):
         event = self._require_use_on(stream, "An event makes wait")
         if self._stream is None:
             return
-        with stream._blame:
+        with stream._loss_report:
             stream._backend_stream.wait(event)
         if stream is not self._stream:
             stream._recorder.add_edge(self._range_number, stream._recorded)  # for the timeline
@@ -486,14 +486,14 @@ class Event(ProcessBound):
         event = self._require_open()
         if self._stream is None:
             return True
-        with self._stream._blame:
+        with self._stream._loss_report:
             return self._backend.is_event_done(event)
 
     def synchronize(self) -> None:
         """Block the host until the work in front of the event has ended."""
         event = self._require_open()
         if self._stream is not None:
-            with self._stream._blame:
+            with self._stream._loss_report:
                 self._backend.synchronize_event(event)
 
     def elapsed_ns(self, end: Event) -> int:
