@@ -226,7 +226,7 @@ def test_a_name_that_is_no_lane_is_an_error(lab):
         lab.stream("a").use(Thing(), after="bb")
 
 
-@pytest.mark.parametrize("thing", [5, 2.5, "x", b"x", None, int, [Thing()], (Thing(),), {"x": Thing()}], ids=repr)
+@pytest.mark.parametrize("thing", [5, 2.5, "x", b"x", None, int, [Thing()], (Thing(),), {"x": Thing()}], ids=lambda thing: type(thing).__name__)
 def test_what_is_no_array_is_refused(lab, thing):
     what = "each of its arrays for itself" if isinstance(thing, (list, tuple, dict)) else "the array itself"
     for options in ({}, {"after": "b"}):
