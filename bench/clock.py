@@ -56,7 +56,8 @@ def _spans(lab: Session, events: list[object]) -> tuple[np.ndarray, np.ndarray]:
     """Return when the spans ended by the session's clock and by the card's own timer, in ns."""
     import cupy
 
-    from gpustreamlab.backends.cuda._kernels import spin_kernel, spin_until_kernel
+    from bench._spin_until import spin_until_kernel
+    from gpustreamlab.backends.cuda._kernels import spin_kernel
 
     # A card that has been idle takes about 0.1 s of work to fetch commands at full speed again.
     with lab.on("a", "awake"):

@@ -18,6 +18,7 @@ from contextlib import suppress
 from gpustreamlab import __version__
 from gpustreamlab._util.words import install_line
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
+from gpustreamlab.backends.cuda.cupti._buffers import find_library
 
 _OLDEST_PYTHON = (3, 11)
 _NARROWEST_COLUMNS = 60
@@ -71,7 +72,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run_checks() -> list[Check]:
     """Check everything that a session and a notebook need; the last check says what ``Session()`` would use."""
-    return [_check_python(), _check_package_version(), *cuda_checks(), *_check_jupyter(), _check_session()]
+    rows = [_check_python(), _check_package_version(), *cuda_checks(), *_check_kernel_capture(), *_check_jupyter()]
+    return [*rows, _check_session()]
 
 
 def checks_to_text(checks: Sequence[Check], *, columns: int = 100) -> str:
@@ -125,6 +127,18 @@ def _check_python() -> Check:
 
 def _check_package_version() -> Check:
     return Check(name="gpustreamlab", status=CheckStatus.OK, detail=__version__)
+
+
+def _check_kernel_capture() -> list[Check]:
+    """Say whether CUPTI's callbacks are compiled, which needs a C compiler once; without a GPU nothing needs them."""
+    if why_unavailable() is not None:
+        return []
+    name = "kernel capture"
+    try:
+        return [Check(name=name, status=CheckStatus.OK, detail=f"its callbacks are compiled: {find_library()}")]
+    except OSError as error:
+        detail = "kernels will not be captured; ranges are timed without them"
+        return [Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=str(error))]
 
 
 def _check_jupyter() -> list[Check]:

@@ -64,7 +64,26 @@ class OnnxSession(Protocol):
         ...
 
 
-class TensorRTEngine:
+class _Engine:
+    """What an engine is guarded by, and its end."""
+
+    def __init__(self, lab: Session, engine: object, name: str) -> None:
+        self.name = name
+        """Name of its ranges."""
+        self._guard = lab.memory.guard(engine, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for the last run, and let go of what runs. Closing twice is silent."""
+        self._guard.close()
+
+
+class TensorRTEngine(_Engine):
     """An execution context of TensorRT, on any lane.
 
     A context has scratch memory and tensor addresses of its own, so it is used by one lane at a time: a run on another lane
@@ -100,16 +119,8 @@ class TensorRTEngine:
                     f"A {type(context).__name__} is not an execution context of TensorRT 8.5 or later: it has no {method}. "
                     "Pass what engine.create_execution_context() returns."
                 )
-        self.name = name
-        """Name of its ranges."""
         self._context = context
-        self._guard = lab.memory.guard(context, name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(lab, context, name)
 
     @property
     def guard(self) -> Guard:
@@ -145,10 +156,6 @@ class TensorRTEngine:
                 self._require(done, f"to run on stream {stream.name!r}", "Are all inputs and outputs of the network given?")
             finally:
                 stream.hold(*tensors.values(), *hold)
-
-    def close(self) -> None:
-        """Wait for the last run, and let go of the context. Closing twice is silent."""
-        self._guard.close()
 
     def _bind(self, name: str, buffer: Buffer) -> None:
         mode = self._context.engine.get_tensor_mode(name)
@@ -203,7 +210,7 @@ def onnxruntime_provider(lane: Stream, **options: str) -> tuple[str, dict[str, s
     return CUDA_PROVIDER, {"device_id": str(lane.lane.device), "user_compute_stream": str(handle), **options}
 
 
-class OnnxEngine:
+class OnnxEngine(_Engine):
     """A session of ONNX Runtime on the lane that it was made for.
 
     Parameters
@@ -233,20 +240,12 @@ class OnnxEngine:
     """
 
     def __init__(self, lab: Session, onnx_session: OnnxSession, lane: str | Stream, name: str = "onnxruntime") -> None:
-        self.name = name
-        """Name of its ranges."""
         self.lane: Stream = lab.select(lane).stream
         """The lane that it works on."""
         self._handle = _handle_of(self.lane)
         self._session = onnx_session
         self._require_lane_of_session()
-        self._guard = lab.memory.guard(onnx_session, name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(lab, onnx_session, name)
 
     def run(
         self,
@@ -286,10 +285,6 @@ class OnnxEngine:
                 self._session.run_with_iobinding(binding, options)
             finally:
                 stream.hold(binding, *inputs.values(), *outputs.values(), *hold)
-
-    def close(self) -> None:
-        """Wait for the last run, and let go of the session. Closing twice is silent."""
-        self._guard.close()
 
     def _bind(self, bind: Any, name: str, buffer: Buffer) -> None:
         bind(

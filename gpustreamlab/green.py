@@ -26,7 +26,7 @@ from gpustreamlab.analysis import (
 from gpustreamlab.backends import Backend, BackendContext, ContextSpec, SplitGroup
 from gpustreamlab.draw import sm_map_svg, sm_map_text
 from gpustreamlab.errors import OptionError, PartitionUnavailableError, PartitionWarning, SessionClosedError
-from gpustreamlab.model import Capabilities, Capability, Device, Layout, Partition, WorkqueueOptions, show_text
+from gpustreamlab.model import Capabilities, Capability, Device, Layout, WorkqueueOptions, show_text
 from gpustreamlab.typing import Feature, Rounding
 
 __all__ = ["DEFAULT_CONTEXT_LIMIT", "ContextCache", "SMMap", "context_specs", "fit_layout", "plan_layout", "warn_user"]
@@ -70,8 +70,6 @@ def plan_layout(
     if features & {Feature.COSCHEDULING, Feature.BACKFILL}:
         shares = {name: share.sms if isinstance(share, PartitionOptions) else share for name, share in shares.items()}
     usable = None if Feature.WORKQUEUES in features else workqueue
-    if all(type(share) in _PLAIN_SHARES for share in shares.values()):
-        return _plan_again(tuple((name, _kind(share), share) for name, share in shares.items()), backend.device, round, usable)
     return plan_partitions(shares, backend.device, round=round, workqueue=usable)
 
 
@@ -94,26 +92,6 @@ def fit_layout(backend: Backend, layout: Layout, *, round: Rounding | str, stric
     if is_same_kind and not needs_split and not _lacking_features(backend.capabilities, shares, layout.workqueue):
         return check_layout(layout, backend.device)
     return plan_layout(backend, shares, round=round, strict=strict, workqueue=layout.workqueue)
-
-
-_PLAIN_SHARES = (int, float, str, PartitionOptions)
-"""What is kept with its plan: values that cannot change."""
-
-
-@lru_cache(maxsize=256)
-def _plan_again(
-    shares: tuple[tuple[str, tuple[type, ...], Share], ...],
-    device: Device,
-    round: Rounding | str,  # noqa: A002
-    workqueue: WorkqueueOptions | None,
-) -> Layout:
-    """Plan, or return what was planned for the same before: a slider asks for the same layouts again and again."""
-    return plan_partitions({name: share for name, _, share in shares}, device, round=round, workqueue=workqueue)
-
-
-def _kind(share: Share) -> tuple[type, ...]:
-    """Tell shares apart that are equal and do not mean the same: 1 is an SM, 1.0 the card, and True neither."""
-    return (type(share), type(share.sms)) if isinstance(share, PartitionOptions) else (type(share),)
 
 
 def _lacking_features(
@@ -147,7 +125,15 @@ def context_specs(layout: Layout | None) -> Mapping[str, ContextSpec]:
         return MappingProxyType({part.name: ContextSpec(groups=part.groups, workqueue=layout.workqueue) for part in layout})
     # The driver takes groups in their order: rigid ones first, so that small steps do not break up what they need.
     parts = sorted(layout, key=lambda part: (part.backfill, -part.coscheduled_sms))
-    split = tuple(_split_group(part) for part in parts)
+    split = tuple(
+        SplitGroup(
+            sms=part.split[part.place],
+            coscheduled_sms=part.coscheduled_sms,
+            preferred_coscheduled_sms=part.preferred_coscheduled_sms,
+            backfill=part.backfill,
+        )
+        for part in parts
+    )
     return MappingProxyType(
         {part.name: ContextSpec(split=split, place=place, workqueue=layout.workqueue) for place, part in enumerate(parts)}
     )
@@ -177,7 +163,7 @@ class ContextCache:
         self.limit = limit
         self.created_count = 0
         """Contexts that the backend was asked for so far, those that were given up too."""
-        self._is_told = False  # that contexts had to go: once a session
+        self._is_told = False  # that contexts had to go
         self._backend = backend
         self._contexts: OrderedDict[ContextSpec, BackendContext] = OrderedDict()
         self._is_closed = False
@@ -240,14 +226,13 @@ class ContextCache:
                 with self._lock:
                     context = self._contexts.pop(spec)
                 context.close()
-            if self._is_told:
-                continue
+            if not self._is_told:
+                _log.warning(
+                    "More than %d green contexts: the one used least recently was destroyed. The driver keeps some MiB of each "
+                    "for good; raise Session(context_limit=...) if you come back to as many layouts.",
+                    self.limit,
+                )
             self._is_told = True
-            _log.warning(
-                "More than %d green contexts: the one used least recently was destroyed. The driver keeps some MiB of each for "
-                "good; raise Session(context_limit=...) if you come back to as many layouts.",
-                self.limit,
-            )
 
     def close(self, keep: Callable[[ContextSpec, BackendContext], bool] = lambda _spec, _context: False) -> None:
         """Destroy every context, and make no more. Idempotent.
@@ -294,12 +279,3 @@ class SMMap:
 
     def _repr_svg_(self) -> str:
         return sm_map_svg(device=self.device, layout=self.layout)
-
-
-def _split_group(part: Partition) -> SplitGroup:
-    return SplitGroup(
-        sms=part.split[part.place],
-        coscheduled_sms=part.coscheduled_sms,
-        preferred_coscheduled_sms=part.preferred_coscheduled_sms,
-        backfill=part.backfill,
-    )

@@ -99,7 +99,7 @@ class PartitionTools(Group):
         """
         session = self._session
         session._life.require_open("prepare layouts")
-        with session._recorder.blame:
+        with session._recorder.loss_report:
             layouts = [read_plan(session._backend, plan, {}, rounding=round) for plan in plans]
             return tuple(session._partitions.prepare(layout) for layout in layouts if layout is not None)
 
@@ -260,7 +260,7 @@ class Recording(Group):
         session = self._session
         session._life.require_open("start a range")
         check_label(label)
-        chosen = session._lanes.find(stream)
+        chosen = session._table.find(stream)
         chosen._require_open()
         return session._recorder.start_range(chosen._recorded, label)
 

@@ -305,7 +305,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     def complete(self, event: Any) -> list[str]:
         """Complete options, stream and partition names; called by IPython's completer."""
         magic = event.line.lstrip().split(None, 1)[0].lstrip("%")
-        parser = _PARSERS[magic]()
+        parser = PARSERS[magic]()
         if event.symbol.startswith("-"):
             return parser.options
         sessions = self._open_sessions()
@@ -372,7 +372,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         return [session.streams[name] for name in names]
 
 
-_PARSERS: dict[str, Callable[[], MagicParser]] = {
+PARSERS: dict[str, Callable[[], MagicParser]] = {
     "gpucapture": gpucapture_parser,
     "gpulab": gpulab_parser,
     "gpupartition": gpupartition_parser,
@@ -473,8 +473,8 @@ def load_ipython_extension(shell: Any) -> None:
     transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
     shell.input_transformers_cleanup.append(transform)
     CellMarks(shell, open_sessions).register()
-    for name in ("%gpulab", "%gpupartition", "%%gpustream", "%gpucapture", "%gputimeline", "%gpuexplain"):
-        shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=name)
+    for make in PARSERS.values():
+        shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=make().prog)
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -482,6 +482,6 @@ def unload_ipython_extension(shell: Any) -> None:
     CellMarks.unregister(shell)
     transformers = shell.input_transformers_cleanup
     transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
-    for name in ("gpulab", "gpupartition", "gpustream", "gpucapture", "gputimeline", "gpuexplain"):
+    for name in PARSERS:
         kind = "cell" if name == "gpustream" else "line"
         shell.magics_manager.magics[kind].pop(name, None)

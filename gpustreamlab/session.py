@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import cache
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -30,11 +31,18 @@ from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_fil
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.layout import Partitions
-from gpustreamlab.streams.life import CloseStep, Closing, SessionLife, SessionLocks, facts_table, known_sessions, session_facts
+from gpustreamlab.streams.life import (
+    Closing,
+    SessionLife,
+    counted,
+    facts_table,
+    known_sessions,
+    partition_fact,
+)
 from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.selection import Selection, Selections
-from gpustreamlab.streams.stream import Event, Stream, check_label
-from gpustreamlab.streams.table import LaneFinder, StreamTable
+from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
+from gpustreamlab.streams.table import StreamTable
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
@@ -46,8 +54,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _OPEN = SessionState.OPEN
 _open_sessions = known_sessions
-_told_fallbacks: set[str] = set()
-"""Why there is no GPU is said once a process; `gpustreamlab doctor` keeps it."""
 
 
 class Session(ProcessBound):
@@ -146,8 +152,8 @@ class Session(ProcessBound):
             self._fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
-            self._locks = SessionLocks()
-            self._life = SessionLife(self._locks, self._recorder.blame)
+            self._life = SessionLife(self._recorder.loss_report)
+            self._locks = self._life.locks
             self._partitions = Partitions(
                 self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
             )
@@ -157,16 +163,16 @@ class Session(ProcessBound):
                 undoing.callback(self._spool.close)
             self._keeper = Keeper(self._backend, self._recorder.observing)
             self._recorder.aside = self._keeper.sweep
-            self._table = StreamTable(
-                self._backend, self._recorder, self._partitions, self._locks, self._keeper, self._scratch_pool
+            parts = StreamParts(
+                self._backend, self._recorder, self._locks, self._keeper, self._scratch_pool, self._partitions.left
             )
+            self._table = StreamTable(parts, self._partitions, self._life)
             self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
             self._captures = CaptureControl(self._backend, self._recorder)
             undoing.callback(self._captures.close)
             self._captures.begin(capture)
             undoing.pop_all()
-        self._lanes = LaneFinder(self._backend, self._table, self._partitions, self._life)
-        self._choose = self._lanes.choose  # one lookup less where a stream is selected
+        self._choose = self._table.choose  # one lookup less where a stream is selected
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
@@ -312,7 +318,7 @@ class Session(ProcessBound):
         SessionClosedError
             If the session is closed.
         """
-        return self._lanes.get(name, priority, partition, external)
+        return self._table.get(name, priority, partition, external)
 
     def partition(
         self,
@@ -421,7 +427,7 @@ class Session(ProcessBound):
         ['product', 'ones', 'ones', 'matmul']
         """
         self._life.require_open("capture")
-        with self._recorder.blame:
+        with self._recorder.loss_report:
             return self._captures.capture(tier, host=host)
 
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
@@ -567,7 +573,7 @@ class Session(ProcessBound):
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range is in the trace, and all work that was captured."""
         self._life.require_open("synchronize")
-        with self._keeper.waiting(), self._recorder.blame:
+        with self._keeper.waiting(), self._recorder.loss_report:
             self._recorder.synchronize()
 
     def clear(self) -> None:
@@ -652,16 +658,14 @@ class Session(ProcessBound):
         """
         self._life.refuse_work()
         with self._locks.moves:
-            if self._is_in_close:
+            if self._is_in_close or self.state is SessionState.CLOSED:
                 return
             self._is_in_close = True
             try:
-                was_open = self.state is not SessionState.CLOSED
-                failures = self._finish_closing() if was_open else []
+                failures = self._finish_closing()
             finally:
                 self._is_in_close = False
-        if was_open:
-            self._partitions.tell()
+        self._partitions.tell()
         if failures:
             raise CloseError(failures)
 
@@ -669,16 +673,16 @@ class Session(ProcessBound):
         """Take the steps that are left, and return what failed in all of them."""
         closing = self._closing
         if closing is None:
-            self._recorder.blame.is_closing = True
+            self._recorder.loss_report.is_closing = True
             closing = self._closing = Closing(self._plan_close())
         closing.run()
         self._life.end()
         _open_sessions.discard(self)
         self._closing = None
-        return self._recorder.blame.sift(closing.failures)
+        return self._recorder.loss_report.sift(closing.failures)
 
-    def _plan_close(self) -> list[CloseStep]:
-        steps: list[CloseStep] = [("selections", self._selections.close), ("capture", self._end_capture)]
+    def _plan_close(self) -> list[tuple[str, Callable[[], object]]]:
+        steps: list[tuple[str, Callable[[], object]]] = [("selections", self._selections.close), ("capture", self._end_capture)]
         steps += [(f"stream {stream.name!r}", stream.close) for stream in self._table.by_name.values()]
         steps += [
             ("held objects", self._keeper.close),
@@ -694,7 +698,7 @@ class Session(ProcessBound):
             steps.append((f"backend {self._backend.name!r}", self._backend.close))
         return steps
 
-    def _disown(self) -> None:
+    def _leave_to_parent(self) -> None:
         """Give the session up without closing anything: in a forked child, what it holds is the parent's."""
         self._life.leave_to_parent()
         for stream in self._table.by_name.values():
@@ -708,7 +712,7 @@ class Session(ProcessBound):
         self._accesses.leave_to_parent()
 
     def _end_capture(self) -> None:
-        self._captures.finish(tuple(self._table.open_streams.values()))
+        self._captures.finish([stream._drain for stream in self._table.open_streams.values()])  # noqa: SLF001
 
     def _keep_trace(self) -> None:
         self._recorder.end()
@@ -718,30 +722,32 @@ class Session(ProcessBound):
         if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for
             self._recorder.let_go()
 
-    def _count_spans(self) -> tuple[int, int]:
-        """Return how many spans there are, and how many were dropped."""
-        counts = self._recorder.span_count, self._recorder.dropped_count
-        trace = self._last_trace  # not before the recorder, which has let go of everything by the time that there is one
-        return counts if trace is None else (len(trace), trace.metadata.dropped_spans)
-
     def _facts(self) -> dict[str, str]:
-        """Return what the representations say; never touches the device."""
-        return session_facts(
-            self._backend,
-            self._partitions.cache,
-            layout=self.layout,
-            counts=self._count_spans(),
-            streams=list(self._table.by_name) if self.state is not _OPEN else list(self.streams),
-            capture=self._captures.text if self._last_trace is None else self._last_trace.metadata.tier.value,
-            spool="" if self._spool is None else f"spool {self._spool.path.name}: {self._spool.summary}",
-            state=self._life.state,
-        )
+        """Return what the representations say, by its heading; never touches the device."""
+        device, layout, spool = self.device, self.layout, self._spool
+        counts, tier = (self._recorder.span_count, self._recorder.dropped_count), self._captures.text
+        last = self._last_trace  # not before the recorder, which has let go of everything by the time that there is one
+        if last is not None:
+            counts, tier = (len(last), last.metadata.dropped_spans), last.metadata.tier.value
+        streams = list(self.streams if self.state is _OPEN else self._table.by_name)
+        listed = f" ({', '.join(streams[:8])}{', …' if len(streams) > 8 else ''})" if streams else ""
+        return {
+            "device": f"{device.label}, {device.sm_count} SMs",
+            "numbers": "simulated, no hardware behind them" if device.simulated else "real, measured",
+            **({} if layout is None else {"partitions": partition_fact(layout, self._partitions.cache)}),
+            "streams": f"{counted(len(streams), 'stream')}{listed}",
+            "captured": tier,
+            "spans": counted(counts[0], "span"),
+            "dropped": f"{counts[1]:,} dropped",
+            **({} if spool is None else {"spool": f"spool {spool.path.name}: {spool.summary}"}),
+            "state": self.state.value,
+        }
 
 
+@cache
 def _tell_once(fallback_reason: str) -> None:
-    """Say once a process why the simulated device stands in for a GPU, if it does."""
-    if fallback_reason and fallback_reason not in _told_fallbacks:
-        _told_fallbacks.add(fallback_reason)
+    """Say once a process why the simulated device stands in for a GPU, if it does; `gpustreamlab doctor` says it again."""
+    if fallback_reason:
         _log.warning("This session runs on the simulated device. %s", fallback_reason)
 
 

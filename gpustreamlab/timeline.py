@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from html import escape
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gpustreamlab._util.shell import running_kernel_shell
@@ -109,15 +108,21 @@ class Timeline:
         """
         target = Path(path)
         suffix = target.suffix.lower()
-        writer = _WRITERS.get(suffix)
-        if writer is None:
+        if suffix not in (".html", ".svg", ".png"):
             raise OptionError(
                 f"A timeline cannot be saved as {target.name!r}: {suffix_fault(target.suffix)}. "
                 "Choose from '.html', '.svg' and '.png'. For the data, use lab.trace.save('run.parquet')."
             )
         if scale is not None and suffix != ".png":
             raise OptionError(f"scale is {scale!r}, but only a .png has pixels. Leave it out to write {target.name!r}.")
-        writer(self.trace, target, PNG_SCALE if scale is None else scale)
+        if suffix == ".html":
+            write_html(self.trace, target)
+        elif suffix == ".svg":
+            svg = timeline_svg(self.trace, max_bars=MAX_FILE_BARS)
+            write_file_whole(target, lambda partial: partial.write_text(svg, encoding="utf-8"))
+        else:
+            png = timeline_png(self.trace, scale=PNG_SCALE if scale is None else scale)
+            write_file_whole(target, lambda partial: partial.write_bytes(png))
         return target
 
     def __repr__(self) -> str:
@@ -169,30 +174,12 @@ def _why_empty(meta: TraceMetadata) -> list[str]:
     return [empty_hint(meta)] if meta.unselected_work else []
 
 
-def _write_html(trace: Trace, target: Path, _scale: float) -> None:
-    write_html(trace, target)
-
-
-def _write_svg(trace: Trace, target: Path, _scale: float) -> None:
-    svg = timeline_svg(trace, max_bars=MAX_FILE_BARS)
-    write_file_whole(target, lambda partial: partial.write_text(svg, encoding="utf-8"))
-
-
-def _write_png(trace: Trace, target: Path, scale: float) -> None:
-    png = timeline_png(trace, scale=scale)
-    write_file_whole(target, lambda partial: partial.write_bytes(png))
-
-
 def _wanted(offered: Iterable[str], include: Collection[str] | None, exclude: Collection[str] | None) -> list[str]:
     """Return the MIME types, of those that are offered, that IPython asks for; source: `IPython.display.display`."""
     return [mime for mime in offered if (not include or mime in include) and mime not in (exclude or ())]
 
 
 _MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
-
-_WRITERS: Mapping[str, Callable[[Trace, Path, float], None]] = MappingProxyType(
-    {".html": _write_html, ".svg": _write_svg, ".png": _write_png}
-)
 
 
 @runtime_checkable
@@ -218,27 +205,16 @@ class Comparison:
     """
 
     def __init__(self, a: Trace, b: Trace) -> None:
-        self._a, self._b = a, b
-        self._result = compare_traces(a, b)
-
-    @property
-    def a(self) -> Trace:
+        self.a = a
         """The first trace."""
-        return self._a
-
-    @property
-    def b(self) -> Trace:
+        self.b = b
         """The second trace."""
-        return self._b
-
-    @property
-    def result(self) -> TraceComparison:
+        self.result: TraceComparison = compare_traces(a, b)
         """Every figure, as arrays: by lane, by name, and in total."""
-        return self._result
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for the totals, each lane and each name; see `TraceComparison.to_pandas`."""
-        return self._result.to_pandas()
+        return self.result.to_pandas()
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write both timelines and the tables as one page that opens offline.
@@ -273,13 +249,13 @@ class Comparison:
         return target
 
     def __repr__(self) -> str:
-        return f"<Comparison: {comparison_line(self._result)}>"
+        return f"<Comparison: {comparison_line(self.result)}>"
 
     def __str__(self) -> str:
-        return comparison_text(self._result, self._titles())
+        return comparison_text(self.result, self._titles())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[ComparisonText]:
-        yield ComparisonText(self._result, self._titles())
+        yield ComparisonText(self.result, self._titles())
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
@@ -293,15 +269,15 @@ class Comparison:
         return (
             '<div class="gpustreamlab-comparison mathjax_ignore">'
             f'<iframe title="Comparison of two timelines" style="{frame}" srcdoc="{escape(self._page())}"></iframe>'
-            f"<details><summary>The same as tables</summary>{comparison_tables_html(self._result)}</details>"
+            f"<details><summary>The same as tables</summary>{comparison_tables_html(self.result)}</details>"
             "</div>"
         )
 
     def _page(self) -> str:
-        return comparison_page(self._a, self._b, self._result)
+        return comparison_page(self.a, self.b, self.result)
 
     def _titles(self) -> tuple[str, str]:
-        return headline(self._a), headline(self._b)
+        return headline(self.a), headline(self.b)
 
 
 def compare(a: Trace | SupportsTrace | str | PathLike[str], b: Trace | SupportsTrace | str | PathLike[str]) -> Comparison:

@@ -12,48 +12,40 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from gpustreamlab.backends.cuda.cupti import _constants as constants
 
 TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/cupti/_layouts.py"
 
-_KERNEL = (
-    "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
-    "registersPerThread correlationId name queued graphNodeId graphId"
-)
-_COPY = "copyKind srcKind dstKind bytes start end deviceId contextId streamId correlationId graphNodeId graphId"
-_API = "cbid start end threadId correlationId returnValue"
+_COPY = "copyKind srcKind dstKind bytes start end deviceId contextId streamId correlationId graphId"
+_API = "cbid start end threadId correlationId"
 FIELDS = {
     1: _COPY,
-    2: "bytes start end deviceId contextId streamId correlationId graphNodeId graphId value",
-    3: _KERNEL,
+    2: "bytes start end deviceId contextId streamId correlationId graphId value",
     4: _API,
     5: _API,
-    9: "contextId deviceId nullStreamId isGreenContext numMultiprocessors parentContextId",
-    10: _KERNEL,
-    12: "flags timestamp id objectKind objectId.pt.processId objectId.pt.threadId name domain",
-    17: "overheadKind start end",
-    22: _COPY + " srcDeviceId dstDeviceId",
-    36: "correlationId contextId streamId eventId deviceTimestamp",
-    37: "contextId streamId priority flag",
-    38: "type start end correlationId contextId streamId cudaEventId",
-    39: "externalKind externalId correlationId",
-    48: _API,
-    49: "memoryOperationType memoryKind correlationId address bytes timestamp processId deviceId contextId streamId isAsync",
-    50: "memoryPoolOperationType memoryPoolType timestamp size utilizedSize address",
-    51: "graphId start end deviceId contextId streamId correlationId",
-    56: "start end deviceId contextId streamId correlationId threadId graphId graphNodeId",
-    58: "start end deviceId contextId streamId correlationId threadId",
-    59: "contextId parentContextId deviceId numTpcs numMultiprocessors logicalTpcMaskSize logicalTpcMask",
+    9: "contextId nullStreamId isGreenContext numMultiprocessors",
+    10: (
+        "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
+        "registersPerThread correlationId name queued graphId"
+    ),
+    12: "flags timestamp id objectId.pt.threadId name domain",
+    22: _COPY,
+    36: "correlationId contextId streamId eventId",
+    38: "type correlationId contextId streamId cudaEventId",
+    49: "memoryOperationType correlationId address bytes timestamp deviceId contextId streamId isAsync",
+    59: "contextId numMultiprocessors",
 }
 """The fields to read of each record kind. A dotted path takes the last part as its name."""
 
-FAMILIES = {45: "Memory=", 55: "ConfidentialComputeRotation"}
-"""Structs that the enumeration's comments do not name. A ``=`` at the end stands for the struct without a number."""
+STEPPED_OVER = (3, 8, 11, 13, 17, 37, 39, 48, 50, 51, 53, 56, 58)
+"""Other kinds that a profiler may leave on; what is further is never on together with ours, so its size need not be known."""
 
 PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {
     "CUPTI_ACTIVITY_KIND_": constants.RecordKind,
@@ -61,18 +53,12 @@ PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {
     "CUPTI_ACTIVITY_MEMORY_KIND_": constants.MemoryKind,
     "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_": constants.SynchronizationKind,
     "CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_": constants.MemoryOperation,
-    "CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_": constants.MemoryPoolOperation,
-    "CUPTI_ACTIVITY_MEMORY_POOL_TYPE_": constants.MemoryPoolType,
     "CUPTI_ACTIVITY_FLAG_MARKER_": constants.MarkerFlag,
-    "CUPTI_ACTIVITY_OBJECT_": constants.ObjectKind,
-    "CUPTI_ACTIVITY_STREAM_CREATE_FLAG_": constants.StreamFlag,
-    "CUPTI_ACTIVITY_OVERHEAD_": constants.OverheadKind,
-    "CUPTI_EXTERNAL_CORRELATION_KIND_": constants.ExternalKind,
     "CUPTI_CB_DOMAIN_": constants.CallbackDomain,
 }
 """What the headers put before the names of each enumeration, to compare the constants with every version."""
 
-SIGNED = {"start", "end", "queued", "timestamp", "deviceTimestamp", "bytes", "size", "utilizedSize"}
+SIGNED = {"start", "end", "queued", "timestamp", "bytes"}
 """Times in ns and sizes in bytes, read as int64: the house's type, with differences that cannot wrap."""
 
 BEGIN, END = "# --- generated: begin ---\n", "# --- generated: end ---\n"
@@ -85,16 +71,12 @@ class Headers:
     folder: Path
     text: str
 
-    def struct_of(self, kind: int, comment: str) -> str | None:
-        """Name the newest struct of a kind, without its prefix."""
-        family = FAMILIES.get(kind)
-        if family is None:
-            named = re.findall(r"CUpti_Activity(\w+?)\d*\b", comment)
-            if not named:
-                return None
-            family = named[-1]
-        if family.endswith("="):
-            return family[:-1]
+    def struct_of(self, comment: str) -> str | None:
+        """Name the newest struct of the kind that a comment is about, without its prefix."""
+        named = re.findall(r"CUpti_Activity(\w+?)\d*\b", comment)
+        if not named:
+            return None
+        family = named[-1]
         numbers = re.findall(rf"^}} CUpti_Activity{family}(\d*);", self.text, re.MULTILINE)
         return f"{family}{max(numbers, key=lambda number: int(number or 1))}" if numbers else None
 
@@ -110,7 +92,7 @@ class Headers:
             if name in {"COUNT", "FORCE_INT"}:
                 break
             kind = int(number) if number else kind + 1
-            struct = self.struct_of(kind, comment)
+            struct = self.struct_of(comment) if kind in FIELDS or kind in STEPPED_OVER else None
             if struct is not None:
                 found[kind] = struct
         return found
@@ -131,10 +113,10 @@ class Headers:
 
     def program(self, structs: dict[int, str]) -> str:
         """Write the C program."""
-        lines = [*self.assertions(), 'printf("version 0 %d\\n", (int)CUPTI_API_VERSION);']
+        lines = [*self.assertions(), 'printf("0 %d\\n", (int)CUPTI_API_VERSION);']
         for kind, struct in structs.items():
             name = f"CUpti_Activity{struct}"
-            lines.append(f'printf("{struct} {kind} %zu\\n", sizeof({name}));')
+            lines.append(f'printf("{kind} %zu\\n", sizeof({name}));')
             lines += [
                 f'printf("  {path.split(".")[-1]} %zu %zu %s\\n", offsetof({name}, {path}), sizeof((({name} *)0)->{path}), '
                 f"FORMAT((({name} *)0)->{path}));"
@@ -152,93 +134,86 @@ _C_HEAD = """
 #include <cupti_activity.h>
 #include <cupti_callbacks.h>
 #define FORMAT(x) _Generic((x), uint8_t: "u", uint16_t: "u", uint32_t: "u", uint64_t: "u", int32_t: "i", int64_t: "i", \\
-    uint32_t *: "a", const char *: "u", default: "?")
+    const char *: "u", default: "?")
 """
 
 Struct = tuple[int, str]
 """Size, and the fields as text."""
 
 
-def measure(headers: Headers, cuda: Path) -> tuple[int, dict[int, str], dict[str, Struct]]:
-    """Compile and run the program; return the version, the struct of each kind, and each struct."""
+def measure(headers: Headers, cuda: Path) -> tuple[int, dict[int, Struct]]:
+    """Compile and run the program; return the version, and the struct of each kind."""
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "layouts.c"), Path(folder, "layouts")
-        kinds = headers.structs()
-        source.write_text(headers.program(kinds), encoding="utf-8")
+        source.write_text(headers.program(headers.structs()), encoding="utf-8")
         subprocess.run(["gcc", f"-I{headers.folder}", f"-I{cuda}", "-w", str(source), "-o", str(program)], check=True)
         lines = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
-    version, structs, current = 0, {}, ""
+    structs: dict[int, Struct] = {}
+    kind = 0
     for line in lines:
         if not line.startswith(" "):
-            current, _, size = line.split()
-            version = int(size) if current == "version" else version
-            structs[current] = (int(size), "")
+            kind, size = map(int, line.split())
+            structs[kind] = (size, "")
         else:
-            structs[current] = (structs[current][0], f"{structs[current][1]} {_field(*line.split())}".strip())
-    del structs["version"]
-    return version, kinds, structs
+            structs[kind] = (structs[kind][0], f"{structs[kind][1]} {_field(*line.split())}".strip())
+    version, _ = structs.pop(0)
+    return version, structs
 
 
 def _field(name: str, offset: str, size: str, sign: str) -> str:
     if sign == "?":
         raise ValueError(f"field {name} has a type that is not known: add it to FORMAT")
-    if name in SIGNED:
-        sign = "i"
-    return f"{name}:{int(size) // 4}u4@{offset}" if sign == "a" else f"{name}:{sign}{size}@{offset}"
+    return f"{name}:{'i' if name in SIGNED else sign}{size}@{offset}"
 
 
-def render(measured: Iterable[tuple[int, dict[int, str], dict[str, Struct]]]) -> str:
+def render(measured: Iterable[tuple[int, dict[int, Struct]]]) -> str:
     """Write the generated part of the module, from the results of `measure`."""
-    structs: dict[str, Struct] = {}
-    kinds: dict[int, list[tuple[int, str]]] = {}
-    versions: dict[int, dict[int, str]] = {}
-    for version, by_kind, own in sorted(measured, key=lambda item: item[0]):
-        if versions.setdefault(version, by_kind) != by_kind:
-            raise ValueError(f"two folders of headers say version {version} and name other structs")
-        for name, struct in own.items():
-            if structs.setdefault(name, struct) != struct:
-                raise ValueError(f"struct {name} of version {version} differs from an older one of the same name")
-        for kind, name in by_kind.items():
-            history = kinds.setdefault(kind, [])
-            if not history or history[-1][1] != name:
-                history.append((version, name))
-    return "\n".join([*_version_lines(versions), *_history_lines(kinds), *_struct_lines(structs), ""])
+    versions: dict[int, dict[int, Struct]] = {}
+    sizes: dict[int, list[tuple[int, int]]] = {}
+    fields: dict[int, list[tuple[int, str]]] = {}
+    for version, structs in sorted(measured, key=lambda item: item[0]):
+        if versions.setdefault(version, structs) != structs:
+            raise ValueError(f"two folders of headers say version {version} and have other structs")
+        for kind, (size, text) in structs.items():
+            _note_change(sizes.setdefault(kind, []), version, size)
+            if kind in FIELDS:
+                _note_change(fields.setdefault(kind, []), version, text)
+    return "\n".join([*_version_lines(versions), *_size_lines(sizes), *_field_lines(fields), ""])
+
+
+def _note_change(history: list[tuple[int, Any]], version: int, value: object) -> None:
+    if not history or history[-1][1] != value:
+        history.append((version, value))
 
 
 def _version_lines(versions: Iterable[int]) -> list[str]:
+    before_13 = [version for version in versions if version < 130_000]
+    after = [version for version in versions if version >= 130_000]
     return [
-        f"VERSIONS = ({', '.join(map(str, versions))})",
+        "VERSIONS = (",
+        f"    *({', '.join(map(str, before_13))}),",
+        f"    *({', '.join(map(str, after))}),",
+        ")",
         '"""The versions whose headers were read: 18 is CUDA 12.0 and 12.1, 28 is 12.9 update 1, 130001 is 13.0 update 1."""',
         "",
     ]
 
 
-def _history_lines(kinds: dict[int, list[tuple[int, str]]]) -> list[str]:
-    lines = ["_HISTORY: dict[int, str] = {"]
-    for kind, history in sorted(kinds.items()):
-        lines.append(f'    {kind}: "{" ".join(f"{since}:{struct}" for since, struct in history)}",')
-    return [*lines, "}", '"""The structs of each record kind, as ``first version:name``, without ``CUpti_Activity``."""', ""]
+def _size_lines(sizes: dict[int, list[tuple[int, int]]]) -> list[str]:
+    lines = ["_SIZES: dict[int, str] = {"]
+    for kind, history in sorted(sizes.items()):
+        lines.append(f'    {kind}: "{" ".join(f"{since}:{size}" for since, size in history)}",')
+    return [*lines, "}", '"""Size in bytes of the records of each kind, as ``first version:size``."""', ""]
 
 
-def _struct_lines(structs: dict[str, Struct]) -> list[str]:
-    lines = ["_STRUCTS: dict[str, tuple[int, str]] = {"]
-    for name, (size, fields) in sorted(structs.items()):
-        lines += (
-            [f'    "{name}": (', f"        {size},", *_wrapped(fields), "    ),"]
-            if fields
-            else [f'    "{name}": ({size}, ""),']
-        )
-    return [*lines, "}", '"""Size in bytes, and fields as ``name:format@offset``, of each struct."""']
-
-
-def _wrapped(text: str, width: int = 110) -> list[str]:
-    lines, line = [], ""
-    for word in text.split():
-        if len(line) + len(word) > width:
-            lines.append(line)
-            line = ""
-        line += f"{word} "
-    return [f'        "{part}"' for part in [*lines, line.rstrip()]]
+def _field_lines(fields: dict[int, list[tuple[int, str]]]) -> list[str]:
+    lines = ["_FIELDS: dict[int, dict[int, str]] = {"]
+    for kind, history in sorted(fields.items()):
+        lines.append(f"    {kind}: {{")
+        for since, text in history:
+            lines += [f"        {since}: (", *(f'            "{line} "' for line in textwrap.wrap(text, 108)), "        ),"]
+        lines.append("    },")
+    return [*lines, "}", '"""The fields that are read, as ``name:format@offset``, by kind and first version."""']
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from gpustreamlab.errors import OptionError
 
-__all__ = ["DEFAULT_REFRESH_HZ", "Updater", "check_refresh_hz"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -10,15 +10,6 @@ from types import FrameType, TracebackType
 from typing import NoReturn, SupportsIndex
 from weakref import WeakSet
 
-__all__ = [
-    "LEFT_TO_PARENT",
-    "HomeProcess",
-    "ProcessBound",
-    "delayed_interrupts",
-    "in_forked_child",
-    "process_lock",
-]
-
 
 class delayed_interrupts:  # noqa: N801 - used as a function
     """Keep an interrupt (Ctrl-C) until the end of the ``with`` block, and then deliver it.

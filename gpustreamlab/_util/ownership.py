@@ -13,8 +13,6 @@ import numpy as np
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab.errors import OptionError
 
-__all__ = ["Owner", "check_array", "find_owner", "is_empty"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["running_kernel_shell", "shows_widgets"]
-
 
 def running_kernel_shell() -> Any | None:
     """Return the IPython shell of the notebook that runs this, or None: in a script or a terminal.

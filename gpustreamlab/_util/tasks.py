@@ -13,7 +13,6 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from gpustreamlab.errors import OptionError, SessionError
@@ -21,22 +20,8 @@ from gpustreamlab.errors import OptionError, SessionError
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "Base",
-    "LoopWatch",
-    "Parked",
-    "Steerable",
-    "Steered",
-    "TaskStack",
-    "close_later_work",
-    "forget",
-    "loop_finder",
-    "note",
-    "steered",
-    "steered_function",
-    "task_factory",
-    "works_later",
-]
+
+__all__ = ["task_factory"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +32,7 @@ _LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATO
 
 
 class Parked(Protocol):
-    """A selection or a range that is entered again with the next step."""
+    """A selection or a range that is left after a step, and entered again with the next."""
 
     def resume(self) -> None:
         """Enter it again."""
@@ -79,25 +64,8 @@ class Steerable(Protocol):
         """Put back what was selected when the step began, and complain if anything entered in it was not left."""
         ...
 
-    def entered_ns(self, depth: int) -> int:
-        """Return when this thread entered what lies right above a depth, by the host's clock."""
-        ...
-
-    def park(self, depth: int, into: list[tuple[int, Parked]]) -> BaseException | None:
-        """Leave what this thread has entered above a depth, innermost first.
-
-        Parameters
-        ----------
-        depth
-            What stays.
-        into
-            Gets what was left, each with the host time in ns when it was entered.
-
-        Returns
-        -------
-        BaseException or None
-            The first failure; everything is left all the same.
-        """
+    def park(self, depth: int, into: list[Parked]) -> BaseException | None:
+        """Leave what this thread has entered above a depth, innermost first, and add it to a list; return the first failure."""
         ...
 
     def inherited(self) -> Base | None:
@@ -107,18 +75,8 @@ class Steerable(Protocol):
 
 _EMPTY = 1
 """The depth of a thread in which nothing is entered."""
-_known: dict[int, weakref.ref[Steerable]] = {}
-
-
-def note(steerable: Steerable) -> None:
-    """Let tasks keep the selections of a session from now on."""
-    number = id(steerable)
-    _known[number] = weakref.ref(steerable, lambda _: _known.pop(number, None))
-
-
-def forget(steerable: Steerable) -> None:
-    """Leave the selections of a session alone: it is closed."""
-    _known.pop(id(steerable), None)
+known: weakref.WeakValueDictionary[int, Steerable] = weakref.WeakValueDictionary()
+"""What sessions have selected, by its `id`: tasks keep that."""
 
 
 class TaskStack:
@@ -157,8 +115,8 @@ class TaskStack:
         self._is_running = True
         depths: dict[Steerable, int] = {}
         try:
-            for known in _all_known():
-                depths[known] = known.begin_step()
+            for steerable in _all_known():
+                depths[steerable] = steerable.begin_step()
             method, args = self._resume(method, args)
             try:
                 value = getattr(inner, method)(*args)
@@ -175,8 +133,8 @@ class TaskStack:
             return value
         finally:
             self._is_running = False
-            for known in _all_known():
-                known.end_step(depths.get(known, _EMPTY))
+            for steerable in _all_known():
+                steerable.end_step(depths.get(steerable, _EMPTY))
 
     def _resume(self, method: str, args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         """Enter again what was parked; return how to go on, which is to raise what failed."""
@@ -200,14 +158,10 @@ class TaskStack:
         return method, args
 
     def _park(self, depths: dict[Steerable, int]) -> None:
-        # Sessions may have been entered in turns, and all of them in CuPy's one stack of this thread. What is left last
-        # decides what is selected afterwards, so that has to be what was entered first.
-        parked: list[tuple[int, Parked]] = []
-        for known in sorted(_all_known(), key=lambda known: known.entered_ns(depths.get(known, _EMPTY)), reverse=True):
-            failure = known.park(depths.get(known, _EMPTY), parked)
+        for steerable in _all_known():
+            failure = steerable.park(depths.get(steerable, _EMPTY), self._parked)
             self._failure = self._failure or failure
-        parked.sort(key=lambda entry: entry[0], reverse=True)
-        self._parked = [item for _, item in reversed(parked)]
+        self._parked.reverse()
         if self._failure is not None and not isinstance(self._failure, Exception):
             failure, self._failure = self._failure, None
             raise failure  # an interrupt
@@ -298,7 +252,7 @@ def steered_function(function: _Function, select: Callable[[], Base]) -> _Functi
 
 def steered(coroutine: Coroutine[Any, Any, Any]) -> Steered:
     """Return a coroutine that keeps its own selections, and starts with those of the task that makes it."""
-    return Steered(coroutine, TaskStack(base for known in _all_known() if (base := known.inherited()) is not None))
+    return Steered(coroutine, TaskStack(base for steerable in _all_known() if (base := steerable.inherited()) is not None))
 
 
 def task_factory(
@@ -434,7 +388,7 @@ def _steered_async_generator_function(function: Callable[..., Any], select: Call
 
 
 def _all_known() -> list[Steerable]:
-    return [known for reference in [*_known.values()] if (known := reference()) is not None]
+    return [steerable for reference in known.valuerefs() if (steerable := reference()) is not None]
 
 
 class LoopWatch:
@@ -451,8 +405,7 @@ class LoopWatch:
     def start(self, loop: Any) -> None:
         """Count the next round of a loop; for one that is not `waits_in`."""
         self.waits_in = loop
-        with suppress(Exception):  # a loop that takes no callbacks is not watched, and works on
-            loop.call_soon(self._count)
+        loop.call_soon(self._count)
 
     def _count(self) -> None:
         self.round_count += 1

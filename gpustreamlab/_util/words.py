@@ -8,9 +8,6 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["clone_folder", "install_line", "suffix_fault", "text_width", "update_line", "wrap_lines", "wrap_sentence"]
-
-
 MIN_WIDTH, MAX_WIDTH = 60, 110
 """Fewest columns of a line in a narrow terminal, and most in a wide one: longer lines are hard to read."""
 

@@ -14,7 +14,7 @@ from gpustreamlab.adapters._known import (
     obstacle_of,
     what_it_does,
 )
-from gpustreamlab.adapters._registry import core_view, cupy_view, numba_view, torch_view
+from gpustreamlab.adapters._registry import view_of
 
 __all__ = [
     "GROUP",
@@ -28,12 +28,9 @@ __all__ = [
     "LibraryState",
     "Obstacle",
     "adapters_table",
-    "core_view",
-    "cupy_view",
     "installed_version",
     "library_of",
-    "numba_view",
     "obstacle_of",
-    "torch_view",
+    "view_of",
     "what_it_does",
 ]

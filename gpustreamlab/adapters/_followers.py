@@ -59,7 +59,7 @@ class Followers:
             for module in self.registry.sources:
                 if module in self._seen or (loaded := sys.modules.get(module)) is None:
                     continue
-                if is_loaded(loaded) and not self.registry.is_being_made(module, self.ordinal):
+                if is_loaded(loaded):
                     self._take(module)
                 else:
                     is_ready = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
 import sys
@@ -79,28 +80,38 @@ def make_torch(torch: Any, ordinal: int) -> Adapter:
             raise AdapterError(f"its CUDA part does not start: {error}", has_work=False) from error
     if ordinal >= torch.cuda.device_count():
         raise AdapterError(f"it sees {torch.cuda.device_count()} devices, so no device {ordinal}", has_work=False)
-    native = getattr(torch, "_C", None)
-    if hasattr(native, "_cuda_setStream") and hasattr(native, "_cuda_getCurrentStream"):
-        return TorchSelection(torch, ordinal)
     missing = [name for name in ("set_stream", "current_stream", "ExternalStream") if not hasattr(torch.cuda, name)]
     if missing:
         raise AdapterError(f"torch.cuda has no {missing[0]}, which is what sets its stream")
-    return PublicTorchSelection(torch, ordinal)
+    return TorchSelection(torch, ordinal)
 
 
 class TorchSelection:
-    """Sets torch's current stream by the calls that ``torch.cuda.stream`` makes, which cost a tenth of what it does."""
+    """Sets torch's current stream by the calls that ``torch.cuda.stream`` makes, which cost a tenth of what it does.
+
+    They are private; where they are gone, by its public functions.
+    """
 
     def __init__(self, torch: Any, ordinal: int) -> None:
-        self._wrap = torch.cuda.ExternalStream
-        self._set = torch._C._cuda_setStream  # noqa: SLF001 - what torch.cuda.set_stream calls
-        self._get = torch._C._cuda_getCurrentStream  # noqa: SLF001 - what torch.cuda.current_stream calls
+        cuda = torch.cuda
+
+        def set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
+            cuda.set_stream(cuda.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
+
+        native = getattr(torch, "_C", None)
+        self._set = getattr(native, "_cuda_setStream", set_stream)
+        self._get = getattr(native, "_cuda_getCurrentStream", lambda ordinal: _stream_key(cuda.current_stream(ordinal)))
         self._ordinal = ordinal
-        self._keys: dict[int, StreamKey] = {}
+
+        @functools.lru_cache(maxsize=KEPT_STREAMS)
+        def find_key(handle: int) -> StreamKey:
+            return _stream_key(cuda.ExternalStream(handle, device=ordinal))
+
+        self._find_key = find_key
 
     def select(self, stream: LaneStream) -> StreamKey:
         """Make the stream torch's current one in this thread; return what was."""
-        key = self._keys.get(stream.handle) or self._make_key(stream.handle)
+        key = self._find_key(stream.handle)
         before: StreamKey = self._get(self._ordinal)
         try:
             self._set(stream_id=key[0], device_index=key[1], device_type=key[2])
@@ -113,35 +124,9 @@ class TorchSelection:
         """Make current what was."""
         self._set(stream_id=token[0], device_index=token[1], device_type=token[2])
 
-    def _make_key(self, handle: int) -> StreamKey:
-        made = self._wrap(handle, device=self._ordinal)
-        if len(self._keys) >= KEPT_STREAMS:
-            self._keys = {}
-        key = self._keys[handle] = (made.stream_id, made.device_index, made.device_type)
-        return key
 
-
-class PublicTorchSelection:
-    """Sets torch's current stream by its public functions, where the quicker ones are gone."""
-
-    def __init__(self, torch: Any, ordinal: int) -> None:
-        self._cuda = torch.cuda
-        self._ordinal = ordinal
-
-    def select(self, stream: LaneStream) -> Any:
-        """Make the stream torch's current one in this thread; return what was."""
-        chosen = self._cuda.ExternalStream(stream.handle, device=self._ordinal)
-        before = self._cuda.current_stream(self._ordinal)
-        try:
-            self._cuda.set_stream(chosen)
-            return before
-        except BaseException:
-            self._cuda.set_stream(before)
-            raise
-
-    def restore(self, token: Any) -> None:
-        """Make current what was."""
-        self._cuda.set_stream(token)
+def _stream_key(stream: Any) -> StreamKey:
+    return stream.stream_id, stream.device_index, stream.device_type
 
 
 class Library(NamedTuple):
@@ -241,7 +226,7 @@ def what_it_does(library: Library, version: str) -> str:
 def installed_version(module: str) -> str:
     """Return the version of a library, or ``""`` where it is not installed. Imports nothing."""
     loaded = sys.modules.get(module)
-    known = _attribute_of(loaded, "__version__") if is_loaded(loaded) else None
+    known = getattr(loaded, "__version__", None) if is_loaded(loaded) else None
     if isinstance(known, str):
         return known
     distributions = next((library.distributions for library in KNOWN if library.module == module), (module.partition(".")[0],))
@@ -257,12 +242,4 @@ def is_loaded(module: Any) -> bool:
     """Tell whether a module of `sys.modules` is imported to its end. One that `importlib.util.LazyLoader` made is not, yet."""
     if module is None or type(module).__name__ == "_LazyModule":  # whatever it is asked for would import it
         return False
-    return not _attribute_of(_attribute_of(module, "__spec__"), "_initializing")
-
-
-def _attribute_of(owner: object, name: str) -> Any:
-    """Return an attribute, or None where there is none or where asking for it fails: modules may have any code there."""
-    try:
-        return getattr(owner, name, None)
-    except Exception:  # noqa: BLE001 - what a broken library raises must not stop the user's block
-        return None
+    return not getattr(getattr(module, "__spec__", None), "_initializing", False)

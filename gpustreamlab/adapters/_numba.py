@@ -14,17 +14,6 @@ from gpustreamlab.adapters._known import Adapter, LaneStream
 from gpustreamlab.errors import AdapterError
 
 
-class _Copy(NamedTuple):
-    """One array to be copied back."""
-
-    device: Any
-    """Numba's array on the device."""
-    landing: Any
-    """Where on the host it is copied to, contiguous."""
-    host: Any
-    """The user's array."""
-
-
 class HostArrays:
     """The host's arrays of one launch.
 
@@ -39,7 +28,7 @@ class HostArrays:
     def __init__(self, cuda: Any, stream: Any) -> None:
         self._cuda = cuda
         self._stream = stream
-        self._copies: list[_Copy] = []
+        self._copies: list[tuple[Any, Any, Any]] = []  # on the device, where on the host it lands, the user's array
 
     def to_device(self, args: Iterable[Any]) -> tuple[Any, ...]:
         """Return the arguments with arrays on the device in place of those on the host; the copies are enqueued."""
@@ -47,12 +36,12 @@ class HostArrays:
 
     def copy_back(self) -> None:
         """Copy back what the kernel may have written, and wait for it. Other things that it may have written come too."""
-        for copy in self._copies:
-            copy.device.copy_to_host(copy.landing, stream=self._stream)
+        for device, landing, _ in self._copies:
+            device.copy_to_host(landing, stream=self._stream)
         self._stream.synchronize()
-        for copy in self._copies:
-            if copy.landing is not copy.host:
-                copy.host[...] = copy.landing
+        for _, landing, host in self._copies:
+            if landing is not host:
+                host[...] = landing
 
     def _replace(self, value: Any) -> Any:
         if isinstance(value, tuple):
@@ -67,7 +56,7 @@ class HostArrays:
         landing = host if host.flags.forc else host.copy()
         device = self._cuda.to_device(landing, stream=self._stream, copy=not self._is(value, "Out") or self._is(value, "InOut"))
         if host.flags.writeable and not self._is(value, "In"):
-            self._copies.append(_Copy(device, landing, host))
+            self._copies.append((device, landing, host))
         return device
 
     def _is(self, value: Any, hint: str) -> bool:
@@ -88,36 +77,26 @@ _LAUNCH_ARGS = 1
 class NumbaLane:
     """A lane as Numba has it. Made when the first work is enqueued: making it needs Numba's context."""
 
-    def __init__(self, hooks: NumbaHooks, handle: int, ordinal: int) -> None:
+    def __init__(self, hooks: NumbaHooks, ordinal: int, handle: int) -> None:
         self._hooks = hooks
         self._handle = handle
         self._ordinal = ordinal
-        self._stream: Any = None
-        self._launch_stream: Any = None
 
     @property
     def is_here(self) -> bool:
         """True if Numba works on the lane's device in this thread; another device's work stays where it is."""
         return bool(self._hooks.get_context().device.id == self._ordinal)
 
-    @property
+    @functools.cached_property
     def stream(self) -> Any:
         """Numba's stream object, which copies and events take."""
-        if self._stream is None:
-            self._stream = self._hooks.get_context().create_external_stream(self._handle)
-        return self._stream
+        return self._hooks.get_context().create_external_stream(self._handle)
 
-    @property
+    @functools.cached_property
     def launch_stream(self) -> Any:
         """What launches take: the same, or a stream of cuda.core where Numba launches through that."""
-        if self._launch_stream is None:
-            convert = self._hooks.to_launch_stream
-            self._launch_stream = self.stream if convert is None else convert(self.stream)
-        return self._launch_stream
-
-    def synchronize(self) -> None:
-        """Block the host until what the lane holds has ended."""
-        self.stream.synchronize()
+        convert = self._hooks.to_launch_stream
+        return self.stream if convert is None else convert(self.stream)
 
 
 class Hook(NamedTuple):
@@ -205,10 +184,7 @@ class NumbaHooks:
         what = f"{getattr(owner, '__name__', owner)}.{name}"
         if not callable(original):
             raise AdapterError(f"it has no {what}, so its work cannot be led to the lane")
-        try:
-            names = list(inspect.signature(original).parameters)
-        except (TypeError, ValueError):
-            names = []
+        names = list(inspect.signature(original).parameters)
         if takes_stream and "stream" not in names:
             raise AdapterError(f"{what} takes no stream, so its work cannot be led to the lane")
         replacement = follow(original, names.index("stream") if takes_stream else 0)
@@ -239,15 +215,13 @@ class NumbaHooks:
     def _follow_copy(self, original: Any, place: int) -> Any:
         def copy(*args: Any, **kwargs: Any) -> Any:
             given = _given(args, kwargs, place)
+            result = event_call(*args, **kwargs)
             lane = self._lane_for(given)
-            if lane is None:
-                return original(*args, **kwargs)
-            args, kwargs = _with(args, kwargs, "stream", place, lane.stream)
-            result = original(*args, **kwargs)
-            if not given:
-                lane.synchronize()  # with no stream given the call waits for its end; the default stream's object does not
+            if lane is not None and not given:
+                lane.stream.synchronize()  # with no stream given the call waits for its end; the default stream's does not
             return result
 
+        event_call = self._follow_event(original, place)
         return copy
 
     def _follow_event(self, original: Any, place: int) -> Any:
@@ -263,7 +237,7 @@ class NumbaHooks:
         def synchronize(*args: Any, **kwargs: Any) -> Any:
             lane = self._lane_for(args[place])
             if lane is not None:
-                lane.synchronize()
+                lane.stream.synchronize()
             return original(*args, **kwargs)
 
         return synchronize
@@ -300,10 +274,7 @@ def _is_default(stream: Any) -> bool:
     handle = getattr(stream, "handle", None)
     if handle is None:
         return False
-    try:
-        return int(getattr(handle, "value", handle) or 0) == 0  # a ctypes pointer has a value, other handles are numbers
-    except (TypeError, ValueError):
-        return False
+    return int(getattr(handle, "value", handle) or 0) == 0  # a ctypes pointer has a value, other handles are numbers
 
 
 def _may_be_on_host(value: Any) -> bool:
@@ -344,12 +315,11 @@ class NumbaSelection:
     def __init__(self, hooks: NumbaHooks, ordinal: int) -> None:
         self._hooks = hooks
         self._local = hooks.local
-        self._ordinal = ordinal
-        self._lanes: dict[int, NumbaLane] = {}
+        self._find_lane = functools.lru_cache(maxsize=KEPT_LANES)(functools.partial(NumbaLane, hooks, ordinal))
 
     def select(self, stream: LaneStream) -> NumbaLane | None:
         """Let the stream stand for the default one in this thread; return what did."""
-        lane = self._lanes.get(stream.handle) or self._make_lane(stream.handle)
+        lane = self._find_lane(stream.handle)
         before: NumbaLane | None = getattr(self._local, "lane", None)
         self._local.lane = lane
         return before
@@ -361,9 +331,3 @@ class NumbaSelection:
     def close(self) -> None:
         """Take the hooks out, unless an adapter of another device uses them."""
         self._hooks.release()
-
-    def _make_lane(self, handle: int) -> NumbaLane:
-        if len(self._lanes) >= KEPT_LANES:
-            self._lanes = {}
-        lane = self._lanes[handle] = NumbaLane(self._hooks, handle, self._ordinal)
-        return lane

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from gpustreamlab._util.defences import in_forked_child, process_lock
+from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.words import install_line
 from gpustreamlab.adapters._known import GROUP, Adapter, AdapterFactory, LaneStream, installed_version, make_torch
 from gpustreamlab.adapters._numba import make_numba
@@ -31,8 +31,6 @@ class Source(NamedTuple):
     """Who brings it, in words."""
     load: Callable[[], AdapterFactory]
     """Imports the factory."""
-    is_foreign: bool = True
-    """False for one that ships."""
 
 
 def find_sources() -> dict[str, list[Source]]:
@@ -44,7 +42,7 @@ def find_sources() -> dict[str, list[Source]]:
         source = Source(f"the adapter {value!r} of {owner}", cast("Callable[[], AdapterFactory]", entry.load))
         found.setdefault(module, []).append(source)
     for module, make in BUILT_IN.items():
-        found.setdefault(module, []).append(Source("the adapter of gpustreamlab", partial(_given, make), is_foreign=False))
+        found.setdefault(module, []).append(Source("the adapter of gpustreamlab", partial(_given, make)))
     return found
 
 
@@ -56,13 +54,6 @@ STRAY = "its work leaves the lane; lab.trace.strays() finds it"
 """What it means that a library does not follow."""
 
 
-class Calls(NamedTuple):
-    """What a selection calls of an adapter. Read at once: another thread may switch the adapter off between two readings."""
-
-    select: Callable[[LaneStream], object]
-    restore: Callable[[Any], None]
-
-
 class Follower:
     """An adapter in use, for one device."""
 
@@ -71,13 +62,13 @@ class Follower:
         self.ordinal = ordinal
         self.version = version
         self.adapter = adapter
-        self.calls = Calls(adapter.select, adapter.restore)
-        """What to call now."""
+        self.calls: tuple[Callable[[LaneStream], object], Callable[[Any], None]] = adapter.select, adapter.restore
+        """What to call now; read at once, since another thread may switch the adapter off between two readings."""
         self.session_count = 0
 
     def switch_off(self) -> None:
         """Do nothing from now on. Selections that were made keep the call that puts them back."""
-        self.calls = Calls(_do_nothing, _do_nothing)
+        self.calls = _do_nothing, _do_nothing
 
 
 class Failure(NamedTuple):
@@ -99,12 +90,7 @@ class Registry:
         """Why libraries cannot follow, by module and device."""
         self._sources: dict[str, list[Source]] | None = None
         self._followers: dict[tuple[str, int], Follower] = {}
-        self._being_made: set[tuple[str, int]] = set()
         self._untold: list[str] = []
-
-    def forget_threads(self) -> None:
-        """Wait for no thread of the process that this one was forked from."""
-        self._being_made = set()
 
     @property
     def sources(self) -> dict[str, list[Source]]:
@@ -114,23 +100,13 @@ class Registry:
                 self._sources = find_sources()
             return self._sources
 
-    def is_being_made(self, module: str, ordinal: int) -> bool:
-        """Tell whether this thread is in the middle of making the adapter; other threads wait for the lock."""
-        return (module, ordinal) in self._being_made
-
     def acquire(self, module: str, ordinal: int) -> Follower | None:
         """Return the adapter of a loaded library for one session more; None if it cannot follow."""
         key = module, ordinal
         with self.lock:
             if key in self.switched_off or key in self.unable:
                 return None
-            follower = self._followers.get(key)
-            if follower is None:
-                self._being_made.add(key)  # a factory that selects a lane itself comes here again
-                try:
-                    follower = self._make(module, ordinal)
-                finally:
-                    self._being_made.discard(key)
+            follower = self._followers.get(key) or self._make(module, ordinal)
             if follower is not None:
                 self._followers[key] = follower
                 follower.session_count += 1
@@ -183,13 +159,8 @@ class Registry:
         """Make the first adapter that can be made, and tell of those that cannot."""
         version = installed_version(module)
         title = f"{module} {version}".strip()
-        sources = self.sources[module]
         told, has_work = [], False
-        foreign = [source.origin for source in sources if source.is_foreign]
-        if len(foreign) > 1:
-            rest = ", ".join(foreign[1:])
-            told.append(f"{len(foreign)} adapters are installed for it, and {foreign[0]} is used before {rest}")
-        for source in sources:
+        for source in self.sources[module]:
             try:
                 follower = Follower(module, ordinal, version, source.load()(sys.modules[module], ordinal))
             except AdapterError as error:
@@ -218,34 +189,36 @@ def _do_nothing(_: object) -> None:
 
 registry = Registry()
 """The one of this process."""
-in_forked_child(registry.forget_threads)
 
 
-def cupy_view(stream: LaneStream) -> Any:
-    """Return the stream as a ``cupy.cuda.Stream``, which does not own it."""
-    return _import("cupy", "pip install cupy-cuda13x").cuda.Stream.from_external(stream)
+Wrap: TypeAlias = Callable[[Any, LaneStream, int], Any]
+"""Makes the stream's object of the library's module, the stream and the device's number."""
+_VIEWS: Mapping[str, tuple[str, Wrap]] = MappingProxyType(
+    {
+        "cupy": ("pip install cupy-cuda13x", lambda cupy, stream, _: cupy.cuda.Stream.from_external(stream)),
+        "torch": ("pip install torch", lambda torch, stream, ordinal: torch.cuda.ExternalStream(stream.handle, device=ordinal)),
+        "numba.cuda": ("pip install numba-cuda", lambda cuda, stream, _: cuda.external_stream(stream.handle)),
+        "cuda.core": ("", lambda core, stream, _: core.Stream.from_handle(stream.handle)),
+    }
+)
+"""By module: what installs it (the extra if nothing), and how it wraps a stream without owning it."""
 
 
-def torch_view(stream: LaneStream, ordinal: int) -> Any:
-    """Return the stream as a ``torch.cuda.ExternalStream``."""
-    return _import("torch", "pip install torch").cuda.ExternalStream(stream.handle, device=ordinal)
+def view_of(module: str, stream: LaneStream, ordinal: int) -> Any:
+    """Return a stream as a library has it.
 
-
-def numba_view(stream: LaneStream) -> Any:
-    """Return the stream as Numba-CUDA's, to name in a launch or copy."""
-    return _import("numba.cuda", "pip install numba-cuda").external_stream(stream.handle)
-
-
-def core_view(stream: LaneStream) -> Any:
-    """Return the stream as a ``cuda.core.Stream``, which does not own it."""
-    return _import("cuda.core", install_line("cuda13")).Stream.from_handle(stream.handle)
-
-
-def _import(module: str, fix: str) -> Any:
+    Raises
+    ------
+    MissingExtraError
+        If the library cannot be imported.
+    """
+    fix, wrap = _VIEWS[module]
     try:
-        return importlib.import_module(module)
+        library = importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"The lane cannot be given to {module}, which cannot be imported ({error}). Install it with: {fix}",
+            f"The lane cannot be given to {module}, which cannot be imported ({error}). "
+            f"Install it with: {fix or install_line('cuda13')}",
             name=module,
         ) from error
+    return wrap(library, stream, ordinal)

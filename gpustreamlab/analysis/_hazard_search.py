@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from gpustreamlab.analysis._regions import Region, covers, overlap
 from gpustreamlab.typing import HazardKind
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LaneClock:
     """One lane: its own time, and how much of every other lane's work is ordered before what it does next."""
 
-    __slots__ = ("host_seen", "is_gone", "knows", "number", "tick", "used_tick")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        """The lane."""
-        self.tick = 1
-        """Its time; it goes on where others may begin to wait for it. Work of one tick is in the lane's order anyway."""
-        self.used_tick = 0
-        """Its time when it worked last."""
-        self.knows: Moment = {}
-        """The newest tick of each other lane that is ordered before what this one does next."""
-        self.host_seen = 0
-        """Which of the host's waits are in `knows`."""
-        self.is_gone = False
-        """Whether all that it ever did is ordered before everything that comes."""
-
-    def __repr__(self) -> str:
-        return f"<LaneClock {self.number} at {self.tick}>"
+    handle: int
+    """Its stream's; another lane may have had it before, or have it later."""
+    name: str = ""
+    """What it is called; empty where that is not known."""
+    tick: int = 1
+    """Its time; it goes on where others may begin to wait for it. Work of one tick is in the lane's order anyway."""
+    used_tick: int = 0
+    """Its time when it worked last."""
+    knows: Moment = field(default_factory=dict)
+    """The newest tick of each other lane that is ordered before what this one does next."""
+    host_seen: int = 0
+    """Which of the host's waits are in `knows`."""
+    is_gone: bool = False
+    """Whether all that it ever did is ordered before everything that comes."""
 
 
 Moment: TypeAlias = dict[LaneClock, int]
@@ -55,19 +53,21 @@ class LaneClocks:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name_lane: Callable[[int], str] = str) -> None:
         self.lanes: dict[int, LaneClock] = {}
-        """Every lane whose work may still be unordered, by its number."""
+        """The lanes that there are, by the handle that each has now."""
         self.host: Moment = {}
         """What the host has waited for."""
         self.host_count = 0
         """How often that has changed."""
+        self._name_lane = name_lane
+        self._closed: set[LaneClock] = set()  # whose work may still be unordered
 
-    def lane(self, number: int) -> LaneClock:
+    def lane(self, handle: int) -> LaneClock:
         """Return the clock of a lane, with all that the host has waited for: call it where something is enqueued there."""
-        lane = self.lanes.get(number)
+        lane = self.lanes.get(handle)
         if lane is None:
-            lane = self.lanes[number] = LaneClock(number)
+            lane = self.lanes[handle] = LaneClock(handle, self._name_lane(handle))
         if lane.host_seen != self.host_count:
             lane.host_seen = self.host_count
             _merge(lane.knows, self.host)
@@ -95,24 +95,29 @@ class LaneClocks:
 
     def host_wait_all(self) -> None:
         """Order all that the host enqueues from now on behind everything: the device was idle."""
-        for lane in self.lanes.values():
+        for lane in (*self.lanes.values(), *self._closed):
             self.host[lane] = lane.tick
             lane.tick += 1
         self.host_count += 1
+        self._forget_closed()
 
     def is_host_before(self, lane: LaneClock, tick: int) -> bool:
         """Tell whether work of a lane at a tick is ordered before everything that is enqueued from now on."""
         return tick <= self.host.get(lane, 0) or lane.is_gone
 
-    def forget(self, number: int) -> None:
+    def close(self, handle: int) -> None:
         """Let go of a lane that takes no more work, once the host has waited for all of it."""
-        lane = self.lanes.get(number)
-        if lane is None or self.host.get(lane, 0) < lane.used_tick:
-            return
-        lane.is_gone = True
-        del self.lanes[number]
-        for knows in (self.host, *(other.knows for other in self.lanes.values())):
-            knows.pop(lane, None)
+        lane = self.lanes.pop(handle, None)
+        if lane is not None:
+            self._closed.add(lane)
+            self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        for lane in [lane for lane in self._closed if self.host.get(lane, 0) >= lane.used_tick]:
+            self._closed.remove(lane)
+            lane.is_gone, lane.knows = True, {}
+            for knows in (self.host, *(other.knows for other in (*self.lanes.values(), *self._closed))):
+                knows.pop(lane, None)
 
 
 def _merge(into: Moment, moment: Moment) -> bool:
@@ -131,36 +136,39 @@ FREED_KEPT = 4_096
 """How many freed pieces are kept whose last uses are not ordered yet; the oldest make room, and are counted."""
 PLAIN_ACCESSES = 8
 """How many accesses of one lane alone are kept before it is asked which of them are needed."""
-_STALE_KEPT = 64
 ROWS_KEPT = 1_000
 """How many kinds of hazards are told apart; further ones are only counted."""
 
 
+def _no_owner() -> None:
+    """Keep nothing."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Piece:
     """Memory that was allocated once. Its number is never used again; its address is, once it was freed."""
 
-    __slots__ = ("accesses", "dtype", "end", "freed", "home", "name", "number", "only", "owner", "place", "shape", "start")
-
-    def __init__(self, number: int, start: int, end: int, shape: tuple[int, ...], dtype: object, home: int) -> None:
-        self.number = number
-        """How many pieces there were before it."""
-        self.start, self.end = start, end
-        self.shape, self.dtype = shape, dtype
-        """Of the array that it was made for."""
-        self.home = home
-        """Number of the lane out of whose pool it is."""
-        self.owner: Callable[[], object] = lambda: None
-        """Returns an object that keeps the memory, without keeping it by itself; None where that is gone."""
-        self.accesses: list[Access] = []
-        """What later accesses may conflict with."""
-        self.only: LaneClock | None = None
-        """The lane of all these accesses; None where there are several, or none."""
-        self.freed: list[Access] = []
-        """Uses of arrays that had the memory before, and were freed."""
-        self.place: object = None
-        """Where it was allocated."""
-        self.name = ""
-        """What its array was called when somebody looked last; empty where nobody did."""
+    number: int
+    """How many pieces there were before it."""
+    start: int
+    end: int
+    shape: tuple[int, ...]
+    """Of the array that it was made for."""
+    dtype: object
+    lane: LaneClock
+    """The lane out of whose pool it is."""
+    owner: Callable[[], object] = _no_owner
+    """Returns an object that keeps the memory, without keeping it by itself; None where that is gone."""
+    accesses: list[Access] = field(default_factory=list)
+    """What later accesses may conflict with."""
+    only: LaneClock | None = None
+    """The lane of all these accesses; None where there are several, or none."""
+    freed: list[Access] = field(default_factory=list)
+    """Uses of arrays that had the memory before, and were freed."""
+    place: object = None
+    """Where it was allocated."""
+    name: str = ""
+    """What its array was called when somebody looked last; empty where nobody did."""
 
     @property
     def whole(self) -> Region:
@@ -204,7 +212,8 @@ class Access:
         return self.piece.whole if self.region is None else self.region
 
 
-NO_ACCESS = Access(Piece(0, 0, 0, (), "", 0), LaneClock(-1), None, "", None, 0, False, False)  # noqa: FBT003 - see there
+_NO_LANE = LaneClock(-1)
+NO_ACCESS = Access(Piece(0, 0, 0, (), "", _NO_LANE), _NO_LANE, None, "", None, 0, False, False)  # noqa: FBT003 - see there
 """Stands for the last access where there is none."""
 
 Touch: TypeAlias = "tuple[Piece, Region | None]"
@@ -214,8 +223,8 @@ Touch: TypeAlias = "tuple[Piece, Region | None]"
 class Side(NamedTuple):
     """One of the two accesses of a hazard."""
 
-    lane: int
-    """Number of its lane."""
+    lane: LaneClock
+    """Its lane."""
     place: str
     """Name of the range around it; empty outside all ranges."""
     work: str
@@ -224,19 +233,18 @@ class Side(NamedTuple):
     """How many steps came before it."""
 
 
+@dataclass(slots=True, eq=False)
 class FoundHazard:
     """Two accesses without an order, and those like them."""
 
-    __slots__ = ("count", "first", "is_certain", "kind", "piece", "scratch_bytes", "second")
-
-    def __init__(self, kind: HazardKind, first: Side, second: Side, piece: Piece, scratch_bytes: int | None = None) -> None:
-        self.kind = kind
-        self.first, self.second = first, second
-        self.piece = piece
-        self.scratch_bytes = scratch_bytes
-        """How much scratch was asked for, where it was used after its end; None for other hazards."""
-        self.is_certain = False
-        self.count = 0
+    kind: HazardKind
+    first: Side
+    second: Side
+    piece: Piece
+    scratch_bytes: int | None = None
+    """How much scratch was asked for, where it was used after its end; None for other hazards."""
+    is_certain: bool = False
+    count: int = 0
 
 
 class HazardSearch:
@@ -246,12 +254,14 @@ class HazardSearch:
     ----------
     name_place
         Names what was given as the place of an access.
+    name_lane
+        Names the lane that has a handle now, where that is known.
     """
 
-    def __init__(self, name_place: Callable[[object], str] = str) -> None:
-        self.clocks = LaneClocks()
+    def __init__(self, name_place: Callable[[object], str] = str, name_lane: Callable[[int], str] = str) -> None:
+        self.clocks = LaneClocks(name_lane)
         """What is ordered before what."""
-        self.found: dict[tuple[HazardKind, int, int, str, str], FoundHazard] = {}
+        self.found: dict[tuple[HazardKind, LaneClock, LaneClock, str, str], FoundHazard] = {}
         """The hazards: one for each kind, pair of lanes and pair of ranges."""
         self._name_place = name_place
         self._freed = _FreedMemory()
@@ -272,11 +282,11 @@ class HazardSearch:
 
     # Memory
 
-    def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
+    def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Take note of a new piece of memory; it may have been somebody else's before."""
         self._piece_number += 1
         self.piece_count += 1
-        piece = Piece(self._piece_number, start, end, shape, dtype, home)
+        piece = Piece(self._piece_number, start, end, shape, dtype, self.clocks.lane(handle))
         piece.freed = self._freed.take(start, end)
         return piece
 
@@ -324,8 +334,8 @@ class HazardSearch:
 
         No order makes that right. Whether others wrote there meanwhile is not asked for: it is not the array's memory any more.
         """
-        first = Side(piece.home, "", ending, 0)
-        second = Side(lane.number, self._name_place(place), work, self.step_count)
+        first = Side(piece.lane, "", ending, 0)
+        second = Side(lane, self._name_place(place), work, self.step_count)
         self._count(HazardKind.USE_AFTER_FREE, first, second, piece, is_certain=True, scratch_bytes=scratch_bytes)
 
     def unordered(self, lane: LaneClock, reads: Iterable[Touch], writes: Iterable[Touch]) -> set[LaneClock]:
@@ -430,8 +440,8 @@ class HazardSearch:
                     kind = HazardKind.USE_AFTER_FREE
                 elif not is_write:
                     kind = HazardKind.READ_AFTER_WRITE
-                first = Side(access.lane.number, self._name_place(access.place), access.work, access.order)
-                second = Side(lane.number, self._name_place(place), work, self.step_count)
+                first = Side(access.lane, self._name_place(access.place), access.work, access.order)
+                second = Side(lane, self._name_place(place), work, self.step_count)
                 self._count(kind, first, second, access.piece, is_certain=is_certain)
         if is_write and piece.freed:
             bounds = piece.whole if region is None else region
@@ -479,65 +489,42 @@ class _FreedMemory:
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[int, list[Access]]] = {}  # by first address: behind the last, and the uses
-        self._starts: list[int] = []  # sorted; every first address, and some that have no entry any more
-        self._is_listed: set[int] = set()  # what stands there
+        self._starts: list[int] = []  # the first addresses, sorted
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def put(self, start: int, end: int, uses: list[Access]) -> None:
         """Keep the last uses of a piece. What was there before was taken when the piece was handed out."""
-        if not uses:
-            return
-        self._entries[start] = (end, uses)
-        if start not in self._is_listed:
-            self._is_listed.add(start)
+        if uses:
+            self._entries[start] = (end, uses)
             insort(self._starts, start)
 
     def take(self, start: int, end: int) -> list[Access]:
         """Return the last uses of memory that is handed out again; what lies beside it stays."""
-        same = self._entries.get(start)
-        if same is not None and same[0] == end:
-            del self._entries[start]
-            return same[1]
+        first = last = bisect_left(self._starts, end)
+        while first and self._entries[self._starts[first - 1]][0] > start:
+            first -= 1
+        starts = self._starts[first:last]
+        del self._starts[first:last]
         taken: list[Access] = []
-        for first in self._overlapping(start, end):
-            last, uses = self._entries.pop(first)
+        for begin in starts:
+            behind, uses = self._entries.pop(begin)
             taken += _uses_in(uses, start, end)
-            if first < start:
-                self.put(first, start, _uses_in(uses, first, start))
-            if end < last:
-                self.put(end, last, _uses_in(uses, end, last))
+            if begin < start:
+                self.put(begin, start, _uses_in(uses, begin, start))
+            if end < behind:
+                self.put(end, behind, _uses_in(uses, end, behind))
         return taken
 
     def trim(self, clocks: LaneClocks) -> int:
         """Let go of half of what is allowed; return how many uses were let go of that may still matter."""
-        for start, (end, uses) in tuple(self._entries.items()):
-            left = [use for use in uses if not clocks.is_host_before(use.lane, use.tick)]
-            if left:
-                self._entries[start] = (end, left)
-            else:
-                del self._entries[start]
+        left = {
+            start: (end, [use for use in uses if not clocks.is_host_before(use.lane, use.tick)])
+            for start, (end, uses) in self._entries.items()
+        }
+        self._entries = {start: entry for start, entry in left.items() if entry[1]}
         order = sorted(self._entries, key=lambda start: max(use.order for use in self._entries[start][1]))
         gone_count = sum(len(self._entries.pop(start)[1]) for start in order[: len(order) - FREED_KEPT // 2])
-        self._list_anew()
-        return gone_count
-
-    def _overlapping(self, start: int, end: int) -> list[int]:
-        """Return the first addresses of entries that share a byte with a piece."""
-        if len(self._starts) > 2 * len(self._entries) + _STALE_KEPT:
-            self._list_anew()
-        found = []
-        place = bisect_left(self._starts, end) - 1
-        while place >= 0:
-            entry = self._entries.get(self._starts[place])
-            if entry is not None:
-                if entry[0] <= start:
-                    break
-                found.append(self._starts[place])
-            place -= 1
-        return found
-
-    def _list_anew(self) -> None:
         self._starts = sorted(self._entries)
-        self._is_listed = set(self._starts)
+        return gone_count

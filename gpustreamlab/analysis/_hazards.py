@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gpustreamlab._util.words import wrap_sentence
@@ -143,18 +143,8 @@ class Hazards(Reported):
 
         names = ["kind", "is_certain", "array", "shape", "dtype", "allocation"]
         names += [f"{side}_{what}" for side in ("first", "second") for what in ("lane", "range", "work", "order")]
-        return pd.DataFrame(
-            [
-                (
-                    *(row.kind.value, row.is_certain, row.array, row.shape, row.dtype, row.allocation),
-                    *(row.first.lane, row.first.range, row.first.work, row.first.order),
-                    *(row.second.lane, row.second.range, row.second.work, row.second.order),
-                    *(row.hazard_count, row.fix, row.where),
-                )
-                for row in self.hazards
-            ],
-            columns=[*names, "hazard_count", "fix", "where"],
-        )
+        rows = [asdict(row) | {"kind": row.kind.value, "fix": row.fix, "where": row.where} for row in self.hazards]
+        return pd.json_normalize(rows, sep="_").reindex(columns=[*names, "hazard_count", "fix", "where"])
 
     def _line(self) -> str:
         if self.mode is HazardMode.OFF:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab.analysis._busy import interval_sum_ns, is_work, require_trace, union_edges
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
-from gpustreamlab.analysis._scale import count_text, format_ns, format_share
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
+from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
 
@@ -85,36 +85,26 @@ class HostWaits(Reported):
     @property
     def share(self) -> FloatArray:
         """`waited_ns` as a share of `captured_ns`; shape (n_lanes,), float64; NaN where nothing was captured."""
-        if not self.captured_ns:
-            return np.full(len(self.lanes), np.nan)
-        shares: FloatArray = self.waited_ns / self.captured_ns
-        return shares
+        return ratios(self.waited_ns, np.full(len(self.lanes), self.captured_ns))
 
     @property
     def groups(self) -> tuple[WaitGroup, ...]:
         """Calls of one name and thread together; what took longest first."""
-        if not len(self):
-            return ()
-        keys, group = np.unique(np.stack((self.name, self.lane), axis=1), axis=0, return_inverse=True)
-        group = group.reshape(-1)
-        total_ns = np.zeros(len(keys), np.int64)
-        np.add.at(total_ns, group, self.duration_ns)
-        counts = np.bincount(group, minlength=len(keys))
-        longest = np.empty(len(keys), np.int64)
-        by_duration = np.argsort(self.duration_ns, kind="stable")
-        # Written in this order, the longest is what stays.
-        longest[group[by_duration]] = by_duration
-        order = np.argsort(-total_ns, kind="stable").tolist()
-        return tuple(self._group(keys[place], int(counts[place]), int(total_ns[place]), int(longest[place])) for place in order)
+        return tuple(
+            self._group(name, lane, count, total_ns)
+            for (name, lane), count, total_ns in add_up((self.name, self.lane), self.duration_ns)
+        )
 
-    def _group(self, key: Int64Array, count: int, total_ns: int, longest: int) -> WaitGroup:
-        waited_name = int(self.waited_name[longest])
+    def _group(self, name: int, lane: int, count: int, total_ns: int) -> WaitGroup:
+        own = np.flatnonzero((self.name == name) & (self.lane == lane))
+        longest_ns = int(self.duration_ns[own].max())
+        waited_name = int(self.waited_name[own[self.duration_ns[own] == longest_ns][-1]])
         return WaitGroup(
-            call=self.names[int(key[0])],
-            thread=self.lanes[int(key[1])].name,
+            call=self.names[name],
+            thread=self.lanes[lane].name,
             call_count=count,
             total_ns=total_ns,
-            longest_ns=int(self.duration_ns[longest]),
+            longest_ns=longest_ns,
             waited_for=self.names[waited_name] if waited_name >= 0 else None,
         )
 
@@ -126,17 +116,15 @@ class HostWaits(Reported):
         """
         import pandas as pd
 
-        names = np.array([*self.names, None], dtype=object)
-        lanes = np.array([*(lane.name for lane in self.lanes), None], dtype=object)
         return pd.DataFrame(
             {
                 "row": self.row,
-                "call": pd.Series(names[self.name], dtype=object),
-                "thread": pd.Series(lanes[self.lane], dtype=object),
+                "call": text_column(self.names, self.name),
+                "thread": text_column((lane.name for lane in self.lanes), self.lane),
                 "start_ns": self.start_ns,
                 "duration_ns": self.duration_ns,
                 "waited_for_row": self.waited_for,
-                "waited_for": pd.Series(names[self.waited_name], dtype=object),
+                "waited_for": text_column(self.names, self.waited_name),
             }
         )
 

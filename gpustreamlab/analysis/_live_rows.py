@@ -1,58 +1,298 @@
-"""Which row each span is drawn in, decided as spans come in: rows are only added, and never change their meaning.
-
-A range arrives when it has ended, so after all that it encloses. How deep it lies is known all the same, from the ranges that
-are still open. What cannot be known is how far those will reach: a span never moves to another row later, so ranges of several
-threads may lie on other shelves than in a picture drawn afterwards.
-
-Kernels, copies and fills come late and not in order; each finds room in the rows below the ranges. Of ranges of others, and of
-calls, nothing is known before they have ended: each is put above all that it covers.
-"""
+"""Which row each span is drawn in, decided as spans come in; `gpustreamlab.analysis._rows` says how."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._live_shelves import NEVER_NS, Place, Shelves, collides
-from gpustreamlab.analysis._regions import LEVEL_COUNT, LEVEL_OF_KIND, Level
-from gpustreamlab.analysis._rows import LEAST_SHARE, MAX_LANE_ROWS, RowTable, climb, place_in_slots
+from gpustreamlab.analysis._regions import LEVEL_OF_KIND, Level
+from gpustreamlab.analysis._rows import (
+    MAX_LANE_ROWS,
+    NEVER_NS,
+    TRACKS,
+    Nesting,
+    Place,
+    Planner,
+    Spans,
+    by_group_and_start,
+    climb,
+    enclosing,
+    place_in_slots,
+)
 from gpustreamlab.analysis._sweep import distinct
 from gpustreamlab.typing import Int64Array
 
 REMEMBERED_SPANS = 1 << 16
 """How many of the last spans are remembered, for one that comes after the span around it."""
+KEPT_INTERVALS = 512
+"""How many of a sub-row's last spans are known, to place one that comes late between them."""
 
 
-class Nesting:
-    """Which span encloses which."""
+class ArrivedSpans(NamedTuple):
+    """Spans in the order in which they came, as columns of equal length."""
+
+    number: Int64Array
+    """Numbers that tell spans apart; shape (n,), int64."""
+    parent: Int64Array
+    """Number of the enclosing span, or -1; shape (n,), int64."""
+    lane: Int64Array
+    """Shape (n,), int64."""
+    start_ns: Int64Array
+    """Shape (n,), int64."""
+    end_ns: Int64Array
+    """Shape (n,), int64."""
+    sms: Int64Array
+    """How many SMs each could use; shape (n,), int64."""
+    kind: Int64Array
+    """Code of the `SpanKind`; shape (n,), int64."""
+
+
+class OpenSpans(NamedTuple):
+    """Ranges that have not come yet and enclose some spans that have, as columns of equal length."""
+
+    number: Int64Array
+    """Shape (n,), int64."""
+    parent: Int64Array
+    """Shape (n,), int64."""
+    lane: Int64Array
+    """Shape (n,), int64."""
+
+
+class LiveRows(Planner):
+    """The rows of a timeline that grows.
+
+    Parameters
+    ----------
+    tolerance_ns
+        Ranges that overlap by no more than this count as following each other.
+
+    Examples
+    --------
+    >>> rows = LiveRows()
+    >>> column = lambda *values: np.array(values, np.int64)
+    >>> gemm = ArrivedSpans(column(1), column(0), column(0), column(500), column(900), column(132), column(0))
+    >>> rows.add(gemm, OpenSpans(column(0), column(-1), column(0))).tolist()
+    [0]
+    >>> step = ArrivedSpans(column(0), column(-1), column(0), column(0), column(1000), column(132), column(0))
+    >>> rows.add(step, OpenSpans(column(), column(), column())).tolist()
+    [1]
+    >>> rows.table(lane_count=1).sub_row.tolist()
+    [1, 0]
+    """
+
+    upwards = frozenset({Level.ANNOTATION, Level.CALL})
+
+    def __init__(self, tolerance_ns: int = 0) -> None:
+        super().__init__(tolerance_ns)
+        self._memory = _Memory()
+        self._stacks: dict[Place, _Stack] = {}
+        self._held: dict[int, tuple[_SubRow, int]] = {}
+        """The track of each outermost range that has not come yet, by its number."""
+
+    @property
+    def awaited(self) -> Collection[int]:
+        """Numbers of open spans that keep a place; one that will never come must be told to `forget`."""
+        return list(self._held)
+
+    def forget(self, numbers: Collection[int]) -> None:
+        """Give up the places of open spans that will never come."""
+        for number in self._held.keys() & set(numbers):
+            row, _ = self._held.pop(number)
+            row.end_last(row.starts[-1])
+
+    def add(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Int64Array:
+        """Return the code of each span's row; shape (n,), int64."""
+        level = LEVEL_OF_KIND[spans.kind]
+        ranges = np.flatnonzero(level == Level.RANGE)
+        nesting = self._memory.nesting(ArrivedSpans(*(column[ranges] for column in spans)), open_spans)
+        return self.place(Spans(spans.lane, spans.start_ns, spans.end_ns, spans.sms), level, nesting)
+
+    def tracks(self, number: Int64Array, lane: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+        """Return the track of each outermost range within its lane, which it keeps until it comes; shape (n,)."""
+        track = np.full(len(number), -1)
+        for at in np.flatnonzero(np.isin(number, list(self._held))).tolist() if self._held else ():
+            row, track[at] = self._held[int(number[at])]
+            if end_ns[at] < NEVER_NS:
+                row.end_last(int(end_ns[at]))
+                del self._held[int(number[at])]
+        new = np.flatnonzero(track < 0)
+        if len(new):
+            track[new] = super().tracks(number[new], lane[new], start_ns[new], end_ns[new])
+        for at in new[(end_ns[new] == NEVER_NS) & (track[new] < MAX_LANE_ROWS)].tolist():
+            self._held[int(number[at])] = self._stacks[Place(int(lane[at]), TRACKS)].rows[track[at]], int(track[at])
+        return track
+
+    def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+        """Return which sub-row of its place each span has: one where it fits between those that came before; shape (n,)."""
+        tolerance_ns = self.tolerance_ns(places)
+        order = by_group_and_start(group, start_ns, end_ns)
+        group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
+        slots = place_in_slots(group, start_ns, end_ns, tolerance_ns)
+        for first, last in pairwise(np.flatnonzero(np.diff(group, prepend=-1, append=-1)).tolist()):
+            place, own = places[group[first]], slice(first, last)
+            if place not in self._stacks:
+                self._stacks[place] = _Stack(tolerance_ns, is_upwards=place.level in self.upwards)
+            self._stacks[place].fill(start_ns[own], end_ns[own], slots[own])
+        found = np.empty(len(order), np.int64)
+        found[order] = slots
+        return found
+
+
+class _Stack:
+    """Sub-rows directly below each other: each takes spans that follow each other.
+
+    Parameters
+    ----------
+    tolerance_ns
+        What overlaps by no more than this follows.
+    is_upwards
+        Whether each span lies above all that it covers, so that those that end first come first.
+    """
+
+    def __init__(self, tolerance_ns: int, *, is_upwards: bool = False) -> None:
+        self._tolerance_ns, self._is_upwards = tolerance_ns, is_upwards
+        self.rows: list[_SubRow] = []
+
+    def fill(self, starts: Int64Array, ends: Int64Array, slots: Int64Array) -> None:
+        """Put spans where there is room.
+
+        Parameters
+        ----------
+        starts, ends : ndarray of int64, shape (n,)
+            The spans, in order of their starts.
+        slots : ndarray of int64, shape (n,)
+            The slot of each if there are no others. Is made the one that it has, `MAX_LANE_ROWS` where it fits nowhere.
+        """
+        is_plain = not slots.any()
+        if is_plain and not self._collides(0, int(starts[0]), int(ends[0])):
+            self.rows[0].extend(starts, ends)
+        elif self._is_upwards:
+            order = np.lexsort((-starts, ends))
+            slots[order] = self._fit_all(starts[order], ends[order])
+        else:
+            wanted = np.minimum(slots, MAX_LANE_ROWS)
+            for slot in np.unique(wanted).tolist():
+                rows = np.flatnonzero(wanted == slot)
+                slots[rows] = self._append(slot, starts[rows], ends[rows])
+
+    def _append(self, slot: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        """Put spans that follow each other behind those of a sub-row; those that come too late for it, where there is room."""
+        found = np.full(len(starts), slot)
+        if slot == MAX_LANE_ROWS:
+            return found
+        at = int(np.searchsorted(starts, self._row(slot).reach_ns - self._tolerance_ns))
+        # Few late ones are placed one by one, many in the first sub-row behind which they come.
+        late = starts[:at], ends[:at]
+        found[:at] = self._append(slot + 1, *late) if at > KEPT_INTERVALS else self._fit_all(*late)
+        while at < len(starts) and self._collides(slot, int(starts[at]), int(ends[at])):
+            # What came late may have reached further still.
+            found[at] = self._fit(int(starts[at]), int(ends[at]))
+            at += 1
+        if at < len(starts):
+            self._row(slot).extend(starts[at:], ends[at:])
+        return found
+
+    def _fit_all(self, starts: Int64Array, ends: Int64Array) -> list[int]:
+        return [self._fit(*span) for span in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _fit(self, start_ns: int, end_ns: int) -> int:
+        """Put one span into the first sub-row that has room."""
+        for slot in range(MAX_LANE_ROWS):
+            if self._row(slot).take(start_ns, end_ns, self._tolerance_ns):
+                return slot
+        return MAX_LANE_ROWS
+
+    def _collides(self, slot: int, start_ns: int, end_ns: int) -> bool:
+        return _collides(start_ns, end_ns, self._row(slot).reach_ns, self._tolerance_ns)
+
+    def _row(self, slot: int) -> _SubRow:
+        while len(self.rows) <= slot:
+            self.rows.append(_SubRow())
+        return self.rows[slot]
+
+
+@dataclass(slots=True)
+class _SubRow:
+    """Spans that follow each other: the last of them, in order of time."""
+
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    reach_ns: int = -NEVER_NS
+    """End of the last one."""
+    since_ns: int = -NEVER_NS
+    """End of the last one that is not known any more."""
+
+    def extend(self, starts: Int64Array, ends: Int64Array) -> None:
+        """Take spans that come behind all others."""
+        if len(starts) > KEPT_INTERVALS:
+            self.starts, self.ends = [], []
+            self.since_ns = int(ends[-KEPT_INTERVALS - 1])
+        self.starts += starts[-KEPT_INTERVALS:].tolist()
+        self.ends += ends[-KEPT_INTERVALS:].tolist()
+        self._trim()
+
+    def take(self, start_ns: int, end_ns: int, tolerance_ns: int) -> bool:
+        """Take a span if it has room between the others."""
+        at = bisect_right(self.starts, start_ns)
+        before_ns = self.ends[at - 1] if at else self.since_ns
+        if _collides(start_ns, end_ns, before_ns, tolerance_ns):
+            return False
+        if at < len(self.starts) and _collides(self.starts[at], self.ends[at], end_ns, tolerance_ns):
+            return False
+        self.starts.insert(at, start_ns)
+        self.ends.insert(at, end_ns)
+        self._trim()
+        return True
+
+    def end_last(self, end_ns: int) -> None:
+        """Say when the last one ended, of which that was not known."""
+        self.ends[-1] = self.reach_ns = end_ns
+
+    def _trim(self) -> None:
+        self.reach_ns = self.ends[-1]
+        excess = len(self.starts) - KEPT_INTERVALS
+        if excess > KEPT_INTERVALS:
+            self.since_ns = self.ends[excess - 1]
+            del self.starts[:excess], self.ends[:excess]
+
+
+def _collides(start_ns: int, end_ns: int, before_ns: int, tolerance_ns: int) -> bool:
+    """Tell whether a span cannot follow one that ends at `before_ns` in one sub-row."""
+    return start_ns < before_ns and (start_ns < before_ns - tolerance_ns or end_ns <= before_ns)
+
+
+class _Memory:
+    """Remembers which of the last ranges encloses which."""
 
     def __init__(self) -> None:
-        # By number, modulo the size: a newer span takes the place of an older one.
+        # By number, modulo the size: a newer range takes the place of an older one.
         self._number = np.full(REMEMBERED_SPANS, -1, np.int64)
         self._parent = np.full(REMEMBERED_SPANS, -1, np.int64)
         self._lane = np.zeros(REMEMBERED_SPANS, np.int64)
 
-    def add(self, spans: ArrivedSpans, open_spans: OpenSpans) -> tuple[Int64Array, Int64Array]:
-        """Return how many spans of its lane enclose each span, and the number of the outermost of them, or its own."""
-        if (spans.parent < 0).all():
-            self._remember(spans)
-            return np.zeros(len(spans.number), np.int64), spans.number
+    def nesting(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Nesting:
+        """Return how ranges nest, and remember them."""
+        count = len(spans.number)
         number = np.concatenate((spans.number, open_spans.number))
         lane = np.concatenate((spans.lane, open_spans.lane))
-        above_number = np.concatenate((spans.parent, open_spans.parent))
-        above = _rows_of(number, above_number)
-        past = self._recall(distinct(above_number[(above < 0) & (above_number >= 0)])[0])
+        parent = np.concatenate((spans.parent, open_spans.parent))
+        if (spans.parent < 0).all():
+            self._remember(spans)
+            return Nesting(spans.number, np.zeros(count, np.int64), spans.number)
+        above = _rows_of(number, parent)
+        past = self._recall(distinct(parent[(above < 0) & (parent >= 0)])[0])
         if len(past[0]):
-            columns = zip((number, lane, above_number), past, strict=True)
-            number, lane, above_number = (np.concatenate(pair) for pair in columns)
-            above = _rows_of(number, above_number)
+            columns = zip((number, lane, parent), past, strict=True)
+            number, lane, parent = (np.concatenate(pair) for pair in columns)
+            above = _rows_of(number, parent)
         self._remember(spans)
-        above = _same_lane(above, lane)
-        depth, root = climb(above)
-        return depth[: len(spans.number)], number[root[: len(spans.number)]]
+        depth, root = climb(enclosing(above, lane))
+        return Nesting(spans.number, depth[:count], number[root[:count]])
 
     def _remember(self, spans: ArrivedSpans) -> None:
         place = spans.number % REMEMBERED_SPANS
@@ -74,344 +314,7 @@ class Nesting:
 
 def _rows_of(number: Int64Array, wanted: Int64Array) -> Int64Array:
     """Return the row of each wanted number, or -1."""
-    least, width = int(number.min()), int(number.max() - number.min()) + 1
-    if width <= 8 * len(number):
-        # Numbers that follow each other: a table of them is faster than sorting.
-        table = np.full(width + 1, -1, np.int64)
-        table[number - least] = np.arange(len(number))
-        at = wanted - least
-        return table[np.where((at >= 0) & (at < width), at, width)]
     order = np.argsort(number, kind="stable")
     at = np.minimum(np.searchsorted(number[order], wanted), len(order) - 1)
     rows: Int64Array = np.where((number[order][at] == wanted) & (wanted >= 0), order[at], -1)
     return rows
-
-
-def _same_lane(above: Int64Array, lane: Int64Array) -> Int64Array:
-    """Climb on where the enclosing span is of another lane."""
-    above = above.copy()
-    parents = above.copy()
-    for _ in range(4 * MAX_LANE_ROWS):
-        away = np.flatnonzero((above >= 0) & (lane[above] != lane))
-        if not away.size:
-            break
-        above[away] = parents[above[away]]
-    return above
-
-
-class ArrivedSpans(NamedTuple):
-    """Spans in the order in which they came, as columns of equal length."""
-
-    number: Int64Array
-    """Numbers that tell spans apart; shape (n,), int64."""
-    parent: Int64Array
-    """Number of the enclosing span, or -1; shape (n,), int64."""
-    lane: Int64Array
-    """Shape (n,), int64."""
-    start_ns: Int64Array
-    """Shape (n,), int64."""
-    end_ns: Int64Array
-    """Shape (n,), int64."""
-    sms: Int64Array
-    """How many SMs each could use; shape (n,), int64."""
-    kind: Int64Array
-    """Code of the `SpanKind`; shape (n,), int64."""
-
-    def select(self, rows: Int64Array) -> ArrivedSpans:
-        """Return some of them."""
-        return ArrivedSpans(*(column[rows] for column in self))
-
-
-class OpenSpans(NamedTuple):
-    """Ranges that have not come yet and enclose some spans that have, as columns of equal length."""
-
-    number: Int64Array
-    """Shape (n,), int64."""
-    parent: Int64Array
-    """Shape (n,), int64."""
-    lane: Int64Array
-    """Shape (n,), int64."""
-
-
-class LiveRows:
-    """The rows of a timeline that grows.
-
-    Parameters
-    ----------
-    tolerance_ns
-        Ranges that overlap by no more than this count as following each other.
-
-    Examples
-    --------
-    >>> rows = LiveRows()
-    >>> column = lambda *values: np.array(values, np.int64)
-    >>> gemm = ArrivedSpans(column(1), column(0), column(0), column(500), column(900), column(132), column(0))
-    >>> rows.add(gemm, OpenSpans(column(0), column(-1), column(0))).tolist()
-    [0]
-    >>> step = ArrivedSpans(column(0), column(-1), column(0), column(0), column(1000), column(132), column(0))
-    >>> rows.add(step, OpenSpans(column(), column(), column())).tolist()
-    [1]
-    >>> rows.table(lane_count=1).shelf.tolist()
-    [1, 0]
-    """
-
-    def __init__(self, tolerance_ns: int = 0) -> None:
-        self._taken_count = 0
-        self._nesting = Nesting()
-        self._lanes: dict[int, _Lane] = {}
-        self._shelves = Shelves(tolerance_ns)
-        self._codes: dict[tuple[int, int], int] = {}
-        self._code_shelf: list[int] = []
-        self._code_sms: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._code_shelf)
-
-    @property
-    def folded_spans(self) -> int:
-        """Spans in rows where they may cover others."""
-        return self._shelves.folded_spans
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """What changes whenever the table does."""
-        return len(self._code_shelf), len(self._shelves), self._taken_count, self.folded_spans
-
-    @property
-    def awaited(self) -> Collection[int]:
-        """Numbers of open spans that keep a place; one that will never come must be told to `forget`."""
-        return [number for lane in self._lanes.values() for number in lane.held]
-
-    def forget(self, numbers: Collection[int]) -> None:
-        """Give up the places of open spans that will never come."""
-        for lane in self._lanes.values():
-            for number in lane.held.keys() & set(numbers):
-                del lane.held[number]
-
-    def add(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Int64Array:
-        """Return the code of each span's row; shape (n,), int64."""
-        if not len(spans.number):
-            return np.empty(0, np.int64)
-        level = LEVEL_OF_KIND[spans.kind]
-        ranges = np.flatnonzero(level == Level.RANGE)
-        if len(ranges) == len(level):
-            return self._encode(self._place_ranges(spans, open_spans), spans.sms)
-        shelf = np.empty(len(level), np.int64)
-        if len(ranges):
-            shelf[ranges] = self._place_ranges(spans.select(ranges), open_spans)
-        others = np.flatnonzero(level)
-        shelf[others] = self._place_by_time(spans.select(others), level[others])
-        return self._encode(shelf, spans.sms)
-
-    def reserve(self, lane_count: int) -> None:
-        """Give each lane that has no row one, for its first spans."""
-        for code in range(lane_count):
-            number = self._shelves.reserve(code)
-            if number is not None:
-                self._code(number, -1)
-
-    def table(self, *, lane_count: int) -> RowTable:
-        """Return the rows so far; every lane has one."""
-        self.reserve(lane_count)
-        shelf = np.array(self._code_shelf, np.int64)
-        lane = self._shelves.lane[shelf]
-        sms = np.array(self._code_sms, np.int64)
-        most = np.zeros(lane_count, np.int64)
-        np.maximum.at(most, lane, sms)
-        return RowTable(
-            lane=lane,
-            shelf=self._shelves.ranks[shelf],
-            share=np.where(sms < 0, 1.0, np.maximum(LEAST_SHARE, sms / np.maximum(most[lane], 1))),
-            lane_sms=most,
-            layer=self._shelves.layer[shelf],
-            overlaps=self._shelves.is_folded[shelf],
-            folded_spans=self.folded_spans,
-        )
-
-    # Ranges: by track, depth, and what still overlaps
-
-    def _place_ranges(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Int64Array:
-        """Return the number of each range's shelf; shape (n,)."""
-        depth, root = self._nesting.add(spans, open_spans)
-        shelf = self._append_flat(spans, depth)
-        return self._place(spans, self._tracks(spans, root), depth) if shelf is None else shelf
-
-    def _append_flat(self, spans: ArrivedSpans, depth: Int64Array) -> Int64Array | None:
-        """Put spans of which none overlap behind all others, each lane's on its first shelf; None where that is not so."""
-        if depth.any() or any(lane.held for lane in self._lanes.values()):
-            return None
-        order, bounds, lanes = _by_lane(spans.lane)
-        start_ns, end_ns = spans.start_ns[order], spans.end_ns[order]
-        opens = np.zeros(len(order), bool)
-        opens[bounds[:-1]] = True
-        if not (opens[1:] | ((start_ns[1:] >= end_ns[:-1]) & (end_ns[1:] >= end_ns[:-1]))).all():
-            return None
-        for lane, first in zip(lanes, bounds[:-1].tolist(), strict=True):
-            if start_ns[first] < self._shelves.reach_ns(Place(lane)):
-                return None
-        shelf = np.empty(len(order), np.int64)
-        for lane, first, last in zip(lanes, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            shelf[order[first:last]] = self._shelves.append(Place(lane), start_ns[first:last], end_ns[first:last])
-            free_ns = self._lane(lane).free_ns
-            free_ns[0] = max(free_ns[0], int(end_ns[last - 1]))
-        return shelf
-
-    # Tracks: spans that nothing encloses, and all within them, side by side where they overlap
-
-    def _tracks(self, spans: ArrivedSpans, root: Int64Array) -> Int64Array:
-        """Return the track of each span within its lane; shape (n,)."""
-        number, place = distinct(root)
-        lane = np.empty(len(number), np.int64)
-        lane[place] = spans.lane
-        start_ns = np.full(len(number), NEVER_NS)
-        np.minimum.at(start_ns, place, spans.start_ns)
-        # An outermost span that has not come yet keeps its track: it may reach any distance.
-        end_ns = np.full(len(number), NEVER_NS)
-        outermost = root == spans.number
-        end_ns[place[outermost]] = spans.end_ns[outermost]
-        slot = place_in_slots(lane, start_ns, end_ns, self._shelves.tolerance_ns)
-        track = np.zeros(len(number), np.int64)
-        for code in np.unique(lane).tolist():
-            rows = np.flatnonzero(lane == code)
-            block = _Blocks(number[rows], start_ns[rows], end_ns[rows])
-            track[rows] = self._take_tracks(code, block, is_plain=not slot[rows].any())
-        return track[place]
-
-    def _take_tracks(self, lane: int, blocks: _Blocks, *, is_plain: bool) -> Int64Array:
-        """Return the track of each block; `is_plain` if none of them overlap."""
-        state = self._lane(lane)
-        held = state.held
-        kept = {number: held[number] for number in held.keys() & set(blocks.number.tolist())} if held else {}
-        is_first_free = len(kept) == len(held) and not any(kept.values())
-        if is_plain and is_first_free and int(blocks.start_ns.min()) >= state.free_ns[0] - self._shelves.tolerance_ns:
-            track = np.zeros(len(blocks.number), np.int64)
-        else:
-            track = self._fit_tracks(lane, blocks, kept)
-        state.take(blocks, track, kept)
-        return track
-
-    def _fit_tracks(self, lane: int, blocks: _Blocks, kept: Mapping[int, int]) -> Int64Array:
-        """Put blocks, by their starts, on the first track that is free; one that has a track stays there."""
-        state = self._lane(lane)
-        busy_ns = [NEVER_NS if track in state.held.values() else free_ns for track, free_ns in enumerate(state.free_ns)]
-        untouched = {track for track, until_ns in enumerate(busy_ns) if until_ns < NEVER_NS}
-        tracks = np.zeros(len(blocks.number), np.int64)
-        for row in np.argsort(blocks.start_ns, kind="stable").tolist():
-            number, start_ns, end_ns = int(blocks.number[row]), int(blocks.start_ns[row]), int(blocks.end_ns[row])
-            track = kept.get(number, -1)
-            if track >= 0:
-                busy_ns[track] = end_ns
-            else:
-                track = self._free_track(lane, busy_ns, untouched, start_ns, end_ns)
-                busy_ns[track] = max(busy_ns[track], end_ns)
-            untouched.discard(track)
-            tracks[row] = track
-        state.free_ns += [-NEVER_NS] * (len(busy_ns) - len(state.free_ns))
-        return tracks
-
-    def _free_track(self, lane: int, busy_ns: list[int], untouched: Collection[int], start_ns: int, end_ns: int) -> int:
-        """Return the first track that is free by then, or was free then, or a new one while there are few."""
-        for track, before_ns in enumerate(busy_ns):
-            if not collides(start_ns, end_ns, before_ns, self._shelves.tolerance_ns):
-                return track
-            if track in untouched and self._shelves.has_room(Place(lane, track=track), start_ns, end_ns):
-                return track
-        if len(busy_ns) >= MAX_LANE_ROWS:
-            return MAX_LANE_ROWS - 1
-        busy_ns.append(-NEVER_NS)
-        return len(busy_ns) - 1
-
-    def _place(self, spans: ArrivedSpans, track: Int64Array, depth: Int64Array) -> Int64Array:
-        """Return the number of each span's shelf; shape (n,)."""
-        deepest, widest = int(depth.max()) + 1, int(track.max()) + 1
-        keys, group = distinct((spans.lane * widest + track) * deepest + depth)
-        slot = place_in_slots(group, spans.start_ns, spans.end_ns, self._shelves.tolerance_ns)
-        order = np.lexsort((spans.start_ns, group))
-        bounds = np.append(np.searchsorted(group[order], np.arange(len(keys))), len(order))
-        shelf = np.empty(len(group), np.int64)
-        for key, first, last in zip(keys.tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            rows = order[first:last]
-            lane, rest = divmod(key, widest * deepest)
-            place = Place(lane, track=rest // deepest, depth=rest % deepest)
-            columns = spans.start_ns[rows], spans.end_ns[rows]
-            shelf[rows] = self._shelves.fill(place, *columns, is_plain=not slot[rows].any())
-        return shelf
-
-    # All else: by time
-
-    def _place_by_time(self, spans: ArrivedSpans, level: Int64Array) -> Int64Array:
-        """Return the number of each span's shelf; shape (n,)."""
-        key = spans.lane * LEVEL_COUNT + level
-        order, bounds, keys = _by_lane(key)
-        start_ns = spans.start_ns[order]
-        if ((start_ns[1:] < start_ns[:-1]) & (key[order][1:] == key[order][:-1])).any():
-            order = np.lexsort((-spans.end_ns, spans.start_ns, key))
-            start_ns = spans.start_ns[order]
-        end_ns = spans.end_ns[order]
-        shelf = np.empty(len(order), np.int64)
-        for code, first, last in zip(keys, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            place = Place(*divmod(code, LEVEL_COUNT))
-            shelf[order[first:last]] = self._shelves.fill_by_time(place, start_ns[first:last], end_ns[first:last])
-        return shelf
-
-    def _lane(self, code: int) -> _Lane:
-        return self._lanes.setdefault(code, _Lane())
-
-    # Codes: a shelf and the SMs that its spans had
-
-    def _encode(self, shelf: Int64Array, sms: Int64Array) -> Int64Array:
-        width = int(sms.max()) + 2
-        keys, place = distinct(shelf * width + sms + 1)
-        codes = [self._code(key // width, key % width - 1) for key in keys.tolist()]
-        return np.array(codes, np.int64)[place]
-
-    def _code(self, shelf: int, sms: int) -> int:
-        known = self._codes.get((shelf, sms))
-        if known is not None:
-            return known
-        # A row made for a lane that had no spans yet is taken by its first ones.
-        code = self._codes.pop((shelf, -1), len(self._code_shelf))
-        self._taken_count += 1
-        if code == len(self._code_shelf):
-            self._code_shelf.append(shelf)
-            self._code_sms.append(sms)
-        self._code_sms[code] = sms
-        self._codes[shelf, sms] = code
-        return code
-
-
-def _by_lane(lane: Int64Array) -> tuple[Int64Array, Int64Array, list[int]]:
-    """Return the order by lane, where each lane begins in it and where the last ends, and which lanes there are."""
-    # numpy sorts 16-bit keys by radix, in linear time.
-    order: Int64Array = np.argsort(lane.astype(np.uint16) if int(lane.max()) < 1 << 16 else lane, kind="stable")
-    ordered = lane[order]
-    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    return order, np.append(first, len(lane)), ordered[first].tolist()
-
-
-class _Blocks(NamedTuple):
-    """Outermost spans of one lane, each with all that it encloses."""
-
-    number: Int64Array
-    start_ns: Int64Array
-    end_ns: Int64Array
-
-
-@dataclass(slots=True)
-class _Lane:
-    """What one lane has."""
-
-    free_ns: list[int] = field(default_factory=lambda: [-NEVER_NS])
-    """Where what has come on each track ends."""
-    held: dict[int, int] = field(default_factory=dict)
-    """Track of each outermost span that has not come yet."""
-
-    def take(self, blocks: _Blocks, track: Int64Array, kept: Collection[int]) -> None:
-        """Note which tracks blocks were given; `kept` are those that had one."""
-        for number in kept:
-            del self.held[number]
-        is_open = blocks.end_ns == NEVER_NS
-        self.held |= dict(zip(blocks.number[is_open].tolist(), track[is_open].tolist(), strict=True))
-        free_ns = np.array(self.free_ns)
-        np.maximum.at(free_ns, track[~is_open], blocks.end_ns[~is_open])
-        self.free_ns = free_ns.tolist()

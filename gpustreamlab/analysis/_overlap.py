@@ -21,7 +21,7 @@ from gpustreamlab.analysis._busy import (
     union_edges,
 )
 from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Shared, bound_note, concurrency_text, shared_time
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes, text_lines
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes, text_column, text_lines
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.analysis._summary import empty_hint, pending_text
 from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
@@ -184,12 +184,12 @@ class Overlap(Reported):
         """
         import pandas as pd
 
-        names = np.array([lane.name for lane in self.lanes], dtype=object)
-        count = len(names)
+        first, second = np.indices(self.common_ns.shape)
+        names = [lane.name for lane in self.lanes]
         return pd.DataFrame(
             {
-                "stream": np.repeat(names, count),
-                "other": np.tile(names, count),
+                "stream": text_column(names, first.ravel()),
+                "other": text_column(names, second.ravel()),
                 "common_ns": self.common_ns.ravel(),
                 "common_share": self.common_share.ravel(),
             }

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from gpustreamlab._util.words import text_width, wrap_sentence
 from gpustreamlab.model import TraceMetadata, display_name, show_text
-from gpustreamlab.typing import FloatArray
+from gpustreamlab.typing import FloatArray, Int64Array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CELL = "padding:0.25em 0.7em;text-align:right;white-space:nowrap;border:0;border-bottom:1px solid rgba(128,128,128,0.35)"
 _HEAD = f"{_CELL};font-weight:600"
@@ -117,6 +121,30 @@ class Reported(ABC):
 def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()") -> list[list[str]]:
     """Return the last row of a table that leaves out some, as a list of it; an empty one where none is left out."""
     return [[f"… {count:,} {hint}", *[""] * (column_count - 1)]] if count > 0 else []
+
+
+def add_up(columns: Sequence[Int64Array], duration_ns: Int64Array) -> list[tuple[list[int], int, int]]:
+    """Return each combination of codes, how many rows have it, and what these last; what lasts longest first.
+
+    Parameters
+    ----------
+    columns : sequence of ndarray of int64, shape (n,)
+        Codes of the rows.
+    duration_ns : ndarray of int64, shape (n,)
+        How long each lasts.
+    """
+    keys, group, counts = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True, return_counts=True)
+    total_ns = np.zeros(len(keys), np.int64)
+    np.add.at(total_ns, group.reshape(-1), duration_ns)
+    order = np.argsort(-total_ns, kind="stable")
+    return list(zip(keys[order].tolist(), counts[order].tolist(), total_ns[order].tolist(), strict=True))
+
+
+def text_column(texts: Iterable[str], codes: Int64Array) -> pd.Series[Any]:
+    """Return what codes mean as a column of a data frame; None for -1. As objects: pandas would make a missing text of None."""
+    import pandas as pd
+
+    return pd.Series(np.array([*texts, None], dtype=object)[codes], dtype=object)
 
 
 def simulated_notes(metadata: TraceMetadata) -> list[str]:

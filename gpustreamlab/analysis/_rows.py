@@ -1,10 +1,23 @@
-"""Which sub-row of its lane each span is drawn in, so that no span hides another."""
+"""Which row each span is drawn in, so that no span hides another: of a finished trace, and while spans come in.
+
+On top are ranges: one that nothing encloses is drawn on the lane's first row, a range within it one row below, and so on.
+Where ranges overlap without one enclosing the other, as those of two threads that use one stream do, each gets its own block
+of rows. Kernels, copies and fills come below all ranges, in rows of their own. In a thread of the host, ranges of others come
+first, then its calls; both nest by time.
+
+While spans come in, rows are only added and never change their meaning. A range arrives when it has ended, so after all that it
+encloses. How deep it lies is known all the same, from the ranges that are still open. What cannot be known is how far those
+will reach: a span never moves to another row later, so ranges of several threads may lie on other rows than in a picture drawn
+afterwards. Kernels, copies and fills come late and not in order; each finds room in the rows below the ranges. Of ranges of
+others, and of calls, nothing is known before they have ended: each is put above all that it covers.
+"""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,143 +28,123 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int32Array, Int64Array
 
 MAX_LANE_ROWS = 64
 """How many sub-rows spans of one level have in a lane at most; what would need more is folded into the last, and counted."""
+LEAST_SHARE = 0.3
+"""Lowest bar beside the highest of its lane, so that it can still be seen and hit."""
+NEVER_NS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
-    """Where the spans of a trace are drawn, from the top."""
+class RowTable:
+    """Rows by their code. Rows are only ever added, so that a code keeps its meaning."""
 
-    row: Int32Array
-    """Row of each span, over all lanes; shape (n_spans,), int32."""
-    first_row: Int64Array
-    """First row of each lane; shape (n_lanes,), int64."""
-    row_count: Int64Array
-    """How many rows each lane has, at least 1; shape (n_lanes,), int64."""
-    layer: Int64Array
-    """`Layer` of each row; shape (n_rows,), int64."""
-    is_folded: BoolArray
-    """Rows into which spans were folded; shape (n_rows,), bool."""
-    folded_spans: int
-    """Spans that were folded into the last row of their level and lane, where they may cover others."""
+    lane: Int64Array
+    """Lane of each row; shape (n_rows,), int64."""
+    sub_row: Int64Array
+    """Which sub-row of its lane each is, from the top, over all layers; several rows may share one; shape (n_rows,), int64."""
+    share: FloatArray
+    """Height of its bars as a share of the sub-row: less than 1 where a partition had fewer SMs; shape (n_rows,), float64."""
+    overlaps: BoolArray
+    """Whether its spans may cover each other. In all other rows starts and ends both are in order; shape (n_rows,), bool."""
+    layer: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """`Layer` of each row: 0 for ranges, 1 for the work, or the calls, below them; shape (n_rows,), int64; all 0 if left
+    out."""
+    lane_sms: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """The most SMs that spans of each lane ran with, 0 where there are none: those of a share of 1; shape (n_lanes,), int64;
+    empty if nothing ran in a partition."""
+    folded_spans: int = field(default=0)
+    """Spans that were folded into a row where they may cover others."""
 
-    @property
-    def total(self) -> int:
-        """How many rows all lanes have."""
-        return int(self.row_count.sum())
+    def __post_init__(self) -> None:
+        if not len(self.layer):
+            object.__setattr__(self, "layer", np.zeros(len(self.lane), np.int64))
 
-
-class _Spans(NamedTuple):
-    """Spans of one level, as columns."""
-
-    lane: Int64Array | Int32Array
-    start_ns: Int64Array
-    end_ns: Int64Array
+    def __len__(self) -> int:
+        return len(self.lane)
 
 
-def assign_rows(trace: Trace) -> Rows:
-    """Give each span a row within its lane.
+def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
+    """Give each span of a trace its row.
 
-    On top are ranges: one that nothing encloses is drawn on the lane's first row, a range within it one row below, and so on.
-    Where ranges overlap without one enclosing the other, as those of two threads that use one stream do, each gets its own
-    block of rows. Kernels, copies and fills come below all ranges, in rows of their own. In a thread of the host, ranges of
-    others come first, then its calls; both nest by time.
-
-    Parameters
-    ----------
-    trace
-        The spans. Ranges that overlap by no more than its own stated error count as following each other.
+    Returns
+    -------
+    tuple of RowTable and ndarray of int64, shape (n_spans,)
+        The rows: those of the first lane, then those of the second, and so on, and behind them lower ones for spans that ran
+        with fewer SMs than others of their lane. Then the code of each span's row. Every lane has a row.
 
     Notes
     -----
-    Linear but for sorting, except that spans which overlap on one row without nesting are placed one by one.
+    Ranges that overlap by no more than the trace's own stated error count as following each other. Linear but for sorting,
+    except that spans which overlap on one row without nesting are placed one by one.
+
+    Examples
+    --------
+    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+    >>> trace = Trace(
+    ...     start_ns=[0, 500, 0], end_ns=[1000, 900, 5], queued_ns=[0, 0, 0], lane=[0, 0, 1], name=[0, 1, 1], kind=[0, 0, 0],
+    ...     parent=[-1, 0, -1], thread=[-1, -1, -1], names=("step", "gemm"), lanes=(Lane(name="a"), Lane(name="b")),
+    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
+    ... )
+    >>> rows, codes = span_rows(trace)
+    >>> codes.tolist(), rows.lane.tolist(), rows.sub_row.tolist()
+    ([0, 1, 2], [0, 0, 1], [0, 1, 0])
     """
-    tolerance_ns = trace.metadata.clock_error_ns + trace.metadata.range_error_ns
+    planner = Planner(trace.metadata.clock_error_ns + trace.metadata.range_error_ns)
+    counts = [part.granted_sms for part in trace.partitions] + [trace.metadata.device.sm_count]  # -1, the whole card, is last
+    spans = Spans(trace.lane.astype(np.int64), trace.start_ns, trace.end_ns, np.array(counts, np.int64)[trace.partition])
     level = LEVEL_OF_KIND[trace.kind]
-    has_levels = bool(level.any())
-    shelf = _level_shelves(trace, level, tolerance_ns) if has_levels else _range_shelves(trace, tolerance_ns)
-    is_beyond = shelf >= MAX_LANE_ROWS
-    shelf = np.minimum(shelf, MAX_LANE_ROWS - 1)
-    block = trace.lane * LEVEL_COUNT + level if has_levels else trace.lane.astype(np.int64) * LEVEL_COUNT
-    block_rows = np.zeros(len(trace.lanes) * LEVEL_COUNT, np.int64)
-    np.maximum.at(block_rows, block, shelf + 1)
-    row_count = block_rows.reshape(-1, LEVEL_COUNT).sum(axis=1)
-    block_rows[::LEVEL_COUNT] += row_count == 0
-    first_row = np.cumsum(block_rows) - block_rows
-    row = (first_row[block] + shelf).astype(np.int32)
-    is_folded = np.zeros(int(block_rows.sum()), bool)
-    is_folded[row[is_beyond]] = True
-    rows = Rows(
-        row=row,
-        first_row=first_row[::LEVEL_COUNT].copy(),
-        row_count=np.maximum(row_count, 1),
-        layer=np.repeat(np.tile(LAYER_OF_LEVEL, len(trace.lanes)), block_rows),
-        is_folded=is_folded,
-        folded_spans=int(is_beyond.sum()),
-    )
-    for column in (rows.row, rows.first_row, rows.row_count, rows.layer, rows.is_folded):
-        column.flags.writeable = False
-    return rows
+    codes = planner.place(spans, level, _nesting(trace, np.flatnonzero(level == Level.RANGE)))
+    table = planner.table(lane_count=len(trace.lanes))
+    order = np.lexsort((table.share, table.sub_row, table.lane, table.share < 1))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    columns: dict[str, Any] = {name: getattr(table, name)[order] for name in ("lane", "sub_row", "share", "overlaps", "layer")}
+    if not trace.partitions:
+        columns["lane_sms"] = np.empty(0, np.int64)
+    return replace(table, **columns), place[codes]
 
 
-def _level_shelves(trace: Trace, level: Int64Array, tolerance_ns: int) -> Int64Array:
-    """Return the row of each span within its level and lane."""
-    shelf = np.zeros(len(trace), np.int64)
-    is_range = level == Level.RANGE
-    if is_range.any():
-        ranges = np.flatnonzero(is_range)
-        shelf[ranges] = _range_shelves(trace, tolerance_ns, ranges)
-    by_time = np.flatnonzero(~is_range)
-    group = trace.lane[by_time] * LEVEL_COUNT + level[by_time]
-    shelf[by_time] = place_in_slots(group, trace.start_ns[by_time], trace.end_ns[by_time], LEVEL_TOLERANCE_NS)
-    return shelf
+def _nesting(trace: Trace, rows: Int64Array) -> Nesting | None:
+    """Return how these rows, which are all ranges of a trace, nest; None where none is in another."""
+    if not (trace.parent[rows] >= 0).any():
+        return None
+    # What is no range is in no lane, so that it encloses nothing.
+    lane, above = np.full(len(trace), -1), np.full(len(trace), -1)
+    lane[rows] = trace.lane[rows]
+    above[rows] = enclosing(trace.parent, lane)[rows]
+    depth, root = climb(above)
+    return Nesting(rows, depth[rows], root[rows])
 
 
-def _range_shelves(trace: Trace, tolerance_ns: int, rows: Int64Array | None = None) -> Int64Array:
-    """Return the row of each range within its lane; None stands for all rows of the trace."""
-    if rows is None:
-        spans, parent = _Spans(trace.lane, trace.start_ns, trace.end_ns), trace.parent
-    else:
-        spans, parent = _Spans(trace.lane[rows], trace.start_ns[rows], trace.end_ns[rows]), trace.parent[rows]
-    if not (parent >= 0).any():
-        return place_in_slots(*spans, tolerance_ns)
-    depth, root = climb(_enclosing_in_lane(trace, parent, rows))
-    track = np.zeros(len(root), np.int64)
-    outermost = np.flatnonzero(depth == 0)
-    outer = _Spans(spans.lane[outermost], spans.start_ns[outermost], spans.end_ns[outermost])
-    track[outermost] = place_in_slots(*outer, tolerance_ns)
-    return _shelves(spans, track[root], depth, tolerance_ns)
+def enclosing(above: Int64Array, lane: Int64Array | Int32Array) -> Int64Array:
+    """Return for each span the nearest one around it that is of its own lane, or -1; shape (n,), int64.
 
-
-def _enclosing_in_lane(trace: Trace, parent: Int64Array, rows: Int64Array | None) -> Int64Array:
-    """Return the nearest enclosing range on the same lane, by its place among `rows`, or -1; shape (n_rows,), int64."""
-    above, lane = parent.copy(), trace.lane if rows is None else trace.lane[rows]
-    place = np.arange(len(trace))
-    if rows is not None:
-        place = np.full(len(trace), -1, np.int64)
-        place[rows] = np.arange(len(rows))
-    for _ in range(4 * MAX_LANE_ROWS):
-        # Ranges may nest across lanes, and within ranges of others: climb on where the parent is elsewhere.
-        away = np.flatnonzero((above >= 0) & ((trace.lane[above] != lane) | (place[above] < 0)))
-        if not away.size:
-            return np.where(above >= 0, place[above], -1)
-        above[away] = trace.parent[above[away]]
-    # Parents that point in a circle through other lanes enclose nothing here.
-    above[away] = -1
-    return np.where(above >= 0, place[above], -1)
-
-
-def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return how many spans enclose each one, and the outermost of them, or itself where there is none.
+    Ranges may nest across lanes: where the one around a span is elsewhere, the next one around that counts.
 
     Parameters
     ----------
     above : ndarray of int64, shape (n,)
-        Row of the nearest enclosing span, or -1.
+        Place of the span around each, or -1.
+    lane : ndarray of int, shape (n,)
+        Their lanes.
+    """
+    found = above.copy()
+    for _ in range(4 * MAX_LANE_ROWS):
+        away = np.flatnonzero((found >= 0) & (lane[found] != lane))
+        if not away.size:
+            return found
+        found[away] = above[found[away]]
+    # Parents that point in a circle through other lanes enclose nothing here.
+    found[away] = -1
+    return found
 
-    Returns
-    -------
-    tuple of two ndarrays of int64, shape (n,)
-        How many; row of the outermost.
+
+def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return how many spans enclose each one, and the place of the outermost, or its own; shape (n,), int64 each.
+
+    Parameters
+    ----------
+    above : ndarray of int64, shape (n,)
+        Place of the nearest enclosing span, or -1.
     """
     depth, root = np.zeros(len(above), np.int64), np.arange(len(above))
     climbing = np.flatnonzero(above >= 0)
@@ -167,22 +160,197 @@ def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
     return depth, root
 
 
-def _shelves(spans: _Spans, track: Int64Array, depth: Int64Array, tolerance_ns: int) -> Int64Array:
-    """Return the row of each span within its lane: by track, then by depth, then by what still overlaps."""
-    lane = spans.lane.astype(np.int64)
-    key = (lane * (int(track.max()) + 1) + track) * (int(depth.max()) + 1) + depth
-    groups, group = distinct(key)
-    slot = place_in_slots(group, spans.start_ns, spans.end_ns, tolerance_ns)
-    slot_count = np.zeros(len(groups), np.int64)
-    np.maximum.at(slot_count, group, slot + 1)
-    group_lane = np.zeros(len(groups), np.int64)
-    group_lane[group] = lane
-    offset = np.cumsum(slot_count) - slot_count
-    lane_offset = np.zeros(int(lane.max()) + 1, np.int64)
-    # Groups are sorted by lane first: written backwards, each lane keeps the offset of its first group.
-    lane_offset[group_lane[::-1]] = offset[::-1]
-    shelf: Int64Array = (offset - lane_offset[group_lane])[group] + slot
-    return shelf
+class Spans(NamedTuple):
+    """Spans as columns of equal length."""
+
+    lane: Int64Array
+    start_ns: Int64Array
+    end_ns: Int64Array
+    sms: Int64Array
+    """How many SMs each could use."""
+
+    def select(self, rows: Int64Array) -> Spans:
+        """Return some of them."""
+        return Spans(*(column[rows] for column in self))
+
+
+class Nesting(NamedTuple):
+    """Which ranges of a lane enclose others, as columns of equal length."""
+
+    number: Int64Array
+    """Numbers that tell ranges apart."""
+    depth: Int64Array
+    """How many enclose each."""
+    root: Int64Array
+    """Number of the outermost of them, or its own."""
+
+
+class Place(NamedTuple):
+    """Where spans belong that lie directly below each other, in one sub-row as far as they follow each other."""
+
+    lane: int
+    level: int
+    """Code of the `Level`; `TRACKS` for all that nothing encloses in a lane, each with what it encloses."""
+    track: int = 0
+    depth: int = 0
+
+
+TRACKS = -1
+
+
+class Planner:
+    """Gives spans sub-rows of their lanes, and rows to sub-rows.
+
+    Parameters
+    ----------
+    tolerance_ns
+        Ranges that overlap by no more than this count as following each other.
+    """
+
+    upwards: ClassVar[frozenset[int]] = frozenset()
+    """Levels in which what fits nowhere goes above the others."""
+
+    def __init__(self, tolerance_ns: int) -> None:
+        self._tolerance_ns = tolerance_ns
+        self._sub_rows: list[tuple[int, tuple[int, int, int, int]]] = []
+        """Lane of each sub-row, and by what those of a lane are sorted, from the top: level, track, depth, slot."""
+        self._numbers: dict[tuple[Place, int], tuple[int, bool]] = {}
+        self._of_level: dict[tuple[int, int], list[int]] = {}
+        """The sub-rows of each lane and level."""
+        self._folded: set[int] = set()
+        """Sub-rows that took what fits nowhere."""
+        self._codes: dict[tuple[int, int], int] = {}
+        """The code of a row by its sub-row and the SMs that its spans had."""
+        self.folded_spans = 0
+        """Spans in rows where they may cover others."""
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """What changes whenever the table does."""
+        return len(self._codes), len(self._sub_rows), self.folded_spans
+
+    def place(self, spans: Spans, level: Int64Array, nesting: Nesting | None) -> Int64Array:
+        """Return the code of each span's row; shape (n,).
+
+        Parameters
+        ----------
+        spans
+            The spans, in any order.
+        level : ndarray of int64, shape (n,)
+            The `Level` of each.
+        nesting
+            How the ranges among them nest; None where none of these is in another, nor comes one later that is.
+        """
+        ranges = np.flatnonzero(level == Level.RANGE)
+        if len(ranges) == len(level):
+            return self._place_ranges(spans, nesting)
+        codes = np.empty(len(level), np.int64)
+        if len(ranges):
+            codes[ranges] = self._place_ranges(spans.select(ranges), nesting)
+        others = np.flatnonzero(level != Level.RANGE)
+        nowhere = np.zeros(len(others), np.int64)
+        codes[others] = self._encode(spans.select(others), level[others], nowhere, nowhere)
+        return codes
+
+    def _place_ranges(self, spans: Spans, nesting: Nesting | None) -> Int64Array:
+        zeros = np.zeros(len(spans.lane), np.int64)
+        if nesting is None:
+            return self._encode(spans, zeros, zeros, zeros)
+        # Ranges that nothing encloses, and all within them, lie side by side where they overlap.
+        roots, place = distinct(nesting.root)
+        lane = np.empty(len(roots), np.int64)
+        lane[place] = spans.lane
+        start_ns, end_ns = np.full(len(roots), NEVER_NS), np.full(len(roots), NEVER_NS)
+        np.minimum.at(start_ns, place, spans.start_ns)
+        # One that has not come yet keeps its track: it may reach any distance.
+        has_come = nesting.root == nesting.number
+        end_ns[place[has_come]] = spans.end_ns[has_come]
+        track = self.tracks(roots, lane, start_ns, end_ns)
+        return self._encode(spans, zeros, track[place], nesting.depth)
+
+    def tracks(self, number: Int64Array, lane: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+        """Return the track of each outermost range within its lane; shape (n,)."""
+        lanes, group = distinct(lane)
+        return self.slots([Place(code, TRACKS) for code in lanes.tolist()], group, start_ns, end_ns)
+
+    def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+        """Return which sub-row of its place each span has, `MAX_LANE_ROWS` where it fits nowhere; shape (n,).
+
+        Parameters
+        ----------
+        places
+            The places, all of them for ranges or none.
+        group : ndarray of int64, shape (n,)
+            Which of them is that of each span.
+        start_ns, end_ns : ndarray of int64, shape (n,)
+            The spans, in any order.
+        """
+        order = by_group_and_start(group, start_ns, end_ns)
+        slots = np.empty(len(order), np.int64)
+        slots[order] = place_in_slots(group[order], start_ns[order], end_ns[order], self.tolerance_ns(places))
+        return np.minimum(slots, MAX_LANE_ROWS)
+
+    def tolerance_ns(self, places: Sequence[Place]) -> int:
+        """Return by how much spans of these places may overlap, in ns, and still count as following each other."""
+        return self._tolerance_ns if places[0].level in {Level.RANGE, TRACKS} else LEVEL_TOLERANCE_NS
+
+    def _encode(self, spans: Spans, level: Int64Array, track: Int64Array, depth: Int64Array) -> Int64Array:
+        """Return the code of each span's row, where these are all ranges or none; shape (n,)."""
+        if not len(level):
+            return level
+        widest, deepest = int(track.max()) + 1, int(depth.max()) + 1
+        keys, group = distinct(((spans.lane * LEVEL_COUNT + level) * widest + track) * deepest + depth)
+        places = []
+        for key in keys.tolist():
+            rest, of_depth = divmod(key, deepest)
+            rest, of_track = divmod(rest, widest)
+            places.append(Place(rest // LEVEL_COUNT, rest % LEVEL_COUNT, of_track, of_depth))
+        slot = self.slots(places, group, spans.start_ns, spans.end_ns)
+        width = int(spans.sms.max()) + 1
+        keys, row = distinct((group * (MAX_LANE_ROWS + 1) + slot) * width + spans.sms)
+        codes, folded = np.empty(len(keys), np.int64), np.zeros(len(keys), bool)
+        for at, key in enumerate(keys.tolist()):
+            rest, sms = divmod(key, width)
+            number, folded[at] = self._sub_row(places[rest // (MAX_LANE_ROWS + 1)], rest % (MAX_LANE_ROWS + 1))
+            codes[at] = self._codes.setdefault((number, sms), len(self._codes))
+        self.folded_spans += int(folded[row].sum())
+        return codes[row]
+
+    def _sub_row(self, place: Place, slot: int) -> tuple[int, bool]:
+        """Return the number of a sub-row, which may be made, or where it finds no room in the lane the last one's, and True."""
+        if (place, slot) not in self._numbers:
+            own = self._of_level.setdefault((place.lane, place.level), [])
+            is_folded = MAX_LANE_ROWS in (slot, len(own))
+            if is_folded:
+                self._folded.add(own[-1])
+            else:
+                own.append(len(self._sub_rows))
+                slot_down = -slot if place.level in self.upwards else slot
+                self._sub_rows.append((place.lane, (place.level, place.track, place.depth, slot_down)))
+            self._numbers[place, slot] = own[-1], is_folded
+        return self._numbers[place, slot]
+
+    def table(self, *, lane_count: int) -> RowTable:
+        """Return the rows so far. A lane that has none has one behind them all, which gives way to its first spans."""
+        lanes = np.array([lane for lane, _ in self._sub_rows], np.int64)
+        by_place = sorted(range(len(lanes)), key=self._sub_rows.__getitem__)
+        rank = np.empty(len(lanes), np.int64)
+        rank[by_place] = np.arange(len(lanes)) - np.searchsorted(lanes[by_place], lanes[by_place])
+        layers = LAYER_OF_LEVEL[np.array([order[0] for _, order in self._sub_rows], np.int64)]
+        number, sms = np.array(list(self._codes), np.int64).reshape(-1, 2).T
+        lane, empty = lanes[number], np.setdiff1d(np.arange(lane_count), lanes)
+        most = np.zeros(lane_count, np.int64)
+        np.maximum.at(most, lane, sms)
+        share = np.maximum(LEAST_SHARE, sms / np.maximum(most[lane], 1))
+        return RowTable(
+            lane=np.append(lane, empty),
+            sub_row=np.append(rank[number], 0 * empty),
+            share=np.append(np.where(most[lane] > 0, share, 1.0), np.ones(len(empty))),
+            lane_sms=most,
+            layer=np.append(layers[number], 0 * empty),
+            overlaps=np.append(np.isin(number, list(self._folded)), empty < 0),
+            folded_spans=self.folded_spans,
+        )
 
 
 def place_in_slots(
@@ -197,7 +365,7 @@ def place_in_slots(
     group : ndarray of int, shape (n,)
         Intervals of different groups are independent.
     start_ns, end_ns : ndarray of int64, shape (n,)
-        The intervals.
+        The intervals, sorted as `by_group_and_start` does.
     tolerance_ns
         Intervals that overlap by no more than this fit into one slot, unless one would be covered.
 
@@ -207,16 +375,12 @@ def place_in_slots(
         The slot of each interval, from 0.
     """
     slots = np.zeros(len(group), np.int64)
-    if len(group) < 2:
-        return slots
-    order = _by_group_and_start(group, start_ns, end_ns)
-    group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    same = np.concatenate(([False], group[1:] == group[:-1]))
-    if not (same[1:] & (start_ns[1:] < end_ns[:-1])).any():
+    same = group[1:] == group[:-1]
+    if not (same & (start_ns[1:] < end_ns[:-1])).any():
         # What follows its neighbour follows all before that one too, as their ends are in order.
         return slots
     reach_ns = _reach_before(group, end_ns)
-    begins = ~same | (start_ns >= reach_ns)
+    begins = np.append(True, ~same) | (start_ns >= reach_ns)
     conflicts = ~begins & ((start_ns < reach_ns - tolerance_ns) | (end_ns <= reach_ns))
     if not conflicts.any():
         return slots
@@ -226,14 +390,14 @@ def place_in_slots(
     rows = np.flatnonzero(crowded[cluster])
     crowd = begins[rows], start_ns[rows], end_ns[rows]
     nested = _nested_slots(*crowd, tolerance_ns)
-    slots[order[rows]] = _first_fit(*crowd, tolerance_ns) if nested is None else nested
+    slots[rows] = _first_fit(*crowd, tolerance_ns) if nested is None else nested
     return slots
 
 
-def _by_group_and_start(group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+def by_group_and_start(group: Int64Array | Int32Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
     """Return the order of intervals by group, then start: first those of no length, then the longest."""
     # numpy sorts 16-bit keys by radix, in linear time; a trace is most often in order of time within each group already.
-    order = np.argsort(group.astype(np.uint16) if int(group.max()) < 1 << 16 else group, kind="stable")
+    order = np.argsort(group.astype(np.uint16) if int(group.max(initial=0)) < 1 << 16 else group, kind="stable")
     code, start, end = group[order], start_ns[order], end_ns[order]
     rest = np.flatnonzero((start[1:] <= start[:-1]) & (code[1:] == code[:-1]))
     is_tie, before, after = start[rest + 1] == start[rest], end[rest], end[rest + 1]
@@ -328,97 +492,3 @@ def _take_slot(free: list[int], last_end_ns: list[int], end: int) -> int:
     for other in covered:
         heapq.heappush(free, other)
     return slot
-
-
-LEAST_SHARE = 0.3
-"""Lowest bar beside the highest of its lane, so that it can still be seen and hit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowTable:
-    """Rows by their code. Rows are only ever added, so that a code keeps its meaning."""
-
-    lane: Int64Array
-    """Lane of each row; shape (n_rows,), int64."""
-    shelf: Int64Array
-    """Which sub-row of its lane each is, from the top, over all layers; several rows may share one; shape (n_rows,), int64."""
-    share: FloatArray
-    """Height of its bars as a share of the sub-row: less than 1 where a partition had fewer SMs; shape (n_rows,), float64."""
-    overlaps: BoolArray
-    """Whether its spans may cover each other. In all other rows starts and ends both are in order; shape (n_rows,), bool."""
-    layer: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
-    """`Layer` of each row: 0 for ranges, 1 for the work, or the calls, below them; shape (n_rows,), int64; all 0 if left
-    out."""
-    lane_sms: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
-    """The most SMs that spans of each lane ran with, 0 where there are none: those of a share of 1; shape (n_lanes,), int64;
-    empty if nothing ran in a partition."""
-    folded_spans: int = field(default=0)
-    """Spans that were folded into a row where they may cover others."""
-
-    def __post_init__(self) -> None:
-        if not len(self.layer):
-            object.__setattr__(self, "layer", np.zeros(len(self.lane), np.int64))
-
-    def __len__(self) -> int:
-        return len(self.lane)
-
-
-def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
-    """Give each span of a trace its row.
-
-    Returns
-    -------
-    tuple of RowTable and ndarray of int64, shape (n_spans,)
-        The rows: those of the first lane, then those of the second, and so on, and behind them lower ones for spans that ran
-        with fewer SMs than others of their lane. Then the code of each span's row. Every lane has a row.
-
-    Notes
-    -----
-    Spans of a row that does not overlap still may by as much as the trace's own stated error, as `assign_rows` says.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
-    >>> trace = Trace(
-    ...     start_ns=[0, 500, 0], end_ns=[1000, 900, 5], queued_ns=[0, 0, 0], lane=[0, 0, 1], name=[0, 1, 1], kind=[0, 0, 0],
-    ...     parent=[-1, 0, -1], thread=[-1, -1, -1], names=("step", "gemm"), lanes=(Lane(name="a"), Lane(name="b")),
-    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
-    ... )
-    >>> rows, codes = span_rows(trace)
-    >>> codes.tolist(), rows.lane.tolist(), rows.shelf.tolist()
-    ([0, 1, 2], [0, 0, 1], [0, 1, 0])
-    """
-    rows = assign_rows(trace)
-    table = RowTable(
-        lane=np.repeat(np.arange(len(trace.lanes)), rows.row_count),
-        shelf=np.arange(rows.total) - np.repeat(rows.first_row, rows.row_count),
-        share=np.ones(rows.total),
-        layer=rows.layer,
-        overlaps=rows.is_folded,
-        folded_spans=rows.folded_spans,
-    )
-    row = rows.row.astype(np.int64)
-    return _add_lower_rows(trace, table, row) if trace.partitions else (table, row)
-
-
-def _add_lower_rows(trace: Trace, table: RowTable, row: Int64Array) -> tuple[RowTable, Int64Array]:
-    """Give spans that ran with fewer SMs than others of their lane a lower row in the middle of theirs."""
-    counts = [part.granted_sms for part in trace.partitions] + [trace.metadata.device.sm_count]  # -1, the whole card, is last
-    sms = np.array(counts, np.int64)[trace.partition]
-    most = np.zeros(len(trace.lanes), np.int64)
-    np.maximum.at(most, trace.lane, sms)
-    table = replace(table, lane_sms=most)
-    lower = np.flatnonzero(sms < most[trace.lane])
-    if not lower.size:
-        return table, row
-    key = row[lower] * (int(most.max()) + 1) + sms[lower]
-    keys, number = distinct(key)
-    place = np.empty(len(keys), np.int64)
-    place[number] = lower
-    base = row[place]
-    share = np.maximum(LEAST_SHARE, sms[place] / most[table.lane[base]])
-    codes = row.copy()
-    codes[lower] = len(table) + number
-    both = {name: (getattr(table, name), getattr(table, name)[base]) for name in ("lane", "shelf", "layer", "overlaps")}
-    columns: dict[str, Any] = {name: np.concatenate(pair) for name, pair in (both | {"share": (table.share, share)}).items()}
-    return replace(table, **columns), codes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab.analysis._busy import KIND_WORDS, RANGE_CODE, is_work, join_words, require_trace
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name
@@ -98,10 +98,6 @@ class Strays(Reported):
         place = _partition_places(self.partitions)
         named = [*dict.fromkeys(part.name for part in self.partitions), None]
         columns = (self.name, self.ran_on, self.selected, place[self.ran_in], place[self.selected_in])
-        keys, group, counts = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True, return_counts=True)
-        total_ns = np.zeros(len(keys), np.int64)
-        np.add.at(total_ns, group.reshape(-1), self.duration_ns)
-        order = np.argsort(-total_ns, kind="stable")
         return tuple(
             StrayGroup(
                 name=self.names[name],
@@ -110,11 +106,9 @@ class Strays(Reported):
                 ran_in=named[ran_in],
                 selected_in=named[selected_in],
                 span_count=count,
-                total_ns=total,
+                total_ns=total_ns,
             )
-            for (name, ran_on, selected, ran_in, selected_in), count, total in zip(
-                keys[order].tolist(), counts[order].tolist(), total_ns[order].tolist(), strict=True
-            )
+            for (name, ran_on, selected, ran_in, selected_in), count, total_ns in add_up(columns, self.duration_ns)
         )
 
     @property
@@ -130,20 +124,17 @@ class Strays(Reported):
         """
         import pandas as pd
 
-        names = np.array(self.names, dtype=object)
-        lanes = np.array([lane.name for lane in self.lanes], dtype=object)
-        # The last code, -1, is the whole card's.
-        partitions = np.array([*(part.name for part in self.partitions), None], dtype=object)
+        lanes, partitions = [lane.name for lane in self.lanes], [part.name for part in self.partitions]
         return pd.DataFrame(
             {
                 "row": self.row,
-                "name": names[self.name] if len(self) else names[:0],
-                "kind": np.array([kind.value for kind in SPAN_KINDS], dtype=object)[self.kind],
-                "ran_on": lanes[self.ran_on] if len(self) else lanes[:0],
-                "selected": lanes[self.selected] if len(self) else lanes[:0],
-                "range": names[self.range_name] if len(self) else names[:0],
-                "ran_in": pd.Series(partitions[self.ran_in], dtype=object),
-                "selected_in": pd.Series(partitions[self.selected_in], dtype=object),
+                "name": text_column(self.names, self.name),
+                "kind": text_column((kind.value for kind in SPAN_KINDS), self.kind),
+                "ran_on": text_column(lanes, self.ran_on),
+                "selected": text_column(lanes, self.selected),
+                "range": text_column(self.names, self.range_name),
+                "ran_in": text_column(partitions, self.ran_in),
+                "selected_in": text_column(partitions, self.selected_in),
                 "left_partition": self.left_partition,
                 "duration_ns": self.duration_ns,
             }

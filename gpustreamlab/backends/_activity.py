@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -36,8 +36,17 @@ def _nothing() -> Int64Array:
     return np.empty(0, np.int64)
 
 
+class _Batch:
+    """Columns of equal length."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]  # each is a dataclass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkBatch:
+class WorkBatch(_Batch):
     """Kernels, copies and fills that have ended, as columns of equal length, int64 each."""
 
     kind: Int64Array = field(default_factory=_nothing)
@@ -59,12 +68,9 @@ class WorkBatch:
     size_bytes: Int64Array = field(default_factory=_nothing)
     """Bytes that were copied or filled; 0 for a kernel."""
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CallBatch:
+class CallBatch(_Batch):
     """Calls of the host that have returned, as columns of equal length, int64 each."""
 
     start_ns: Int64Array = field(default_factory=_nothing)
@@ -84,12 +90,9 @@ class CallBatch:
     size_bytes: Int64Array = field(default_factory=_nothing)
     """Bytes that were allocated or freed; 0 otherwise."""
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AnnotationBatch:
+class AnnotationBatch(_Batch):
     """Ranges that others named (NVTX) and that have ended, as columns of equal length, int64 each."""
 
     start_ns: Int64Array = field(default_factory=_nothing)
@@ -103,12 +106,9 @@ class AnnotationBatch:
     name: Int64Array = field(default_factory=_nothing)
     """Index into `Activities.names`: the range's text, with its domain in front: ``"cudf: join"``."""
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DependencyBatch:
+class DependencyBatch(_Batch):
     """Streams that were told to wait for an event, as columns of equal length, int64 each."""
 
     source_context: Int64Array = field(default_factory=_nothing)
@@ -124,12 +124,9 @@ class DependencyBatch:
     wait: Int64Array = field(default_factory=_nothing)
     """Correlation of the call that made it wait: what is enqueued in it afterwards waits."""
 
-    def __len__(self) -> int:
-        return len(self.record)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemoryBatch:
+class MemoryBatch(_Batch):
     """How much memory streams hold, as columns of equal length."""
 
     time_ns: Int64Array = field(default_factory=_nothing)
@@ -143,9 +140,6 @@ class MemoryBatch:
     streams held before the source was started is in none of them: CuPy and CUDA tell only of changes."""
     value: FloatArray = field(default_factory=lambda: np.empty(0, np.float64))
     """The bytes; float64."""
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -204,51 +198,40 @@ class ActivitySource(Protocol):
         CaptureUnavailableError
             If another client is collecting, or the tool refuses.
         """
-        ...
 
     def stop(self) -> None:
         """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
-        ...
 
     def keep_up(self) -> bool:
         """Do what cannot wait, at little cost, and tell whether it is time to `drain`; called some times a second meanwhile."""
-        ...
 
     def drain(self, *, is_last: bool = False) -> Activities:
         """Return what is complete by now; with `is_last` also what would otherwise be waited for.
 
         Each record is returned once.
         """
-        ...
 
     @property
     def lost_reason(self) -> str:
         """Why nothing comes any more although nobody stopped it, for example that another tool took over; empty if not so."""
-        ...
 
     @property
     def complete_until_host_ns(self) -> int:
         """The time by `Backend.host_time_ns` up to which nothing is missing: now, or before the moment at which it was lost."""
-        ...
 
     @property
     def dropped_count(self) -> int:
         """Records that are missing so far."""
-        ...
 
     @property
     def error_ns(self) -> int:
         """Bound on the error of a start or end of device work on the backend's clock."""
-        ...
 
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the context and the stream as the records number them."""
-        ...
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that is in the records and of no session."""
-        ...
 
     def close(self) -> None:
         """Stop, and release everything. Idempotent."""
-        ...

@@ -222,12 +222,10 @@ class ArrayLender(Protocol):
     @property
     def ending(self) -> str:
         """How it ended, in a word or two; empty while the memory is there."""
-        ...
 
     @property
     def lane(self) -> Any:
         """The stream of the session whose scratch it is; it has a ``name`` and a ``handle``."""
-        ...
 
 
 class AccessSink(Protocol):
@@ -240,47 +238,36 @@ class AccessSink(Protocol):
 
     def finish(self) -> None:
         """Do what is left."""
-        ...
 
-    def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
+    def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Note that a stream's pool handed out memory, from its first address to the one behind its last."""
-        ...
 
     def free(self, piece: Piece) -> None:
         """Note that memory went back to its pool."""
-        ...
 
     def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note work that is about to be enqueued: what it reads and what it writes."""
-        ...
 
     def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
         """Note that the work noted last uses scratch that has ended; call it right behind `work`."""
-        ...
 
     def record(self, handle: int) -> Moment:
         """Note that an event was recorded; return what to hand to `wait` and `host_wait` for it."""
-        ...
 
     def wait(self, handle: int, moment: Moment | None) -> None:
         """Note that a stream's later work waits for an event; None for one that nobody noted."""
-        ...
 
     def host_wait(self, moment: Moment | None) -> None:
         """Note that the host has seen an event reached."""
-        ...
 
     def host_wait_stream(self, handle: int) -> None:
         """Note that the host has seen a stream idle."""
-        ...
 
     def host_wait_all(self) -> None:
         """Note that the host has seen the device idle."""
-        ...
 
     def close_stream(self, handle: int) -> None:
         """Note that a stream was destroyed: its handle may come again for another one."""
-        ...
 
 
 class WatchedArrays(NamedTuple):

@@ -83,11 +83,9 @@ class BackendContext(Protocol):
 
     def create_stream(self, *, priority: int) -> BackendStream:
         """Make a non-blocking stream whose kernels run on these SMs only."""
-        ...
 
     def close(self) -> None:
         """Destroy the context, after its streams. Idempotent."""
-        ...
 
 
 class BackendStream(Protocol):
@@ -96,51 +94,40 @@ class BackendStream(Protocol):
     @property
     def handle(self) -> int:
         """Address of the ``cudaStream_t``, or the stream's number on the simulated device."""
-        ...
 
     @property
     def key(self) -> tuple[int, int, int]:
         """Device ordinal, context number, handle."""
-        ...
 
     @property
     def priority(self) -> int:
         """CUDA priority: lower runs first."""
-        ...
 
     @property
     def sm_count(self) -> int:
         """How many SMs its kernels may run on; a lent stream may be of a green context that others made."""
-        ...
 
     @property
     def is_capturing(self) -> bool:
         """Whether its work is being captured into a CUDA graph: an event would become part of that."""
-        ...
 
     def record(self, event: Any) -> object:
         """Record the event behind the work enqueued so far."""
-        ...
 
     def record_raw(self, event: Any) -> object:
         """Do what `record` does, on the hot path of ranges: errors are the driver's own, see `Backend.map_error`."""
-        ...
 
     def wait(self, event: Any) -> None:
         """Make work enqueued from now on wait for the event."""
-        ...
 
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended."""
-        ...
 
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
-        ...
 
     def close(self) -> None:
         """Destroy the stream if the backend made it; forget it if it was lent. Idempotent."""
-        ...
 
 
 class Backend(Protocol):
@@ -161,15 +148,12 @@ class Backend(Protocol):
 
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
-        ...
 
     def map_error(self, error: Exception, doing: str) -> Exception:
         """Return the error of ours that stands for one that the driver raised in `record_raw`."""
-        ...
 
     def create_stream(self, *, priority: int) -> BackendStream:
         """Make a stream that does not synchronise with the NULL stream."""
-        ...
 
     def create_context(self, spec: ContextSpec) -> BackendContext:
         """Make a green context.
@@ -179,7 +163,6 @@ class Backend(Protocol):
         DeviceError
             If the driver refuses, or lacks a feature that the spec needs.
         """
-        ...
 
     def probe_sms(self, streams: Sequence[BackendStream]) -> list[Int64Array]:
         """Run a kernel on each stream, all at once, whose blocks note the SM they run on, and wait for it.
@@ -189,7 +172,6 @@ class Backend(Protocol):
         list of ndarray of int64, shape (n_seen,)
             For each stream the SM ids that were seen, ascending.
         """
-        ...
 
     def adopt_stream(self, lender: object) -> BackendStream:
         """Take a stream that others own.
@@ -199,79 +181,60 @@ class Backend(Protocol):
         StreamRefusedError
             For the NULL, legacy and per-thread default streams, and for objects that lend no stream.
         """
-        ...
 
     def select(self, stream: BackendStream) -> object:
         """Make `xp` of this thread work on the stream; return a token for `restore`."""
-        ...
 
     def restore(self, token: object) -> None:
         """Put back what was selected in this thread before the `select` that gave the token."""
-        ...
 
     def acquire_event(self) -> Any:
         """Take a timing event from the pool, or make one."""
-        ...
 
     def release_events(self, events: Iterable[Any]) -> None:
         """Give events back to the pool."""
-        ...
 
     def is_event_done(self, event: Any) -> bool:
         """Tell whether the work in front of a recorded event has ended."""
-        ...
 
     def synchronize_event(self, event: Any) -> None:
         """Block the host until the work in front of a recorded event has ended."""
-        ...
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Return the device time between two finished events, in ns, uncorrected."""
-        ...
 
     def synchronize(self) -> None:
         """Block the host until the whole device is idle."""
-        ...
 
     def is_default_stream_idle(self) -> bool:
         """Tell whether the default (legacy) stream, and those that synchronise with it, have no work left; False if unknown."""
-        ...
 
     def host_time_ns(self) -> int:
         """Read the host's clock, in ns: a real monotonic clock, or the simulated host's."""
-        ...
 
     def glance_ns(self) -> int:
         """Do what `host_time_ns` does, for nothing on the simulated host."""
-        ...
 
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the backend's clock, within `ClockInfo.host_error_ns`."""
-        ...
 
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again. Called when a range opens."""
-        ...
 
     def resolve(self, starts: Sequence[Any], ends: Sequence[Any], queued_host_ns: Int64Array) -> RangeTimes:
         """Turn finished event pairs into times on the clock, corrected for the events' own cost."""
-        ...
 
     def clock_info(self) -> ClockInfo:
         """Describe the clock and its errors as they are now."""
-        ...
 
     def annotation(self, name: str) -> Any:
         """Prepare what `push_range` takes for a range of this name (NVTX attributes on CUDA)."""
-        ...
 
     def push_range(self, annotation: Any) -> object:
         """Open a range for other tools to see (NVTX on CUDA), in this thread."""
-        ...
 
     def pop_range(self) -> object:
         """Close what `push_range` opened last in this thread."""
-        ...
 
     def activity_source(self) -> ActivitySource:
         """Return what tells of every kernel, copy and call; it does not collect yet.
@@ -283,19 +246,15 @@ class Backend(Protocol):
         CaptureUnavailableError
             If kernels cannot be captured on this machine.
         """
-        ...
 
     def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
         """Tell of every access to arrays from now on, and of what orders them; None if others watch already."""
-        ...
 
     def leave_accesses(self, sink: AccessSink) -> None:
         """Tell of no more accesses. Idempotent."""
-        ...
 
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array: copies from and to it are asynchronous."""
-        ...
 
     def allocate_scratch(self, stream: BackendStream, size_bytes: int) -> int:
         """Return the address of new device memory, aligned to 512 bytes, for work enqueued in the stream from now on.
@@ -307,33 +266,26 @@ class Backend(Protocol):
         DeviceError
             If the stream is being captured into a graph: the memory would be the graph's.
         """
-        ...
 
     def free_scratch(self, stream: BackendStream, address: int) -> None:
         """Give memory of `allocate_scratch` back behind the stream's work; wait for it where the device has no memory pools."""
-        ...
 
     def scratch_array(
         self, address: int, size_bytes: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: object
     ) -> Any:
         """Return an array of `xp` in the first bytes of memory of `allocate_scratch`; it keeps the owner alive."""
-        ...
 
     def relieve_memory(self) -> None:
         """Give back device memory that `xp` keeps and nobody uses; may wait for the device."""
-        ...
 
     def memory_info(self) -> tuple[int, int]:
         """Return how much device memory is free, and how much there is, in bytes."""
-        ...
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for `duration_ns`; with `fill_sms` each block takes a whole SM."""
-        ...
 
     def close(self) -> None:
         """Release everything that the backend made. Idempotent."""
-        ...
 
 
 E = TypeVar("E")

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -156,30 +155,20 @@ _LAUNCH = tuple(EdgeKind).index(EdgeKind.LAUNCH)
 MAX_RANKED_ROWS = 64
 """Up to how many rows the page finds the order of all starts itself: rows are merged two by two."""
 
-WORK_DEFAULTS: Mapping[str, int] = MappingProxyType(
-    {
-        "detail": -1,
-        "size_bytes": 0,
-        "owner_name": -1,
-        "owner_lane": -1,
-        "work_lead_ns": 0,
-        "work_tail_ns": 0,
-        "work_count": 0,
-        "waited_name": NO_WAIT,
-    }
-)
-"""What a span has that tells nothing of device work. Where all spans have these values, they take no bytes."""
-
-_WORK_KEYS = {
-    "detail": "detail",
-    "size_bytes": "size",
-    "owner_name": "ownerName",
-    "owner_lane": "ownerLane",
-    "work_lead_ns": "workLead",
-    "work_tail_ns": "workTail",
-    "work_count": "workCount",
-    "waited_name": "waitedName",
+_WORK_COLUMNS = {
+    "detail": ("detail", -1),
+    "size_bytes": ("size", 0),
+    "owner_name": ("ownerName", -1),
+    "owner_lane": ("ownerLane", -1),
+    "work_lead_ns": ("workLead", 0),
+    "work_tail_ns": ("workTail", 0),
+    "work_count": ("workCount", 0),
+    "waited_name": ("waitedName", NO_WAIT),
 }
+"""What columns of device work are called on the page, and what a span has that tells nothing of it."""
+
+WORK_DEFAULTS = {name: value for name, (_, value) in _WORK_COLUMNS.items()}
+"""Where all spans have these values, they take no bytes."""
 
 _FROM_INDEX, _FROM_PREVIOUS, _FROM_RANK = range(3)
 """What places are told from: the index of the span, the place of the one before it in its row, or its rank by start."""
@@ -246,17 +235,15 @@ class SpanColumns:
     out; shape (n_edges,), int64."""
 
     def __post_init__(self) -> None:
-        for name, value in WORK_DEFAULTS.items():
-            if len(getattr(self, name)) != len(self.row):
-                object.__setattr__(self, name, np.full(len(self.row), value))
-        for name in ("edge_kind", "edge_twin"):
-            if len(getattr(self, name)) != len(self.edges):
-                object.__setattr__(self, name, np.zeros(len(self.edges), np.int64))
-        if len(self.edge_place) != len(self.edges):
-            object.__setattr__(self, "edge_place", np.full((len(self.edges), 2), -1))
-        if len(self.count) != len(self.row):
-            object.__setattr__(self, "count", np.ones(len(self.row), np.int64))
-        if len(self.busy_ns) != len(self.row):
+        n, edge_count = len(self.row), len(self.edges)
+        defaults = {name: (n, value) for name, value in ({"count": 1} | WORK_DEFAULTS).items()}
+        defaults |= {"edge_kind": (edge_count, 0), "edge_twin": (edge_count, 0)}
+        for name, (length, value) in defaults.items():
+            if len(getattr(self, name)) != length:
+                object.__setattr__(self, name, np.full(length, value))
+        if len(self.edge_place) != edge_count:
+            object.__setattr__(self, "edge_place", np.full((edge_count, 2), -1))
+        if len(self.busy_ns) != n:
             object.__setattr__(self, "busy_ns", self.end_ns - self.start_ns)
 
     def __len__(self) -> int:
@@ -385,7 +372,7 @@ def _pack_spans(columns: SpanColumns, opens: BoolArray, parts: _Parts) -> Mappin
         **_pack_places(columns, opens, parts),
         "count": 1 if is_plain else parts.store(columns.count),
         "busy": None if is_plain else parts.add(columns.busy_ns),
-        **({key: parts.add(getattr(columns, name)) for name, key in _WORK_KEYS.items()} if has_work else {}),
+        **({key: parts.add(getattr(columns, name)) for name, (key, _) in _WORK_COLUMNS.items()} if has_work else {}),
     }
 
 

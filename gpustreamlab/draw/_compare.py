@@ -10,10 +10,9 @@ from gpustreamlab._util.words import MIN_WIDTH, text_width
 from gpustreamlab.analysis import TextTable, TraceComparison, comparison_tables, wall_line
 from gpustreamlab.draw._colours import NameLooks
 from gpustreamlab.draw._header import header_html, warnings_html
-from gpustreamlab.draw._html import bokeh_text, page_data, page_letters, viewer_packed
+from gpustreamlab.draw._html import bokeh_text, fill_template, page_data, page_letters, viewer_packed, viewer_style, viewer_text
 from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._tables import scene_tables
-from gpustreamlab.draw._viewer import fill_template, viewer_style, viewer_text
 from gpustreamlab.model import Trace
 
 if TYPE_CHECKING:

@@ -220,23 +220,14 @@ def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tupl
 def plan_partitions(trace: Trace, bands: Sequence[SMBand]) -> tuple[PartitionEntry, ...]:
     """Return the whole card, then each of the trace's partitions as it was when spans ran in it."""
     places = {band.name: place for place, band in enumerate(bands)}
-    sizes = [whole_card(trace), *(size_of(trace, part) for part in trace.partitions)]
-    *texts, card_text = partition_texts(trace)
-    return tuple(
-        PartitionEntry(text=text, granted_sms=size.granted_sms, band=places.get(_band_name(size), -1))
-        for text, size in zip((card_text, *texts), sizes, strict=True)
-    )
-
-
-def partition_texts(trace: Trace) -> list[str]:
-    """Write each of the trace's partitions as it was when spans ran in it, and the whole card last."""
-    texts = []
-    for size in (size_of(trace, part) for part in trace.partitions):
+    entries = []
+    for size in (whole_card(trace), *(size_of(trace, part) for part in trace.partitions)):
         text = sms_text(size.granted_sms, size.requested_sms)
         if not size.is_enforced:
             text = f"asked for {size.requested_sms:,}, not enforced: all {size.granted_sms:,} SMs"
-        texts.append(f"{display_name(size.name or '', 200)} · {text}")
-    return [*texts, _card_label(trace)]
+        label = _card_label(trace) if size.name is None else f"{display_name(size.name, 200)} · {text}"
+        entries.append(PartitionEntry(text=label, granted_sms=size.granted_sms, band=places.get(_band_name(size), -1)))
+    return tuple(entries)
 
 
 def _band_name(size: PartitionSize) -> str | None:

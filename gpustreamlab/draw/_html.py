@@ -1,4 +1,4 @@
-"""The timeline as one HTML page that needs nothing else."""
+"""The timeline as one HTML page that needs nothing else, and the viewer's scripts and styles, for the live view too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import json
 from functools import cache
 from html import escape
+from importlib.resources import files
 from os import PathLike
 from typing import IO, Any
 
@@ -15,7 +16,6 @@ from gpustreamlab.draw._header import header_html
 from gpustreamlab.draw._picture import Picture, draw_figure, plan_picture
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._tables import scene_tables
-from gpustreamlab.draw._viewer import fill_template, packed_bokeh, viewer_script, viewer_style, viewer_text
 from gpustreamlab.model import Trace, write_file_whole
 
 LEVEL = 6
@@ -143,3 +143,41 @@ def inline_html(trace: Trace, *, words: str | None = None, picture: Picture | No
         f'<iframe title="Timeline" style="width:100%;height:0;border:0;display:block" srcdoc="{escape(page)}"></iframe>'
         "</div>"
     )
+
+
+@cache
+def viewer_text(name: str) -> str:
+    """Return one of the viewer's files as text."""
+    return files("gpustreamlab.draw").joinpath("viewer", name).read_text(encoding="utf-8")
+
+
+def viewer_script() -> str:
+    """Return all modules as one classic script, which sets ``gpustreamlab`` to what ``viewer/index.js`` exports.
+
+    ``scripts/bundle_viewer.py`` makes it.
+    """
+    return viewer_text("bundle.js")
+
+
+@cache
+def viewer_style() -> str:
+    """Return the style sheet of the viewer; all its rules begin with ``.gsl-``."""
+    return viewer_text("viewer.css")
+
+
+@cache
+def packed_bokeh() -> bytes:
+    """Return BokehJS, compressed by gzip; the same version always gives the same bytes."""
+    from bokeh.resources import Resources
+
+    # Only the core: no widgets, tables, mathematics or WebGL are used.
+    text = "\n".join(Resources(mode="inline", components=["bokeh"], log_level="warn").js_raw)
+    return gzip.compress(text.encode(), 9, mtime=0)
+
+
+def fill_template(name: str, **parts: str) -> str:
+    """Return a file with each ``%%NAME%%`` replaced by its part; parts go in as they are, and are never looked through."""
+    pieces = viewer_text(name).split("%%")
+    # Every odd piece is a name: a part that holds %% itself is not split again.
+    pieces[1::2] = [parts[piece.lower()] for piece in pieces[1::2]]
+    return "".join(pieces)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,46 +29,41 @@ STRAY_COLOUR = "#c40d2e"
 STRAY_STYLE = NameStyle(fill=STRAY_COLOUR, hatch="stray", text=DARK_TEXT)
 """How that is shown in the legend."""
 
-_KIND_FILL = "#d5d9dd"
+_KIND_STYLE = NameStyle(fill="#d5d9dd", hatch=" ", text=DARK_TEXT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Legend:
-    """Names and partitions, and how they look."""
-
-    names: tuple[tuple[str, NameStyle], ...]
-    """Names, then kinds that have a hatch of their own."""
-    more_names: int
-    """How many names are left out."""
-    partitions: tuple[tuple[str, PartitionStyle], ...]
-    """Partitions; empty where there are none."""
-    more_partitions: int
-    """How many partitions are left out."""
+Entries = list[tuple[str, str]]
+"""Texts of a legend, each with its swatch as SVG, or nothing."""
 
 
-def plan_legend(trace: Trace, scene: Scene, band_steps: list[tuple[FloatArray, Int64Array]]) -> Legend:
-    """Choose what a static picture's legend shows."""
+def name_entries(trace: Trace, scene: Scene) -> Entries:
+    """Return the names of a static picture's legend, then kinds that have a hatch of their own, calls and strays."""
     named, more = used_names(trace, LEGEND_NAMES)
-    bands = [
-        (band.label if len(times_ns) else f"{band.label}, idle", band.style)
+    kinds = [kind for kind in np.unique(trace.kind).tolist() if scene.kind_hatch[kind]]
+    looks = [
+        *((display_name(label, 28), scene.styles[code]) for label, code in named),
+        *((f"kind: {SPAN_KINDS[kind].value}", replace(_KIND_STYLE, hatch=scene.kind_hatch[kind])) for kind in kinds),
+        *_call_entries(trace),
+        *([("stray", STRAY_STYLE)] if stray_facts(trace) else []),
+    ]
+    # A picture within the picture cuts off what is beyond its border.
+    entries = [(text, f'<svg width="16" height="12">{swatch_svg(style)}</svg>') for text, style in looks]
+    return [*entries, *([(f"and {more:,} more names", "")] if more else [])]
+
+
+def partition_entries(scene: Scene, band_steps: list[tuple[FloatArray, Int64Array]]) -> Entries:
+    """Return the partitions of a static picture's legend; none where there are none."""
+    entries = [
+        (
+            band.label if len(times_ns) else f"{band.label}, idle",
+            f'<svg width="24" height="14">{partition_swatch_svg(band.style)}</svg>',
+        )
         for band, (times_ns, _) in zip(scene.bands, band_steps, strict=True)
         if len(times_ns) or band.name is not None
     ]
-    return Legend(
-        names=(
-            *((display_name(label, 28), scene.styles[code]) for label, code in named),
-            *(
-                (f"kind: {SPAN_KINDS[kind].value}", NameStyle(fill=_KIND_FILL, hatch=scene.kind_hatch[kind], text=DARK_TEXT))
-                for kind in np.unique(trace.kind).tolist()
-                if scene.kind_hatch[kind]
-            ),
-            *_call_entries(trace),
-            *([("stray", STRAY_STYLE)] if stray_facts(trace) else []),
-        ),
-        more_names=more,
-        partitions=tuple(bands[:LEGEND_PARTITIONS]),
-        more_partitions=max(0, len(bands) - LEGEND_PARTITIONS),
-    )
+    more = len(entries) - LEGEND_PARTITIONS
+    tail = [(f"and {more:,} more", "")] if more > 0 else []
+    return [(PARTITION_LEAD, ""), *entries[:LEGEND_PARTITIONS], *tail] if entries else []
 
 
 def used_names(trace: Trace, limit: int) -> tuple[list[tuple[str, int]], int]:

@@ -65,15 +65,18 @@ class Mark:
 
 def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark, ...], list[str]]:
     """Return the moments within a picture in order of time, and notes where not all are marked."""
-    changes, change_notes = _last(_layout_marks(trace, zero_ns, width_ns), "changes of the partitions")
-    markers, marker_notes = _last(_marker_marks(trace, zero_ns, width_ns), "markers")
-    marks = sorted((*changes, *markers), key=lambda mark: mark.time_ns)
-    return tuple(marks), [*change_notes, *marker_notes]
-
-
-def mark_row_count(marks: Sequence[Mark]) -> int:
-    """Return how many lines the labels of marks have: a second one as soon as two marks may be too near to each other."""
-    return min(2, len(marks))
+    margin_ns = 0.01 * width_ns
+    markers = [
+        Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
+        for marker in trace.markers
+        if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
+    ]
+    found, notes = [], []
+    for marks, what in ((_layout_marks(trace, zero_ns, width_ns), "changes of the partitions"), (markers, "markers")):
+        found += marks[-MAX_MARKS:]
+        if len(marks) > MAX_MARKS:
+            notes.append(f"{len(marks) - MAX_MARKS:,} of {len(marks):,} {what} are not marked")
+    return tuple(sorted(found, key=lambda mark: mark.time_ns)), notes
 
 
 def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
@@ -86,22 +89,6 @@ def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
         if text and 0 < time_ns < width_ns:
             marks.append(Mark(time_ns=time_ns, text=text, kind="layout"))
     return marks
-
-
-def _marker_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
-    margin_ns = 0.01 * width_ns
-    return [
-        Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
-        for marker in trace.markers
-        if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
-    ]
-
-
-def _last(marks: Sequence[Mark], what: str) -> tuple[Sequence[Mark], list[str]]:
-    left_out = len(marks) - MAX_MARKS
-    if left_out <= 0:
-        return marks, []
-    return marks[-MAX_MARKS:], [f"{left_out:,} of {len(marks):,} {what} are not marked"]
 
 
 GROUP_PX = 22
@@ -274,22 +261,23 @@ def plan_scene(
     groups, bands = (*plan_groups(trace, extent_ns), *([host] if host else [])), plan_bands(trace, extent_ns)
     marks, mark_notes = plan_marks(trace, zero_ns, width_ns)
     windows = tuple((float(begin - zero_ns), float(end - zero_ns)) for begin, end in trace.metadata.capture_windows)
-    mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(mark_row_count(marks)))
-    rooms = _plan_rooms(trace, rows, groups, marks_px=MARK_PX * len(mark_rows))
+    # Two marks may be too near to each other for one line of labels.
+    mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(min(2, len(marks))))
+    lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(trace, rows, groups, marks_px=MARK_PX * len(mark_rows))
     folded = f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others"
     return Scene(
         rows=rows,
-        row_top=rooms.row_top,
-        row_bottom=rooms.row_bottom,
+        row_top=row_top,
+        row_bottom=row_bottom,
         row_pale=_pale_rows(trace, rows),
-        lanes=rooms.lanes,
-        groups=rooms.groups,
+        lanes=lanes,
+        groups=boxes,
         marks=marks,
         mark_rows=mark_rows,
         bands=bands,
         partitions=plan_partitions(trace, bands),
-        height_px=rooms.height_px,
-        border_px=_border_px(rooms.lanes, strip_word, has_groups=bool(groups)),
+        height_px=height_px,
+        border_px=_border_px(lanes, strip_word, has_groups=bool(groups)),
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
         kind_fill=tuple(KIND_FILLS.get(kind, "") for kind in SPAN_KINDS),
@@ -345,17 +333,6 @@ def _letter_width(sign: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Rooms:
-    """Where lanes, groups and rows are, from the top."""
-
-    lanes: tuple[LaneBox, ...]
-    groups: tuple[GroupBox, ...]
-    row_top: FloatArray
-    row_bottom: FloatArray
-    height_px: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layers:
     """The two layers of each lane: rows of ranges, and below them rows of work."""
 
@@ -382,23 +359,22 @@ class _Layers:
         return heights
 
 
-def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, marks_px: float) -> _Rooms:
+def _plan_rooms(
+    trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, marks_px: float
+) -> tuple[tuple[LaneBox, ...], tuple[GroupBox, ...], tuple[FloatArray, FloatArray], float]:
+    """Return where lanes, groups and the bars of each row are, from the top, and how high all is."""
     lane_count = len(trace.lanes)
     grouped = [lane for group in groups for lane in group.lanes]
     # Streams without a partition come first: then the only group is the host's.
     order = np.array([*sorted(set(range(lane_count)) - set(grouped)), *grouped], np.int64)
     layers = _plan_layers(trace, rows, groups)
-    details = [
-        MEMORY_LABEL if alone else lane_detail(lane) for lane, alone in zip(trace.lanes, layers.memory_alone, strict=True)
-    ]
     labels = _part_labels(trace)
     inner_px = layers.bars_px.sum(axis=0) + layers.gap_px
     # How high each lane is at least, so that there is room for its label.
     of_labels_px = [
-        HOST_ROW_PX if lane.kind is LaneKind.HOST else DETAIL_LANE_PX if detail else ROW_PX
-        for lane, detail in zip(trace.lanes, details, strict=True)
+        HOST_ROW_PX if lane.kind is LaneKind.HOST else DETAIL_LANE_PX if lane_detail(lane) else ROW_PX for lane in trace.lanes
     ]
-    least_px = np.where(layers.memory_alone, 0.0, np.array(of_labels_px, np.float64))
+    least_px = np.where(layers.memory_alone, 0, of_labels_px)
     outer_px = np.maximum(inner_px, least_px) + layers.memory_px + LANE_GAP_PX
     heads_px = np.zeros(lane_count)
     heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
@@ -414,30 +390,31 @@ def _plan_rooms(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, ma
             top=float(top[place]),
             bottom=float(bottom[place]),
             label=fit_label(lane.name),
-            detail=details[place],
+            detail=MEMORY_LABEL if layers.memory_alone[place] else lane_detail(lane),
             group=int(group_of[place]),
             parts=_lane_parts(labels[place], layers, place, float(bars_top[place])),
             is_host=lane.kind is LaneKind.HOST,
         )
         for place, lane in enumerate(trace.lanes)
     )
-    row_top, row_bottom = _row_borders(rows, layers, bars_top)
-    height_px = marks_px + float((outer_px + heads_px).sum())
-    placed = []
-    for group in groups:
-        head_bottom = boxes[group.lanes[0]].top
-        placed.append(
-            GroupBox(top=head_bottom - GROUP_PX, head_bottom=head_bottom, bottom=boxes[group.lanes[-1]].bottom, group=group)
+    placed = tuple(
+        GroupBox(
+            top=(head := boxes[group.lanes[0]].top) - GROUP_PX,
+            head_bottom=head,
+            bottom=boxes[group.lanes[-1]].bottom,
+            group=group,
         )
-    return _Rooms(lanes=boxes, groups=tuple(placed), row_top=row_top, row_bottom=row_bottom, height_px=height_px)
+        for group in groups
+    )
+    return boxes, placed, _row_borders(rows, layers, bars_top), marks_px + float((outer_px + heads_px).sum())
 
 
 def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _Layers:
     lane_count, layer = len(trace.lanes), rows.layer
     place = layer * lane_count + rows.lane
     end, first = np.zeros(2 * lane_count, np.int64), np.full(2 * lane_count, np.iinfo(np.int64).max)
-    np.maximum.at(end, place, rows.shelf + 1)
-    np.minimum.at(first, place, rows.shelf)
+    np.maximum.at(end, place, rows.sub_row + 1)
+    np.minimum.at(first, place, rows.sub_row)
     shelves = np.where(end > 0, end - np.minimum(first, end), 0).reshape(2, lane_count)
     has_memory = np.zeros(lane_count, bool)
     has_memory[trace.counters.lane] = True
@@ -507,7 +484,7 @@ def _row_borders(rows: RowTable, layers: _Layers, bars_top: FloatArray) -> tuple
     layer, lane = rows.layer, rows.lane
     height_px = layers.row_px[layer, lane]
     begin = bars_top[lane] + np.where(layer > 0, layers.bars_px[0, lane] + layers.gap_px[lane], 0.0)
-    middle = begin + (rows.shelf - layers.first_shelf[layer, lane] + 0.5) * height_px
+    middle = begin + (rows.sub_row - layers.first_shelf[layer, lane] + 0.5) * height_px
     half_px = np.where(layers.memory_alone[lane], 0.0, (height_px - 2) / 2 * rows.share)
     return middle - half_px, middle + half_px
 

@@ -267,21 +267,24 @@ def _grid(device: Device, plan: SMMapPlan, top_px: float) -> tuple[list[str], fl
     """Draw the SMs column by column, as the partitioner does."""
     if not plan.located:
         return [], top_px
-    grid = grid_of(device, len(plan.located))
-    width, height = _cell_px(grid)
+    corners, (width, height), bottom_px = _cells(device, len(plan.located), top_px)
     parts = []
-    for sm_id, places in enumerate(plan.located):
-        x, y = _SIDE_PX + sm_id // grid.row_count * width, top_px + sm_id % grid.row_count * height
-        parts.append(_sm_cell(x, y, width - 3, height - 3, places, plan))
-        if width >= 24:
+    for sm_id, (places, (x, y)) in enumerate(zip(plan.located, corners, strict=True)):
+        parts.append(_sm_cell(x, y, width, height, places, plan))
+        if width + 3 >= 24:
             parts.append(f'<text x="{x + 4:.1f}" y="{y + 11:.1f}" font-size="9" fill="{DARK_TEXT}">{sm_id}</text>')
-    return parts, top_px + grid.row_count * height + 4
+    return parts, bottom_px
 
 
-def _cell_px(grid: Grid) -> tuple[float, float]:
-    """Return the width and the height of a cell with its gap."""
+def _cells(device: Device, count: int, top_px: float) -> tuple[list[tuple[float, float]], tuple[float, float], float]:
+    """Return the corners of cells column by column, their width and height without the gap, and where the next thing begins."""
+    grid = grid_of(device, count)
     width = (_WIDTH_PX - 2 * _SIDE_PX) / max(ROW_SMS, grid.column_count)
-    return width, width * 0.84
+    height = width * 0.84
+    corners = [
+        (_SIDE_PX + number // grid.row_count * width, top_px + number % grid.row_count * height) for number in range(count)
+    ]
+    return corners, (width - 3, height - 3), top_px + grid.row_count * height + 4
 
 
 def _loose(device: Device, plan: SMMapPlan, top_px: float) -> tuple[list[str], float]:
@@ -289,26 +292,21 @@ def _loose(device: Device, plan: SMMapPlan, top_px: float) -> tuple[list[str], f
     cells = [place for place, count in plan.loose for _ in range(count)]
     if not cells:
         return [], top_px
-    grid = grid_of(device, len(cells))
-    width, height = _cell_px(grid)
+    corners, (width, height), bottom_px = _cells(device, len(cells), top_px + 20)
     parts = [f'<text x="{_SIDE_PX}" y="{top_px + 12:.1f}" font-size="12" fill="{_SOFT}">not located yet (count only)</text>']
-    top_px += 20
-    for number, place in enumerate(cells):
-        x, y = _SIDE_PX + number // grid.row_count * width, top_px + number % grid.row_count * height
+    for place, (x, y) in zip(cells, corners, strict=True):
         style = WHOLE_CARD_STYLE if place is None else partition_style(place)
-        box = f'x="{x:.1f}" y="{y:.1f}" width="{width - 3:.1f}" height="{height - 3:.1f}" rx="3"'
-        parts.append(f'<rect {box} fill="{style.fill}" fill-opacity=".45" stroke="{_SOFT}" stroke-dasharray="3 2"/>')
-        parts.append(f'<rect {box} fill="{hatch_fill("/")}"/>')
-        parts.append(_letters(x + (width - 3) / 2, y + (height - 3) / 2 + 5, style.letter, width))
-    return parts, top_px + grid.row_count * height + 4
+        parts.append(
+            _cell_box(x, y, width, height, f'fill="{style.fill}" fill-opacity=".45" stroke="{_SOFT}" stroke-dasharray="3 2"')
+        )
+        parts.append(_cell_box(x, y, width, height, f'fill="{hatch_fill("/")}"'))
+        parts.append(_letters(x + width / 2, y + height / 2 + 5, style.letter, width + 3))
+    return parts, bottom_px
 
 
 def _sm_cell(x: float, y: float, width: float, height: float, places: tuple[int, ...], plan: SMMapPlan) -> str:
     if not places and plan.loose:
-        return (
-            f'<rect x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{width - 1:.1f}" height="{height - 1:.1f}" rx="3" '
-            f'fill="none" stroke="{_SOFT}" stroke-dasharray="2 3"/>'
-        )
+        return _cell_box(x + 0.5, y + 0.5, width - 1, height - 1, f'fill="none" stroke="{_SOFT}" stroke-dasharray="2 3"')
     if len(places) < 2:
         style = partition_style(places[0]) if places else WHOLE_CARD_STYLE
         # The SM's id is in the upper left corner.
@@ -317,16 +315,19 @@ def _sm_cell(x: float, y: float, width: float, height: float, places: tuple[int,
     # An SM of several partitions, which should not be: the colours side by side, in a dark frame.
     part_px = width / len(places)
     parts = [_cell(x + part_px * number, y, part_px, height, partition_style(place), "") for number, place in enumerate(places)]
-    box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3"'
-    frame = f'<rect {box} fill="none" stroke="#b00020" stroke-width="2"/>'
+    frame = _cell_box(x, y, width, height, 'fill="none" stroke="#b00020" stroke-width="2"')
     return "".join(parts) + frame + _letters(x + width / 2, y + height - 4, "+".join(map(_letter, places)), width)
 
 
 def _cell(x: float, y: float, width: float, height: float, style: PartitionStyle, letters: str) -> str:
-    box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3"'
     hatch = hatch_fill(style.hatch)
-    over = f'<rect {box} fill="{hatch}" fill-opacity=".4"/>' if hatch else ""
-    return f'<rect {box} fill="{style.fill}"/>{over}{_letters(x + width / 2, y + height / 2 + 5, letters, width)}'
+    over = _cell_box(x, y, width, height, f'fill="{hatch}" fill-opacity=".4"') if hatch else ""
+    under = _cell_box(x, y, width, height, f'fill="{style.fill}"')
+    return f"{under}{over}{_letters(x + width / 2, y + height / 2 + 5, letters, width)}"
+
+
+def _cell_box(x: float, y: float, width: float, height: float, look: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3" {look}/>'
 
 
 def _letters(x: float, y: float, letters: str, width_px: float) -> str:

@@ -1,29 +1,32 @@
-"""The timeline as a static SVG picture, for places without JavaScript."""
+"""The timeline as a static picture, for places without JavaScript: SVG, and PNG made of it by resvg."""
 
 from __future__ import annotations
 
 import base64
+import struct
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from html import escape
+from typing import Any
 
 import numpy as np
 
+from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
 from gpustreamlab.draw._colours import CALL_STYLES, hatch_fill, hatch_patterns, text_colour
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import (
-    PARTITION_LEAD,
     STRAY_COLOUR,
-    Legend,
+    Entries,
     MemoryStrip,
     format_bytes,
-    partition_swatch_svg,
-    plan_legend,
+    name_entries,
+    partition_entries,
     plan_memory,
-    swatch_svg,
 )
 from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.draw._scene import NO_WAIT, Scene, text_width_px
@@ -42,6 +45,7 @@ from gpustreamlab.draw._sm_map import (
     step_path,
     svg_text,
 )
+from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Int64Array
 
@@ -151,7 +155,7 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
     picture = plan_picture(trace) if picture is None else picture
     scene = picture.scene
     steps = band_steps(trace, scene.bands, scene.zero_ns)
-    head, head_px = _head(picture.header, scene.notes, plan_legend(trace, scene, steps))
+    head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(scene, steps))
     plot = SVGPlot(scene, head_px)
     items = merged_items(picture.columns, plot.scale_x, max_bars)
     below = [*_lanes(scene, plot, "" if len(trace) else picture.header.empty), *group_shapes(scene, plot), *_axis(plot)]
@@ -176,7 +180,7 @@ def picture_uri(svg: str) -> str:
 _BADGE_FILLS = {"SIMULATED": "#e69f00", "REAL HARDWARE": "#56b4e9"}
 
 
-def _head(header: Header, notes: Sequence[str], legend: Legend) -> tuple[list[str], float]:
+def _head(header: Header, notes: Sequence[str], names: Entries, partitions: Entries) -> tuple[list[str], float]:
     badge_px = text_width_px(header.badge, 11) + 14
     lines = [
         f'<text x="12" y="24" font-size="16" font-weight="600">{escape(cut_end(header.title, 80))}</text>',
@@ -192,21 +196,15 @@ def _head(header: Header, notes: Sequence[str], legend: Legend) -> tuple[list[st
         for line in textwrap.wrap(text, 140):
             lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
-    # A picture within the picture cuts off what is beyond its border.
-    names = [(name, f'<svg width="16" height="12">{swatch_svg(style)}</svg>') for name, style in legend.names]
-    names += [(f"and {legend.more_names:,} more names", "")] if legend.more_names else []
     shapes, place = _legend(names, place, swatch_px=16)
     lines += shapes
-    if legend.partitions:
-        svg = '<svg width="24" height="14">{}</svg>'
-        partitions = [(text, svg.format(partition_swatch_svg(style))) for text, style in legend.partitions]
-        partitions += [(f"and {legend.more_partitions:,} more", "")] if legend.more_partitions else []
-        shapes, place = _legend([(PARTITION_LEAD, ""), *partitions], place + 10, swatch_px=24)
+    if partitions:
+        shapes, place = _legend(partitions, place + 10, swatch_px=24)
         lines += shapes
     return lines, place + 4.0
 
 
-def _legend(entries: Sequence[tuple[str, str]], place: int, *, swatch_px: int) -> tuple[list[str], int]:
+def _legend(entries: Entries, place: int, *, swatch_px: int) -> tuple[list[str], int]:
     """Write texts with their swatches in lines, and return where the next line begins."""
     parts, x = [], 12.0
     for name, swatch in entries:
@@ -390,3 +388,94 @@ def _axis(plot: SVGPlot) -> Iterator[str]:
 def cut_end(text: str, limit: int) -> str:
     """Cut a text at its end."""
     return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"
+
+
+PNG_SCALE = 2.0
+"""Pixels of a picture for each px of the page, where nothing else is asked for."""
+
+SCALE_LIMITS = (0.1, 8.0)
+"""Least and most of them: the most makes a picture of 8,000 px in width."""
+
+FONT_FAMILY = "Roboto"
+"""What stands for ``sans-serif`` in pictures."""
+FONT_FACES = ("Roboto", "RobotoBold", "RobotoItalic")
+"""Its faces, as the package ``font-roboto`` names them."""
+
+_CSS_DPI = 96
+_INCH_M = 0.0254
+_PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
+
+
+def timeline_png(trace: Trace, *, scale: float = PNG_SCALE) -> bytes:
+    """Draw a trace as a PNG picture: what `timeline_svg` draws.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    scale
+        Pixels for each px of the page: at 2, a picture is 2,000 pixels wide. It says its size, so a document shows it as wide
+        at every scale.
+
+    Raises
+    ------
+    OptionError
+        If the scale is no number from 0.1 to 8.
+    MissingExtraError
+        If the package that renders is not installed.
+    GPUStreamLabError
+        If this machine has no font to write the texts in.
+    """
+    given: object = scale
+    least, most = SCALE_LIMITS
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not least <= scale <= most:
+        raise OptionError(f"scale is {scale!r}; it must be a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
+    render = _renderer()
+    if not _has_fonts():
+        raise GPUStreamLabError(
+            "A picture without its texts would say nothing, and no font was found on this machine. "
+            f"Install one with: {install_line('png')} - or save as .svg or .html, which need none here."
+        )
+    png = render(timeline_svg(trace, max_bars=MAX_FILE_BARS), float(scale))
+    # The size of its pixels, so that it is as wide at every scale. Source: PNG specification, chunk ``pHYs``.
+    per_metre = round(_CSS_DPI * scale / _INCH_M)
+    body = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    head_end = 8 + 12 + 13  # signature, then the header, which comes first
+    return png[:head_end] + chunk + png[head_end:]
+
+
+def _renderer() -> Callable[[str, float], bytes]:
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError as error:
+        raise MissingExtraError(
+            "Saving a timeline as .png needs the package resvg-py, which is not installed. "
+            f"Install it with: {install_line('png')} - or save as .svg, which needs nothing more."
+        ) from error
+
+    # A machine need not have a font: the extra brings one, for what the page's families do not find here.
+    fonts: dict[str, Any] = {"font_files": _font_files(), "sans_serif_family": FONT_FAMILY} if _font_files() else {}
+
+    def render(svg: str, scale: float) -> bytes:
+        # Roboto has no arrow, and a text with one would be drawn in whatever other font there is.
+        return bytes(svg_to_bytes(svg_string=svg.replace("→", " to ") if fonts else svg, zoom=scale, **fonts))
+
+    return render
+
+
+@cache
+def _font_files() -> list[str]:
+    """Return the files of the font that the extra brings; none where only the renderer was installed."""
+    try:
+        import font_roboto
+    except ImportError:
+        return []
+    return [font_roboto.font_files[name] for name in FONT_FACES]
+
+
+@cache
+def _has_fonts() -> bool:
+    # Without fonts, resvg leaves texts out and says nothing.
+    render = _renderer()
+    return render(_PROBE.format('<text y="15" font-family="sans-serif">x</text>'), 1.0) != render(_PROBE.format(""), 1.0)

@@ -81,10 +81,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "groups": _group_entries(scene),
         "rows": _row_entries(scene),
         "partitions": [{"text": part.text, "sms": part.granted_sms, "band": part.band} for part in scene.partitions],
-        "bands": [
-            {"label": band.label, "fill": band.style.fill, "hatch": band.style.hatch, "letter": band.style.letter}
-            for band in scene.bands
-        ],
+        "bands": [{"label": band.label} | asdict(band.style) for band in scene.bands],
         "marks": [{"time": mark.time_ns, "text": mark.text, "kind": mark.kind} for mark in scene.marks],
         "mark_rows": list(scene.mark_rows),
         "height_px": _px(scene.height_px),
@@ -115,9 +112,7 @@ def _group_entries(scene: Scene) -> list[dict[str, Any]]:
         {
             "label": box.group.label,
             "detail": box.group.detail,
-            "fill": box.group.style.fill,
-            "hatch": box.group.style.hatch,
-            "letter": box.group.style.letter,
+            **asdict(box.group.style),
             "top": _px(box.top),
             "head_bottom": _px(box.head_bottom),
             "bottom": _px(box.bottom),

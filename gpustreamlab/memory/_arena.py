@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import index
+from typing import TYPE_CHECKING, Any
 from weakref import ref
+
+import numpy as np
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts, process_lock
 from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends import BackendStream, order_behind
-from gpustreamlab.errors import DeviceError, DeviceMemoryError
-from gpustreamlab.memory._blocks import Block, SizeClass, Slot, check_size, size_class
+from gpustreamlab.errors import DeviceError, DeviceMemoryError, OptionError
+from gpustreamlab.memory.lifetimes import KeptStream
 from gpustreamlab.record import LaneSample
 
 if TYPE_CHECKING:
@@ -31,33 +36,35 @@ HAND_OVER_AT = 4_096
 """Samples that a lane keeps before it hands them to the recorder by itself."""
 KEPT_SAMPLES = 4 * HAND_OVER_AT
 """Samples that a lane keeps at most."""
-KEPT_SIZES = 1_024
-"""Different sizes asked for whose class is remembered."""
+ALIGNMENT_BYTES = 512
+"""Addresses and sizes of blocks are multiples of it."""
+CLASSES_PER_DOUBLING = 4
+"""How many sizes of blocks there are between a power of two and the next: at most a quarter of what is asked for is wasted."""
+MAX_BYTES = 1 << 63
+"""What is no size any more."""
 
 USED, RESERVED = "scratch_used_bytes", "scratch_reserved_bytes"
 
 
-class ScratchLane(Protocol):
-    """What scratch needs of a stream."""
+@dataclass(slots=True, eq=False, repr=False)
+class Block:
+    """A piece of device memory. One whose scratch is gone, and has not given it back, is garbage."""
 
-    name: str
-    is_closed: bool
-
-    @property
-    def handle(self) -> int:
-        """Address of the ``cudaStream_t``."""
-        ...
-
-    def _require_open(self) -> None:
-        """Raise `StreamClosedError` if the stream is closed."""
-        ...
+    address: int
+    size_bytes: int
+    peers: list[Block]
+    """The free blocks of its size, where it goes when it is given back."""
+    holder: ref[Any] | None = None
+    """The scratch that has it; None while it is free."""
+    is_late: bool = False
+    """True if it may have been used where the lane worked before, and is not in order with its stream of now."""
 
 
 class ScratchArena:
     """The scratch memory of one lane.
 
     Two locks, both re-entrant: a garbage collection in the middle of anything here may run code that takes or gives back
-    scratch. `lock` is held around the state only, never around a call of the driver. The other one keeps calls of the driver
+    scratch. One is held around the state only, never around a call of the driver. The other one keeps calls of the driver
     apart, so that nothing is allocated on a stream that is being closed.
 
     Parameters
@@ -72,167 +79,97 @@ class ScratchArena:
         The session's.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_asked_bytes",
-        "_before_bytes",
-        "_classes",
-        "_driving",
-        "_given_bytes",
-        "_growth_count",
-        "_held",
-        "_is_collecting",
-        "_lane_index",
-        "_late",
-        "_left",
-        "_peak_bytes",
-        "_pool",
-        "_reserved_bytes",
-        "_samples",
-        "_stream",
-        "_taken_count",
-        "_trim_count",
-        "_window_bytes",
-        "_window_ns",
-        "backend",
-        "changed_ns",
-        "glance_ns",
-        "is_closed",
-        "is_simulated",
-        "lane",
-        "lock",
-        "slots",
-        "top_bytes",
-        "top_ns",
-        "turn_ns",
-        "used_bytes",
-        "why_closed",
-    )
-
-    def __init__(self, lane: ScratchLane, stream: BackendStream, lane_index: int, pool: ScratchPool) -> None:
+    def __init__(self, lane: KeptStream, stream: BackendStream, lane_index: int, pool: ScratchPool) -> None:
         self.lane = lane
         self.backend = pool.backend
-        self.is_simulated = pool.backend.device.simulated
         self.glance_ns = pool.backend.glance_ns
-        self.lock = process_lock()
         self.is_closed = False
         """True once everything is given back to the device."""
         self.why_closed = "was closed, which frees its memory"
         """What happened to the lane then."""
-        self.slots: dict[int, Slot] = {}
-        """By the size asked for."""
-        self.used_bytes = 0
-        """In use now."""
-        self.top_bytes = 0
-        """The most that was in use since the last sample."""
-        self.top_ns = -1
-        """When; -1 if that is what the sample before says."""
-        self.changed_ns = -1
-        """When it changed last; -1 if it did not since the last sample."""
         self.turn_ns = 0
         """When the next sample is due."""
-        self._lane_index = lane_index
+        self.reserved_bytes = 0
+        """What it holds of the device's memory."""
         self._pool = pool
-        self._driving = process_lock()
+        self._lane_index = lane_index
         self._stream = stream
         self._left: list[BackendStream] = []  # streams on which the lane worked before
-        self._classes: dict[int, SizeClass] = {}
-        self._held: list[tuple[int, int]] = []  # size and address of what a closed lane still lends
-        self._late: list[SizeClass] = []  # of streams before: their blocks are not in order with this one
+        self._lock = process_lock()
+        self._driving = process_lock()
+        self._blocks: set[Block] = set()  # in use or free
+        self._free: dict[int, list[Block]] = {}  # by size; last in, first out, so that caches are warm
         self._is_collecting = False
+        self._used_bytes = 0
+        self._top_bytes = 0  # the most that was in use since the last sample
+        self._top_ns = self._changed_ns = -1  # when that was, and when it changed last; -1 if it did not since then
         self._samples: deque[tuple[int, str, int]] = deque(maxlen=KEPT_SAMPLES)
-        self._reserved_bytes = self._peak_bytes = self._growth_count = self._trim_count = 0
-        self._asked_bytes = self._given_bytes = self._taken_count = 0  # of sizes that are forgotten
-        self._window_ns = 0
-        self._window_bytes = self._before_bytes = 0
-
-    @property
-    def reserved_bytes(self) -> int:
-        """What it holds of the device's memory."""
-        return self._reserved_bytes
+        self._window_ns = self._window_bytes = self._before_bytes = 0
+        self._asked_bytes = self._given_bytes = 0
+        self._peak_bytes = self._taken_count = self._growth_count = self._trim_count = 0
 
     @property
     def statistics(self) -> ScratchStatistics:
         """How it is now, as a value."""
-        self._collect(self._all_kinds())
+        self._collect()
         pool = self._pool
-        with self.lock:
-            asked, given, taken = self._asked_bytes, self._given_bytes, self._taken_count
-            for size, slot in self.slots.items():
-                asked += size * slot.taken_count
-                given += slot.size_bytes * slot.taken_count
-                taken += slot.taken_count
+        with self._lock:
+            given_bytes = self._given_bytes
             return ScratchStatistics(
                 lane=self.lane.name,
-                used_bytes=0 if self.is_closed else self.used_bytes,
-                reserved_bytes=self._reserved_bytes,
-                peak_bytes=max(self._peak_bytes, self.top_bytes),
-                allocation_count=taken,
-                reuse_count=max(0, taken - self._growth_count),
+                used_bytes=0 if self.is_closed else self._used_bytes,
+                reserved_bytes=self.reserved_bytes,
+                peak_bytes=max(self._peak_bytes, self._top_bytes),
+                allocation_count=self._taken_count,
+                reuse_count=max(0, self._taken_count - self._growth_count),
                 growth_count=self._growth_count,
                 trim_count=self._trim_count,
-                waste_share=(given - asked) / given if given else 0.0,
+                waste_share=(given_bytes - self._asked_bytes) / given_bytes if given_bytes else 0.0,
                 is_stream_ordered=not pool.reason,
                 reason=pool.reason,
                 limit_bytes=pool.limit_bytes,
             )
 
-    def find_slot(self, nbytes: int) -> Slot:
-        """Return what is known of a size, made on first use."""
-        size_bytes = size_class(nbytes)
-        with self.lock:
-            if len(self.slots) >= KEPT_SIZES:
-                self._forget_sizes()
-            slot = self.slots.get(nbytes)
-            if slot is None:
-                kind = self._classes.get(size_bytes)
-                if kind is None:
-                    kind = self._classes[size_bytes] = SizeClass(size_bytes)
-                slot = self.slots[nbytes] = Slot(kind)
-            return slot
-
     def give_out(self, scratch: Scratch) -> bool:
-        """Take a free block for scratch, if there is one of its size."""
+        """Take a free block for scratch, if there is one of its size that is in order."""
+        size_bytes = size_class(scratch.nbytes)
         holder, now_ns = ref(scratch), self.glance_ns()
-        with self.lock:
-            slot = scratch._slot = self.slots.get(scratch.nbytes) or self.find_slot(scratch.nbytes)
-            if not slot.free:
+        with self._lock:
+            free = self._free.get(size_bytes)
+            if not free or free[-1].is_late:
                 return False
-            block = slot.free.pop()
+            block = free.pop()
             block.holder = scratch._lease = holder
             scratch._block = block
-            slot.taken_count += 1
-            self.used_bytes += slot.size_bytes
-            self.changed_ns = now_ns
-            if self.used_bytes > self.top_bytes:
-                self.top_bytes = self.used_bytes
-                self.top_ns = now_ns
+            self._taken_count += 1
+            self._asked_bytes += scratch.nbytes
+            self._given_bytes += size_bytes
+            self._used_bytes += size_bytes
+            self._changed_ns = now_ns
+            if self._used_bytes > self._top_bytes:
+                self._top_bytes = self._used_bytes
+                self._top_ns = now_ns
             return True
 
     def take_back(self, scratch: Scratch, now_ns: int) -> None:
         """Take the block of scratch back, once."""
-        with self.lock:
-            block, slot = scratch._block, scratch._slot
+        with self._lock:
+            block = scratch._block
             scratch._block = None
             # One in a cycle of garbage is found as such before the finalisers of that cycle run, which may give it back again.
             if block is not None and block.holder is scratch._lease:
-                block.holder = None
-                slot.back.append(block)
-                self.used_bytes -= slot.size_bytes
-                self.changed_ns = now_ns
+                self._put_back(block, now_ns)
 
     def supply(self, scratch: Scratch) -> None:
         """Find a block for scratch whose size has no free one: of what is garbage, or was of another stream, or a new one."""
         self.lane._require_open()
-        if not self._late:
-            self._collect((scratch._slot.kind,))
-            if self.give_out(scratch):
-                return
+        self._collect()
+        if self.give_out(scratch):
+            return
         with delayed_interrupts():  # a block that was made is known
-            self._collect(self._all_kinds())
-            self._take_late()
             while not self.give_out(scratch):
-                self._grow(scratch)
+                if not self._bring_over():
+                    self._grow(scratch.nbytes)
 
     def trim(self, keep_bytes: int = 0) -> int:
         """Give free blocks back to the device, the largest first, behind the lane's work.
@@ -248,21 +185,29 @@ class ScratchArena:
             How many bytes were given back.
         """
         check_size(keep_bytes, example="lane.trim_scratch(keep_bytes=0)")
-        self._collect(self._all_kinds())
+        self._collect()
         with delayed_interrupts(), self._driving:
-            if self.is_closed or self._reserved_bytes <= keep_bytes:
+            if self.is_closed or self.reserved_bytes <= keep_bytes:
                 return 0
-            self._take_late()
-            return self._free_taken(self._take_free(keep_bytes))
+            self._bring_over()
+            before_bytes = self.reserved_bytes
+            failures = self._free_blocks(self._take_free(keep_bytes))
+            freed_bytes = before_bytes - self.reserved_bytes
+            if freed_bytes:
+                self._trim_count += 1
+                self._note_reserved()
+        if failures:
+            raise failures[0]
+        return freed_bytes
 
     def turn(self, now_ns: int) -> None:
         """Note samples for the timeline; where a window of time ends, give back what was not needed in it."""
-        with self.lock:
+        with self._lock:
             if now_ns >= self._window_ns:
-                self._collect(self._all_kinds())
+                self._collect()
             self._note(now_ns)
             keep_bytes = self._recent_bytes(now_ns)
-            is_excessive = keep_bytes is not None and self._reserved_bytes > TRIM_FACTOR * keep_bytes
+            is_excessive = keep_bytes is not None and self.reserved_bytes > TRIM_FACTOR * keep_bytes
         if len(self._samples) >= HAND_OVER_AT:
             self._pool.hand_over(self)
         if is_excessive and not self.is_closed:
@@ -273,18 +218,17 @@ class ScratchArena:
 
     def work_on(self, stream: BackendStream) -> None:
         """Give out blocks for another stream from now on: those that there are, as soon as they are in order with it."""
-        with self._driving, self.lock:
+        with self._driving, self._lock:
             if stream is self._stream or self.is_closed:
                 return
             self._left = [*(left for left in self._left if left is not stream), self._stream]
             self._stream = stream
-            self._late += [kind for kind in self._classes.values() if kind.block_count]
-            self._forget_sizes()
-            self._classes = {}
+            for block in self._blocks:
+                block.is_late = True
 
     def leave(self, stream: BackendStream) -> None:
         """Forget a stream that is going to be destroyed; all of its work is done."""
-        with self._driving, self.lock:
+        with self._driving, self._lock:
             self._left = [left for left in self._left if left is not stream]
 
     def close(self, *, keeps_held: bool = False) -> None:
@@ -297,233 +241,209 @@ class ScratchArena:
         """
         failures: list[Exception] = []
         with delayed_interrupts(), self._driving:
-            self._collect(self._all_kinds())
-            with self.lock:
-                self._forget_sizes()
-                now_ns = self.glance_ns()
-                self._note(now_ns)
+            self._collect()
+            with self._lock:
+                self._note(self.glance_ns())
                 self.is_closed = True
-                blocks = [(kind.size_bytes, block) for kind in self._all_kinds() for block in kind.blocks]
-                free = {block for kind in self._all_kinds() for block in kind.free}
-            held = [(size_bytes, block.address) for size_bytes, block in blocks if keeps_held and block not in free]
-            spare = [(size_bytes, block.address) for size_bytes, block in blocks if not keeps_held or block in free]
-            try:
-                if blocks:
+                blocks, free = [*self._blocks], [block for free in self._free.values() for block in free]
+                self._free = {}
+            if blocks:
+                try:
                     self._order_behind_left()
-            except Exception as error:  # noqa: BLE001 - raised below; the stream is closed all the same
-                failures.append(error)
-            failures += self._free_blocks(spare)
-            with self.lock:
-                self._held += held
-                self._classes, self._late, self._left = {}, [], []
-                if blocks:
-                    self._samples += [(now_ns, USED, 0), (now_ns, RESERVED, self._reserved_bytes)]
+                except Exception as error:  # noqa: BLE001 - raised below; the stream is closed all the same
+                    failures.append(error)
+                failures += self._free_blocks(free if keeps_held else blocks)
+                self._samples.append((self.glance_ns(), USED, 0))
+                self._note_reserved()
+            self._left = []
         if failures:
             raise failures[0]
 
     def free_held(self) -> None:
-        """Give back what was still held as the lane was closed, behind the work of its stream, which is destroyed next."""
+        """Give back what is still there after `close`, behind the work of the lane's stream, which is destroyed next."""
         with delayed_interrupts(), self._driving:
-            held, self._held = self._held, []
+            held = [*self._blocks]
             failures = self._free_blocks(held)
             if held:
-                self._samples.append((self.glance_ns(), RESERVED, self._reserved_bytes))
+                self._note_reserved()
         if failures:
             raise failures[0]
-
-    def _free_blocks(self, blocks: Sequence[tuple[int, int]]) -> list[Exception]:
-        """Free blocks, given as size and address; return what failed."""
-        failures: list[Exception] = []
-        for size_bytes, address in blocks:
-            try:
-                self.backend.free_scratch(self._stream, address)
-            except Exception as error:  # noqa: BLE001 - told by who called, after the other blocks
-                failures.append(error)
-            else:
-                self._pool.release(size_bytes)
-                with self.lock:
-                    self._reserved_bytes -= size_bytes
-        return failures
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child, what it holds is the parent's."""
         self.is_closed = True
         self.why_closed = LEFT_TO_PARENT
-        for slot in self.slots.values():
-            slot.free = []
-        self.slots, self._classes, self._late, self._held = {}, {}, [], []
+        self._blocks, self._free = set(), {}
 
     def take_samples(self) -> list[LaneSample]:
         """Return the samples since the last time, the present one last."""
-        self._collect(self._all_kinds())
-        with self.lock:
+        self._collect()
+        with self._lock:
             self._note(self.glance_ns())
-        taken = []
-        while self._samples:
-            try:
-                taken.append(self._samples.popleft())
-            except IndexError:  # another thread took it
-                break
+            taken = [*self._samples]
+            self._samples.clear()
         return [LaneSample(host_ns, self._lane_index, name, float(value)) for host_ns, name, value in taken]
 
     def tell_all(self) -> None:
         """Let the next samples begin with how it is now."""
-        with self.lock:
+        with self._lock:
             self._samples.clear()
-            if self._reserved_bytes:
-                now_ns = self.glance_ns()
-                self._samples += [(now_ns, USED, self.used_bytes), (now_ns, RESERVED, self._reserved_bytes)]
+            if self.reserved_bytes:
+                self._samples.append((self.glance_ns(), USED, self._used_bytes))
+                self._note_reserved()
 
-    def _collect(self, kinds: Sequence[SizeClass]) -> None:
-        """Take back what is garbage."""
+    def _put_back(self, block: Block, now_ns: int) -> None:
+        block.holder = None
+        block.peers.append(block)
+        self._used_bytes -= block.size_bytes
+        self._changed_ns = now_ns
+
+    def _collect(self) -> None:
+        """Take back what is garbage: blocks whose scratch is gone.
+
+        They are looked for, so that scratch needs no finaliser: one would run anywhere, also where the lists change.
+        """
         now_ns = self.glance_ns()
-        with self.lock:
+        with self._lock:
             if self._is_collecting:
                 return  # called from inside itself, by a finaliser
             self._is_collecting = True
             try:
-                for kind in kinds:
-                    for block in kind.take_garbage():
-                        self.used_bytes -= kind.size_bytes
-                        self.changed_ns = now_ns
-                        kind.free.append(block)
+                for block in [*self._blocks]:
+                    if block.holder is not None and block.holder() is None:
+                        self._put_back(block, now_ns)
             finally:
                 self._is_collecting = False
 
-    def _all_kinds(self) -> list[SizeClass]:
-        return [*self._classes.values(), *self._late]
+    def _note_reserved(self) -> None:
+        self._samples.append((self.glance_ns(), RESERVED, self.reserved_bytes))
 
     def _note(self, now_ns: int) -> None:
-        if self.is_closed:
-            self.turn_ns = now_ns + SAMPLE_EVERY_NS
-            return
-        # What is read and reset together: nothing is called between.
-        top_bytes = self.top_bytes
-        top_ns = self.top_ns
-        used_bytes = self.used_bytes
-        changed_ns = self.changed_ns
-        self.top_bytes = used_bytes
-        self.top_ns = -1
-        self.changed_ns = -1
         self.turn_ns = now_ns + SAMPLE_EVERY_NS
-        if top_ns >= 0:
-            self._samples.append((top_ns, USED, top_bytes))
-        if changed_ns > top_ns:
-            self._samples.append((changed_ns, USED, used_bytes))
-        self._peak_bytes = max(self._peak_bytes, top_bytes)
-        self._window_bytes = max(self._window_bytes, top_bytes)
+        if self.is_closed:
+            return
+        if self._top_ns >= 0:
+            self._samples.append((self._top_ns, USED, self._top_bytes))
+        if self._changed_ns > self._top_ns:
+            self._samples.append((self._changed_ns, USED, self._used_bytes))
+        self._peak_bytes = max(self._peak_bytes, self._top_bytes)
+        self._window_bytes = max(self._window_bytes, self._top_bytes)
+        self._top_bytes = self._used_bytes
+        self._top_ns = self._changed_ns = -1
 
     def _recent_bytes(self, now_ns: int) -> int | None:
         """Return the most that was in use of late where a window of time ends, else None."""
         if now_ns < self._window_ns:
             return None
         recent_bytes = max(self._before_bytes, self._window_bytes)
-        self._before_bytes, self._window_bytes = self._window_bytes, self.used_bytes
+        self._before_bytes, self._window_bytes = self._window_bytes, self._used_bytes
         is_first, self._window_ns = not self._window_ns, now_ns + WINDOW_NS
         return None if is_first else recent_bytes
 
-    def _grow(self, scratch: Scratch) -> None:
-        size_bytes = scratch._slot.size_bytes
+    def _grow(self, nbytes: int) -> None:
+        size_bytes = size_class(nbytes)
         self._pool.reserve(size_bytes, self)
         try:
             try:
-                self._add_block(scratch)
-            except DeviceMemoryError as error:
+                self._add_block(size_bytes)
+            except DeviceMemoryError:
                 self._pool.relieve()
-                self._add_block_at_last(scratch, error)
+                self._add_block(size_bytes)
+        except DeviceMemoryError as error:
+            self._pool.release(size_bytes)
+            raise DeviceMemoryError(
+                f"Lane {self.lane.name!r} asked for {nbytes:,} bytes of scratch, and the device does not have enough, "
+                f"even after every lane and CuPy's pool gave back what nobody used. {self._pool.memory_text()} Take less, free "
+                "arrays, or close lanes that are not needed.",
+                driver_code=error.driver_code,
+            ) from error
         except BaseException:
             self._pool.release(size_bytes)
             raise
 
-    def _add_block(self, scratch: Scratch) -> None:
+    def _add_block(self, size_bytes: int) -> None:
         with self._driving:
             self.lane._require_open()  # else it may have been closed meanwhile
-            slot = scratch._slot = self.find_slot(scratch.nbytes)
-            block = Block(self.backend.allocate_scratch(self._stream, slot.size_bytes))
-            with self.lock:
-                slot.free.append(block)
-                slot.kind.blocks.append(block)
-                self._reserved_bytes += slot.size_bytes
+            address = self.backend.allocate_scratch(self._stream, size_bytes)
+            with self._lock:
+                block = Block(address, size_bytes, self._free.setdefault(size_bytes, []))
+                self._blocks.add(block)
+                block.peers.append(block)
+                self.reserved_bytes += size_bytes
                 self._growth_count += 1
-                self._samples.append((self.glance_ns(), RESERVED, self._reserved_bytes))
+                self._note_reserved()
 
-    def _add_block_at_last(self, scratch: Scratch, first: DeviceMemoryError) -> None:
-        try:
-            self._add_block(scratch)
-        except DeviceMemoryError as error:
-            raise DeviceMemoryError(
-                f"Lane {self.lane.name!r} asked for {scratch.nbytes:,} bytes of scratch, and the device does not have enough, "
-                f"even after every lane and CuPy's pool gave back what nobody used. {self._pool.memory_text()} Take less, free "
-                "arrays, or close lanes that are not needed.",
-                driver_code=error.driver_code or first.driver_code,
-            ) from error
-
-    def _take_free(self, keep_bytes: int) -> list[tuple[SizeClass, Block]]:
-        """Take free blocks out, the largest first, as long as so many bytes are kept."""
-        taken: list[tuple[SizeClass, Block]] = []
-        with self.lock:
-            for size_bytes in sorted(self._classes, reverse=True):
-                kind = self._classes[size_bytes]
-                while self._reserved_bytes - size_bytes >= keep_bytes:
-                    try:
-                        taken.append((kind, kind.free.pop(0)))
-                    except IndexError:  # none, or another thread has taken the last one
-                        break
-                    kind.blocks.remove(taken[-1][1])
-                    self._reserved_bytes -= size_bytes
+    def _take_free(self, keep_bytes: int) -> list[Block]:
+        """Take free blocks out of their lists, the largest first, as long as so many bytes are kept."""
+        taken = []
+        with self._lock:
+            spare_bytes = self.reserved_bytes - keep_bytes
+            for size_bytes in sorted(self._free, reverse=True):
+                free = self._free[size_bytes]
+                count = min(len(free), spare_bytes // size_bytes)
+                taken += free[:count]
+                del free[:count]
+                spare_bytes -= count * size_bytes
         return taken
 
-    def _free_taken(self, taken: list[tuple[SizeClass, Block]]) -> int:
-        """Free blocks behind the stream's work; what cannot be freed stays."""
-        freed_bytes = 0
-        try:
-            while taken:
-                kind, block = taken[0]
+    def _free_blocks(self, blocks: Iterable[Block]) -> list[Exception]:
+        """Free blocks behind the stream's work, and return what failed; what cannot be freed stays."""
+        failures: list[Exception] = []
+        for block in blocks:
+            try:
                 self.backend.free_scratch(self._stream, block.address)
-                del taken[0]
-                freed_bytes += kind.size_bytes
-        finally:
-            with self.lock:
-                for kind, block in taken:
-                    kind.free.append(block)
-                    kind.blocks.append(block)
-                    self._reserved_bytes += kind.size_bytes
-                if freed_bytes:
-                    self._trim_count += 1
-                    self._pool.release(freed_bytes)
-                    self._samples.append((self.glance_ns(), RESERVED, self._reserved_bytes))
-        return freed_bytes
+            except Exception as error:  # noqa: BLE001 - told by who called, after the other blocks
+                failures.append(error)
+                block.peers.append(block)
+            else:
+                self._pool.release(block.size_bytes)
+                with self._lock:
+                    self._blocks.discard(block)
+                    self.reserved_bytes -= block.size_bytes
+        return failures
 
-    def _take_late(self) -> None:
-        """Make blocks of streams before free for this one: it waits, on the device, for what they hold."""
-        if not self._late:
-            return
+    def _bring_over(self) -> bool:
+        """Bring free blocks that are late in order: the stream waits, on the device, for the others. Tell whether any were."""
         with self._driving:
-            with self.lock:
-                ready = [(kind, len(kind.free)) for kind in self._late if kind.free]  # what comes later is not in order yet
-            if not ready:
-                return
-            self._order_behind_left()
-            with self.lock:
-                for kind, count in ready:
-                    now, moved = self._classes.setdefault(kind.size_bytes, SizeClass(kind.size_bytes)), kind.free[:count]
-                    del kind.free[:count]
-                    chosen = set(moved)
-                    kind.blocks = [block for block in kind.blocks if block not in chosen]
-                    now.blocks += moved
-                    now.free += moved
-                self._late = [kind for kind in self._late if kind.block_count]
+            with self._lock:  # what comes back later is not in order yet
+                ready = [block for free in self._free.values() for block in free if block.is_late]
+            if ready:
+                self._order_behind_left()
+            for block in ready:
+                block.is_late = False
+            return bool(ready)
 
     def _order_behind_left(self) -> None:
         for left in self._left:
             if not left.query():
                 order_behind(self.backend, self._stream, left)
 
-    def _forget_sizes(self) -> None:
-        """Let no block be taken through what is known of sizes; those in use are given back to where they are from."""
-        for size, slot in self.slots.items():
-            self._asked_bytes += size * slot.taken_count
-            self._given_bytes += slot.size_bytes * slot.taken_count
-            self._taken_count += slot.taken_count
-            slot.free = []
-        self.slots = {}
+
+@functools.lru_cache(maxsize=1_024)
+def size_class(nbytes: int) -> int:
+    """Return the size of the block that is given out for a number of bytes.
+
+    Multiples of 512 up to 4 KiB, then four sizes between a power of two and the next: at most 25% more than was asked for, or
+    511 bytes.
+
+    Examples
+    --------
+    >>> [size_class(nbytes) for nbytes in (0, 1, 512, 513, 4_097, 1 << 20, (1 << 20) + 1)]
+    [512, 512, 512, 1024, 5120, 1048576, 1310720]
+    """
+    step = max(ALIGNMENT_BYTES, 1 << max(0, nbytes - 1).bit_length() >> CLASSES_PER_DOUBLING.bit_length())
+    return max(1, -(-nbytes // step)) * step
+
+
+def check_size(nbytes: object, *, example: str = "lane.scratch(1 << 20)") -> int:
+    """Return a number of bytes, 0 or more; raise `OptionError` for anything else, with an example of the call."""
+    try:
+        size: int = index(nbytes)  # type: ignore[arg-type]
+    except TypeError:
+        size = -1
+    if isinstance(nbytes, (bool, np.bool_)) or not 0 <= size < MAX_BYTES:
+        raise OptionError(
+            f"{str(nbytes)[:40]!s} ({type(nbytes).__name__}) is not a size of scratch: an integer number of bytes from 0 to "
+            f"2**63 - 1. Use for example {example}."
+        )
+    return size

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab._util.tasks import works_later
@@ -22,22 +22,6 @@ __all__ = ["Guard", "GuardedUse", "check_guard_name"]
 WAIT_S = 0.000_2
 """How often a thread that waits for a guard looks again."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class KeptEvent(Protocol):
-    """A recorded event, as a guard uses it."""
-
-    def query(self) -> bool:
-        """Tell whether the work in front of it has ended."""
-        ...
-
-    def synchronize(self) -> None:
-        """Block the host until that work has ended."""
-        ...
-
-    def close(self) -> None:
-        """Give it back to the pool."""
-        ...
 
 
 class Guard(ProcessBound):
@@ -80,10 +64,11 @@ class Guard(ProcessBound):
         self._keeper = keeper
         self._select = select
         self._resource = resource
-        self._turn = _Turn()
+        self._lock = process_lock()
+        self._owner = 0  # the thread whose turn it is; 0 if it is nobody's
         self._uses: list[GuardedUse] = []  # that go on now, innermost last
         self._last: KeptStream | None = None
-        self._done: KeptEvent | None = None  # behind the last use
+        self._done: Any = None  # behind the last use
         self._is_closed = False
         keeper.add_guard(self)
 
@@ -92,7 +77,8 @@ class Guard(ProcessBound):
             return f"<Guard {self.name!r} closed>"
         uses = tuple(self._uses)
         if uses:
-            return f"<Guard {self.name!r}, in use on {uses[-1].lane.name!r} by thread {self._turn.owner_name!r}>"
+            thread = next((thread.name for thread in threading.enumerate() if thread.ident == self._owner), str(self._owner))
+            return f"<Guard {self.name!r}, in use on {uses[-1].lane.name!r} by thread {thread!r}>"
         last = self._last
         return f"<Guard {self.name!r}, {'not used yet' if last is None else f'last used on {last.name!r}'}>"
 
@@ -134,7 +120,7 @@ class Guard(ProcessBound):
 
     def query(self) -> bool:
         """Tell whether the work of the last use has ended; True if there was none."""
-        return self._done is None or self._done.query()
+        return self._done is None or bool(self._done.query())
 
     def close(self) -> None:
         """Wait for the work of the last use, and let go of what is guarded. Closing twice is silent.
@@ -144,11 +130,11 @@ class Guard(ProcessBound):
         SelectionError
             If this thread uses it just now.
         """
-        if self._turn.is_mine:
+        if self._owner == threading.get_ident():
             raise SelectionError(f"Guard {self.name!r} cannot close inside `with guard.on(...)`. Leave the block first.")
-        self._turn.take()  # another thread may be in the middle of enqueuing
+        self._wait_for_turn()  # another thread may be in the middle of enqueuing
         self._is_closed = True
-        self._turn.give()
+        self.give()
         if self._done is not None:
             self._done.synchronize()
         self.abandon()
@@ -164,15 +150,14 @@ class Guard(ProcessBound):
 
     def end_left_uses(self) -> None:
         """End the uses of this thread, which runs none of their blocks any more: an interrupt has left them."""
-        if self._turn.is_mine:
+        if self._owner == threading.get_ident():
             while self._uses:
                 self.end(self._uses.pop())
-            while self._turn.is_mine:
-                self._turn.give()
+            self.give()
 
     def leave_to_parent(self) -> None:
         """Be closed without touching the device, which is that of the process that this one was forked from."""
-        self._turn = _Turn()
+        self._owner = 0
         self._is_closed = True
         self._done = self._resource = self._last = None
 
@@ -208,14 +193,25 @@ class Guard(ProcessBound):
 
     def take(self) -> None:
         """Wait until no other thread is inside a use."""
-        self._turn.take()
+        self._wait_for_turn()
         if self._is_closed:
-            self._turn.give()
+            self.give()
             self._require_open()
 
     def give(self) -> None:
-        """Let the next thread in."""
-        self._turn.give()
+        """Let the next thread in once no use goes on; a block may end in another thread than it began in."""
+        if not self._uses:
+            self._owner = 0
+
+    def _wait_for_turn(self) -> None:
+        mine = threading.get_ident()
+        while True:
+            # No lock that is waited for: an interrupt in the instant in which it is got would leave it locked.
+            with delayed_interrupts(), self._lock:
+                if self._owner in (0, mine):
+                    self._owner = mine
+                    return
+            time.sleep(WAIT_S)
 
     def _note_use(self, lane: KeptStream) -> None:
         self._done = lane._record_order(self._done)
@@ -294,44 +290,6 @@ class GuardedUse(ProcessBound):
             if error is None:
                 raise
             error.add_note(f"The end of this use of {self._guard!r} could not be recorded: {failure}")
-
-
-class _Turn:
-    """A lock that its thread may take again, and that any thread may give back: a block may end in another one."""
-
-    __slots__ = ("_count", "_owner", "_state")
-
-    def __init__(self) -> None:
-        self._state = process_lock()
-        self._owner = self._count = 0
-
-    @property
-    def is_mine(self) -> bool:
-        """True if this thread has it."""
-        return self._owner == threading.get_ident()
-
-    @property
-    def owner_name(self) -> str:
-        """Name of the thread that has it."""
-        owner = self._owner
-        return next((thread.name for thread in threading.enumerate() if thread.ident == owner), str(owner))
-
-    def take(self) -> None:
-        """Wait until no other thread has it."""
-        while True:
-            with delayed_interrupts(), self._state:
-                if not self._owner or self.is_mine:
-                    self._owner = threading.get_ident()
-                    self._count += 1
-                    return
-            time.sleep(WAIT_S)
-
-    def give(self) -> None:
-        """Give it back as often as it was taken; nothing to do where nobody has it."""
-        with delayed_interrupts(), self._state:
-            self._count = max(0, self._count - 1)
-            if not self._count:
-                self._owner = 0
 
 
 def check_guard_name(name: object) -> str:

@@ -32,8 +32,6 @@ __all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
 
 
 _NULL_STREAM = 0
-_HANDLES_KEPT = 256
-"""Lanes whose names are kept before those that are gone are looked for."""
 
 
 class StreamsByHandle(Protocol):
@@ -81,13 +79,7 @@ class AccessWatch:
         self._defer = defer
         self._recorder = recorder
         self._local = recorder.local
-        self._numbers: dict[int, int] = {}  # of lanes, by the handle that each has now
-        self._lanes: dict[int, LaneClock] = {}  # their clocks, by handle
-        self._handles: dict[int, int] = {}  # that each lane has, or had
-        self._names: dict[int, str] = {}
-        self._lane_count = 0  # that there ever were
-        self._handles_limit = _HANDLES_KEPT
-        self._search = HazardSearch(_name_range)
+        self._search = HazardSearch(_name_range, self._name_of)
         self._clocks = self._search.clocks
         self._watched: WatchedArrays | None = None
         self._why_not = ""
@@ -114,8 +106,8 @@ class AccessWatch:
             if touch is None:
                 return None
             writes = self._search.last_writers(*touch)
-            numbers = {access.lane.number for access in writes if not self._clocks.is_host_before(access.lane, access.tick)}
-        streams = [self._stream_of(number) for number in sorted(numbers)]
+            lanes = dict.fromkeys(use.lane for use in writes if not self._clocks.is_host_before(use.lane, use.tick))
+        streams = [self._stream_of(lane) for lane in lanes]
         return None if any(stream is None for stream in streams) else tuple(streams)
 
     def check(self, names: Mapping[str, object]) -> Hazards:
@@ -159,9 +151,9 @@ class AccessWatch:
 
     # What the backend tells, with the lock held
 
-    def allocate(self, home: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
+    def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Note that a stream's pool handed out memory."""
-        piece = self._search.allocate(self._number(home), start, end, shape, dtype)
+        piece = self._search.allocate(handle, start, end, shape, dtype)
         piece.place = self._place()
         return piece
 
@@ -171,18 +163,15 @@ class AccessWatch:
 
     def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note work that is about to be enqueued; put in the waits that it lacks, if the session is to."""
-        place = self._place()
-        lane = self._lanes.get(handle)
-        if lane is None or lane.host_seen != self._clocks.host_count:
-            lane = self._lane(handle)
+        place, lane = self._place(), self._clocks.lane(handle)
         if self._puts_in and not self._is_waiting:
             self._put_in_waits(lane, reads, writes)
         self._search.work(lane, work, place, reads, writes)
 
     def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
         """Note that the work noted last uses scratch that was given back, or freed with its lane."""
-        self._names.setdefault(piece.home, str(lender.lane.name))
-        self._search.ended(self._lane(handle), work, self._place(), piece, lender.ending, lender.nbytes)
+        piece.lane.name = piece.lane.name or str(lender.lane.name)
+        self._search.ended(self._clocks.lane(handle), work, self._place(), piece, lender.ending, lender.nbytes)
 
     def finish(self) -> None:
         """Do what is pending: it asks the device, and takes locks under which others ask for this one."""
@@ -192,12 +181,12 @@ class AccessWatch:
 
     def record(self, handle: int) -> Moment:
         """Note that an event was recorded."""
-        return self._clocks.record(self._lane(handle))
+        return self._clocks.record(self._clocks.lane(handle))
 
     def wait(self, handle: int, moment: Moment | None) -> None:
         """Note that a stream's later work waits for an event."""
         if moment is not None:
-            self._clocks.wait(self._lane(handle), moment)
+            self._clocks.wait(self._clocks.lane(handle), moment)
 
     def host_wait(self, moment: Moment | None) -> None:
         """Note that the host has seen an event reached."""
@@ -206,7 +195,7 @@ class AccessWatch:
 
     def host_wait_stream(self, handle: int) -> None:
         """Note that the host has seen a stream idle."""
-        self._clocks.host_wait(self._clocks.record(self._lane(handle)))
+        self._clocks.host_wait(self._clocks.record(self._clocks.lane(handle)))
 
     def host_wait_all(self) -> None:
         """Note that the host has seen the device idle."""
@@ -214,10 +203,7 @@ class AccessWatch:
 
     def close_stream(self, handle: int) -> None:
         """Note that a stream was destroyed."""
-        self._lanes.pop(handle, None)
-        number = self._numbers.pop(handle, None)
-        if number is not None:
-            self._clocks.forget(number)
+        self._clocks.close(handle)
 
     # Inside
 
@@ -235,16 +221,16 @@ class AccessWatch:
         self._is_waiting = True  # what is done here is no work of the user's
         try:
             for other in self._search.unordered(lane, reads, writes):
-                self._put_in_wait(lane.number, other.number)
-            here = self._stream_of(lane.number)
+                self._put_in_wait(lane, other)
+            here = self._stream_of(lane)
             for piece, _ in (*reads, *writes):
-                owner = piece.owner() if here is not None and piece.home != lane.number else None
+                owner = piece.owner() if here is not None and piece.lane is not lane else None
                 if owner is not None:
                     self.pending.append(partial(self._defer, here, owner))
         finally:
             self._is_waiting = False
 
-    def _put_in_wait(self, lane: int, other: int) -> None:
+    def _put_in_wait(self, lane: LaneClock, other: LaneClock) -> None:
         self.wait_count += 1
         here, there = self._stream_of(lane), self._stream_of(other)
         behind, ahead = self._backend_stream_of(lane, here), self._backend_stream_of(other, there)
@@ -256,44 +242,11 @@ class AccessWatch:
             number = self._recorder.open_number(here._recorded)  # by then another thread may do what is pending
             self.pending.append(partial(self._recorder.add_edge, there._recorded.last_number, here._recorded, number))
 
-    def _lane(self, handle: int) -> LaneClock:
-        """Return the clock of the lane that has a handle now. Handles come again, numbers of lanes do not."""
-        lane = self._lanes[handle] = self._clocks.lane(self._number(handle))
-        return lane
+    def _stream_of(self, lane: LaneClock) -> Any | None:
+        return self._table.with_handle(lane.handle) if self._clocks.lanes.get(lane.handle) is lane else None
 
-    def _number(self, handle: int) -> int:
-        number = self._numbers.get(handle)
-        if number is None:
-            if len(self._handles) >= self._handles_limit:
-                self._forget_lanes()
-            number = self._numbers[handle] = self._lane_count
-            self._lane_count += 1
-            self._handles[number] = handle
-            stream = self._stream_of(number)
-            if stream is not None:
-                self._names[number] = stream.name
-        return number
-
-    def _forget_lanes(self) -> None:
-        """Forget the names of lanes that are gone: nothing that comes can be unordered with them, and no row tells of them."""
-        clocks, here = self._clocks, set(self._numbers.values())
-        for number in [number for number in clocks.lanes if number not in here]:
-            clocks.forget(number)  # its work may not have been waited for yet as it was closed
-        kept = here | clocks.lanes.keys()
-        for row in self._search.found.values():
-            kept |= {row.first.lane, row.second.lane}
-        self._handles = {number: handle for number, handle in self._handles.items() if number in kept}
-        self._names = {number: name for number, name in self._names.items() if number in kept}
-        self._handles_limit = _HANDLES_KEPT + 2 * len(self._handles)
-
-    def _stream_of(self, lane: int) -> Any | None:
-        handle = self._handles.get(lane)
-        if handle is None or self._numbers.get(handle) != lane:
-            return None
-        return self._table.with_handle(handle)
-
-    def _backend_stream_of(self, lane: int, stream: Any | None) -> Any | None:
-        if self._handles.get(lane) == _NULL_STREAM and self._watched is not None:
+    def _backend_stream_of(self, lane: LaneClock, stream: Any | None) -> Any | None:
+        if lane.handle == _NULL_STREAM and self._watched is not None:
             return self._watched.null_stream
         return None if stream is None else stream._backend_stream
 
@@ -340,16 +293,15 @@ class AccessWatch:
     def _describe_side(self, side: Side) -> HazardSide:
         return HazardSide(lane=self._name_lane(side.lane), range=side.place, work=side.work, order=side.order)
 
-    def _name_lane(self, lane: int) -> str:
-        handle = self._handles.get(lane)
-        if handle == _NULL_STREAM:
+    def _name_lane(self, lane: LaneClock) -> str:
+        if lane.handle == _NULL_STREAM:
             return NO_LANE
-        if lane in self._names:
-            return self._names[lane]
         stream = self._stream_of(lane)  # it may have become one of the session's since
-        if stream is not None:
-            return str(stream.name)
-        return "a stream that is gone" if handle is None else f"stream {handle:#x}"
+        return lane.name or (f"stream {lane.handle:#x}" if stream is None else str(stream.name))
+
+    def _name_of(self, handle: int) -> str:
+        stream = self._table.with_handle(handle)
+        return "" if stream is None else str(stream.name)
 
     def _unwatched(self) -> Iterable[str]:
         if self.mode is HazardMode.OFF:

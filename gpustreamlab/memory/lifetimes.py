@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.ownership import Owner, check_array, find_owner, is_empty
 from gpustreamlab._util.tasks import close_later_work, works_later
 from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
-from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError, SelectionWarning
+from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
+
+if TYPE_CHECKING:
+    from gpustreamlab.memory.guards import Guard
 
 __all__ = ["Keeper", "KeptStream", "LaneSelection", "call_on"]
 
@@ -38,7 +40,12 @@ class KeptStream(Protocol):
     is_closed: bool
 
     @property
-    def _blame(self) -> AbstractContextManager[None]:
+    def handle(self) -> int:
+        """Address of the ``cudaStream_t``."""
+        ...
+
+    @property
+    def _loss_report(self) -> AbstractContextManager[None]:
         """Names the ranges where the device's context is lost."""
         ...
 
@@ -52,22 +59,6 @@ class KeptStream(Protocol):
 
     def wait(self, other: Any) -> None:
         """Make later work wait for an event or a stream."""
-        ...
-
-
-class KeptGuard(Protocol):
-    """A guard of the session, as this module uses it."""
-
-    def abandon(self) -> None:
-        """Let go without waiting: the work of all streams was waited for."""
-        ...
-
-    def leave_to_parent(self) -> None:
-        """Be closed without touching the device."""
-        ...
-
-    def end_left_uses(self) -> None:
-        """End the uses of this thread that an interrupt has left."""
         ...
 
 
@@ -122,7 +113,7 @@ class Keeper:
         self._queues: dict[BackendStream, deque[_Held]] = {}
         self._deferred: dict[int, _Deferred] = {}
         self._turns: deque[int] = deque()
-        self._guards: WeakSet[KeptGuard] = WeakSet()
+        self._guards: WeakSet[Guard] = WeakSet()
         self.writers: Callable[[Any], tuple[KeptStream, ...] | None] = _untracked
         """Tells which lanes wrote an array last; None for an array whose accesses nobody follows."""
         self.find: Callable[[object], KeptStream | None] = _unknown
@@ -192,7 +183,7 @@ class Keeper:
                     unused.append(self._deferred.pop(key))
         self._let_go(done)
 
-    def add_guard(self, guard: KeptGuard) -> None:
+    def add_guard(self, guard: Guard) -> None:
         """Let a guard give its event back when the session closes."""
         with self._lock:
             self._guards.add(guard)
@@ -276,7 +267,7 @@ class Keeper:
                 "become part of the graph. Keep what the graph uses, with references of your own, while it is launched."
             )
         event = acquire_order_event(self._backend)
-        with stream._blame:
+        with stream._loss_report:
             place.record(event)
         with self._lock:
             self._queues.setdefault(place, deque()).append(_Held(event, objects))
@@ -363,7 +354,8 @@ def call_on(
     with selection as lane:
         try:
             result = call(lane, *args, **kwargs)
-            _check_result(call, result, name)
+            if close_later_work(result):
+                raise OptionError(f"{_made_later(call, name)} What it made is closed.")
             held.append(result)
         except BaseException as error:
             _hold_after_error(keeper, lane, held, error)
@@ -389,28 +381,12 @@ def _check_call(call: object, lane_name: str) -> None:
         raise OptionError(f"{_made_later(call, lane_name)} It was not called.")
 
 
-def _check_result(call: object, result: object, lane_name: str) -> None:
-    """Refuse what a call has made instead of working; warn of what will work later, without the lane."""
-    if close_later_work(result):
-        raise OptionError(f"{_made_later(call, lane_name)} What it made is closed.")
-    if hasattr(type(result), "__await__"):
-        warnings.warn(
-            f"{_name_of(call)} in lab.run_on({lane_name!r}, ...) gave a {type(result).__name__}: what is awaited there runs "
-            f"later, without the lane. Decorate the coroutine that enqueues: @lab.on({lane_name!r}).",
-            SelectionWarning,
-            stacklevel=4,
-        )
-
-
 def _made_later(call: object, lane_name: str) -> str:
+    name = getattr(call, "__qualname__", None) or repr(call)[:80]
     return (
-        f"lab.run_on({lane_name!r}, {_name_of(call)}) makes a coroutine or generator, whose body would run later, with nothing "
+        f"lab.run_on({lane_name!r}, {name}) makes a coroutine or generator, whose body would run later, with nothing "
         f"selected. Decorate the function, and call it yourself: @lab.on({lane_name!r}) selects the lane in each of its steps."
     )
-
-
-def _name_of(call: object) -> str:
-    return getattr(call, "__qualname__", None) or repr(call)[:80]
 
 
 def _hold_after_error(keeper: Keeper, lane: KeptStream, held: list[object], error: BaseException) -> None:

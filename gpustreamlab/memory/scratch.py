@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 from weakref import ref
 
 import numpy as np
@@ -29,13 +29,10 @@ from gpustreamlab.errors import (
     SessionError,
     StreamClosedError,
 )
-from gpustreamlab.memory._arena import ScratchArena, ScratchLane
-from gpustreamlab.memory._blocks import MAX_BYTES, check_size
+from gpustreamlab.memory._arena import MAX_BYTES, Block, ScratchArena, check_size
+from gpustreamlab.memory.lifetimes import KeptStream
 from gpustreamlab.record import LaneSample, Recorder
 from gpustreamlab.typing import Feature
-
-if TYPE_CHECKING:
-    from gpustreamlab.memory._blocks import Block, Slot
 
 _log = logging.getLogger(__name__)
 
@@ -57,12 +54,11 @@ class Scratch(ProcessBound):
     Taking and giving back is safe in any thread, and for a lane that works in several threads.
     """
 
-    __slots__ = ("__weakref__", "_arena", "_block", "_lease", "_slot", "nbytes")
+    __slots__ = ("__weakref__", "_arena", "_block", "_lease", "nbytes")
 
     _block: Block | None
     _arena: ScratchArena
     _lease: ref[Scratch]
-    _slot: Slot
     nbytes: int
     """How many bytes were asked for."""
 
@@ -127,7 +123,7 @@ class Scratch(ProcessBound):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Lend the memory as bytes. Source: CUDA Array Interface, version 3; ``stream`` is the lane's."""
-        if self._arena.is_simulated:
+        if self._arena.backend.device.simulated:
             raise _NoInterfaceError(
                 "Scratch of the simulated device has no memory that other libraries could use. Use work.array(shape, dtype), "
                 "an array of lab.xp."
@@ -263,7 +259,7 @@ class ScratchPool:
         self._arenas: dict[int, ScratchArena] = {}
         recorder.add_sampler(self)
 
-    def open(self, lane: ScratchLane, stream: BackendStream, lane_index: int) -> ScratchArena:
+    def open(self, lane: KeptStream, stream: BackendStream, lane_index: int) -> ScratchArena:
         """Return the arena of a new lane; one that was closed under the name goes on in its row of the table."""
         made = ScratchArena(lane, stream, lane_index, self)
         with self._lock:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.errors import OptionError, TraceError, nearest_hint
-from gpustreamlab.model._fields import Count, check_fields
+from gpustreamlab.model._fields import Checked, Count
 from gpustreamlab.typing import EdgeKind, FloatArray, Int8Array, Int32Array, Int64Array
 
 
@@ -38,6 +38,13 @@ def require_equal_lengths(owner: str, columns: Mapping[str, NDArray[Any]]) -> No
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise TraceError(f"The columns of {owner} differ in length: {lengths}. Pass one value per row in each.")
+
+
+def _freeze(table: Counters | Edges, dtypes: Mapping[str, DTypeLike]) -> None:
+    """Store the columns of a table as read-only arrays of one length."""
+    for name, dtype in dtypes.items():
+        object.__setattr__(table, name, freeze_column(name, getattr(table, name), dtype))
+    require_equal_lengths(type(table).__name__, {name: getattr(table, name) for name in dtypes})
 
 
 def require_codes(name: str, codes: NDArray[Any], count: int) -> None:
@@ -91,10 +98,7 @@ class Counters:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
         require_text("Counters.names", self.names)
-        dtypes = {"time_ns": np.int64, "lane": np.int32, "name": np.int32, "value": np.float64}
-        for name, dtype in dtypes.items():
-            object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
-        require_equal_lengths("Counters", {name: getattr(self, name) for name in dtypes})
+        _freeze(self, {"time_ns": np.int64, "lane": np.int32, "name": np.int32, "value": np.float64})
         require_codes("name", self.name, len(self.names))
 
     def __len__(self) -> int:
@@ -106,7 +110,7 @@ SM_SHARED_BYTES = 228 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkDetail:
+class WorkDetail(Checked):
     """How a kernel was launched, or what a copy went between. Many spans share one.
 
     Examples
@@ -129,9 +133,6 @@ class WorkDetail:
     """Shared memory of a block that the launch asked for."""
     graph: Count = 0
     """Id of the CUDA graph that launched it; 0 for none."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def grid_blocks(self) -> int:
@@ -163,9 +164,7 @@ class Edges:
     """Code of the `EdgeKind`, by its order; shape (n_edges,), int8."""
 
     def __post_init__(self) -> None:
-        for name, dtype in (("source", np.int64), ("target", np.int64), ("kind", np.int8)):
-            object.__setattr__(self, name, freeze_column(name, getattr(self, name), dtype))
-        require_equal_lengths("Edges", {"source": self.source, "target": self.target, "kind": self.kind})
+        _freeze(self, {"source": np.int64, "target": np.int64, "kind": np.int8})
         require_codes("kind", self.kind, len(EDGE_KINDS))
 
     def __len__(self) -> int:

@@ -163,70 +163,60 @@ _HOST = (SpanKind.HOST, SpanKind.ANNOTATION)
 
 def trace_from_columns(
     *,
-    start_ns: ArrayLike,
-    end_ns: ArrayLike,
-    stream: Iterable[str],
-    name: Iterable[str] | None,
+    numbers: Mapping[str, ArrayLike | None],
+    texts: Mapping[str, Iterable[object] | None],
     kind: str | Iterable[str],
-    queued_ns: ArrayLike | None,
-    thread: Iterable[str | None] | None,
-    parent: ArrayLike | None,
-    partition: Iterable[str | None] | None,
-    partition_sms: Mapping[str, int] | None,
-    device: str,
-    sm_count: int,
+    partition_sms: Mapping[str, int],
+    device: Device,
     title: str,
 ) -> Trace:
     """Return the trace of these columns; see `Trace.from_columns`."""
-    texts: dict[str, Sequence[Any] | None] = {
-        column: None if values is None else list(values)
-        for column, values in {"stream": stream, "name": name, "thread": thread, "partition": partition}.items()
-    }
-    numbers = {"start_ns": start_ns, "end_ns": end_ns, "queued_ns": queued_ns, "parent": parent}
-    texts["kind"] = None if isinstance(kind, str) else list(kind)
     arrays = {column: np.atleast_1d(np.asarray(values)) for column, values in numbers.items() if values is not None}
-    lengths = {column: len(values) for column, values in (texts | arrays).items() if values is not None}
+    listed = {column: list(values) for column, values in texts.items() if values is not None}
+    listed |= {} if isinstance(kind, str) else {"kind": list(kind)}
+    lengths = {column: len(values) for column, values in (listed | arrays).items()}
     if len(set(lengths.values())) > 1:
         raise TraceError(f"The columns differ in length: {lengths}. Pass one value per span in each.")
     span_count = lengths["start_ns"]
-    lane, streams = _codes("stream", texts["stream"] or [])
-    kinds = _kinds(texts["kind"] or [kind] * span_count)
-    names, threads = _codes("name", texts["name"] or ["span"] * span_count), _codes("thread", texts["thread"])
-    place, parts = _codes("partition", texts["partition"])
-    nobody = np.full(span_count, -1)
+    nobody = [None] * span_count
+    lane, streams = _codes("stream", listed["stream"])
+    name, names = _codes("name", listed.get("name", ["span"] * span_count))
+    thread, threads = _codes("thread", listed.get("thread", nobody))
+    partition, parts = _codes("partition", listed.get("partition", nobody))
+    kinds = _kinds(listed.get("kind", [kind] * span_count))
     return Trace(
         start_ns=arrays["start_ns"],
         end_ns=arrays["end_ns"],
         queued_ns=arrays.get("queued_ns", arrays["start_ns"]),
         lane=lane,
-        name=names[0],
+        name=name,
         kind=kinds,
-        parent=arrays.get("parent", nobody),
-        thread=threads[0] if threads[1] else nobody,
-        partition=place if parts else nobody,
-        names=names[1],
+        parent=arrays.get("parent", np.full(span_count, -1)),
+        thread=thread,
+        partition=partition,
+        names=names,
         lanes=_lanes(streams, lane, kinds),
-        threads=threads[1],
-        partitions=_partitions(parts, partition_sms or {}, sm_count),
+        threads=threads,
+        partitions=_partitions(parts, partition_sms, device.sm_count),
         metadata=TraceMetadata(
             backend=COLUMNS_BACKEND,
-            device=Device(name=device, sm_count=sm_count),
+            device=device,
             tier=CaptureTier.KERNELS if np.isin(kinds, _WORK).any() else CaptureTier.RANGES,
             title=title,
         ),
     )
 
 
-def _codes(column: str, texts: Sequence[object] | None) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _codes(column: str, texts: Sequence[object]) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return texts as codes, and what they mean, in the order in which they appear; None is -1 where it is allowed."""
     codes: dict[object, int] = {}
-    for row, text in enumerate(texts or ()):
+    for row, text in enumerate(texts):
         if text is None and column in {"thread", "partition"}:
             continue
         if not isinstance(text, str):
             raise TraceError(f"Column {column!r} holds {text!r} in row {row}, not text. Use [str(one) for one in {column}].")
         codes.setdefault(text, len(codes))
-    return np.array([codes.get(text, -1) for text in texts or ()], np.int64), tuple(map(str, codes))
+    return np.array([codes.get(text, -1) for text in texts], np.int64), tuple(map(str, codes))
 
 
 def _kinds(texts: Sequence[object]) -> NDArray[Any]:

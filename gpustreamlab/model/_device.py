@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpustreamlab._util.words import wrap_lines
 from gpustreamlab.errors import OptionError, nearest_hint
-from gpustreamlab.model._fields import Count, Whole, check_fields, show_text
+from gpustreamlab.model._fields import Checked, Count, Whole, html_table, show_text
 from gpustreamlab.model._partition import SMResource
 from gpustreamlab.typing import CaptureTier, Feature, LaneKind, MarkerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Checked):
     """A GPU, real or simulated."""
 
     name: str
@@ -33,9 +32,6 @@ class Device:
     """True if no hardware stands behind it."""
     sm_resource: SMResource | None = None
     """How its SMs can be shared out; None where they cannot."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def label(self) -> str:
@@ -94,19 +90,14 @@ class Capabilities:
         return wrap_lines(map(str, self.items))
 
     def _repr_html_(self) -> str:
-        left = "style='text-align:left'"
-        rows = "".join(
-            f"<tr><td {left}>{item.feature}</td><td {left}>{'yes' if item.available else 'no'}</td>"
-            f"<td {left}>{html.escape(item.detail)}</td><td {left}>{html.escape(item.needs)}</td>"
-            f"<td {left}>{html.escape(item.fallback)}</td></tr>"
-            for item in self.items
-        )
-        head = "".join(f"<th {left}>{text}</th>" for text in ("feature", "here", "detail", "needs", "without it"))
-        return f"<table><tr>{head}</tr>{rows}</table>"
+        rows = [
+            (item.feature, "yes" if item.available else "no", item.detail, item.needs, item.fallback) for item in self.items
+        ]
+        return html_table(("feature", "here", "detail", "needs", "without it"), rows, "lllll")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Lane(Checked):
     """A stream as the timeline shows it.
 
     Stream ids are unique only within a context, so a lane is known by device, context and stream together.
@@ -131,9 +122,6 @@ class Lane:
     outside: bool = False
     """True for a stream that the session neither made nor took: others work in it."""
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     @property
     def key(self) -> tuple[int, int, int]:
         """What tells two lanes apart: device, context, stream."""
@@ -141,7 +129,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class Marker(Checked):
     """A moment of the host that is marked across all lanes.
 
     Examples
@@ -157,9 +145,6 @@ class Marker:
     kind: MarkerKind
     """What it stands for."""
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 COLUMNS_BACKEND = "columns"
 """Name of the backend of traces that were made of plain columns: how those were measured is not known."""
@@ -169,7 +154,7 @@ SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceMetadata:
+class TraceMetadata(Checked):
     """Where the numbers of a trace come from, and how far they can be trusted."""
 
     backend: str
@@ -218,9 +203,6 @@ class TraceMetadata:
     """A name for the trace, free text."""
     schema_version: Count = SCHEMA_VERSION
     """Version of the columns and metadata."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def simulated(self) -> bool:

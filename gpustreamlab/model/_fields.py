@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import unicodedata
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import cache, partial
 from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
@@ -32,6 +34,15 @@ def check_fields(value: Any, error: type[GPUStreamLabError] = TraceError) -> Non
     """
     for name, wanted in _annotations(type(value)).items():  # type: ignore[arg-type] # mypy takes no class as hashable
         object.__setattr__(value, name, check_field(value, name, wanted, error))
+
+
+class Checked:
+    """A dataclass whose fields are of their annotated types, see `check_fields`."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 _annotations = cache(partial(get_type_hints, include_extras=True))
@@ -64,6 +75,18 @@ def _without_numpy(given: object) -> object:
 def show_text(value: object, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
     """Print the text of ``str(value)``; a class takes this as its ``_repr_pretty_``, beside the repr of its fields."""
     printer.text("…" if cycle else str(value))
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], sides: str, head_sides: str = "") -> str:
+    """Write a table; `sides` has an l or an r for each column, as its text stands at the left or the right."""
+    styles = {"l": "style='text-align:left'", "r": "style='text-align:right'"}
+
+    def row(tag: str, cells: Sequence[object], sides: str) -> str:
+        written = (f"<{tag} {styles[side]}>{html.escape(str(cell))}</{tag}>" for cell, side in zip(cells, sides, strict=True))
+        return f"<tr>{''.join(written)}</tr>"
+
+    body = "".join(row("td", cells, sides) for cells in rows)
+    return f"<table>{row('th', head, head_sides or sides)}{body}</table>"
 
 
 MAX_NAME_LENGTH = 100

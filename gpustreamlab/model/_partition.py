@@ -9,11 +9,11 @@ from typing import Literal
 
 from gpustreamlab._util.words import wrap_lines
 from gpustreamlab.errors import OptionError, PartitionNotFoundError, TraceError, nearest_hint
-from gpustreamlab.model._fields import Count, Positive, Whole, check_fields, display_name, show_text
+from gpustreamlab.model._fields import Checked, Count, Positive, Whole, check_fields, display_name, html_table, show_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SMResource:
+class SMResource(Checked):
     """How the SMs of a device can be shared out, as the device itself says. Source: CUDA driver API, ``CUdevSmResource``."""
 
     min_sms: Positive
@@ -31,9 +31,6 @@ class SMResource:
     remainder_joins: bool = True
     """False where the remainder cannot be in one partition with groups; a layout that needs that is split anew."""
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     @property
     def usable_sms(self) -> int:
         """SMs of all groups and the remainder."""
@@ -45,7 +42,7 @@ class SMResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class Partition(Checked):
     """A named share of the SMs of one device."""
 
     name: str
@@ -70,9 +67,6 @@ class Partition:
     """True if it asked for what the others leave."""
     sm_ids: tuple[Count, ...] | None = None
     """The SM ids that were seen to run its work; None until measured."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def is_structured(self) -> bool:
@@ -153,36 +147,30 @@ class Layout:
         return wrap_lines([f"Layout: {', '.join(parts)}{left}"])
 
     def _repr_html_(self) -> str:
-        left, right = "style='text-align:left'", "style='text-align:right'"
-        head = "".join(
-            f"<th {side}>{text}</th>"
-            for side, text in ((left, "partition"), (right, "requested SMs"), (right, "granted SMs"), (left, "verified"))
-        )
-        rows = "".join(
-            f"<tr><td {left}>{html.escape(display_name(part.name))}</td><td {right}>{part.requested_sms}</td>"
-            f"<td {right}>{part.granted_sms}</td><td {left}>"
-            f"{'not yet' if part.sm_ids is None else f'{len(part.sm_ids)} SMs seen'}</td></tr>"
+        rows = [
+            (
+                *(display_name(part.name), part.requested_sms, part.granted_sms),
+                "not yet" if part.sm_ids is None else f"{len(part.sm_ids)} SMs seen",
+            )
             for part in self.partitions
-        )
+        ]
+        table = html_table(("partition", "requested SMs", "granted SMs", "verified"), rows, "lrrl")
         note = (
             f"<p>{self.remainder_sms} SMs are in no partition.</p>"
             if self.is_enforced
             else "<p><strong>Not enforced:</strong> SMs cannot be partitioned here; all streams share the whole card.</p>"
         )
-        return f"<div><table><tr>{head}</tr>{rows}</table>{note}</div>"
+        return f"<div>{table}{note}</div>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChange:
+class LayoutChange(Checked):
     """A layout and when it began."""
 
     time_ns: Whole
     """When, on the trace's clock, in ns since its epoch."""
     layout: Layout | None
     """The layout from then on; None for the whole card."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,27 +257,19 @@ class Verification:
         return wrap_lines([self._headline(), *self._facts()])
 
     def _repr_html_(self) -> str:
-        left, right = "style='text-align:left'", "style='text-align:right'"
-        head = "".join(
-            f"<th {left}>{text}</th>" for text in ("", "requested SMs", "granted SMs", "seen inside", "seen outside")
-        )
-        granted = {part.name: part for part in self.partitions}
-        rows = [
-            f"<tr><td {left}>partition {html.escape(part.name)}</td><td {right}>{part.requested_sms}</td>"
-            f"<td {right}>{part.granted_sms}</td><td {right}>{len(part.sm_ids)}</td><td {right}></td></tr>"
-            for part in self.partitions
+        granted = {part.name: part.granted_sms for part in self.partitions}
+        rows: list[tuple[object, ...]] = [
+            (f"partition {part.name}", part.requested_sms, part.granted_sms, len(part.sm_ids), "") for part in self.partitions
         ]
         for lane in self.lanes:
-            part = granted.get(lane.partition or "")
-            where = html.escape(lane.partition) if lane.partition is not None else "the whole card"
-            rows.append(
-                f"<tr><td {left}>stream {html.escape(lane.name)} in {where}</td><td {right}></td>"
-                f"<td {right}>{part.granted_sms if part else self.sm_count}</td><td {right}>{len(lane.inside)}</td>"
-                f"<td {right}>{len(lane.outside)}</td></tr>"
-            )
+            where = "the whole card" if lane.partition is None else lane.partition
+            sms = granted.get(lane.partition or "", self.sm_count)
+            rows.append((f"stream {lane.name} in {where}", "", sms, len(lane.inside), len(lane.outside)))
+        head = ("", "requested SMs", "granted SMs", "seen inside", "seen outside")
+        table = html_table(head, rows, "lrrrr", head_sides="lllll")
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
         headline = html.escape(self._headline())
-        return f"<div><p><strong>{headline}</strong></p><table><tr>{head}</tr>{''.join(rows)}</table>{notes}</div>"
+        return f"<div><p><strong>{headline}</strong></p>{table}{notes}</div>"
 
     def _headline(self) -> str:
         if not self.is_enforced:

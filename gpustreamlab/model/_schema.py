@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import zlib
 from collections.abc import Sequence
@@ -55,6 +54,10 @@ class _Facts(_Version, kw_only=True):
     details: tuple[WorkDetail, ...] = ()
 
 
+_TABLES = ("metadata", "names", "lanes", "threads", "layout", "partitions", "layouts", "markers", "details")
+"""What the metadata holds as the trace does."""
+
+
 def trace_to_table(trace: Trace) -> pa.Table:
     """Return the table that stands for the trace, with everything else in its schema's metadata."""
     arrays = {name: pa.array(getattr(trace, name)) for name in COLUMN_DTYPES}
@@ -86,48 +89,29 @@ def table_to_trace(table: pa.Table) -> Trace:
     facts = _read_facts(metadata)
     _require_columns(table, [*COLUMN_DTYPES, *facts.extra])
     texts = _texts(facts)
-    columns = {
+    columns: dict[str, Any] = {
         name: _codes(table[name], texts[name]) if name in texts else _numbers(table, name)
         for name in COLUMN_DTYPES
         if name in table.column_names
     }
     return Trace(
         **columns,
-        names=facts.names,
-        lanes=facts.lanes,
-        threads=facts.threads,
+        **{name: getattr(facts, name) for name in _TABLES},
         extra={name: _numbers(table, name) for name in facts.extra},
-        metadata=facts.metadata,
         edges=Edges(**_unpack(metadata, EDGES_KEY, ("source", "target", "kind"))),
         counters=Counters(**_unpack(metadata, COUNTERS_KEY, _COUNTER_COLUMNS), names=facts.counter_names),
-        partitions=facts.partitions,
-        layout=facts.layout,
-        layouts=facts.layouts,
-        markers=facts.markers,
-        details=facts.details,
     )
 
 
 def _schema_metadata(trace: Trace) -> dict[bytes, bytes]:
-    def listed(values: Sequence[Any]) -> list[dict[str, Any]]:
-        return [dataclasses.asdict(value) for value in values]
-
-    facts = {
-        "schema_version": SCHEMA_VERSION,
-        "metadata": dataclasses.asdict(trace.metadata),
-        "names": trace.names,
-        "lanes": listed(trace.lanes),
-        "threads": trace.threads,
-        "extra": list(trace.extra),
-        "counter_names": trace.counters.names,
-        "partitions": listed(trace.partitions),
-        "layout": None if trace.layout is None else dataclasses.asdict(trace.layout),
-        "layouts": listed(trace.layouts),
-        "markers": listed(trace.markers),
-        "details": listed(trace.details),
-    }
+    facts = _Facts(
+        schema_version=SCHEMA_VERSION,
+        extra=tuple(trace.extra),
+        counter_names=trace.counters.names,
+        **{name: getattr(trace, name) for name in _TABLES},
+    )
     metadata = {
-        METADATA_KEY: json.dumps(facts).encode(),
+        METADATA_KEY: json.dumps(msgspec.to_builtins(facts)).encode(),
         EDGES_KEY: _pack({"source": trace.edges.source, "target": trace.edges.target, "kind": trace.edges.kind}),
         COUNTERS_KEY: _pack({name: getattr(trace.counters, name) for name in _COUNTER_COLUMNS}),
     }
@@ -157,7 +141,7 @@ def _read_facts(metadata: dict[bytes, bytes]) -> _Facts:
 
 
 def _require_columns(table: pa.Table, names: list[str]) -> None:
-    """Raise `TraceError` where a column is missing, stands there twice, or holds what no trace holds."""
+    """Raise `TraceError` where a column is missing or damaged."""
     try:
         table.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
@@ -165,9 +149,6 @@ def _require_columns(table: pa.Table, names: list[str]) -> None:
     missing = [name for name in names if name not in table.column_names and name not in _SINCE_VERSION_2]
     if missing:
         raise TraceError(f"The table lacks the columns {missing} of a trace.")
-    twice = [name for name in names if table.column_names.count(name) > 1]
-    if twice:
-        raise TraceError(f"The table has the columns {twice} more than once; a trace has each once.")
 
 
 def _codes(column: pa.ChunkedArray, texts: Sequence[str]) -> NDArray[Any]:

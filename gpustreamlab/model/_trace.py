@@ -21,7 +21,7 @@ from gpustreamlab.model._columns import (
     require_equal_lengths,
     require_text,
 )
-from gpustreamlab.model._device import Lane, Marker, TraceMetadata
+from gpustreamlab.model._device import Device, Lane, Marker, TraceMetadata
 from gpustreamlab.model._fields import check_field
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
@@ -488,18 +488,11 @@ class Trace:
         from gpustreamlab.model._cut import trace_from_columns
 
         return trace_from_columns(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            stream=stream,
-            name=name,
+            numbers={"start_ns": start_ns, "end_ns": end_ns, "queued_ns": queued_ns, "parent": parent},
+            texts={"stream": stream, "name": name, "thread": thread, "partition": partition},
             kind=kind,
-            queued_ns=queued_ns,
-            thread=thread,
-            parent=parent,
-            partition=partition,
-            partition_sms=partition_sms,
-            device=device,
-            sm_count=sm_count,
+            partition_sms=partition_sms or {},
+            device=Device(name=device, sm_count=sm_count),
             title=title,
         )
 
@@ -528,9 +521,6 @@ class Trace:
         clash = set(self.extra) & ({*COLUMN_DTYPES, "duration_ns"})
         if clash:
             raise TraceError(f"Extra columns may not be named {sorted(clash)}; every trace has those.")
-        if any("\0" in name for name in self.extra):
-            raise TraceError("An extra column has a NUL character in its name, where Arrow ends a name. Leave it out.")
-
         # What would be shown as two partitions is refused.
         if self.layouts and _sizes(self.layout) != _sizes(self.layouts[-1].layout):
             raise TraceError(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
 from gpustreamlab.draw import NO_PARTITION_FILL, grid_of, partition_style
 from gpustreamlab.model import Device, Partition
-from gpustreamlab.notebook._draft import DraftRow, Plan, Problem
-from gpustreamlab.notebook._state import PartitionerState
+from gpustreamlab.notebook._state import DraftRow, PartitionerState, Plan, Problem
 from gpustreamlab.typing import Rounding
 
 _MOST_NAMES = 3
@@ -149,11 +148,8 @@ def _proof(state: PartitionerState, row: DraftRow, part: Partition | None) -> tu
 def _boundary_views(state: PartitionerState) -> list[dict[str, Any]]:
     names: dict[int | None, str] = {row.key: row.name for row in state.rows}
     return [
-        {
-            "left": boundary.left,
-            "right": boundary.right,
-            "left_sms": boundary.left_sms,
-            "both_sms": boundary.both_sms,
+        asdict(boundary)
+        | {
             "stops": list(boundary.stops),
             "label": f"Boundary between {names[boundary.left]} and {names.get(boundary.right, 'the SMs in no partition')}",
             "left_name": names[boundary.left],

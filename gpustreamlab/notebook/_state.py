@@ -1,16 +1,97 @@
-"""The state of the partitioner and what each action makes of it: values and pure functions, no widget and no device."""
+"""The partitioner: its draft, its state, and what each action makes of it. Values and pure functions; no widget, no device."""
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from gpustreamlab.analysis import REST, plan_partitions
-from gpustreamlab.errors import GPUStreamLabError
-from gpustreamlab.model import Device, Layout, Verification, WorkqueueOptions
-from gpustreamlab.notebook._draft import MAX_NAME_TYPED, MAX_REQUEST_TYPED, DraftRow, Plan, plan_draft, python_line, rows_of
+from gpustreamlab.analysis import REST, PartitionOptions, Share, options_of, plan_partitions
+from gpustreamlab.errors import GPUStreamLabError, PartitionError
+from gpustreamlab.model import Device, Layout, Verification, WorkqueueOptions, check_name
 from gpustreamlab.typing import Rounding
+
+MAX_NAME_TYPED, MAX_REQUEST_TYPED = 200, 40
+"""Characters that are kept of what was typed into the two fields of a partition."""
+
+_ARGUMENTS = frozenset({"round", "strict", "workqueue", "renamed"})
+"""Names that ``lab.partition`` takes for something else: partitions called so are given in a mapping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRow:
+    """One partition as it stands in the fields."""
+
+    key: int
+    """What the page calls it: unlike its name and its place, this never changes."""
+    name: str
+    """Its name as typed."""
+    request: str
+    """What is asked for, as typed: SMs, a share, or ``rest``."""
+    origin: str | None = None
+    """The partition in use that it was made from, so that its streams follow when it is renamed."""
+    options: PartitionOptions | None = None
+    """What only a structured split can do, where the layout in use asked for it; its `sms` is not used."""
+
+    @property
+    def share(self) -> Share:
+        """What the planner gets."""
+        number = read_number(self.request)
+        return number if self.options is None else replace(self.options, sms=number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a draft gives no plan, and what would."""
+
+    text: str
+    """What is wrong, and what to do."""
+    key: int | None = None
+    """The partition at fault; None where there is none in particular."""
+    is_name: bool = False
+    """Whether its name is at fault, not what it asks for."""
+    nearest: Mapping[str, int] = field(default_factory=dict)
+    """SMs by name of the nearest plan that works; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a draft gives."""
+
+    layout: Layout | None = None
+    """The layout; None for the whole card, and where there is a problem."""
+    problem: Problem | None = None
+    """Why there is no layout."""
+
+
+def read_number(text: str) -> int | float | str:
+    """Return typed text as the number that it stands for; other text as it is, for the planner to judge.
+
+    Examples
+    --------
+    >>> read_number(" 96 "), read_number("0.25"), read_number("25%")
+    (96, 0.25, '25%')
+    """
+    word = text.strip()
+    try:
+        return float(word) if "." in word else int(word)
+    except ValueError:
+        return word
+
+
+def rows_of(layout: Layout | None, first_key: int) -> tuple[DraftRow, ...]:
+    """Return the rows that ask for a layout as it is in use."""
+    return tuple(
+        DraftRow(
+            key=first_key + place,
+            name=part.name,
+            request=REST if part.takes_rest else str(part.requested_sms),
+            origin=part.name,
+            options=options_of(part),
+        )
+        for place, part in enumerate(layout or ())
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,61 +112,6 @@ class Boundary:
     def nearest(self, left_sms: int) -> int:
         """Return the stop that is nearest to a wish."""
         return min(self.stops, key=lambda stop: (abs(stop - left_sms), stop))
-
-
-def boundaries_of(
-    rows: Sequence[DraftRow], layout: Layout, device: Device, rounding: Rounding, workqueue: WorkqueueOptions | None
-) -> tuple[Boundary, ...]:
-    """Return the boundaries of a draft that gives a layout, in its order."""
-    parts = layout.partitions
-    found = []
-    for place, (row, part) in enumerate(zip(rows, parts, strict=True)):
-        is_last = place + 1 == len(parts)
-        both_sms = part.granted_sms + (layout.remainder_sms if is_last else parts[place + 1].granted_sms)
-        stops = {part.granted_sms}
-        for left_sms in grantable_sms(device):
-            moved = moved_rows(rows, place, left_sms, None if is_last else both_sms - left_sms)
-            wanted = [other.granted_sms for other in parts]
-            wanted[place : place + 2] = [left_sms] if is_last else [left_sms, both_sms - left_sms]
-            if left_sms <= both_sms and min(wanted) > 0 and _grants(moved, device, rounding, workqueue) == wanted:
-                stops.add(left_sms)
-        right = None if is_last else rows[place + 1].key
-        found.append(
-            Boundary(left=row.key, right=right, left_sms=part.granted_sms, both_sms=both_sms, stops=tuple(sorted(stops)))
-        )
-    return tuple(found)
-
-
-def moved_rows(rows: Sequence[DraftRow], place: int, left_sms: int, right_sms: int | None) -> tuple[DraftRow, ...]:
-    """Return the rows with SMs moved over one boundary; who asks for the rest goes on doing so where that still holds."""
-    moved = list(rows)
-    for at, sms in ((place, left_sms), (place + 1, right_sms)):
-        if sms is not None and (right_sms is None or moved[at].request.strip().lower() != REST):
-            moved[at] = replace(moved[at], request=str(sms))
-    return tuple(moved)
-
-
-def grantable_sms(device: Device) -> tuple[int, ...]:
-    """Return all sizes that a partition of a device can have, ascending."""
-    resource = device.sm_resource
-    if resource is None:
-        return ()
-    groups = [count * resource.group_sms for count in range(resource.group_count + 1)]
-    sizes = {*groups, *(sms + resource.remainder_sms for sms in groups)}
-    return tuple(sorted(sms for sms in sizes if sms > 0))
-
-
-def _grants(
-    rows: Sequence[DraftRow], device: Device, rounding: Rounding, workqueue: WorkqueueOptions | None
-) -> list[int] | None:
-    try:
-        layout = plan_partitions({row.name: row.share for row in rows}, device, round=rounding, workqueue=workqueue)
-    except GPUStreamLabError:
-        return None
-    return [part.granted_sms for part in layout]
-
-
-Number = int | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +148,17 @@ class PartitionerState:
 
     @property
     def plan(self) -> Plan:
-        """What the draft gives."""
-        if self.obstacle:
+        """What the draft gives, or what is wrong with it."""
+        if self.obstacle or not self.rows:
             return Plan()
-        return plan_draft(self.rows, self.device, self.rounding, self.workqueue, self.edited)
+        problem = _name_problem(self.rows)
+        if problem is not None:
+            return Plan(problem=problem)
+        try:
+            return Plan(layout=_layout(self))
+        except GPUStreamLabError as error:
+            nearest = error.nearest if isinstance(error, PartitionError) else None
+            return Plan(problem=Problem(text=str(error), key=_at_fault(self), nearest=nearest or {}))
 
     @property
     def is_dirty(self) -> bool:
@@ -144,12 +177,40 @@ class PartitionerState:
     def boundaries(self) -> tuple[Boundary, ...]:
         """Where the boundaries between partitions can stand; none where the draft has a problem."""
         layout = self.plan.layout
-        return () if layout is None else boundaries_of(self.rows, layout, self.device, self.rounding, self.workqueue)
+        if layout is None:
+            return ()
+        found, parts = [], layout.partitions
+        for place, (row, part) in enumerate(zip(self.rows, parts, strict=True)):
+            is_last = place + 1 == len(parts)
+            both_sms = part.granted_sms + (layout.remainder_sms if is_last else parts[place + 1].granted_sms)
+            stops = {part.granted_sms}
+            for left_sms in grantable_sms(self.device):
+                moved = _moved(self, place, left_sms, None if is_last else both_sms - left_sms)
+                wanted = [other.granted_sms for other in parts]
+                wanted[place : place + 2] = [left_sms] if is_last else [left_sms, both_sms - left_sms]
+                if left_sms <= both_sms and min(wanted) > 0 and _grants(moved) == wanted:
+                    stops.add(left_sms)
+            right = None if is_last else self.rows[place + 1].key
+            found.append(
+                Boundary(left=row.key, right=right, left_sms=part.granted_sms, both_sms=both_sms, stops=tuple(sorted(stops)))
+            )
+        return tuple(found)
 
     @property
     def python_line(self) -> str:
         """The Python line that asks for the same."""
-        return python_line(self.rows, self.rounding, self.workqueue, self.renamed)
+        if not self.rows:
+            return "lab.partition(None)"
+        more = {"round": repr(str(self.rounding))}
+        if self.workqueue is not None:
+            more["workqueue"] = f"gsl.{self.workqueue!r}"
+        if self.renamed:
+            more["renamed"] = repr(self.renamed)
+        tail = "".join(f", {name}={value}" for name, value in more.items())
+        shares = {row.name: f"{'gsl.' if isinstance(row.share, PartitionOptions) else ''}{row.share!r}" for row in self.rows}
+        if all(name.isidentifier() and not keyword.iskeyword(name) and name not in _ARGUMENTS for name in shares):
+            return f"lab.partition({', '.join(f'{name}={share}' for name, share in shares.items())}{tail})"
+        return f"lab.partition({{{', '.join(f'{name!r}: {share}' for name, share in shares.items())}}}{tail})"
 
 
 def start(device: Device, applied: Layout | None, obstacle: str = "") -> PartitionerState:
@@ -175,7 +236,7 @@ def set_rounding(state: PartitionerState, text: str) -> PartitionerState:
     return replace(state, rounding=Rounding(text), notice="")
 
 
-def move_boundary(state: PartitionerState, left: int, sms: Number) -> PartitionerState:
+def move_boundary(state: PartitionerState, left: int, sms: float) -> PartitionerState:
     """Give the partition before a boundary so many SMs, or as near as the device can, and its neighbour the others.
 
     Parameters
@@ -195,16 +256,7 @@ def move_boundary(state: PartitionerState, left: int, sms: Number) -> Partitione
         return replace(state, notice="")
     place = _place_of(state, left)
     right_sms = None if boundary.right is None else boundary.both_sms - left_sms
-    return replace(state, rows=moved_rows(state.rows, place, left_sms, right_sms), edited=left, notice="")
-
-
-def drag_boundary(state: PartitionerState, left: int, by_sms: Number) -> PartitionerState:
-    """Move a boundary by so many SMs, or as near as the device can; see `move_boundary`."""
-    place = _place_of(state, left)
-    layout = state.plan.layout
-    if place < 0 or layout is None:
-        return say(state, "That boundary is gone: the partitions changed meanwhile.", is_bad=True)
-    return move_boundary(state, left, layout.partitions[place].granted_sms + int(by_sms))
+    return replace(_moved(state, place, left_sms, right_sms), edited=left, notice="")
 
 
 def add(state: PartitionerState) -> PartitionerState:
@@ -283,7 +335,7 @@ def say(state: PartitionerState, text: str, *, is_bad: bool = False) -> Partitio
 
 
 def act(state: PartitionerState, action: object) -> PartitionerState:
-    """Return the state after an action that the page asked for; whatever it sent, this raises nothing.
+    """Return the state after an action that the page asked for.
 
     Parameters
     ----------
@@ -292,36 +344,22 @@ def act(state: PartitionerState, action: object) -> PartitionerState:
     action
         A mapping: ``do`` names the action, its other items are the arguments.
     """
-    name = action.get("do") if isinstance(action, Mapping) else None
-    if not isinstance(action, Mapping) or not isinstance(name, str) or name not in _ACTIONS:
+    values = {**action} if isinstance(action, Mapping) else {}
+    name = values.pop("do", None)
+    function = next((function for function in _ACTIONS if function.__name__ == name), None)
+    if function is None:
         return say(state, "The page asked for something that this widget does not know. Reload the page.", is_bad=True)
     if state.is_closed or state.obstacle:
         return state
-    function, kinds = _ACTIONS[name]
-    values = {argument: action.get(argument) for argument in kinds}
-    if not all(_is(values[argument], kind) for argument, kind in kinds.items()):
-        return say(state, f"The page sent {name} without what it needs. Reload the page.", is_bad=True)
-    if "key" in kinds and _place_of(state, values["key"]) < 0:
+    if "key" in values and _place_of(state, values["key"]) < 0:
         return say(state, "That partition is gone: the partitions changed meanwhile.", is_bad=True)
     return function(state, **values)
 
 
-_ACTIONS: dict[str, tuple[Callable[..., PartitionerState], dict[str, type]]] = {
-    "set_name": (set_name, {"key": int, "text": str}),
-    "set_request": (set_request, {"key": int, "text": str}),
-    "set_rounding": (set_rounding, {"text": str}),
-    "move_boundary": (move_boundary, {"left": int, "sms": int}),
-    "drag_boundary": (drag_boundary, {"left": int, "by_sms": int}),
-    "add": (add, {}),
-    "remove": (remove, {"key": int}),
-    "clear": (clear, {}),
-    "revert": (revert, {}),
-    "use_nearest": (use_nearest, {}),
-}
-
-
-def _is(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+_ACTIONS: Sequence[Callable[..., PartitionerState]] = (
+    *(set_name, set_request, set_rounding, move_boundary),
+    *(add, remove, clear, revert, use_nearest),
+)
 
 
 def _edit(state: PartitionerState, key: int, **changes: str) -> PartitionerState:
@@ -354,23 +392,22 @@ def _free_name(state: PartitionerState) -> str:
 
 def _append(state: PartitionerState, layout: Layout | None, row: DraftRow) -> PartitionerState | None:
     """Return the state with a new last partition: half of the card if it is the first, else what is in none."""
-    kept = [part.granted_sms for part in layout or ()]
     room_sms = state.device.sm_count if layout is None else layout.remainder_sms
     for sms in _near(state.device, room_sms, room_sms // 2 if layout is None else room_sms):
         grown = replace(state, rows=(*state.rows, replace(row, request=str(sms))))
-        if _grant_texts(grown) == [*kept, sms]:
+        if _grants(grown) == [*_grants(state), sms]:
             return grown
     return None
 
 
 def _split_largest(state: PartitionerState, layout: Layout | None, row: DraftRow) -> PartitionerState | None:
     """Return the state with a new partition behind the largest, which gives it half."""
-    kept = [part.granted_sms for part in layout or ()]
+    kept = _grants(state)
     place = kept.index(max(kept))
     for sms in _near(state.device, kept[place] - 1, kept[place] // 2):
-        left = moved_rows(state.rows, place, kept[place] - sms, None)
+        left = _moved(state, place, kept[place] - sms, None).rows
         grown = replace(state, rows=(*left[: place + 1], replace(row, request=str(sms)), *left[place + 1 :]))
-        if _grant_texts(grown) == [*kept[:place], kept[place] - sms, sms, *kept[place + 1 :]]:
+        if _grants(grown) == [*kept[:place], kept[place] - sms, sms, *kept[place + 1 :]]:
             return grown
     return None
 
@@ -380,5 +417,53 @@ def _near(device: Device, most_sms: int, wish_sms: int) -> list[int]:
     return sorted((sms for sms in grantable_sms(device) if sms <= most_sms), key=lambda sms: (abs(sms - wish_sms), sms))
 
 
-def _grant_texts(state: PartitionerState) -> list[int]:
-    return [part.granted_sms for part in state.plan.layout or ()]
+def _moved(state: PartitionerState, place: int, left_sms: int, right_sms: int | None) -> PartitionerState:
+    """Return the state with SMs moved over one boundary; who asks for the rest goes on doing so where that still holds."""
+    rows = list(state.rows)
+    for at, sms in ((place, left_sms), (place + 1, right_sms)):
+        if sms is not None and (right_sms is None or rows[at].request.strip().lower() != REST):
+            rows[at] = replace(rows[at], request=str(sms))
+    return replace(state, rows=tuple(rows))
+
+
+def grantable_sms(device: Device) -> tuple[int, ...]:
+    """Return all sizes that a partition of a device can have, ascending."""
+    resource = device.sm_resource
+    if resource is None:
+        return ()
+    groups = [count * resource.group_sms for count in range(resource.group_count + 1)]
+    sizes = {*groups, *(sms + resource.remainder_sms for sms in groups)}
+    return tuple(sorted(sms for sms in sizes if sms > 0))
+
+
+def _layout(state: PartitionerState) -> Layout:
+    shares = {row.name: row.share for row in state.rows}
+    return plan_partitions(shares, state.device, round=state.rounding, workqueue=state.workqueue)
+
+
+def _grants(state: PartitionerState) -> list[int]:
+    """Return the SMs that each partition of a draft gets; none where it has no plan."""
+    try:
+        return [part.granted_sms for part in _layout(state)] if state.rows else []
+    except GPUStreamLabError:
+        return []
+
+
+def _name_problem(rows: Sequence[DraftRow]) -> Problem | None:
+    seen: set[str] = set()
+    for row in rows:
+        try:
+            check_name(row.name, "partition", "decode")
+        except GPUStreamLabError as error:
+            return Problem(text=str(error), key=row.key, is_name=True)
+        if row.name in seen:
+            text = f"Another partition is called {row.name!r} already. Give this one a name of its own."
+            return Problem(text=text, key=row.key, is_name=True)
+        seen.add(row.name)
+    return None
+
+
+def _at_fault(state: PartitionerState) -> int | None:
+    """Return the first row that has no plan even alone, else the one edited last."""
+    alone = (row.key for row in state.rows if not _grants(replace(state, rows=(row,), applied=None)))
+    return next(alone, state.edited if _place_of(state, state.edited) >= 0 else None)

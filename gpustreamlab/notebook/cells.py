@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 
@@ -63,22 +63,6 @@ class CompiledCell:
             return None if self.last_expression is None else value
 
 
-class MarkedSession(Protocol):
-    """What a session is told about cells."""
-
-    def _begin_cell(self, text: str) -> None:
-        """Note that a cell begins."""
-        ...
-
-    def _end_cell(self, text: str) -> None:
-        """Note that it has ended."""
-        ...
-
-    def _put_back_left(self) -> None:
-        """Put back what was selected before blocks that Ctrl-C has left without their ends."""
-        ...
-
-
 class CellMarks:
     """Tells sessions when a cell begins and ends, so that the timeline shows where cells began that recorded ranges.
 
@@ -89,10 +73,10 @@ class CellMarks:
     shell
         The IPython shell.
     sessions
-        Returns the sessions to tell.
+        Returns the sessions to tell, by their `_begin_cell`, `_end_cell` and `_put_back_left`.
     """
 
-    def __init__(self, shell: Any, sessions: Callable[[], Iterable[MarkedSession]]) -> None:
+    def __init__(self, shell: Any, sessions: Callable[[], Iterable[Any]]) -> None:
         self._shell = shell
         self._sessions = sessions
         self._text = ""

@@ -10,19 +10,81 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anywidget
 import traitlets
 
 from gpustreamlab.errors import GPUStreamLabError
-from gpustreamlab.model import Layout
+from gpustreamlab.model import Capabilities, Device, Layout, Verification
 from gpustreamlab.notebook import _state
-from gpustreamlab.notebook._draft import PartitionTarget, streams_by_partition
 from gpustreamlab.notebook._form import Surroundings, html_form, text_form, view_of
-from gpustreamlab.typing import Feature, SessionState
+from gpustreamlab.typing import Feature, Rounding, SessionState
 
 _log = logging.getLogger(__name__)
+
+
+class TargetTools(Protocol):
+    """`Session.partitions`, as far as the widget asks it."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the device and its driver can do."""
+        ...
+
+    def plan_moves(self, layout: Layout | None, /, *, renamed: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the names of the streams that a layout would drain and move; raise what `partition` would refuse it with."""
+        ...
+
+    def verify(self) -> Verification:
+        """Look on which SMs work runs."""
+        ...
+
+    def watch(self, callback: Callable[[Layout | None], None], /) -> Callable[[], None]:
+        """Call back after each change of the layout, and when it can no longer change; return what stops that."""
+        ...
+
+
+class PartitionTarget(Protocol):
+    """A session, as far as its SMs are concerned."""
+
+    @property
+    def device(self) -> Device:
+        """The device whose SMs are shared out."""
+        ...
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout in use; None for the whole card."""
+        ...
+
+    @property
+    def state(self) -> SessionState:
+        """Where it is in its life: the layout of one that is not open no longer changes."""
+        ...
+
+    @property
+    def partitions(self) -> TargetTools:
+        """What else is asked about partitions."""
+        ...
+
+    @property
+    def streams(self) -> Mapping[str, Any]:
+        """Its open streams by name; each has a ``partition``, the name or None for the whole card."""
+        ...
+
+    def partition(self, plan: Layout | None, /, *, round: Rounding, renamed: Mapping[str, str]) -> Layout | None:  # noqa: A002
+        """Make a layout the one in use, None for the whole card; `renamed` gives the new name of each renamed partition."""
+        ...
+
+
+def streams_by_partition(target: PartitionTarget) -> dict[str, tuple[str, ...]]:
+    """Return the names of the streams in each partition, "" for the whole card."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, stream in dict(target.streams).items():
+        where = stream.partition or ""
+        found[where] = (*found.get(where, ()), name)
+    return found
 
 
 class CellThread:

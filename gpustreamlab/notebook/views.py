@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gpustreamlab._util.background import check_refresh_hz
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.record import Recorder
 from gpustreamlab.sinks.live import LiveFeed, check_span_limit
-from gpustreamlab.typing import SessionState
 
 if TYPE_CHECKING:
-    from gpustreamlab.notebook.widgets import LiveTimeline
+    from gpustreamlab.notebook.widgets import LiveTimeline, TimelineTarget
 
 __all__ = ["LiveViews", "check_timeline_options", "title_of"]
-
-
-class TitledSession(Protocol):
-    """What has a title that may change."""
-
-    @property
-    def title(self) -> str:
-        """Its title."""
-        ...
-
-
-class ViewedSession(TitledSession, Protocol):
-    """What live timelines need of a session."""
-
-    @property
-    def trace(self) -> Trace:
-        """What was recorded so far."""
-        ...
-
-    @property
-    def state(self) -> SessionState:
-        """Where it is in its life."""
-        ...
 
 
 class LiveViews:
@@ -55,7 +31,7 @@ class LiveViews:
         self._recorder = recorder
         self._made: dict[tuple[float, int], LiveTimeline] = {}
 
-    def get(self, session: ViewedSession, refresh_hz: float, capacity: int) -> LiveTimeline:
+    def get(self, session: TimelineTarget, refresh_hz: float, capacity: int) -> LiveTimeline:
         """Return the timeline of a session for these options, made on first use."""
         from gpustreamlab.notebook.widgets import LiveTimeline
 
@@ -84,7 +60,7 @@ def check_timeline_options(trace: object, live: object, refresh_hz: object, capa
         )
 
 
-def title_of(session: TitledSession) -> Callable[[], str]:
+def title_of(session: TimelineTarget) -> Callable[[], str]:
     """Return a function of the session's title that does not keep it alive."""
     known = weakref.ref(session)
 

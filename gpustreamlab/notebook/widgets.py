@@ -11,8 +11,7 @@ except ImportError as _error:
         name="anywidget",
     ) from _error
 
-from gpustreamlab.notebook._draft import PartitionTarget
 from gpustreamlab.notebook.live_timeline import LiveTimeline, TimelineTarget
-from gpustreamlab.notebook.partitioner import Partitioner
+from gpustreamlab.notebook.partitioner import Partitioner, PartitionTarget
 
 __all__ = ["LiveTimeline", "PartitionTarget", "Partitioner", "TimelineTarget"]

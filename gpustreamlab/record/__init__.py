@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gpustreamlab.record._buffer import SPAN_COLUMNS, SpanBuffer
-from gpustreamlab.record._counters import SAMPLE_EVERY_NS, LaneSample, Sampler
-from gpustreamlab.record._extents import Relatives
-from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, Tables, join, join_samples
-from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, Entry, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
+from gpustreamlab.record._buffer import SPAN_COLUMNS, RowFinder, RowRing
+from gpustreamlab.record._counters import LaneSample
+from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, Unended
+from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, join, join_samples
+from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, Recorder
+from gpustreamlab.record._tables import Tables
 from gpustreamlab.record._trace_maker import build_trace
-from gpustreamlab.record._unfinished import Blame, Unfinished
-from gpustreamlab.record._waiting import DEFAULT_PENDING_LIMIT
+from gpustreamlab.record._unfinished import LossReport
 
 __all__ = [
     "DEFAULT_PENDING_LIMIT",
@@ -19,26 +19,23 @@ __all__ = [
     "NO_DEPENDENCIES",
     "NO_EVENTS",
     "NO_ROWS",
-    "SAMPLE_EVERY_NS",
     "SPAN_COLUMNS",
     "START",
     "STEP",
-    "Blame",
     "Cursor",
     "Delta",
-    "Entry",
     "LaneSample",
     "LaneWriter",
+    "LossReport",
     "OpenRange",
     "Range",
     "RecordedLane",
     "Recorder",
-    "Relatives",
-    "Sampler",
-    "SpanBuffer",
+    "RowFinder",
+    "RowRing",
     "Tables",
     "ThreadState",
-    "Unfinished",
+    "Unended",
     "build_trace",
     "join",
     "join_samples",

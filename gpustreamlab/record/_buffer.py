@@ -1,8 +1,7 @@
-"""A bounded ring of finished spans, read by append index."""
+"""Bounded rings of rows, read by append index; and how rows and intervals are found."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,8 +34,7 @@ FIRST_WORK_NUMBER = 1 << 40
 MAX_RING_SIZE = 1_000_000_000
 """Most spans that a ring may hold: 104 GB."""
 
-_FIRST_ROWS = 4_096
-_NO_ROWS = np.empty((len(SPAN_COLUMNS), 0), np.int64)
+_FIRST_ROWS = 1_024
 
 
 class Drained(NamedTuple):
@@ -52,176 +50,117 @@ class Drained(NamedTuple):
     """How often the buffer was cleared before this."""
 
 
-class _Ring(NamedTuple):
-    """Where the spans are. Whoever changes it makes another one, and puts it in place in one step."""
+class RowRing:
+    """The last `ring_size` rows. Who uses it holds a lock.
 
-    rows: Int64Array
-    """Shape (n_columns, n_held)."""
-    first: int
-    """Append index of the span that came first after the last clear: it was in the first place."""
-    end: int
-    """Spans that were ever appended."""
-    clear_count: int
-
-
-class SpanBuffer:
-    """The last `ring_size` spans.
-
-    Memory grows with use up to ``ring_size * 104`` bytes. When the ring is full, the oldest spans make room.
-
-    Threads must take turns. What comes in the middle of a call of the same thread (a signal handler, a finaliser) may do
-    anything: who was interrupted begins again.
+    Memory grows with use up to ``ring_size * 8`` bytes for each column. When the ring is full, the oldest rows make room.
 
     Parameters
     ----------
     ring_size
-        How many spans are kept, from 1 to `MAX_RING_SIZE`.
+        How many rows are kept, from 1 to `MAX_RING_SIZE`.
+    names
+        Of the columns, int64 each.
+
+    Examples
+    --------
+    >>> log = RowRing(2, ("time_ns",))
+    >>> log.append({"time_ns": np.arange(5)})
+    >>> log.read().columns["time_ns"].tolist(), log.appended_count
+    ([3, 4], 5)
     """
 
-    def __init__(self, ring_size: int) -> None:
+    def __init__(self, ring_size: int, names: Sequence[str] = SPAN_COLUMNS) -> None:
         if type(ring_size) is not int or not 1 <= ring_size <= MAX_RING_SIZE:
             raise OptionError(
                 f"ring_size is {ring_size!r}; it must be a number of spans, from 1 to {MAX_RING_SIZE:,}. "
                 "Use gpustreamlab.Session(ring_size=1_000_000)."
             )
         self.ring_size = ring_size
-        self._ring = _Ring(_NO_ROWS, first=0, end=0, clear_count=0)
+        self._names = tuple(names)
+        self._rows = np.empty((len(names), 0), np.int64)
+        self._first = 0  # append index of the row that came first after the last clear: it was in the first place
+        self.appended_count = 0
+        """Rows so far, those that are gone too."""
+        self.clear_count = 0
+        """How often it was cleared."""
 
     def __len__(self) -> int:
-        return self._held(self._ring)
+        return min(self.appended_count - self._first, self.ring_size)
 
     @property
     def dropped_count(self) -> int:
-        """Spans that were overwritten because the ring was full, since it was last cleared."""
-        ring = self._ring
-        return ring.end - ring.first - self._held(ring)
-
-    def clear(self) -> None:
-        """Forget every span, and give their memory back; append indices go on."""
-        while True:
-            ring = self._ring
-            cleared = _Ring(_NO_ROWS, first=ring.end, end=ring.end, clear_count=ring.clear_count + 1)
-            if self._ring is ring:
-                self._ring = cleared
-                return
-
-    def append(self, columns: Mapping[str, Int64Array]) -> None:
-        """Append spans, given as equally long columns."""
-        block = np.stack([columns[name] for name in SPAN_COLUMNS])
-        added = block.shape[1]
-        kept = block[:, max(0, added - self.ring_size) :]
-        while True:
-            ring = self._ring
-            end = ring.end + added
-            rows = self._grown(ring, min(end - ring.first, self.ring_size))
-            places = np.s_[:, self._places(ring, end - kept.shape[1], end)]
-            grown = ring._replace(rows=rows, end=end)
-            if self._ring is ring:  # and nobody comes in between before it is in place: no call stands here
-                rows[places] = kept
-                self._ring = grown
-                return
+        """Rows that were overwritten because the ring was full, since it was last cleared."""
+        return max(0, self.appended_count - self._first - self.ring_size)
 
     @property
-    def appended_count(self) -> int:
-        """Spans so far, those that are gone too."""
-        return self._ring.end
+    def size_bytes(self) -> int:
+        """Memory that it holds."""
+        return self._rows.nbytes
+
+    def clear(self) -> None:
+        """Forget every row, and give their memory back; append indices go on."""
+        self._rows, self._first = self._rows[:, :0].copy(), self.appended_count
+        self.clear_count += 1
+
+    def append(self, columns: Mapping[str, Int64Array]) -> None:
+        """Append rows, given as equally long columns. An interrupt leaves all of them here, or none."""
+        block = np.stack([columns[name] for name in self._names])
+        end = self.appended_count + block.shape[1]
+        kept = block[:, -self.ring_size :]
+        self._grow(min(end - self._first, self.ring_size))
+        self._rows[:, self._places(end - kept.shape[1], end)] = kept
+        self.appended_count = end
 
     def read(self, first: int = 0, last: int | None = None) -> Drained:
-        """Return what is still there of the spans with these append indices, the last one not included; without it, all."""
-        while True:
-            ring = self._ring
-            end = ring.end if last is None else last
-            kept = max(first, ring.end - self._held(ring))
-            rows = ring.rows[:, self._places(ring, kept, max(kept, end))]
-            if self._ring is ring:
-                missed = kept - max(first, ring.first)
-                return Drained(dict(zip(SPAN_COLUMNS, rows, strict=True)), end, missed, ring.clear_count)
+        """Return what is still there of the rows with these append indices, the last one not included; without it, all."""
+        end = self.appended_count if last is None else last
+        kept = max(first, self.appended_count - len(self))
+        rows = self._rows[:, self._places(kept, max(kept, end))].copy()
+        return Drained(dict(zip(self._names, rows, strict=True)), end, kept - max(first, self._first), self.clear_count)
 
-    def _held(self, ring: _Ring) -> int:
-        return min(ring.end - ring.first, self.ring_size)
-
-    def _places(self, ring: _Ring, first: int, last: int) -> Int64Array:
+    def _places(self, first: int, last: int) -> slice | Int64Array:
         """Return where the rows of append indices are, the last one not included."""
-        places: Int64Array = np.arange(first - ring.first, last - ring.first) % self.ring_size
+        low = (first - self._first) % self.ring_size
+        if low + last - first <= self.ring_size:
+            return slice(low, low + last - first)
+        places: Int64Array = np.arange(low, low + last - first) % self.ring_size
         return places
 
-    def _grown(self, ring: _Ring, wanted: int) -> Int64Array:
-        """Return the rows, in a larger array where so many are wanted."""
-        held = ring.rows.shape[1]
-        if wanted <= held:
-            return ring.rows
-        # Until the ring is full it has not wrapped, so rows are in order and growing is a copy.
-        rows = np.empty((len(SPAN_COLUMNS), min(max(wanted, 2 * held, _FIRST_ROWS), self.ring_size)), np.int64)
-        rows[:, :held] = ring.rows
-        return rows
+    def _grow(self, wanted: int) -> None:
+        """Make room for so many rows."""
+        held = self._rows.shape[1]
+        if wanted > held:
+            # Until the ring is full it has not wrapped, so rows are in order and growing is a copy.
+            rows = np.empty((len(self._names), min(max(wanted, 2 * held, _FIRST_ROWS), self.ring_size)), np.int64)
+            rows[:, :held] = self._rows
+            self._rows = rows
 
 
-_MANY_BLOCKS = 256
-
-
-class ColumnLog:
-    """Rows that are appended in blocks and read together; the oldest make room.
+class RowFinder:
+    """Finds rows by a number that each has.
 
     Parameters
     ----------
-    names
-        Of the columns, int64 each.
-    limit
-        How many rows are kept: ``limit * 8 * len(names)`` bytes, and up to twice that while a block is appended.
+    numbers
+        Of the rows; shape (n,), int64. Of equal ones the first counts.
 
     Examples
     --------
-    >>> log = ColumnLog(("time_ns",), limit=2)
-    >>> log.append({"time_ns": np.arange(5)})
-    >>> log.read()["time_ns"].tolist(), log.appended_count
-    ([3, 4], 5)
+    >>> RowFinder(np.array([7, 5])).rows_of(np.array([5, 6, 7])).tolist()
+    [1, -1, 0]
     """
 
-    def __init__(self, names: Sequence[str], limit: int) -> None:
-        self._names = tuple(names)
-        self._limit = limit
-        self._blocks: deque[Int64Array] = deque()
-        self.appended_count = 0
-        """Rows so far, those that are gone too."""
-        self._held_count = 0
+    def __init__(self, numbers: Int64Array) -> None:
+        self._order = np.argsort(numbers, kind="stable")
+        self._sorted = numbers[self._order]
 
-    def __len__(self) -> int:
-        return self._held_count
-
-    def append(self, columns: Mapping[str, Int64Array]) -> None:
-        """Append rows, given as equally long columns."""
-        block = np.stack([columns[name] for name in self._names])[:, -self._limit :]
-        if not block.size:
-            return
-        self.appended_count += len(columns[self._names[0]])
-        self._blocks.append(block)
-        self._held_count += block.shape[1]
-        if self._held_count > self._limit or len(self._blocks) > _MANY_BLOCKS:
-            self._compact()
-
-    def read(self, cursor: int = 0) -> dict[str, Int64Array]:
-        """Return the rows that were appended since a cursor and are still there; the next cursor is `appended_count`."""
-        wanted = min(self._held_count, self.appended_count - cursor)
-        if wanted == self._held_count and len(self._blocks) > 1:
-            self._compact()
-        newest: list[Int64Array] = [np.empty((len(self._names), 0), np.int64)]
-        for block in reversed(self._blocks):
-            if wanted <= 0:
-                break
-            newest.append(block[:, -wanted:])
-            wanted -= block.shape[1]
-        rows = newest[-1] if len(newest) <= 2 else np.concatenate(newest[:0:-1], axis=1)
-        return dict(zip(self._names, rows, strict=True))
-
-    def clear(self) -> None:
-        """Forget every row; cursors go on."""
-        self._blocks.clear()
-        self._held_count = 0
-
-    def _compact(self) -> None:
-        whole = np.concatenate(tuple(self._blocks), axis=1)[:, -self._limit :]
-        self._blocks = deque((whole,))
-        self._held_count = whole.shape[1]
+    def rows_of(self, numbers: Int64Array) -> Int64Array:
+        """Return the row of each number, or -1 where there is none; same shape."""
+        if not self._sorted.size:
+            return np.full(numbers.shape, -1, np.int64)
+        at = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
+        return np.where(self._sorted[at] == numbers, self._order[at], -1).astype(np.int64)
 
 
 class Intervals(NamedTuple):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from gpustreamlab.model import Counters
-from gpustreamlab.record._buffer import ColumnLog
-from gpustreamlab.record._names import NameTable
+from gpustreamlab.record._buffer import RowRing
+from gpustreamlab.record._names import OTHER_NAMES, CodeTable
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 KEPT_SAMPLES = 262_144
@@ -33,9 +33,9 @@ class CounterLog:
     """
 
     def __init__(self, limit: int = KEPT_SAMPLES) -> None:
-        self._log = ColumnLog(_COLUMNS, limit)
+        self._log = RowRing(limit, _COLUMNS)
         self._last = np.empty((4, 0), np.int64)  # of each lane and counter's last millisecond: later ones may take their place
-        self._names = NameTable(COUNTER_NAMES)
+        self._names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)
         self._told_count = 0
 
     @property
@@ -77,7 +77,7 @@ class CounterLog:
         """Return the samples since a cursor, in order of time; the newest of each quantity come again with the next ones."""
         if cursor[1] == self._told_count:
             return NO_SAMPLES
-        columns = self._log.read(cursor[0])
+        columns = self._log.read(cursor[0]).columns
         rows = np.concatenate((np.stack([columns[name] for name in _COLUMNS]), self._last), axis=1)
         time_ns, lane, name, value = rows[:, np.argsort(rows[0], kind="stable")]
         return Counters(
@@ -85,7 +85,7 @@ class CounterLog:
             lane=lane.astype(np.int32),
             name=name.astype(np.int32),
             value=np.ascontiguousarray(value).view(np.float64),
-            names=self._names.texts,
+            names=self._names.all,
         )
 
     def _keep(self, rows: Int64Array) -> None:
@@ -141,38 +141,3 @@ class Sampler(Protocol):
     def tell_all(self) -> None:
         """Let the next samples begin with how everything is now: what was told before is forgotten."""
         ...
-
-
-class SampleColumns(NamedTuple):
-    """Samples as a log of counters takes them, shape (n_samples,) each."""
-
-    time_ns: Int64Array
-    """On the session's clock."""
-    lane: Int64Array
-    """Index of the lane."""
-    name: Int64Array
-    """Code of the counter."""
-    value: FloatArray
-    """How much."""
-
-
-def sample_columns(
-    samples: Sequence[LaneSample], *, to_clock_ns: Callable[[int], int], code: Callable[[str], int]
-) -> SampleColumns:
-    """Return samples as columns.
-
-    Their first and last time are put on the clock, and those between along the line: clocks drift by millionths.
-    """
-    host_ns = np.array([sample.host_ns for sample in samples], np.int64)
-    ends = np.array([host_ns.min(), host_ns.max()])
-    offsets = np.array([to_clock_ns(int(end)) - int(end) for end in ends])
-    time_ns = host_ns + np.rint(np.interp((host_ns - ends[0]).astype(float), ends - ends[0], offsets - offsets[0])).astype(
-        np.int64
-    )
-    codes = {name: code(name) for name in dict.fromkeys(sample.name for sample in samples)}
-    return SampleColumns(
-        time_ns + offsets[0],
-        np.array([sample.lane for sample in samples], np.int64),
-        np.array([codes[sample.name] for sample in samples], np.int64),
-        np.array([sample.value for sample in samples], np.float64),
-    )

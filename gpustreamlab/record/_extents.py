@@ -6,15 +6,12 @@ their records, by whatever thread: the work of the lane whose launch lies betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gpustreamlab.analysis import distinct
 from gpustreamlab.model import SPAN_KINDS
-from gpustreamlab.record._buffer import ColumnLog, Intervals, find_innermost
-from gpustreamlab.record._ranges import NOTHING_OPEN, FinishedRange, RecordedLane, ThreadState
+from gpustreamlab.record._buffer import Intervals, RowFinder, find_innermost
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 NEVER = np.iinfo(np.int64).max
@@ -74,14 +71,8 @@ class WorkExtents:
             When each was opened, on the device's clock: one without work is there, or where the stream's work before it has
             ended, as an event would be.
         """
-        at = np.minimum(np.searchsorted(self._known[0], numbers), self._known.shape[1] - 1)
-        if not self._known.shape[1]:
-            return opened_ns, opened_ns
-        is_known = self._known[0, at] == numbers
-        defaults = (NEVER, 0, 0)
-        first, last, before = (
-            np.where(is_known, row[at], default) for row, default in zip(self._known[1:], defaults, strict=True)
-        )
+        at = RowFinder(self._known[0]).rows_of(numbers)
+        first, last, before = np.append(self._known[1:], [[NEVER], [0], [0]], axis=1)[:, at]  # -1, not known, is last
         empty_ns = np.maximum(opened_ns, before)
         has_work = first != NEVER
         return np.where(has_work, first, empty_ns), np.where(has_work, last, empty_ns)
@@ -91,10 +82,8 @@ class WorkExtents:
         lanes, place = np.unique(ranges[1], return_inverse=True)
         before = np.array([self._last_end.get(lane, 0) for lane in lanes.tolist()], np.int64)[place]
         extents = np.stack((np.full(len(before), NEVER), np.zeros(len(before), np.int64), before))
-        if self._known.shape[1]:
-            at = np.minimum(np.searchsorted(self._known[0], ranges[0]), self._known.shape[1] - 1)
-            is_known = self._known[0, at] == ranges[0]
-            extents[:, is_known] = self._known[1:, at[is_known]]
+        at = RowFinder(self._known[0]).rows_of(ranges[0])
+        extents[:, at >= 0] = self._known[1:, at[at >= 0]]
         return extents
 
 
@@ -131,27 +120,6 @@ ANNOTATION_CODE = SPAN_KINDS.index(SpanKind.ANNOTATION)
 HOST_CODE = SPAN_KINDS.index(SpanKind.HOST)
 
 
-class NumberPlaces:
-    """Finds rows by their numbers.
-
-    Parameters
-    ----------
-    numbers
-        Of the rows; shape (n,), int64.
-    """
-
-    def __init__(self, numbers: Int64Array) -> None:
-        self._order = np.argsort(numbers, kind="stable")
-        self._sorted = numbers[self._order]
-
-    def rows_of(self, numbers: Int64Array) -> Int64Array:
-        """Return the row of each number, or -1 where there is none."""
-        if not self._sorted.size:
-            return np.full(len(numbers), -1, np.int64)
-        at = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == numbers, self._order[at], -1).astype(np.int64)
-
-
 def is_work(kind: Int64Array) -> BoolArray:
     """Tell which rows are kernels, copies and fills."""
     found: BoolArray = (kind > RANGE_CODE) & (kind <= SPAN_KINDS.index(SpanKind.FILL))
@@ -176,7 +144,7 @@ def adopt_by_annotations(rows: Mapping[str, Int64Array], parent: Int64Array) -> 
     columns = (rows["thread"], rows["start_ns"], rows["end_ns"], np.arange(len(parent)))
     intervals = Intervals(*(column[annotated] for column in columns))
     at_ns = np.where(is_work(rows["kind"]) | is_launch, rows["queued_ns"], rows["start_ns"])
-    found = find_innermost(intervals, rows["thread"][asking], at_ns[asking], itself=_places_among(asking, annotated))
+    found = find_innermost(intervals, rows["thread"][asking], at_ns[asking], itself=RowFinder(annotated).rows_of(asking))
     row = np.where(found >= 0, annotated[found], -1)
     known = parent[asking]
     # A range that is around the annotation too was open when that began, and is no newer than the innermost one then.
@@ -185,12 +153,6 @@ def adopt_by_annotations(rows: Mapping[str, Int64Array], parent: Int64Array) -> 
     adopted = parent.copy()
     adopted[asking] = np.where(is_nearer, row, known)
     return adopted
-
-
-def _places_among(rows: Int64Array, wanted: Int64Array) -> Int64Array:
-    """Return the place of each row among the wanted ones, both ascending, or -1."""
-    at = np.minimum(np.searchsorted(wanted, rows), len(wanted) - 1)
-    return np.where(wanted[at] == rows, at, -1)
 
 
 def span_work(rows: Mapping[str, Int64Array], parent: Int64Array) -> dict[str, Int64Array]:
@@ -234,82 +196,6 @@ def _levels(holders: Int64Array, parent: Int64Array) -> list[Int64Array]:
     return [block for block in np.split(holders[order], bounds[1:]) if len(block) and parent[block[0]] >= 0]
 
 
-class Relatives(NamedTuple):
-    """Ranges that have not ended, as columns; each is an ancestor of one that was drained."""
-
-    number: Int64Array
-    """Shape (n,), int64."""
-    parent: Int64Array
-    """Number of the enclosing range, or -1; shape (n,), int64."""
-    lane: Int64Array
-    """Shape (n,), int64."""
-    queued_host_ns: Int64Array
-    """When each was opened, on the host's clock; shape (n,), int64."""
-
-
-def find_relatives(
-    columns: Mapping[str, Int64Array], lanes: Sequence[RecordedLane], awaited: Collection[int] = ()
-) -> Relatives:
-    """Find the ranges that enclose drained ones and have not ended.
-
-    Parameters
-    ----------
-    columns
-        What was drained just now, under the same lock.
-    lanes
-        Where open and waiting ranges are looked for.
-    awaited
-        Numbers of more ranges to look for.
-    """
-    parent = columns["parent"][columns["parent"] >= 0]
-    missing = set(_absent(distinct(parent)[0], columns["number"]).tolist())
-    missing |= set(awaited)
-    found: dict[int, tuple[int, int, int]] = {}
-    known: dict[int, tuple[int, int, int]] = {}
-    # A range goes from the open ones to the waiting ones without a lock: looked for in this order it is seen in one of them.
-    for place in (_open, _waiting):
-        if missing - found.keys():
-            known |= place(lanes)
-            _climb(missing, known, found)
-    rows = np.array([(number, *entry) for number, entry in found.items()], np.int64).reshape(-1, 4)
-    return Relatives(*rows.T.copy())
-
-
-def _absent(wanted: Int64Array, number: Int64Array) -> Int64Array:
-    """Return those of the wanted numbers that are not there. Numbers come in long runs, which a stable sort makes use of."""
-    ordered = np.append(np.sort(number, kind="stable"), -1)
-    absent: Int64Array = wanted[ordered[np.searchsorted(ordered[:-1], wanted)] != wanted]
-    return absent
-
-
-def _climb(wanted: set[int], known: Mapping[int, tuple[int, int, int]], found: dict[int, tuple[int, int, int]]) -> None:
-    """Add those that are wanted, and their own ancestors."""
-    for number in wanted:
-        while number in known and number not in found:
-            found[number] = known[number]
-            number = known[number][0]  # noqa: PLW2901 - one step up
-
-
-def _open(lanes: Sequence[RecordedLane]) -> dict[int, tuple[int, int, int]]:
-    """Return the open ranges of all threads: by number their parent, lane, and when they were opened."""
-    states = {state for lane in lanes for writer in tuple(lane.writers) if (state := writer.owner()) is not None}
-    found = {}
-    for state in states:
-        entries = state.open_ranges
-        for below, (_, queued_host_ns, number, opened) in zip((NOTHING_OPEN, *entries), entries, strict=False):
-            found[number] = (below[2], opened.lane.index, queued_host_ns)
-    return found
-
-
-def _waiting(lanes: Sequence[RecordedLane]) -> dict[int, tuple[int, int, int]]:
-    """Return the closed ranges that wait for the device, likewise."""
-    found = {}
-    for lane in lanes:
-        for _, _, queued_host_ns, number, parent, _ in lane.closed_ranges():
-            found[number] = (parent, lane.index, queued_host_ns)
-    return found
-
-
 KEPT_CHECKPOINTS = 1_000
 """Checkpoints whose time is remembered; the newest count."""
 
@@ -340,85 +226,3 @@ class Checkpoints:
             since_ns = int(columns["queued_ns"][is_later].min(initial=np.iinfo(np.int64).max))
         found: BoolArray = is_later | (~is_range & (columns["queued_ns"] >= since_ns))
         return found
-
-
-CLOSED_RANGES = 262_144
-"""Closed ranges that launches are looked up in, beside those that still wait for the device; the newest count."""
-
-_COLUMNS = ("thread", "opened_host_ns", "closed_host_ns", "number")
-
-
-class ClosedRanges:
-    """The ranges that have left the threads that closed them, kept while kernels are captured.
-
-    Parameters
-    ----------
-    limit
-        How many are kept.
-    """
-
-    def __init__(self, limit: int = CLOSED_RANGES) -> None:
-        self._log = ColumnLog(_COLUMNS, limit)
-
-    def __len__(self) -> int:
-        return len(self._log)
-
-    def append(self, rows: Sequence[FinishedRange], thread: int) -> None:
-        """Keep ranges that a thread has closed."""
-        self._log.append(dict(zip(_COLUMNS, _columns_of(rows, thread), strict=True)))
-
-    def intervals(self, first_ns: int, last_ns: int) -> Int64Array:
-        """Return those that were open at some time in between: thread, opening, closing, number; shape (4, n)."""
-        columns = self._log.read()
-        is_near = (columns["closed_host_ns"] > first_ns) & (columns["opened_host_ns"] <= last_ns)
-        return np.stack([columns[name][is_near] for name in _COLUMNS])
-
-
-def find_enclosing_ranges(
-    closed: ClosedRanges,
-    states: Iterable[ThreadState],
-    lanes: Sequence[RecordedLane],
-    thread: Int64Array,
-    at_host_ns: Int64Array,
-) -> Int64Array:
-    """Return the number of the innermost range that each thread had open at each moment of the host, or -1.
-
-    Who calls holds the recorder's lock, so that no range goes from those that wait to the closed ones meanwhile.
-
-    Parameters
-    ----------
-    closed
-        Ranges that have ended.
-    states
-        What is open in the threads that live.
-    lanes
-        Where closed ranges wait for the device.
-    thread
-        Shape (n,), int64: as activities number threads.
-    at_host_ns
-        Shape (n,), int64.
-    """
-    if not len(at_host_ns):
-        return np.empty(0, np.int64)
-    # A range goes from the open ones to the waiting ones without a lock: looked for in this order it is seen in one of them.
-    opened = [_open_in(state) for state in states]
-    waiting = [
-        _columns_of(tuple(writer.finished), writer.ident) for lane in lanes for writer in tuple(lane.writers) if writer.finished
-    ]
-    ended = closed.intervals(int(at_host_ns.min()), int(at_host_ns.max()))
-    whole = np.concatenate((*opened, *waiting, ended), axis=1)
-    # Seen in two places, it counts as closed.
-    whole = whole[:, np.lexsort((whole[2], whole[3]))]
-    whole = whole[:, np.diff(whole[3], prepend=-2) > 0]
-    found = find_innermost(Intervals(*whole), thread, at_host_ns)
-    return np.where(found >= 0, whole[3][found], -1) if whole.shape[1] else found
-
-
-def _columns_of(rows: Sequence[FinishedRange], thread: int) -> Int64Array:
-    _, _, opened, numbers, _, closed = zip(*rows, strict=True)
-    return np.array([[thread] * len(rows), opened, closed, numbers], np.int64)
-
-
-def _open_in(state: ThreadState) -> Int64Array:
-    rows = [(state.ident, queued_host_ns, NEVER, number) for _, queued_host_ns, number, _ in state.open_ranges]
-    return np.array(rows, np.int64).reshape(-1, 4).T

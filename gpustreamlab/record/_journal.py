@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.model import Counters, Lane, LayoutChange, Marker, Partition, TraceMetadata, WorkDetail
+from gpustreamlab.model import Counters, WorkDetail
 from gpustreamlab.record._buffer import SPAN_COLUMNS
 from gpustreamlab.record._counters import KEPT_SAMPLES, NO_SAMPLES, samples_that_count
-from gpustreamlab.record._extents import Relatives
+from gpustreamlab.record._in_flight import Unended
 from gpustreamlab.record._ranges import RecordedLane
+from gpustreamlab.record._tables import Tables
 from gpustreamlab.record._work import DEPENDENCY_COLUMNS
 from gpustreamlab.typing import Int64Array
 
@@ -51,29 +52,12 @@ START = Cursor()
 """Where every reader begins."""
 
 
-class Tables(NamedTuple):
-    """What stays small, as it is now; parts that have not changed are equal."""
-
-    lanes: Sequence[Lane]
-    """Every lane, by the code that rows have."""
-    threads: Sequence[str]
-    """By their code."""
-    partitions: Sequence[Partition]
-    """By their code."""
-    layouts: Sequence[LayoutChange]
-    """When the SMs were shared out anew, in order of time."""
-    markers: Sequence[Marker]
-    """Moments that were marked, in order of time."""
-    metadata: TraceMetadata
-    """How all of it was measured; without the spans that are pending."""
-
-
 _NONE = np.empty(0, np.int64)
 NO_ROWS: Mapping[str, Int64Array] = dict.fromkeys(SPAN_COLUMNS, _NONE)
 """Empty columns."""
 NO_EDGES = _NONE.reshape(0, 2)
 NO_DEPENDENCIES: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
-NO_RELATIVES = Relatives(_NONE, _NONE, _NONE, _NONE)
+NO_UNENDED = Unended(_NONE, _NONE, _NONE, _NONE)
 
 
 class Delta(NamedTuple):
@@ -101,7 +85,7 @@ class Delta(NamedTuple):
     """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
     counters: Counters = NO_SAMPLES
     """New samples of lanes' quantities, in order of time. The newest of each quantity can come again, see `join_samples`."""
-    relatives: Relatives = NO_RELATIVES
+    unended: Unended = NO_UNENDED
     """Ranges that have not ended: those that were asked for, and those around the new rows."""
 
     @property

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
-from gpustreamlab.backends import Activities, ActivitySource, Backend
-from gpustreamlab.model import EDGE_KINDS, Counters, WorkDetail
-from gpustreamlab.record._counters import LaneSample, sample_columns
-from gpustreamlab.record._extents import HOST_CODE, NEVER, ClosedRanges, is_work, span_work
+from gpustreamlab.backends import ActivitySource, Backend
+from gpustreamlab.model import Counters, WorkDetail
+from gpustreamlab.record._counters import LaneSample
+from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
 from gpustreamlab.record._journal import Cursor
-from gpustreamlab.record._lanes import LaneTable
-from gpustreamlab.record._names import HostThreads, NameTable, ThreadNames
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
-from gpustreamlab.record._work import Columns, FindRanges, WorkReader, find_waits
-from gpustreamlab.typing import EdgeKind, Int64Array
+from gpustreamlab.record._tables import SessionTables
+from gpustreamlab.record._work import WorkReader
+from gpustreamlab.typing import CaptureTier, Int64Array
 
 _log = logging.getLogger(__name__)
 
@@ -71,48 +68,6 @@ class CaptureWindows:
         self._closed.clear()
 
 
-WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
-LAUNCH_CODE = EDGE_KINDS.index(EdgeKind.LAUNCH)
-
-
-def extra_columns(rows: Mapping[str, Int64Array], parent: Int64Array, details: Sequence[WorkDetail]) -> dict[str, NDArray[Any]]:
-    """Return the columns that a trace has beside those of all traces."""
-    facts = [
-        (one.grid_blocks, one.block_threads, one.registers, one.static_shared_bytes + one.dynamic_shared_bytes)
-        for one in details
-    ]
-    table = np.array([*facts, (0, 0, 0, 0)], np.int64).T  # -1, no detail, is last
-    detail = rows["detail"]
-    columns: dict[str, NDArray[Any]] = {"detail": detail.astype(np.int32)}
-    columns |= {name: rows[name] for name in ("correlation", "size_bytes")}
-    for name, fact in zip(("grid_blocks", "block_threads", "registers", "shared_bytes"), table, strict=True):
-        columns[name] = fact[detail]
-    return columns | span_work(rows, parent)
-
-
-def work_edges(
-    rows: Mapping[str, Int64Array], dependencies: Mapping[str, Int64Array]
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return edges as source, target and code of the kind: from calls to what they launched, and between work that waited."""
-    work = np.flatnonzero(is_work(rows["kind"]))
-    correlation = rows["correlation"][work]
-    first, second = find_waits(dependencies, rows["lane"][work], correlation)
-    call, launched = _find_launches(rows, work, correlation)
-    codes = np.concatenate((np.full(len(first), WAIT_CODE), np.full(len(call), LAUNCH_CODE)))
-    return np.concatenate((work[first], call)), np.concatenate((work[second], launched)), codes
-
-
-def _find_launches(rows: Mapping[str, Int64Array], work: Int64Array, correlation: Int64Array) -> tuple[Int64Array, Int64Array]:
-    calls = np.flatnonzero((rows["kind"] == HOST_CODE) & (rows["correlation"] != 0))
-    if not len(calls) or not len(work):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    order = np.argsort(rows["correlation"][calls], kind="stable")
-    known = rows["correlation"][calls][order]
-    at = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
-    is_found = known[at] == correlation
-    return calls[order[at[is_found]]], work[is_found]
-
-
 class KernelTier:
     """Takes what a source of activities tells, in batches.
 
@@ -124,43 +79,22 @@ class KernelTier:
     ----------
     backend
         Whose clock is used.
-    observing
-        Makes questions cost no virtual time.
-    names, threads, lanes
-        The recorder's tables.
-    find_ranges
-        Finds the range around each call.
+    tables
+        Where lanes and names are added.
+    in_flight
+        Ranges around calls; takes rows for the buffer, and what says which ranges have ended.
     on_loss
         Called where nothing comes any more, with the host time up to which nothing is missing.
-    find_idle
-        Finds the lanes that have closed ranges without events, and no work left; by their place in the table.
-    store
-        Takes rows for the ring, what `WorkExtents.fold` takes of work, and what is called once that has been folded in.
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        observing: Callable[[], AbstractContextManager[None]],
-        *,
-        names: NameTable,
-        threads: ThreadNames,
-        lanes: LaneTable,
-        find_ranges: FindRanges,
-        find_idle: Callable[[], Iterable[int]],
-        on_loss: Callable[[int], object],
-        store: Callable[[Sequence[Columns], Int64Array, Callable[[], None]], None],
+        self, backend: Backend, tables: SessionTables, in_flight: RangesInFlight, on_loss: Callable[[int], object]
     ) -> None:
         self._backend = backend
-        self._observing = observing
-        self._find_ranges = find_ranges
-        self._find_idle = find_idle
+        self._in_flight = in_flight
         self._on_loss = on_loss
-        self._store = store
-        self._told_until: dict[int, int] = {}  # host time by thread: see `Activities.told_until`
-        self._done_until: dict[int, int] = {}  # host time by lane: what was launched there before it has ended
-        self._threads = HostThreads(lanes, threads)
-        self._reader = WorkReader(names, lanes, self._threads)
+        self._threads = tables.threads
+        self._reader = WorkReader(tables)
         # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
         self._lock = process_lock()
         self._is_taking = False
@@ -171,22 +105,16 @@ class KernelTier:
         self._taken_ns = self._taken_host_ns = self._noisy_ns = 0
         self.windows = CaptureWindows()
         """When kernels were captured."""
-        self.closed = ClosedRanges()
-        """Ranges that launches are looked up in. Replaced, never emptied: another thread may be in the middle of it."""
-        self.is_awaiting = False
-        """True while work may be told of: from before the start until `finish`. As long ranges go to `closed`."""
         self.stop_count = 0
         """How often capturing has ended."""
         self.keeps_calls = True
         """Whether calls of the host get rows."""
-        self.description = ""
-        """Where the records come from, in words."""
         self.note = ""
         """Why kernels are missing although they were asked for."""
-        self.error_ns = 0
-        """Bound on the error of a start or end of work."""
+        self._description = ""
+        self._error_ns = 0
         self.edit_count = 0
-        """Goes up with every change of the above."""
+        """Goes up with every change of what `facts` returns."""
 
     @property
     def is_on(self) -> bool:
@@ -198,12 +126,27 @@ class KernelTier:
         """Whether ranges need no events now."""
         return self.is_on and bool(getattr(self._source, "times_ranges", False))
 
-    def told_until_ns(self, lane: int, thread: int | None) -> int:
-        """Return the host time up to which all work that a thread, or any, has launched on a lane has ended and was told of."""
-        if not self.is_awaiting:
-            return NEVER
-        told = self._told_until
-        return min(self._done_until.get(lane, -1), max(told.values(), default=-1) if thread is None else told.get(thread, -1))
+    @property
+    def is_awaiting_work(self) -> bool:
+        """True while work may be told of: from before the start until `finish`."""
+        return self._in_flight.is_awaiting_work
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the metadata of a trace say of kernels."""
+        were_any = self.windows.were_any
+        return {
+            "tier": CaptureTier.KERNELS if were_any else CaptureTier.RANGES,
+            "capture_windows": self.windows.until(self._now_ns),
+            "capture_source": self._description if were_any else "",
+            "capture_note": self.note,
+            "kernel_error_ns": self._error_ns if were_any else 0,
+            "dropped_records": self.dropped_count,
+        }
+
+    def note_refusal(self, text: str) -> None:
+        """Note why kernels are missing although they were asked for."""
+        self.note = text
+        self.edit_count += 1
 
     @property
     def dropped_count(self) -> int:
@@ -212,14 +155,7 @@ class KernelTier:
         lost = 0 if source is None else max(0, source.dropped_count - self._dropped_base)
         return self._dropped_before + lost + self._reader.refused_count
 
-    def start(
-        self,
-        source: ActivitySource,
-        find_lanes: Callable[[], Sequence[RecordedLane]],
-        *,
-        keeps_calls: bool,
-        tell_loss: Callable[[str], object],
-    ) -> None:
+    def start(self, source: ActivitySource, *, keeps_calls: bool, tell_loss: Callable[[str], object]) -> None:
         """Capture kernels from now on; where the source refuses, its error goes to the caller and nothing has changed."""
         with self._lock:
             if self.is_on:
@@ -231,15 +167,21 @@ class KernelTier:
             if self._source is not None and self._source is not source:
                 self._take_rest()
                 self._forget_source()
-            self._start_source(source, with_calls=keeps_calls)
+            was_awaiting = self._in_flight.is_awaiting_work
+            self._in_flight.is_awaiting_work = True  # a range may end before the start returns
+            try:
+                source.start(with_calls=keeps_calls)
+            except BaseException:
+                self._in_flight.is_awaiting_work = was_awaiting
+                raise
             if self._source is None:
                 self._source, self._dropped_base = source, source.dropped_count
             self._tell_loss, self.keeps_calls = tell_loss, keeps_calls
-            self.description, self.note = source.description, ""
+            self._description, self.note = source.description, ""
             self._taken_ns = self._now_ns()
             self.windows.open(self._taken_ns)
             self.edit_count += 1
-            for recorded in sorted(find_lanes(), key=lambda lane: not lane.is_retired):
+            for recorded in sorted(self._in_flight.lanes, key=lambda lane: not lane.is_retired):
                 self.note_stream(recorded)
 
     def stop(self) -> None:
@@ -250,17 +192,21 @@ class KernelTier:
                 self._stop_source()
                 self.take(is_complete=False)
 
-    def is_quiet(self, quiet_ns: int, *, is_idle: bool) -> bool:
-        """Tell whether, since the stop, no work was told of for so long, and the device was idle whenever this was asked."""
+    def finish_when_quiet(self, quiet_ns: int) -> None:
+        """Take the rest of what was captured, if all lanes and the default stream are idle and nothing has come for so long."""
+        stop_count = self.stop_count
+        with observing(self._backend):
+            is_idle = self._backend.is_default_stream_idle() and all(map(is_done, self._in_flight.lanes))
         now_ns = self._backend.glance_ns()
         if not is_idle:
             self._noisy_ns = now_ns
-        return now_ns - self._noisy_ns >= quiet_ns
+        if now_ns - self._noisy_ns >= quiet_ns:
+            self.finish(stop_count)
 
     def finish(self, stop_count: int) -> None:
         """Take the rest of what was captured, where it was stopped before the device was idle, that is at this `stop_count`."""
         with self._lock:
-            if self.is_awaiting and not self.is_on and self.stop_count == stop_count:
+            if self.is_awaiting_work and not self.is_on and self.stop_count == stop_count:
                 self._take_rest()
 
     def end(self) -> None:
@@ -273,7 +219,7 @@ class KernelTier:
     def abandon(self) -> None:
         """Forget the source without a word to it: it is of the process that this one was forked from."""
         self._source = None
-        self._is_taking = self.is_awaiting = False
+        self._is_taking = False
         self.windows.close(0)
 
     def note_stream(self, recorded: RecordedLane) -> None:
@@ -290,7 +236,7 @@ class KernelTier:
 
     def note_thread(self, state: ThreadState) -> None:
         """Take that a thread has begun to use the session: another one may have had its number before."""
-        with self._observing():
+        with observing(self._backend):
             self._threads.note(state.ident, state.name, self._backend.host_time_ns())
 
     def take(self, *, is_last: bool = False, is_complete: bool = True) -> None:
@@ -303,12 +249,11 @@ class KernelTier:
         is_complete
             Let no work wait for its call.
         """
-        if not self._has_source:
+        source = self._source
+        if source is None:
             return
-        reason = ""
         with delayed_interrupts(), self._lock:
-            source = self._source
-            if source is None or self._is_taking:
+            if self._is_taking or self._source is not source:
                 return  # called from inside itself: who takes already goes on when this returns
             self._is_taking = True
             try:
@@ -331,9 +276,13 @@ class KernelTier:
 
     def add_samples(self, samples: Sequence[LaneSample]) -> None:
         """Take quantities of lanes that others keep, whether kernels are captured or not."""
-        with self._lock, self._observing():
+        with self._lock, observing(self._backend):
             counters = self._reader.counters
-            counters.append(*sample_columns(samples, to_clock_ns=self._backend.host_to_clock_ns, code=counters.code))
+            host_ns, lane, name, value = zip(*samples, strict=True)
+            codes = {text: counters.code(text) for text in dict.fromkeys(name)}
+            time_ns = to_clock(self._backend, np.array(host_ns, np.int64))
+            name_codes = np.array([codes[text] for text in name], np.int64)
+            counters.append(time_ns, np.array(lane, np.int64), name_codes, np.array(value, np.float64))
 
     def changes(self, since: Cursor) -> tuple[tuple[WorkDetail, ...], Mapping[str, Int64Array], Counters, Cursor]:
         """Return details, dependencies and samples since a cursor, and the next cursor."""
@@ -344,34 +293,30 @@ class KernelTier:
             cursor = since._replace(
                 detail=since.detail + len(fresh), dependency=dependencies.appended_count, sample=counters.cursor
             )
-            return fresh, dependencies.read(since.dependency), counters.counters(since.sample), cursor
-
-    @property
-    def _has_source(self) -> bool:
-        return self._source is not None
+            return fresh, dependencies.read(since.dependency).columns, counters.counters(since.sample), cursor
 
     def _take_from(self, source: ActivitySource, *, is_last: bool, is_complete: bool) -> str:
         """Take and store a batch; return why there will be no more, or nothing."""
         try:
-            with self._observing():
+            with observing(self._backend):
                 asked_ns = self._now_ns()
                 asked_host_ns = self._backend.host_time_ns()
-                idle = [*self._find_idle()]
+                idle = self._in_flight.find_idle()
                 activities = source.drain(is_last=is_last)
                 if len(activities.calls) or len(activities.annotations):
                     self._threads.look(self._backend.host_time_ns())
                 blocks = self._reader.read(
                     activities,
                     source,
-                    self._find_ranges,
+                    self._in_flight.find_enclosing,
                     with_calls=self.keeps_calls,
                     is_complete=is_complete or is_last,
                 )
             if len(activities.work):
                 self._noisy_ns = asked_host_ns
-            told = partial(self._note_told, activities, dict.fromkeys(idle, asked_host_ns))
-            self._store(blocks, self._reader.launched, told)
-            self.error_ns = max(self.error_ns, source.error_ns)
+            idle_until = dict.fromkeys(idle, asked_host_ns)
+            self._in_flight.store(blocks, self._reader.launched, activities.told_until, idle_until)
+            self._error_ns = max(self._error_ns, source.error_ns)
             self._taken_ns, self._taken_host_ns = asked_ns, asked_host_ns
             lost = source.lost_reason if self.is_on else ""
         except Exception as error:  # noqa: BLE001 - a tool that fails must not disturb the work it watches
@@ -382,28 +327,12 @@ class KernelTier:
             return f"{type(error).__name__}: {error}"
         return lost
 
-    def _note_told(self, activities: Activities, idle: Mapping[int, int]) -> None:
-        """Note up to when what was launched has ended and was told of. A stream ends its work in the order of the launches."""
-        lane, launched_ns = self._reader.launched[:2]
-        newest = {one: int(launched_ns[lane == one].max()) - 1 for one in np.unique(lane).tolist()}
-        for known, told in ((self._told_until, activities.told_until), (self._done_until, newest), (self._done_until, idle)):
-            for key, until_ns in told.items():
-                known[key] = max(until_ns, known.get(key, -1))
-
     def _lose(self, reason: str) -> None:
         source = self._source
         self._on_loss(self._taken_host_ns if source is None else source.complete_until_host_ns)
         self._stop_source()
         self.note = f"Kernels are not captured any more. {reason}"
         self._let_go()
-
-    def _start_source(self, source: ActivitySource, *, with_calls: bool) -> None:
-        was_awaiting, self.is_awaiting = self.is_awaiting, True  # a range may end before the start returns
-        try:
-            source.start(with_calls=with_calls)
-        except BaseException:
-            self.is_awaiting = was_awaiting
-            raise
 
     def _stop_source(self) -> None:
         if self._source is not None:
@@ -417,13 +346,12 @@ class KernelTier:
 
     def _let_go(self) -> None:
         """Forget what late work is looked up in."""
-        self.is_awaiting = False
-        self.closed = ClosedRanges()
+        self._in_flight.end_awaiting()
         self._reader.forget_calls()
 
     def _complete_until_ns(self, source: ActivitySource) -> int:
         """Return until when everything is told of: now, or where the source has lost the device, when it saw it last."""
-        with self._observing():
+        with observing(self._backend):
             now_ns = self._now_ns()
             return min(now_ns, self._backend.host_to_clock_ns(source.complete_until_host_ns)) if source.lost_reason else now_ns
 
@@ -440,5 +368,10 @@ class KernelTier:
             self._source = None
 
     def _now_ns(self) -> int:
-        with self._observing():
+        with observing(self._backend):
             return self._backend.host_to_clock_ns(self._backend.host_time_ns())
+
+
+def observing(backend: Backend) -> AbstractContextManager[None]:
+    """Let this thread's questions cost the simulated device no virtual time; on a GPU this does nothing."""
+    return cast(AbstractContextManager[None], getattr(backend, "observing", nullcontext)())

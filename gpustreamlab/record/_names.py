@@ -1,63 +1,76 @@
-"""Names of spans and of the host's threads."""
+"""Numbers for names, lanes and threads."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count, islice
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from gpustreamlab._util.defences import process_lock
 from gpustreamlab.analysis import distinct
-from gpustreamlab.record._lanes import HOST_LANES, LaneTable
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.backends import StreamFacts
+from gpustreamlab.model import Lane
+from gpustreamlab.typing import Int64Array, LaneKind
+
+OTHER_NAMES = "(other names)"
+"""Stands for all names beyond a limit."""
+
+_Value = TypeVar("_Value")
 
 
-class NameTable:
-    """Numbers for texts, in the order in which they were first seen.
+class CodeTable(Generic[_Value]):
+    """Numbers for values, in the order in which they were first seen.
 
     Parameters
     ----------
     limit
-        How many different texts are told apart; what comes later shares one number, whose text is `OTHER`.
+        How many different values are told apart.
+    other
+        Stands for what comes later, under one number.
+
+    Examples
+    --------
+    >>> names = CodeTable(3, OTHER_NAMES)
+    >>> [names.code(name) for name in "abacd"], names.all
+    ([0, 1, 0, 2, 2], ('a', 'b', '(other names)'))
     """
 
-    OTHER = "(other names)"
-
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, other: _Value) -> None:
         self._limit = limit
-        self._codes: dict[str, int] = {}
-        self._lock = threading.RLock()
+        self._other = other
+        self._codes: dict[_Value, int] = {}
+        self._lock = process_lock()
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Every text, by its number."""
-        return (*self._codes,)  # not tuple(...): that may meet a change half-way where there is no global lock
-
-    @property
-    def count(self) -> int:
-        """How many texts there are."""
+    def __len__(self) -> int:
         return len(self._codes)
 
-    def texts_from(self, code: int) -> tuple[str, ...]:
-        """Return the texts from this number on."""
+    @property
+    def all(self) -> tuple[_Value, ...]:
+        """Every value, by its number."""
+        return (*self._codes,)  # not tuple(...): that may meet a change half-way where there is no global lock
+
+    def starting_at(self, code: int) -> tuple[_Value, ...]:
+        """Return the values from this number on."""
         with self._lock:
-            fresh = len(self._codes) - code
-            return tuple(islice(reversed(self._codes), max(0, fresh)))[::-1]
+            return tuple(islice(reversed(self._codes), max(0, len(self._codes) - code)))[::-1]
 
-    def code(self, text: str) -> int:
-        """Return the text's number."""
+    def code(self, value: _Value) -> int:
+        """Return the value's number."""
         try:
-            return self._codes[text]
+            return self._codes[value]
         except KeyError:
-            return self._add(text)
+            return self._add(value)
 
-    def _add(self, text: str) -> int:
+    def _add(self, value: _Value) -> int:
         with self._lock:
             if len(self._codes) >= self._limit - 1:
-                text = self.OTHER
-            return self._codes.setdefault(text, len(self._codes))
+                value = self._other
+            return self._codes.setdefault(value, len(self._codes))
 
 
 MAX_LABEL_LENGTH = 1_000
@@ -80,87 +93,140 @@ def plain_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-class ThreadNames:
-    """Numbers for threads, in the order in which they were first seen. Of two of one name, the second is "worker (2)".
+OUTSIDE_LANES = 256
+"""Streams that no session made and that have lanes of their own; further ones share a lane."""
+HOST_LANES = 256
+"""Threads of the host that have lanes of their own; further ones share a lane."""
+OTHER_STREAMS = "other streams"
+"""Name of the lane that further streams share."""
+OTHER_THREADS = "host: other threads"
+"""Name of the lane that further threads share."""
+
+
+class LaneTable:
+    """Every lane, by its index. Lanes are added and shown anew, and never go."""
+
+    def __init__(self) -> None:
+        self._lanes: list[Lane] = []
+        self._names: dict[str, int] = {}
+        self._limits = {OTHER_STREAMS: OUTSIDE_LANES, OTHER_THREADS: HOST_LANES}
+        self._lock = process_lock()
+        self.edit_count = 0
+        """Goes up with every change."""
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def all(self) -> tuple[Lane, ...]:
+        """Every lane."""
+        return tuple(self._lanes)
+
+    def add(self, lane: Lane) -> int:
+        """Return the index of the lane that a session's stream has by its name, made on first use."""
+        with self._lock:
+            known = self._names.get(lane.name)
+            return self._append(lane) if known is None else known
+
+    def show(self, index: int, lane: Lane) -> None:
+        """Let the trace show a lane like this from now on."""
+        with self._lock:
+            self._lanes[index] = lane
+            self.edit_count += 1
+
+    def add_outside(self, context: int, stream: int, facts: StreamFacts) -> int:
+        """Return the index of a lane for a stream that no session made."""
+        # Names of the session's own streams have no space: the two never meet.
+        name = facts.name if " " in facts.name else f"stream {facts.name}"
+        lane = Lane(
+            name=name, device=facts.device, context=context, stream=stream, sm_count=max(0, facts.sm_count), outside=True
+        )
+        return self._add_bounded(lane, OTHER_STREAMS, lambda: replace(lane, context=0, stream=0, sm_count=0))
+
+    def add_host(self, thread: int, name: str) -> int:
+        """Return the index of a lane for a thread of the host."""
+        lane = Lane(name=f"host: {name}", stream=thread, kind=LaneKind.HOST)
+        return self._add_bounded(lane, OTHER_THREADS, lambda: replace(lane, stream=0))
+
+    def _add_bounded(self, lane: Lane, shared: str, make_shared: Callable[[], Lane]) -> int:
+        with self._lock:
+            if self._limits[shared] > 1:
+                self._limits[shared] -= 1
+                return self._append(replace(lane, name=self._free_name(lane.name)))
+            known = self._names.get(shared)
+            return self._append(replace(make_shared(), name=shared)) if known is None else known
+
+    def _free_name(self, name: str) -> str:
+        taken = {*self._names, OTHER_STREAMS, OTHER_THREADS}
+        return name if name not in taken else next(free for n in count(2) if (free := f"{name} ({n})") not in taken)
+
+    def _append(self, lane: Lane) -> int:
+        index = len(self._lanes)
+        self._lanes.append(lane)
+        self._names[lane.name] = index
+        self.edit_count += 1
+        return index
+
+
+THREAD_LIMIT = 4_096
+"""Different threads told apart in one session."""
+KNOWN_THREADS = 4_096
+"""Threads whose names are remembered when they have ended; the newest count."""
+_ALWAYS_NS = -(2**62)
+
+
+class Threads:
+    """Numbers and lanes for threads. Of two of one name, the second is "worker (2)"; one that has ended keeps its last name.
+
+    The system gives the number of a thread that has ended to another one, so an ident has a name from a time on.
 
     Parameters
     ----------
+    lanes
+        Where lanes are added.
     limit
         How many threads are told apart; what comes later shares one number.
 
     Examples
     --------
-    >>> threads = ThreadNames(limit=9)
+    >>> threads = Threads(LaneTable())
     >>> threads.code(70, "worker"), threads.code(71, "worker"), threads.code(70, "worker")
     (0, 1, 0)
     >>> threads.texts
     ('worker', 'worker (2)')
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, lanes: LaneTable, limit: int = THREAD_LIMIT) -> None:
+        self._lanes = lanes
         self._limit = limit
-        self._table = NameTable(limit)
+        self._texts: CodeTable[str] = CodeTable(limit, OTHER_NAMES)
         self._codes: dict[tuple[int, str], int] = {}
-        self._taken: set[str] = set()
         self._next: defaultdict[str, count[int]] = defaultdict(lambda: count(2))
-        # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
-        self._lock = threading.RLock()
+        self._known: dict[int, list[tuple[int, str]]] = {}
+        """By ident: since when, by the host's clock, it has had which name; an empty one from when its thread had ended."""
+        self._known_count = 0
+        self._lane_of: dict[tuple[int, str], int] = {}
+        self._lock = process_lock()
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Every thread's text, by its number."""
-        return self._table.texts
+        return self._texts.all
 
-    @property
-    def count(self) -> int:
-        """How many numbers there are."""
-        return self._table.count
+    def __len__(self) -> int:
+        return len(self._texts)
 
     def code(self, ident: int, name: str) -> int:
         """Return the number of the thread that has this name; its ident may be another thread's, of another name, later."""
         known = self._codes.get((ident, name))
-        return self._add(ident, name) if known is None else known
-
-    def _add(self, ident: int, name: str) -> int:
+        if known is not None:
+            return known
         with self._lock:
             if len(self._codes) >= self._limit:
-                return self._table.code(NameTable.OTHER)
-            text = self._free_text(name)
-            self._taken.add(text)
-            return self._codes.setdefault((ident, name), self._table.code(text))
-
-    def _free_text(self, name: str) -> str:
-        if name not in self._taken:
-            return name
-        return next(text for number in self._next[name] if (text := f"{name} ({number})") not in self._taken)
-
-
-KNOWN_THREADS = 4_096
-"""Threads whose names are remembered when they have ended; the newest count."""
-_ALWAYS_NS = -(2**62)
-
-
-class HostThreads:
-    """Names threads, and gives them lanes. A thread that has ended keeps the name that it had last.
-
-    The system gives the number of a thread that has ended to another one, so a number has a name from a time on.
-
-    Parameters
-    ----------
-    lanes
-        Where lanes are added.
-    names
-        Codes of the names.
-    """
-
-    def __init__(self, lanes: LaneTable, names: ThreadNames) -> None:
-        self._lanes = lanes
-        self._names = names
-        self._known: dict[int, list[tuple[int, str]]] = {}
-        """By number: since when, by the host's clock, it has had which name; an empty one from when its thread had ended."""
-        self._known_count = 0
-        self._lane_of: dict[tuple[int, str], int] = {}
-        self._lock = threading.RLock()
+                return self._texts.code(OTHER_NAMES)
+            taken = self._texts.all
+            text = name if name not in taken else next(t for n in self._next[name] if (t := f"{name} ({n})") not in taken)
+            return self._codes.setdefault((ident, name), self._texts.code(text))
 
     def note(self, ident: int, name: str, since_host_ns: int) -> None:
         """Take that a thread of this number and name has begun to use the session."""
@@ -186,7 +252,7 @@ class HostThreads:
 
     def codes(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         """Return the code of each thread, as it was called at these times."""
-        return self._of_each(thread, at_host_ns, self._names.code)
+        return self._of_each(thread, at_host_ns, self.code)
 
     def lanes(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         """Return the index of each thread's lane, made on first use."""

@@ -10,8 +10,9 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts
 from gpustreamlab._util.tasks import LoopWatch
@@ -21,7 +22,7 @@ from gpustreamlab.record._names import cut_text
 if TYPE_CHECKING:
     from gpustreamlab.backends import BackendStream, ContextSpec
     from gpustreamlab.model import Lane, Partition
-    from gpustreamlab.record._names import ThreadNames
+    from gpustreamlab.record._names import Threads
     from gpustreamlab.record._recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -48,72 +49,47 @@ STEP: Final = object()
 LEFT: Final = object()
 """Stands for what was left while later entries stay: no entry changes its place."""
 
-READ_TRIES = 100
-"""How often a set that other threads change is read until it stays as it is meanwhile."""
 COLLECT_EVERY = 4_096
 """Closed ranges after which finished ones are collected in passing, so that their events are used again."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class RecordedLane:
     """One stream in one place: on the whole card, or in one partition. A stream that moves gets another."""
 
-    __slots__ = (
-        "handed_over",
-        "incoming",
-        "index",
-        "is_closed",
-        "is_lent",
-        "is_retired",
-        "lane",
-        "last_number",
-        "name",
-        "part",
-        "partition",
-        "spec",
-        "started",
-        "stream",
-        "writers",
-    )
+    index: int
+    """Of the lane in a trace's table."""
+    lane: Lane
+    """The stream as the timeline shows it while it works here."""
+    stream: BackendStream
+    """The backend's stream there."""
+    spec: ContextSpec | None
+    """What its green context is made of; None for the primary context."""
+    part: Partition | None
+    """The partition that it works in; None for the whole card."""
+    partition: int
+    """Code of that, or -1."""
+    is_lent: bool
+    """True if others own the stream: it does not move."""
+    is_closed: bool = False
+    """True once the stream is about to be destroyed: nothing can be recorded any more."""
+    is_retired: bool = False
+    """True once another one has taken its place; what is selected or waiting here still comes to its end."""
+    last_number: int = -1
+    """Number of the range opened last, or -1."""
+    incoming: list[int] = field(default_factory=list)
+    """Numbers of ranges that the next range of this lane waits for."""
+    writers: list[LaneWriter] = field(default_factory=list)
+    """One for each thread that has ranges here."""
+    handed_over: list[tuple[FinishedRange, int]] = field(default_factory=list)
+    """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
+    started: weakref.WeakSet[OpenRange] = field(default_factory=weakref.WeakSet)
+    """Ranges that any thread may end, and none has. Changed and read under the recorder's lock."""
 
-    def __init__(
-        self,
-        index: int,
-        lane: Lane,
-        stream: BackendStream,
-        partition: int,
-        *,
-        spec: ContextSpec | None = None,
-        part: Partition | None = None,
-        is_lent: bool = False,
-    ) -> None:
-        self.index = index
-        self.lane = lane
-        """The stream as the timeline shows it while it works here."""
-        self.name = lane.name
-        self.stream = stream
-        """The backend's stream there."""
-        self.spec = spec
-        """What its green context is made of; None for the primary context."""
-        self.part = part
-        """The partition that it works in; None for the whole card."""
-        self.partition = partition
-        """Code of that, or -1."""
-        self.is_lent = is_lent
-        """True if others own the stream: it does not move."""
-        self.is_closed = False
-        """True once the stream is about to be destroyed: nothing can be recorded any more."""
-        self.is_retired = False
-        """True once another one has taken its place."""
-        self.last_number = -1
-        """Number of the range opened last, or -1."""
-        self.incoming: list[int] = []
-        """Numbers of ranges that the next range of this lane waits for."""
-        self.writers: list[LaneWriter] = []
-        """One for each thread that has ranges here."""
-        self.handed_over: list[tuple[FinishedRange, int]] = []
-        """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
-        self.started: weakref.WeakSet[OpenRange] = weakref.WeakSet()
-        """Ranges that any thread may end, and none has."""
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self.lane.name
 
     @property
     def is_selected(self) -> bool:
@@ -122,56 +98,37 @@ class RecordedLane:
         return bool(self.started) or any(state is not None and state.uses(self.index) for state in states)
 
     @property
+    def has_waiting(self) -> bool:
+        """True if closed ranges wait for the device, or to be told of their work."""
+        return any(queue for queue, _ in self.queues())
+
+    @property
     def is_idle(self) -> bool:
         """True if nothing of it is open, and nothing waits for the device."""
         # In this order: a range that is being left is open until it waits.
         return not self.is_selected and not self.has_waiting
 
     @property
-    def has_waiting(self) -> bool:
-        """True if closed ranges wait for the device, or to be told of their work."""
-        return bool(self.handed_over) or any(writer.finished for writer in tuple(self.writers))
-
-    def closed_ranges(self) -> list[FinishedRange]:
-        """Return the closed ranges that wait."""
-        rows = [row for writer in tuple(self.writers) for row in tuple(writer.finished)]
-        return rows + [row for row, _ in tuple(self.handed_over)]
-
-    @property
     def is_spent(self) -> bool:
         """True if nothing more can come from here."""
         return self.is_closed or (self.is_retired and self.is_idle)
 
-    def started_by_work(self) -> list[tuple[int, int]]:
-        """Return number and host time of the opening of ranges without events that any thread may end, and none has."""
-        return [started.timed_by_work for started in self.started_ranges() if started.timed_by_work is not None]
-
-    def started_ranges(self) -> tuple[OpenRange, ...]:
-        """Return the ranges that any thread may end, and none has. Other threads may change that meanwhile."""
-        for _ in range(READ_TRIES):
-            try:
-                return tuple(self.started)
-            except RuntimeError:
-                continue
-        return ()
+    def queues(self) -> list[tuple[tuple[FinishedRange, ...], int]]:
+        """Return the closed ranges that wait: together what the stream ends in order, with its thread; -1 for any thread."""
+        queues = [(tuple(writer.finished), writer.ident) for writer in tuple(self.writers)]
+        return queues + [((row,), -1) for row, _ in tuple(self.handed_over)]
 
     def take_over(self, before: RecordedLane) -> None:
         """Go on where the same stream was before: with its waits, and the range that others wait for."""
         self.incoming, before.incoming = before.incoming, []
         self.last_number = before.last_number
 
-    def retire(self) -> None:
-        """Give the place to another one; what is selected or waiting here still comes to its end."""
-        self.is_retired = True
-
     def close(self) -> None:
         """Refuse to record from now on: some drivers take the handle of a destroyed stream for the NULL stream."""
         self.is_closed = True
-        for writer in tuple(self.writers):
-            writer.record = self.refuse
 
-    def refuse(self, event: Any) -> object:
-        """Stand in for the stream's own ``record_raw`` once it is closed."""
+    def refuse(self) -> NoReturn:
+        """Raise what a range on a closed stream raises."""
         raise StreamClosedError(
             f"Stream {self.name!r} is closed; it takes no ranges. "
             f"Make another with lab.stream({self.name!r}) on an open session."
@@ -183,7 +140,7 @@ class ThreadState:
 
     __slots__ = ("__weakref__", "cell_depth", "ident", "left_count", "name", "stack", "thread", "watch", "writer", "writers")
 
-    def __init__(self, threads: ThreadNames) -> None:
+    def __init__(self, threads: Threads) -> None:
         self.ident = threading.get_ident() & 0xFFFF_FFFF
         """The thread as activities number it."""
         self.name = cut_text(threading.current_thread().name)
@@ -241,7 +198,7 @@ class LaneWriter:
     def __init__(self, recorder: Recorder, lane: RecordedLane, state: ThreadState, *, collect_at: int) -> None:
         self.recorder = recorder
         self.lane = lane
-        self.record: Callable[[Any], object] = lane.refuse if lane.is_closed else lane.stream.record_raw
+        self.record: Callable[[Any], object] = lane.stream.record_raw
         self.stack = state.stack
         self.thread, self.ident = state.thread, state.ident
         self.owner = weakref.ref(state)
@@ -284,6 +241,11 @@ class Range:
         return self._name
 
     @property
+    def name_code(self) -> int:
+        """Code of its name."""
+        return self._code
+
+    @property
     def lane(self) -> RecordedLane:
         """The lane that it records on."""
         return self._writer.lane
@@ -300,11 +262,11 @@ class Range:
         if now_ns >= recorder.next_tick_ns:
             recorder.tick(now_ns)
         lane = writer.lane
+        if lane.is_closed:
+            lane.refuse()
         try:
             if recorder.is_timed_by_work:
                 events = NO_EVENTS
-                if lane.is_closed:
-                    lane.refuse(None)
             else:
                 try:
                     events = recorder.pop_pair()
@@ -341,12 +303,14 @@ class Range:
         try:
             # No call stands before this one, so an interrupt comes after NVTX has been told.
             recorder.pop_range()
+            if writer.lane.is_closed:
+                writer.lane.refuse()
             if events is NO_EVENTS:
                 if not recorder.is_timed_by_work:
                     events = recorder.new_end()
                 elif error is not None:
                     recorder.look_for_loss(writer.record)
-            if events[1] is not None or writer.lane.is_closed:
+            if events[1] is not None:
                 writer.record(events[1])
             finished = writer.finished
             finished.append((events, self._code, queued_host_ns, number, stack[-2][2], closed_ns))
@@ -362,13 +326,16 @@ class Range:
             self._settle(entry)
             raise
 
-    def set_aside(self) -> ParkedRange:
+    def set_aside(self) -> Range:
         """Return what opens it again later, maybe in another thread; from now on nobody else is given this object."""
         if self.is_listed:
             del self._writer.ranges[self._name]
-        return ParkedRange(self)
+        return self
 
-    def reopen(self) -> None:
+    def abandon(self) -> None:
+        """Do nothing, where it is not opened again: leaving a range that is not open is told."""
+
+    def resume(self) -> None:
         """Open it again: for its thread and lane, or a stand-in where the task that opened it has moved."""
         writer = self._writer.recorder.thread_state().writer
         if writer is None or writer is self._writer:
@@ -473,25 +440,9 @@ class StandInRange(Range):
         super().__init__(writer, original._name, original._code, original._annotation)  # noqa: SLF001 - of its base class
         self.original = original
 
-    def set_aside(self) -> ParkedRange:
-        """Return what opens the original again."""
-        return ParkedRange(self.original)
-
-
-class ParkedRange:
-    """A range of a suspended task."""
-
-    __slots__ = ("_range",)
-
-    def __init__(self, parked: Range) -> None:
-        self._range = parked
-
-    def resume(self) -> None:
-        """Open it again in this thread, on the lane selected in it."""
-        self._range.reopen()
-
-    def abandon(self) -> None:
-        """Do nothing: leaving a range that is not open is told."""
+    def set_aside(self) -> Range:
+        """Return the original, which is opened again."""
+        return self.original
 
 
 class OpenRange(ProcessBound):
@@ -502,23 +453,21 @@ class OpenRange(ProcessBound):
 
     def __init__(self, recorder: Recorder, lane: RecordedLane, name: str) -> None:
         self._recorder = recorder
+        if lane.is_closed:
+            lane.refuse()
         self._lane = lane
         self._name = name
         state = recorder.thread_state()
         self._thread = state.thread
-        self._parent = state.top_number
-        self._queued_host_ns = recorder.host_time_ns()
-        self._code, _ = recorder.prepare(name)
-        self._events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
+        opened_ns, (code, _) = recorder.host_time_ns(), recorder.prepare(name)
+        events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
         self._is_ended = False
-        self._record(self._events[0])
-        self._number = lane.last_number = next(recorder.numbers)
-        lane.started.add(self)
-
-    @property
-    def timed_by_work(self) -> tuple[int, int] | None:
-        """Its number and the host time of its opening, where it is open and has no events."""
-        return (self._number, self._queued_host_ns) if self._events is NO_EVENTS else None
+        self._record(events[0])
+        lane.last_number = number = next(recorder.numbers)
+        self.row: FinishedRange = (events, code, opened_ns, number, state.top_number, -1)
+        """What it is once it is closed, but for when that was."""
+        with recorder.lock:
+            lane.started.add(self)
 
     def end(self) -> None:
         """Close the range behind the work enqueued so far. Idempotent; on a closed stream the range counts as dropped."""
@@ -530,21 +479,22 @@ class OpenRange(ProcessBound):
             if self._lane.is_closed:
                 recorder.count_failed(1)
                 return
-            events = self._events
+            events, code, opened_ns, number, parent, _ = self.row
             if events is NO_EVENTS and not recorder.is_timed_by_work:
                 events = recorder.new_end()
             self._record(events[1])
-            row = (events, self._code, self._queued_host_ns, self._number, self._parent, recorder.host_time_ns())
-            recorder.hand_over(self._lane, row, self._thread)
+            row = (events, code, opened_ns, number, parent, recorder.host_time_ns())
+            with recorder.lock:
+                recorder.in_flight.hand_over(self._lane, row, self._thread)
         finally:
-            self._lane.started.discard(self)  # at the end: until it waits, what is told of its work is laid against it as open
+            with recorder.lock:  # at the end: until it waits, what is told of its work is laid against it as open
+                self._lane.started.discard(self)
 
     def _record(self, event: Any) -> None:
-        if event is None and not self._lane.is_closed:
+        if event is None:
             return
-        record = self._lane.refuse if self._lane.is_closed else self._lane.stream.record_raw
         try:
-            record(event)
+            self._lane.stream.record_raw(event)
         except Exception as error:
             self._recorder.count_failed(1)
             raise self._recorder.explain(error, self._name, self._lane) from error

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, suppress
 from itertools import count
-from typing import Any, cast
-from weakref import WeakSet
+from typing import Any
 
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
 from gpustreamlab.model import Lane, Layout, Partition, Trace
-from gpustreamlab.record._buffer import SpanBuffer
+from gpustreamlab.record._buffer import RowRing
 from gpustreamlab.record._counters import NO_SAMPLES, LaneSample, Sampler
-from gpustreamlab.record._extents import Checkpoints, find_enclosing_ranges, find_relatives
-from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_RELATIVES, START, Cursor, Delta, RangeEdges, tables_version
-from gpustreamlab.record._kernel_tier import KernelTier
-from gpustreamlab.record._lanes import LaneTable, Places
-from gpustreamlab.record._markers import Markers
-from gpustreamlab.record._names import MAX_LABEL_LENGTH, NameTable, ThreadNames, cut_text
-from gpustreamlab.record._ranges import FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
-from gpustreamlab.record._trace_maker import TableMaker, build_trace
-from gpustreamlab.record._unfinished import Blame, Unfinished, find_unfinished
-from gpustreamlab.record._waiting import DEFAULT_PENDING_LIMIT, WaitingRanges, check_pending_limit
-from gpustreamlab.typing import Int64Array, MarkerKind
+from gpustreamlab.record._extents import Checkpoints
+from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight
+from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_UNENDED, START, Cursor, Delta, RangeEdges, tables_version
+from gpustreamlab.record._kernel_tier import KernelTier, observing
+from gpustreamlab.record._names import MAX_LABEL_LENGTH, cut_text
+from gpustreamlab.record._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
+from gpustreamlab.record._tables import SessionTables
+from gpustreamlab.record._trace_maker import build_trace
+from gpustreamlab.record._unfinished import LossReport, Unfinished, find_unfinished
+from gpustreamlab.typing import MarkerKind
 
 _log = logging.getLogger(__name__)
 
@@ -36,10 +34,6 @@ TAKE_EVERY = 16_384
 """Closed ranges of a thread and lane that wait to be told of their work, from which on that is asked for in passing."""
 KEPT_RANGES = 4_096
 """Names of one thread and lane whose ranges are kept for the next use."""
-NAME_LIMIT = 65_536
-"""Different range names told apart in one session."""
-THREAD_LIMIT = 4_096
-"""Different threads told apart in one session."""
 
 
 class Recorder:
@@ -60,26 +54,22 @@ class Recorder:
     def __init__(
         self, backend: Backend, *, ring_size: int = DEFAULT_RING_SIZE, pending_limit: int = DEFAULT_PENDING_LIMIT
     ) -> None:
-        check_pending_limit(pending_limit)
         self._backend = backend
-        self._buffer = SpanBuffer(ring_size)
-        # Re-entrant: a finaliser or a signal handler may come here in the middle of a collection of the same thread.
-        self._lock = threading.RLock()
-        self._names = NameTable(NAME_LIMIT)
-        self._threads = ThreadNames(THREAD_LIMIT)
-        self._places = Places()
-        self._lanes = LaneTable()
-        self._states: WeakSet[ThreadState] = WeakSet()
+        self._buffer = RowRing(ring_size)
+        self.in_flight = RangesInFlight(backend, self._buffer, pending_limit)
+        """Ranges that are not in the buffer yet."""
+        self.lock = self.in_flight.lock
+        """Held where rows, ranges on their way, and edges change; never while anybody waits for the device."""
         self._checkpoints = Checkpoints()
         self._edges = RangeEdges(ring_size)
         self._failed_count = 0
         self._is_ended = False
         self._idle_host_ns = -1
         """When the device was last asked to wait for all work, and did."""
-        self._samplers: list[Sampler] = []
+        self._sampler: Sampler | None = None
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
-        self.blame = Blame(self._find_lost)
+        self.loss_report = LossReport(self._find_lost)
         """Names the ranges where the device's context is lost."""
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
@@ -89,39 +79,25 @@ class Recorder:
         self.host_time_ns = backend.host_time_ns
         self.push_range = backend.push_range
         self.pop_range = backend.pop_range
-        self._markers = Markers(self.numbers.__next__, self._look_at_clock())
-        self._kernels = KernelTier(
-            backend,
-            self.observing,
-            names=self._names,
-            threads=self._threads,
-            lanes=self._lanes,
-            find_ranges=self._find_ranges,
-            find_idle=self._find_idle,
-            on_loss=self._drop_untold,
-            store=self._store,
-        )
-        self._waiting = WaitingRanges(backend, self._buffer, self._kernels, pending_limit)
-        self.pop_pair = self._waiting.idle_pairs.pop
-        self._tables = TableMaker(
-            backend,
-            threads=self._threads,
-            lanes=self._lanes,
-            places=self._places,
-            markers=self._markers,
-            kernels=self._kernels,
-            now_ns=self._observed_now_ns,
-        )
+        self.pop_pair = self.in_flight.idle_pairs.pop
+        self._tables = SessionTables(backend, self.numbers.__next__, self._look_at_clock())
+        self.kernels = KernelTier(backend, self._tables, self.in_flight, self._drop_untold)
+        """Kernels, copies and calls, where they are captured."""
 
     @property
     def dropped_count(self) -> int:
         """Spans that are missing: overwritten, beyond the pending limit, failed to record, or lost by the source of kernels."""
-        return self._buffer.dropped_count + self._waiting.overflowed_count + self._failed_count + self._kernels.dropped_count
+        return self._buffer.dropped_count + self.lost_count
+
+    @property
+    def lost_count(self) -> int:
+        """Spans that never came into the buffer; part of `dropped_count`."""
+        return self.in_flight.overflowed_count + self._failed_count + self.kernels.dropped_count
 
     @property
     def pending_count(self) -> int:
         """Closed ranges whose device work had not ended when they were last collected."""
-        return self._waiting.count
+        return self.in_flight.waiting_count
 
     @property
     def span_count(self) -> int:
@@ -138,11 +114,12 @@ class Recorder:
         is_lent: bool = False,
     ) -> RecordedLane:
         """Start recording a stream; one made anew, or moved, under a name goes on in that name's lane."""
-        with self._lock:
-            index = self._lanes.add(lane)
-            code = self._places.code(part)
-            recorded = RecordedLane(index, lane, stream, code, spec=spec, part=part, is_lent=is_lent)
-            self._waiting.add_lane(recorded)
+        with self.lock:
+            index, code = self._tables.lanes.add(lane), self._tables.partition_code(part)
+            recorded = RecordedLane(
+                index=index, lane=lane, stream=stream, spec=spec, part=part, partition=code, is_lent=is_lent
+            )
+            self.in_flight.add_lane(recorded)
         return recorded
 
     def is_in_use(self, recorded: RecordedLane) -> bool:
@@ -151,36 +128,36 @@ class Recorder:
 
     def places_of(self, recorded: RecordedLane) -> tuple[RecordedLane, ...]:
         """Return the places where the stream works or worked, and where something can still be open."""
-        return tuple(dict.fromkeys((recorded, *self._waiting.places_of(recorded.index))))
+        return tuple(dict.fromkeys((recorded, *self.in_flight.places_of(recorded.index))))
 
     def show_lane(self, recorded: RecordedLane) -> None:
         """Let the trace show a stream as it is in this place, and its kernels be known."""
-        self._lanes.show(recorded.index, recorded.lane)
-        self._kernels.note_stream(recorded)
+        self._tables.lanes.show(recorded.index, recorded.lane)
+        self.kernels.note_stream(recorded)
 
     def note_layout(self, layout: Layout | None) -> None:
         """Note that the SMs are shared out like this from now on."""
-        self._places.note_layout(layout, self.host_time_ns())
+        self._tables.note_layout(layout, self.host_time_ns())
 
     def note_verified(self, layout: Layout) -> None:
         """Keep the SM ids that were measured for the partitions of the current layout."""
-        self._places.note_verified(layout)
+        self._tables.note_verified(layout)
 
     def mark(self, text: str) -> None:
         """Mark this moment across all lanes; the oldest markers make room."""
-        self._markers.note(cut_text(text), MarkerKind.MARK, self._look_at_clock())
+        self._tables.markers.note(cut_text(text), MarkerKind.MARK, self._look_at_clock())
 
     def begin_cell(self, text: str) -> None:
         """Note that a notebook cell begins; it is marked as soon as a range is opened in it."""
-        self._markers.begin_cell(text, self._look_at_clock())
+        self._tables.markers.begin_cell(text, self._look_at_clock())
 
     def end_cell(self, text: str) -> None:
         """Note that the cell has ended. If it made the session, it is marked where that was."""
-        self._markers.end_cell(text)
+        self._tables.markers.end_cell(text)
 
     def checkpoint(self) -> int:
         """Return a number that is lower than those of all ranges to come."""
-        with self._lock:
+        with self.lock:
             row = self._buffer.appended_count  # before the number: a later range may end at once
             number = next(self.numbers)
             self._checkpoints.note(number, self._look_at_clock(), row)
@@ -195,10 +172,10 @@ class Recorder:
         try:
             state: ThreadState = self.local.state
         except AttributeError:
-            state = self.local.state = ThreadState(self._threads)
-            self._kernels.note_thread(state)
-            with self._lock:
-                self._states.add(state)
+            state = self.local.state = ThreadState(self._tables.threads)
+            self.kernels.note_thread(state)
+            with self.lock:
+                self.in_flight.states.add(state)
         return state
 
     def writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
@@ -218,7 +195,7 @@ class Recorder:
     def prepare(self, name: str) -> tuple[int, Any]:
         """Return the code and the NVTX attributes of a name."""
         text = cut_text(name)
-        return self._names.code(text), self._backend.annotation(text)
+        return self._tables.names.code(text), self._backend.annotation(text)
 
     def new_end(self) -> tuple[None, Any]:
         """Return an end for a range that was opened without events, and that the recording of kernels did not outlast."""
@@ -242,7 +219,7 @@ class Recorder:
 
     def count_failed(self, count: int) -> None:
         """Count ranges that could not be recorded, or were left open."""
-        with self._lock:
+        with self.lock:
             if not self._is_ended:
                 self._failed_count += count
 
@@ -253,20 +230,14 @@ class Recorder:
         else:
             mapped = self._backend.map_error(error, f"Recording range {name[:60]!r} on stream {lane.name!r}")
         if isinstance(mapped, StickyDeviceError):
-            self.blame.tell(mapped)
+            self.loss_report.tell(mapped)
         return mapped
-
-    def hand_over(self, lane: RecordedLane, row: FinishedRange, thread: int) -> None:
-        """Take a closed range that any thread could end; where too many wait for the device, drop it and count it."""
-        with self._lock:
-            self._waiting.hand_over(lane, row, thread)
 
     def collect_in_passing(self, writer: LaneWriter) -> None:
         """Collect when many ranges have closed, and drop the newest where the device falls behind; called by a range."""
         if self.is_timed_by_work and len(writer.finished) >= TAKE_EVERY:
-            self._kernels.take(is_complete=False)  # not while the lock is held
-        with self._lock:
-            self._waiting.collect_in_passing(writer)
+            self.kernels.take(is_complete=False)  # not while the lock is held
+        self.in_flight.collect_in_passing(writer)
 
     def open_number(self, lane: RecordedLane) -> int:
         """Return the number of the innermost range that this thread has open on a lane, or -1. Takes no lock."""
@@ -288,7 +259,7 @@ class Recorder:
         if source_number < 0:
             return
         number = self.open_number(lane) if number is None else number
-        with self._lock:
+        with self.lock:
             if number >= 0:
                 self._edges.add(source_number, number)
             else:
@@ -296,24 +267,23 @@ class Recorder:
 
     def close_edges(self, lane: RecordedLane, number: int) -> None:
         """Let the edges that wait for a lane's next range end at it."""
-        with self._lock:
+        with self.lock:
             self._edges.end(lane, number)
 
     def collect(self, only: RecordedLane | None = None) -> None:
         """Move ranges whose device work has ended into the buffer, of all lanes or of one. Never waits for the device."""
-        with self._lock:
-            self._waiting.collect(None if only is None else [only])
+        self.in_flight.collect(only)
 
     def synchronize(self) -> None:
         """Block the host until the device is idle; then every closed range, and all work that was captured, can be read."""
-        stop_count = self._kernels.stop_count
+        stop_count = self.kernels.stop_count
         asked_ns = self.host_time_ns()
         self._backend.synchronize()
         self._idle_host_ns = asked_ns
         if self._backend.device.simulated:  # on a GPU reading takes milliseconds, and is done on the side
-            self._kernels.take(is_complete=False)
+            self.kernels.take(is_complete=False)
         self.collect()
-        self._kernels.finish(stop_count)
+        self.kernels.finish(stop_count)
         self.collect()
 
     def changes(
@@ -337,7 +307,7 @@ class Recorder:
             Return rows, edges, names and details up to here once more, and nothing else; collect nothing.
         awaited
             Numbers of ranges that are asked for too: one that is not among the answers will never come. None asks for no
-            relatives.
+            ranges that have not ended.
         collects
             False for what was collected before, of a device that has failed.
         title
@@ -346,26 +316,26 @@ class Recorder:
         collects = collects and until is None
         if collects:
             self.aside()
-            self._kernels.take(is_complete=False)  # not while the lock is held
-        with self._lock:
+            self.kernels.take(is_complete=False)  # not while the lock is held
+        with self.lock:
             if collects:
                 self.collect()
             # What has ended or waits for the device stays where it is while the lock is held.
             drained = self._buffer.read(since.row, None if until is None else until.row)
-            relatives = NO_RELATIVES if awaited is None else find_relatives(drained.columns, self._waiting.lanes, awaited)
+            unended = NO_UNENDED if awaited is None else self.in_flight.find_unended(drained.columns, awaited)
             edge = self._edges.count if until is None else until.edge
             edges = self._edges.read(since.edge, edge)
         # What rows point into is known before them, and only grows: so it is read after them, and the tables last.
-        names = self._names.texts_from(since.name)
+        names = self._tables.names.starting_at(since.name)
         self._take_samples()
-        details, dependencies, counters, cursor = self._kernels.changes(since)
+        details, dependencies, counters, cursor = self.kernels.changes(since)
         if until is not None:
             names, details = names[: until.name - since.name], details[: until.detail - since.detail]
             dependencies, counters = NO_DEPENDENCIES, NO_SAMPLES
-        version = tables_version(self._tables.version, self.dropped_count, drained.clear_count, title)
+        version = tables_version(self._tables.version, self.kernels.edit_count, self.dropped_count, drained.clear_count, title)
         is_changed = version != since.version
         return Delta(
-            tables=self._tables.make(version, title=title, dropped_count=self.dropped_count, is_anew=is_changed),
+            tables=self._tables.make(version, self.kernels, title=title, dropped_count=self.dropped_count, is_anew=is_changed),
             columns=drained.columns,
             cursor=until
             or cursor._replace(
@@ -383,34 +353,29 @@ class Recorder:
             edges=edges,
             dependencies=dependencies,
             counters=counters,
-            relatives=relatives,
+            unended=unended,
         )
-
-    @property
-    def lost_count(self) -> int:
-        """Spans that never came into the buffer; part of `dropped_count`."""
-        return self.dropped_count - self._buffer.dropped_count
 
     def unfinished(self) -> Unfinished:
         """Return the ranges that are open, or closed while their work has not ended."""
-        lanes = tuple(self._waiting.lanes)
-        return find_unfinished(lanes, self._names.texts, self._backend.is_event_done, idle_host_ns=self._idle_host_ns)
+        is_event_done, idle_host_ns = self._backend.is_event_done, self._idle_host_ns
+        return find_unfinished(self.in_flight, self._tables.names, is_event_done, idle_host_ns=idle_host_ns)
 
     def _find_lost(self) -> Unfinished:
         """Return what `unfinished` does, when the device is lost: by what was told of until then."""
-        self._kernels.take(is_last=True)
+        self.kernels.take(is_last=True)
         with suppress(DeviceError):
             self.collect()
         return self.unfinished()
 
     def add_sampler(self, sampler: Sampler) -> None:
-        """Ask a sampler for quantities of lanes whenever counters are read."""
-        self._samplers.append(sampler)
+        """Ask for quantities of lanes whenever counters are read."""
+        self._sampler = sampler
 
     def add_samples(self, samples: Sequence[LaneSample]) -> None:
         """Take quantities of lanes."""
         if samples:
-            self._kernels.add_samples(samples)
+            self.kernels.add_samples(samples)
 
     def to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the backend's clock."""
@@ -422,28 +387,25 @@ class Recorder:
 
     def observing(self) -> AbstractContextManager[None]:
         """Let this thread's questions cost the simulated device no virtual time; on a GPU this does nothing."""
-        made = getattr(self._backend, "observing", nullcontext)()
-        return cast(AbstractContextManager[None], made)
+        return observing(self._backend)
 
     def clear(self) -> None:
         """Forget the ranges and the work that have ended, samples, and the counts of dropped ones."""
         self.collect()
-        self._kernels.take()
+        self.kernels.take()
         self._take_samples()
-        self._kernels.clear()
-        for sampler in self._samplers:
-            sampler.tell_all()
-        with self._lock:
+        self.kernels.clear()
+        if self._sampler is not None:
+            self._sampler.tell_all()
+        with self.lock:
             self._forget()
-            self._places.clear()
-            self._markers.clear()
             self._tables.forget()
-            self._waiting.overflowed_count = self._failed_count = 0
+            self.in_flight.overflowed_count = self._failed_count = 0
 
     def let_go(self) -> None:
         """Give back the memory of what was recorded, at the end: the last trace has its own."""
-        self._kernels.clear()
-        with self._lock:
+        self.kernels.clear()
+        with self.lock:
             self._forget()
 
     def _forget(self) -> None:
@@ -467,7 +429,7 @@ class Recorder:
             self.collect()
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
-        self._kernels.take()
+        self.kernels.take()
         delta = self.changes(Cursor(row=self._checkpoints.row(since)), collects=False, title=title)
         if since >= 0:
             is_later = self._checkpoints.find_later(delta.columns, since, self.to_clock_ns)
@@ -477,16 +439,14 @@ class Recorder:
 
     def end(self) -> None:
         """Count what is open as dropped: all streams are closed, so nothing of it will come. Idempotent."""
-        with self._lock:
+        with self.lock:
             if not self._is_ended:
-                self._failed_count += self._count_open()
+                self._failed_count += len(self.in_flight.open())
                 self._is_ended = True
 
     def close(self) -> None:
         """Give the events that no range holds back to the backend's pool."""
-        with self._lock:
-            pairs = self._waiting.take_idle_pairs()
-        for events in pairs:
+        for events in self.in_flight.take_idle_pairs():
             self._backend.release_events(events)
 
     def start_capture(
@@ -508,123 +468,50 @@ class Recorder:
         CaptureUnavailableError
             If the source refuses; nothing has changed then.
         """
-        self._kernels.start(source, lambda: tuple(self._waiting.lanes), keeps_calls=keeps_calls, tell_loss=tell_loss)
-        self.is_timed_by_work = self._kernels.times_ranges
+        self.kernels.start(source, keeps_calls=keeps_calls, tell_loss=tell_loss)
+        self.is_timed_by_work = self.kernels.times_ranges
 
     def stop_capture(self) -> None:
         """Capture no more kernels. Those that still run come into the trace when they have ended. Idempotent."""
         self.is_timed_by_work = False
-        self._kernels.stop()
-
-    def finish_when_quiet(self, quiet_ns: int) -> None:
-        """Take the rest of what was captured, if all lanes and the default stream are idle and nothing has come for so long."""
-        stop_count = self._kernels.stop_count
-        with self.observing():
-            is_idle = self._backend.is_default_stream_idle() and all(_is_done(lane) for lane in tuple(self._waiting.lanes))
-        if self._kernels.is_quiet(quiet_ns, is_idle=is_idle):
-            self._kernels.finish(stop_count)
+        self.kernels.stop()
 
     def end_capture(self) -> None:
         """Stop, take what is left, and forget the source: it can then be closed."""
-        if self.blame.is_lost:
+        if self.loss_report.is_lost:
             self._drop_untold(-1)  # else they would count as without work
         self.is_timed_by_work = False
-        self._kernels.end()
+        self.kernels.end()
         self.collect()
-
-    @property
-    def is_awaiting_work(self) -> bool:
-        """True while work that was captured may still run."""
-        return self._kernels.is_awaiting
-
-    @property
-    def is_capturing(self) -> bool:
-        """True while kernels are captured."""
-        return self._kernels.is_on
-
-    @property
-    def keeps_calls(self) -> bool:
-        """Whether calls of the host get rows, while kernels are captured."""
-        return self._kernels.keeps_calls
-
-    @property
-    def capture_note(self) -> str:
-        """Why kernels are missing although they were asked for; empty where none are."""
-        return self._kernels.note
-
-    def note_capture(self, text: str) -> None:
-        """Note why kernels are missing although they were asked for."""
-        self._kernels.note = text
-        self._kernels.edit_count += 1
 
     def collect_work(self) -> None:
         """Take what is told of kernels by now, into the buffer. Never waits for the device."""
-        self._kernels.take(is_complete=False)
+        self.kernels.take(is_complete=False)
 
     def leave_to_parent(self) -> None:
         """Touch nothing any more that is of the process that this one was forked from."""
-        self._lock = threading.RLock()  # a thread that is not in this process may hold the other one
-        self._waiting.leave_to_parent()
-        self._kernels.abandon()
-
-    def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
-        with self._lock:
-            return find_enclosing_ranges(self._kernels.closed, tuple(self._states), self._waiting.lanes, thread, at_host_ns)
+        self.in_flight.leave_to_parent()
+        self.kernels.abandon()
 
     def _take_samples(self) -> None:
-        for sampler in self._samplers:
-            self.add_samples(sampler.take_samples())
-
-    def _count_open(self) -> int:
-        started = sum(len(lane.started) for lane in self._waiting.lanes)
-        return started + sum(len(state.open_ranges) for state in [*self._states])
-
-    def _store(self, blocks: Sequence[Mapping[str, Int64Array]], work: Int64Array, note_told: Callable[[], None]) -> None:
-        with self._lock:
-            for block in blocks:
-                self._buffer.append(block)
-            self._waiting.fold(work, tuple(self._states))
-            note_told()  # not before: who collects meanwhile would take ranges without this work
-            with suppress(DeviceError):  # whoever uses the device is told
-                self._waiting.collect()
-
-    def _find_idle(self) -> list[int]:
-        """Return the lanes that hold closed ranges without events, and no work in any of their places."""
-        with self._lock:
-            asked = {lane.index for lane in self._waiting.lanes_timed_by_work()}
-            busy = {lane.index for lane in self._waiting.lanes if lane.index in asked and not _is_done(lane)}
-        return sorted(asked - busy)
+        if self._sampler is not None:
+            self.add_samples(self._sampler.take_samples())
 
     def _drop_untold(self, until_host_ns: int) -> None:
         self.is_timed_by_work = False
-        with self._lock:
-            self._waiting.drop_untold(until_host_ns)
-
-    def _observed_now_ns(self) -> int:
-        return self.to_clock_ns(self._look_at_clock())
+        self.in_flight.drop_untold(until_host_ns)
 
     def _look_at_clock(self) -> int:
         with self.observing():
             return self.host_time_ns()
 
     def _add_writer(self, lane: RecordedLane, state: ThreadState) -> LaneWriter:
-        writer = LaneWriter(self, lane, state, collect_at=self._waiting.first_collection_at)
-        with self._lock:
+        writer = LaneWriter(self, lane, state, collect_at=self.in_flight.first_collection_at)
+        with self.lock:
             lane.writers.append(writer)
-            writer.record = lane.refuse if lane.is_closed else writer.record
         count = len(state.writers)
         if count & (count - 1) == 0:  # not each time: to look at all of thousands takes long
             for known in [known for known in state.writers if known.is_spent]:
                 del state.writers[known]
         state.writers[lane] = writer
         return writer
-
-
-def _is_done(lane: RecordedLane) -> bool:
-    """Tell whether a stream has no work left in one place. One that is captured into a graph is not asked: that ends it."""
-    try:
-        # A place that is being closed still has work, until its stream is closed.
-        is_over = bool(getattr(lane.stream, "is_closed", lane.is_closed))
-        return is_over or (not lane.stream.is_capturing and lane.stream.query())
-    except GPUStreamLabError:
-        return lane.is_closed  # it may have been closed meanwhile; a device that has failed tells so elsewhere

@@ -1,23 +1,24 @@
-"""Make traces of rows, with the tables that their codes point into and how all of it was measured."""
+"""Make traces of rows, with the tables that their codes point into."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.backends import Backend
-from gpustreamlab.model import Edges, Lane, Trace, TraceMetadata, WorkDetail
-from gpustreamlab.record._extents import ANNOTATION_CODE, RANGE_CODE, NumberPlaces, adopt_by_annotations, is_work
-from gpustreamlab.record._journal import Delta, Tables
-from gpustreamlab.record._kernel_tier import WAIT_CODE, KernelTier, extra_columns, work_edges
-from gpustreamlab.record._lanes import LaneTable, Places
-from gpustreamlab.record._markers import Markers
-from gpustreamlab.record._names import ThreadNames
-from gpustreamlab.typing import CaptureTier, Int32Array, Int64Array
+from gpustreamlab.model import EDGE_KINDS, Edges, Lane, Trace, WorkDetail
+from gpustreamlab.record._buffer import RowFinder
+from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, RANGE_CODE, adopt_by_annotations, is_work, span_work
+from gpustreamlab.record._journal import Delta
+from gpustreamlab.record._work import find_waits
+from gpustreamlab.typing import CaptureTier, EdgeKind, Int32Array, Int64Array
 
+WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
+LAUNCH_CODE = EDGE_KINDS.index(EdgeKind.LAUNCH)
 FIRST_GRAPH_NUMBER = -2
 """Number of the first graph launch of a trace; further ones count down. Only rows that are made for a trace are negative."""
 
@@ -80,7 +81,7 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
         columns, names = add_graph_launches(columns, names, delta.details)
     order = np.lexsort((columns["number"], columns["start_ns"]))
     rows = {name: values[order] for name, values in columns.items()}
-    place = NumberPlaces(rows["number"])
+    place = RowFinder(rows["number"])
     parent = place.rows_of(rows["parent"])
     rows["start_ns"], rows["end_ns"] = _clip_to_parents(rows, parent)
     rows["queued_ns"] = np.minimum(rows["queued_ns"], rows["start_ns"])
@@ -113,6 +114,35 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
     )
 
 
+def extra_columns(rows: Mapping[str, Int64Array], parent: Int64Array, details: Sequence[WorkDetail]) -> dict[str, NDArray[Any]]:
+    """Return the columns that a trace has beside those of all traces."""
+    facts = [
+        (one.grid_blocks, one.block_threads, one.registers, one.static_shared_bytes + one.dynamic_shared_bytes)
+        for one in details
+    ]
+    table = np.array([*facts, (0, 0, 0, 0)], np.int64).T  # -1, no detail, is last
+    detail = rows["detail"]
+    columns: dict[str, NDArray[Any]] = {"detail": detail.astype(np.int32)}
+    columns |= {name: rows[name] for name in ("correlation", "size_bytes")}
+    for name, fact in zip(("grid_blocks", "block_threads", "registers", "shared_bytes"), table, strict=True):
+        columns[name] = fact[detail]
+    return columns | span_work(rows, parent)
+
+
+def work_edges(
+    rows: Mapping[str, Int64Array], dependencies: Mapping[str, Int64Array]
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return edges as source, target and code of the kind: from calls to what they launched, and between work that waited."""
+    work = np.flatnonzero(is_work(rows["kind"]))
+    correlation = rows["correlation"][work]
+    first, second = find_waits(dependencies, rows["lane"][work], correlation)
+    calls = np.flatnonzero((rows["kind"] == HOST_CODE) & (rows["correlation"] != 0))
+    found = RowFinder(rows["correlation"][calls]).rows_of(correlation)
+    call, launched = calls[found[found >= 0]], work[found >= 0]
+    codes = np.concatenate((np.full(len(first), WAIT_CODE), np.full(len(call), LAUNCH_CODE)))
+    return np.concatenate((work[first], call)), np.concatenate((work[second], launched)), codes
+
+
 def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple[tuple[Lane, ...], Int32Array]:
     """Leave out streams of others of which nothing is told but that somebody waited for them.
 
@@ -131,7 +161,7 @@ def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple
 
 
 def _edges(
-    rows: Mapping[str, Int64Array], place: NumberPlaces, pairs: Int64Array, dependencies: Mapping[str, Int64Array] | None
+    rows: Mapping[str, Int64Array], place: RowFinder, pairs: Int64Array, dependencies: Mapping[str, Int64Array] | None
 ) -> Edges:
     source, target = place.rows_of(pairs[:, 0]), place.rows_of(pairs[:, 1])
     known = (source >= 0) & (target >= 0)
@@ -158,94 +188,3 @@ def _clip_to_parents(rows: Mapping[str, Int64Array], parent: Int64Array) -> tupl
         start_ns[outside] = np.clip(start_ns[outside], low, high)
         end_ns[outside] = np.clip(end_ns[outside], low, high)
     return start_ns, end_ns
-
-
-class TableMaker:
-    """Knows what the codes in the rows of a recorder mean, but for names.
-
-    Parameters
-    ----------
-    backend
-        Whose device and clock are told of.
-    threads, lanes, places, markers, kernels
-        The recorder's tables.
-    now_ns
-        The present time on the backend's clock; asking costs no virtual time.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        threads: ThreadNames,
-        lanes: LaneTable,
-        places: Places,
-        markers: Markers,
-        kernels: KernelTier,
-        now_ns: Callable[[], int],
-    ) -> None:
-        self._backend = backend
-        self._threads = threads
-        self._lanes = lanes
-        self._places = places
-        self._markers = markers
-        self._kernels = kernels
-        self._now_ns = now_ns
-        self._unselected_before = 0
-        self._made: tuple[tuple[object, ...], Tables | None] = (), None
-        self.forget()
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """What changes whenever a table does."""
-        self._markers.settle_cell()
-        counts = self._threads.count, self._places.edit_count, self._markers.edit_count
-        return (*counts, self._lanes.edit_count, self._kernels.edit_count)
-
-    @property
-    def unselected_work(self) -> int:
-        """Work with no stream selected that no span tells of, since `forget`; 0 where the backend does not count it."""
-        return getattr(self._backend, "unselected_work", 0) - self._unselected_before
-
-    def forget(self) -> None:
-        """Count work with no stream selected from now on."""
-        self._unselected_before = getattr(self._backend, "unselected_work", 0)
-
-    def make(self, version: tuple[object, ...], *, title: str, dropped_count: int, is_anew: bool) -> Tables:
-        """Return all tables as they are now, or for a reader that knows this version, as they were when it was new."""
-        kept_version, kept = self._made
-        if version == kept_version and kept is not None and not is_anew:
-            return kept
-        to_clock_ns = self._backend.host_to_clock_ns
-        made = Tables(
-            lanes=self._lanes.all,
-            threads=self._threads.texts,
-            partitions=self._places.partitions,
-            layouts=self._places.changes(to_clock_ns),
-            markers=self._markers.changes(to_clock_ns),
-            metadata=self._metadata(title, dropped_count),
-        )
-        self._made = version, made
-        return made
-
-    def _metadata(self, title: str, dropped_count: int) -> TraceMetadata:
-        clock, kernels = self._backend.clock_info(), self._kernels
-        return TraceMetadata(
-            backend=self._backend.name,
-            device=self._backend.device,
-            clock=clock.description,
-            clock_error_ns=clock.clock_error_ns,
-            range_error_ns=clock.range_error_ns,
-            range_correction_ns=clock.range_correction_ns,
-            host_error_ns=clock.host_error_ns,
-            tier=CaptureTier.KERNELS if kernels.windows.were_any else CaptureTier.RANGES,
-            capture_windows=kernels.windows.until(self._now_ns),
-            capture_source=kernels.description if kernels.windows.were_any else "",
-            capture_note=kernels.note,
-            kernel_error_ns=kernels.error_ns if kernels.windows.were_any else 0,
-            dropped_spans=dropped_count,
-            dropped_records=kernels.dropped_count,
-            dropped_markers=self._markers.dropped_count,
-            epoch_unix_ns=clock.epoch_unix_ns,
-            title=title,
-        )

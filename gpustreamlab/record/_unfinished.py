@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.errors import DeviceError, StickyDeviceError
-from gpustreamlab.record._ranges import NO_EVENTS, FinishedRange, RecordedLane
+from gpustreamlab.record._in_flight import RangesInFlight
+from gpustreamlab.record._names import CodeTable
+from gpustreamlab.record._ranges import NO_EVENTS, FinishedRange
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class Unfinished(NamedTuple):
         return "; ".join(parts)
 
 
-class Blame:
+class LossReport:
     """Names what ran where when the device's context was lost, and remembers it: later errors are of the same cause.
 
     As a context manager it names the ranges in a `StickyDeviceError` that passes through it to the user.
@@ -120,16 +122,16 @@ class Blame:
 
 
 def find_unfinished(
-    lanes: Sequence[RecordedLane], names: Sequence[str], is_event_done: Callable[[Any], bool], *, idle_host_ns: int = -1
+    in_flight: RangesInFlight, names: CodeTable[str], is_event_done: Callable[[Any], bool], *, idle_host_ns: int = -1
 ) -> Unfinished:
     """Find the ranges whose work has not ended.
 
     Parameters
     ----------
-    lanes
-        Where ranges are open or wait for the device.
+    in_flight
+        Ranges that are open or wait for the device.
     names
-        Names of ranges by their code.
+        Of ranges.
     is_event_done
         Tells whether the device has come to an event. Where it raises, that counts as not.
     idle_host_ns
@@ -138,17 +140,17 @@ def find_unfinished(
     first: list[NamedRange] = []
     count = 0
     untold: list[NamedRange] = []
-    for lane in lanes:
-        queues = [tuple(writer.finished) for writer in tuple(lane.writers)]
-        queues += [(row,) for row, _ in tuple(lane.handed_over)]
-        for queue in queues:
-            waiting = _not_ended(queue, is_event_done, idle_host_ns)
+    still_open = in_flight.open()
+    queues = [(lane, queue) for lane in in_flight.lanes for queue, _ in lane.queues()]
+    texts = names.all
+    opened = {NamedRange(one.number, texts[one.name], one.lane.name) for one in still_open}
+    for lane, queue in queues:
+        if waiting := _not_ended(queue, is_event_done, idle_host_ns):
             count += len(waiting)
-            named = [NamedRange(row[3], names[row[1]], lane.name) for row in waiting]
+            named = [NamedRange(row[3], texts[row[1]], lane.name) for row in waiting]
             first += named[:1]
-            if waiting and waiting[0][0] is NO_EVENTS:
+            if waiting[0][0] is NO_EVENTS:
                 untold += named
-    opened = {one for lane in lanes for one in _open_on(lane)}
     return Unfinished(tuple(sorted(first)), count, tuple(sorted(opened)), tuple(sorted(untold)))
 
 
@@ -165,16 +167,6 @@ def _not_ended(
         except Exception:  # noqa: BLE001 - a lost context answers every question with an error
             return queue[place:]
     return ()
-
-
-def _open_on(lane: RecordedLane) -> Iterator[NamedRange]:
-    for writer in tuple(lane.writers):
-        state = writer.owner()
-        for _, _, number, opened in () if state is None else state.open_ranges:
-            if opened.lane is lane:
-                yield NamedRange(number, opened._name, lane.name)  # noqa: SLF001 - of this package, and on the hot path
-    for started in lane.started_ranges():
-        yield NamedRange(started._number, started._name, lane.name)  # noqa: SLF001 - likewise
 
 
 def _listed(ranges: Sequence[NamedRange]) -> str:

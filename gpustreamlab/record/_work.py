@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,12 +12,12 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import OWN_PREFIX, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, WorkDetail
-from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, ColumnLog
+from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowRing
 from gpustreamlab.record._counters import CounterLog
-from gpustreamlab.record._extents import WORK_FIELDS
-from gpustreamlab.record._lanes import LaneTable
-from gpustreamlab.record._names import HostThreads, NameTable, cut_text, plain_text
-from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
+from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, WORK_FIELDS
+from gpustreamlab.record._names import CodeTable, cut_text, plain_text
+from gpustreamlab.record._tables import SessionTables
+from gpustreamlab.typing import BoolArray, Int64Array
 
 KEPT_LAUNCHES = 262_144
 """Calls that late work is looked up in; the newest count. A stream holds about a thousand launches that have not ended."""
@@ -171,7 +170,7 @@ OTHER_DETAIL = WorkDetail(full_name="(other details)")
 """Stands for all that are beyond a limit."""
 
 
-class DetailTable:
+class DetailTable(CodeTable[WorkDetail]):
     """Codes for details, in the order in which they were first seen.
 
     Parameters
@@ -183,40 +182,23 @@ class DetailTable:
     """
 
     def __init__(self, limit: int = DETAIL_LIMIT, characters: int = DETAIL_CHARACTERS) -> None:
-        self._limit = limit
+        super().__init__(limit, OTHER_DETAIL)
         self._characters_left = characters
-        self._codes: dict[WorkDetail, int] = {}
-        self._lock = threading.RLock()
-
-    @property
-    def all(self) -> tuple[WorkDetail, ...]:
-        """Every detail, by its code."""
-        with self._lock:
-            return tuple(self._codes)
-
-    def starting_at(self, code: int) -> tuple[WorkDetail, ...]:
-        """Return the details from this code on."""
-        with self._lock:
-            return tuple(islice(reversed(self._codes), max(0, len(self._codes) - code)))[::-1]
 
     def codes(self, details: Iterable[WorkDetail]) -> Int64Array:
         """Return the code of each detail, and -1 behind them for what has none."""
-        with self._lock:
-            return np.array([*map(self._code, details), -1], np.int64)
+        return np.array([*map(self.code, details), -1], np.int64)
 
-    def _code(self, detail: WorkDetail) -> int:
-        known = self._codes.get(detail)
-        if known is not None:
-            return known
-        name = detail.full_name
+    def _add(self, value: WorkDetail) -> int:
+        name = value.full_name
         cut = plain_text(name if len(name) <= MAX_FULL_NAME + 1 else f"{name[:MAX_FULL_NAME]}…")
         if cut != name:
-            return self._code(replace(detail, full_name=cut))
-        length = len(name)
-        if len(self._codes) >= self._limit - 1 or length > self._characters_left:
-            return self._codes.setdefault(OTHER_DETAIL, len(self._codes))
-        self._characters_left -= length
-        return self._codes.setdefault(detail, len(self._codes))
+            return self.code(replace(value, full_name=cut))
+        with self._lock:
+            if len(name) > self._characters_left:
+                return super()._add(OTHER_DETAIL)
+            self._characters_left -= len(name)
+            return super()._add(value)
 
 
 KEPT_DEPENDENCIES = 262_144
@@ -269,8 +251,6 @@ Columns: TypeAlias = dict[str, Int64Array]
 FindRanges: TypeAlias = Callable[[Int64Array, Int64Array], Int64Array]
 """Returns the number of the range that threads had open at host times, or -1."""
 
-HOST_CODE = SPAN_KINDS.index(SpanKind.HOST)
-ANNOTATION_CODE = SPAN_KINDS.index(SpanKind.ANNOTATION)
 WORK_CODES = tuple(SPAN_KINDS.index(kind) for kind in DEVICE_WORK)
 
 _DEFAULTS = {"partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0, "thread": -1, "parent": -1}
@@ -283,18 +263,12 @@ class WorkReader:
 
     Parameters
     ----------
-    names
-        Codes of names, shared with ranges.
-    lanes
-        Where streams of others and threads get lanes.
-    threads
-        Names and lanes of threads.
+    tables
+        The session's: names are shared with ranges; streams of others, and threads, get lanes.
     """
 
-    def __init__(self, names: NameTable, lanes: LaneTable, threads: HostThreads) -> None:
-        self._names = names
-        self._lanes = lanes
-        self._threads = threads
+    def __init__(self, tables: SessionTables) -> None:
+        self._names, self._lanes, self._threads = tables.names, tables.lanes, tables.threads
         self._launches = Launches()
         self._next_number = FIRST_WORK_NUMBER
         self._waiting: Columns = {}
@@ -305,7 +279,7 @@ class WorkReader:
         """How work was launched."""
         self.counters = CounterLog()
         """Memory of streams."""
-        self.dependencies = ColumnLog(DEPENDENCY_COLUMNS, KEPT_DEPENDENCIES)
+        self.dependencies = RowRing(KEPT_DEPENDENCIES, DEPENDENCY_COLUMNS)
         """Which stream was told to wait for which."""
         self.refused_count = 0
         """Records that make no sense, and are nowhere."""

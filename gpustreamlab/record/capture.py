@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from gpustreamlab._util.background import Updater
 from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
@@ -38,6 +39,8 @@ QUIET_NS = 1_000_000_000
 """After a stop for which nobody waited, the rest is taken when the streams that are known have had no work for so long."""
 DRAIN_HZ = 5.0
 """How often a thread on the side takes what was captured."""
+KEPT_CAPTURES = 1_000
+"""Captures of one session that can be taken back; the newest count."""
 PASSED_ON = "A later session captures kernels now, and one at a time can: this one goes on when that has closed."
 """Why a session that captured kernels from its start captures them no more."""
 
@@ -60,28 +63,20 @@ class Capture(ProcessBound):
     <Capture: stopped>
     """
 
-    def __init__(self, control: CaptureControl, request: _Request) -> None:
+    def __init__(self, control: CaptureControl, *, wants_kernels: bool, host: bool) -> None:
         self._control = control
-        self._request = request
-        request.holder = weakref.ref(self)
+        self.wants_kernels = wants_kernels
+        """Whether kernels were asked for."""
+        self.host = host
+        """Whether calls of the host were."""
 
     def __enter__(self) -> Self:
-        try:
-            if not self.is_active:
-                raise SessionError(
-                    "This capture has ended, so it would capture nothing. Make another with lab.capture('kernels')."
-                )
-        except KeyboardInterrupt:  # the block does not begin, so nothing will leave it
-            self.stop()
-            raise
+        if not self.is_active:
+            raise SessionError("This capture has ended, so it would capture nothing. Make another with lab.capture('kernels').")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self.stop()
-        except KeyboardInterrupt:  # it came before `take_back` could hold it back, or was held back to its end
-            self.stop()
-            raise
+        self.stop()
 
     def __repr__(self) -> str:
         return f"<Capture: {self._control.text if self.is_active else 'stopped'}>"
@@ -94,19 +89,19 @@ class Capture(ProcessBound):
     @property
     def note(self) -> str:
         """Why kernels are not captured although they were asked for; empty where they are, or were not asked for."""
-        return self._control.note if self._request.wants_kernels else ""
+        return self._control.note if self.wants_kernels else ""
 
     @property
     def is_active(self) -> bool:
         """True until `stop`, or until the session closes."""
-        return self._control.is_asked(self._request)
+        return self._control.is_asked(self)
 
     def stop(self) -> None:
         """Go back to what was captured before. Idempotent; never raises.
 
         What still runs then, or has yet to begin, comes into the trace when it has ended: `Session.synchronize` waits for it.
         """
-        self._control.take_back(self._request)
+        self._control.take_back(self)
 
 
 class CaptureControl:
@@ -125,8 +120,8 @@ class CaptureControl:
         self._recorder = recorder
         # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
         self._lock = process_lock()
-        self._requests: list[_Request] = []
-        self._first: _Request | None = None
+        self._asked: deque[Capture] = deque(maxlen=KEPT_CAPTURES)
+        self._first: Capture | None = None
         self._source: ActivitySource | None = None
         self._updater: Updater | None = None
         self._is_closed = False
@@ -139,106 +134,103 @@ class CaptureControl:
     @property
     def tier(self) -> CaptureTier:
         """What is in force."""
-        return CaptureTier.KERNELS if self._recorder.is_capturing else CaptureTier.RANGES
+        return CaptureTier.KERNELS if self._recorder.kernels.is_on else CaptureTier.RANGES
 
     @property
     def note(self) -> str:
         """Why kernels are not captured although they were asked for; empty where they are."""
-        return "" if self._recorder.is_capturing else self._recorder.capture_note
+        return "" if self._recorder.kernels.is_on else self._recorder.kernels.note
 
     @property
     def text(self) -> str:
         """What is in force, in words."""
         told = ""
-        if self._source is not None and self._recorder.is_capturing:
-            told = f"{' and host calls' if self._recorder.keeps_calls else ''} ({self._source.description})"
+        if self._source is not None and self._recorder.kernels.is_on:
+            told = f"{' and host calls' if self._recorder.kernels.keeps_calls else ''} ({self._source.description})"
         return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
 
     def begin(self, tier: CaptureTier | str) -> None:
         """Capture from the session's start, without calls of the host. Of what only one can have, the newest session has it."""
         self.capture(tier, host=False, stacklevel=4)
-        self._first = self._requests[-1]
+        self._first = self._asked[-1]
         if not self._first.wants_kernels:
             return
-        if not self._recorder.is_capturing and any(other.pass_on() for other in _others(self)):
+        if not self._recorder.kernels.is_on and any(other.pass_on() for other in _others(self)):
             self.take_up()
         _begun.append(weakref.ref(self))
 
     def pass_on(self) -> bool:
         """Leave kernels to a later session, where they were captured only because this one began so; tell whether they were."""
         with delayed_interrupts(), self._lock:
-            if self._requests != [self._first] or not self._recorder.is_capturing:
+            if list(self._asked) != [self._first] or not self._recorder.kernels.is_on:
                 return False
             self._stop_updater()
             self._recorder.end_capture()
-            self._recorder.note_capture(PASSED_ON)
+            self._recorder.kernels.note_refusal(PASSED_ON)
             return True
 
     def take_up(self) -> bool:
         """Capture kernels, where they were asked for and can be had now; tell whether they are captured."""
         with delayed_interrupts(), self._lock:
-            if self._requests and self._requests[-1].wants_kernels and not self._is_closed:
-                self._try(self._requests[-1])
-            return self._recorder.is_capturing
+            if self._asked and self._asked[-1].wants_kernels and not self._is_closed:
+                self._try(self._asked[-1])
+            return self._recorder.kernels.is_on
 
     def capture(self, tier: CaptureTier | str = AUTO, *, host: bool = True, stacklevel: int = 3) -> Capture:
         """Capture kernels or ranges from now on; see `Session.capture`. A warning points so many callers up."""
         wanted = read_tier(tier)
         if not isinstance(host, bool):
             raise OptionError(f"host is {host!r}; it must be True or False. Use lab.capture('kernels', host=False).")
-        request = _Request(wanted is not CaptureTier.RANGES, host)
-        capture = Capture(self, request)
+        capture = Capture(self, wants_kernels=wanted is not CaptureTier.RANGES, host=host)
         try:
-            refusal = self._ask(request, is_choosy=wanted is not None)
+            refusal = self._ask(capture, is_choosy=wanted is not None)
         except BaseException:
-            self.take_back(request)  # an interrupt comes at the end: nobody gets what could take it back
+            self.take_back(capture)  # an interrupt comes at the end: nobody gets what could take it back
             raise
         if refusal and wanted is not None:
             _log.warning("%s", refusal)
             warnings.warn(refusal, CaptureWarning, stacklevel=stacklevel)
         return capture
 
-    def _ask(self, request: _Request, *, is_choosy: bool) -> str:
+    def _ask(self, capture: Capture, *, is_choosy: bool) -> str:
         """Put a request in force, above the others; return why it is less than was asked for, or nothing."""
         with delayed_interrupts(), self._lock:
             if self._is_closed:
                 raise SessionClosedError("This session was closed meanwhile; it cannot capture. Start another with Session().")
-            refusal = self._apply(request) if is_choosy else self._try(request)
-            if self._requests and self._requests[-1].holder() is None:
-                del self._requests[:-1]  # nobody can take it back, so it stays below all that follows
-            self._requests.append(request)
+            refusal = self._apply(capture) if is_choosy else self._try(capture)
+            self._asked.append(capture)
         return refusal
 
-    def is_asked(self, request: _Request) -> bool:
+    def is_asked(self, capture: Capture) -> bool:
         """Tell whether a request is neither taken back nor over."""
-        return not self._is_closed and request in self._requests
+        return not self._is_closed and capture in self._asked
 
-    def take_back(self, request: _Request) -> None:
+    def take_back(self, capture: Capture) -> None:
         """Take a request back; where it was the newest, go back to the one before."""
         with delayed_interrupts(), self._lock:
-            if not self.is_asked(request):
+            if not self.is_asked(capture):
                 return
-            is_newest = self._requests[-1] is request
-            self._requests.remove(request)
+            is_newest = self._asked[-1] is capture
+            self._asked.remove(capture)
             if is_newest:
-                self._try(self._requests[-1] if self._requests else _Request(wants_kernels=False, host=True))
+                self._try(self._asked[-1] if self._asked else None)
 
-    def finish(self, streams: Iterable[_Waitable]) -> None:
-        """Wait for the streams, where work was captured that may still run, then `close`."""
-        if self._recorder.is_awaiting_work:
-            for stream in streams:
+    def finish(self, waits: Iterable[Callable[[], object]]) -> None:
+        """Wait for the session's streams, where work was captured that may still run, then `close`."""
+        if self._recorder.kernels.is_awaiting_work:
+            for wait in waits:
                 try:
-                    stream._drain()  # noqa: SLF001 - of the package
+                    wait()
                 except DeviceError as error:  # closing the stream tells of it; what had not ended is known now
                     if isinstance(error, StickyDeviceError):
-                        self._recorder.blame.tell(error)
+                        self._recorder.loss_report.tell(error)
         self.close()
 
     def close(self) -> None:
         """Stop, take what is left, and close the source; another session then captures, if it waits for that. Idempotent."""
         with delayed_interrupts():
             with self._lock:
-                was_capturing = self._recorder.is_capturing
+                was_capturing = self._recorder.kernels.is_on
                 self._is_closed = True
                 self._stop_updater()
                 self._recorder.end_capture()
@@ -253,41 +245,38 @@ class CaptureControl:
         self._updater = None  # its thread is not in this process
         self._is_closed = True
 
-    def _try(self, request: _Request) -> str:
+    def _try(self, capture: Capture | None) -> str:
         """Do what `_apply` does, and only note where kernels cannot be captured at all."""
         try:
-            return self._apply(request)
+            return self._apply(capture)
         except GPUStreamLabError as error:
-            self._recorder.note_capture(str(error))
+            self._recorder.kernels.note_refusal(str(error))
             return str(error)
 
-    def _apply(self, request: _Request) -> str:
+    def _apply(self, capture: Capture | None) -> str:
         """Capture what was asked for; return why it is less, or nothing."""
         with self._recorder.observing():  # to look on costs the simulated program nothing
-            return self._apply_observing(request)
-
-    def _apply_observing(self, request: _Request) -> str:
-        if not request.wants_kernels:
-            self._recorder.stop_capture()
-            if not self._is_lingering:
-                self._stop_updater()
+            if capture is None or not capture.wants_kernels:
+                self._recorder.stop_capture()
+                if not self._is_lingering:
+                    self._stop_updater()
+                return ""
+            source = self._find_source()
+            try:
+                self._recorder.start_capture(source, keeps_calls=capture.host, tell_loss=_tell_loss)
+            except CaptureUnavailableError as error:
+                refusal = f"Kernels are not captured, only ranges. {error}"
+                self._recorder.kernels.note_refusal(refusal)
+                return refusal
+            if self._updater is None or not self._updater.is_running:
+                self._updater = Updater(_step_of(self, source), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
+                self._updater.start()
             return ""
-        source = self._find_source()
-        try:
-            self._recorder.start_capture(source, keeps_calls=request.host, tell_loss=_tell_loss)
-        except CaptureUnavailableError as error:
-            refusal = f"Kernels are not captured, only ranges. {error}"
-            self._recorder.note_capture(refusal)
-            return refusal
-        if self._updater is None or not self._updater.is_running:
-            self._updater = Updater(_step_of(self, source), refresh_hz=DRAIN_HZ, name="gpustreamlab capture")
-            self._updater.start()
-        return ""
 
     @property
     def _is_lingering(self) -> bool:
         """Whether a capture that was stopped still costs every launch, until the last of its work is told of."""
-        return self._recorder.is_awaiting_work and bool(getattr(self._source, "is_attached", False))
+        return self._recorder.kernels.is_awaiting_work and bool(getattr(self._source, "is_attached", False))
 
     def _find_source(self) -> ActivitySource:
         if self._source is None:
@@ -313,29 +302,9 @@ class CaptureControl:
             source = self._source
             if source is None or source.keep_up():
                 self._recorder.collect_work()
-        if self._is_lingering and not self._recorder.is_capturing:
-            self._recorder.finish_when_quiet(QUIET_NS)
-        return self._recorder.is_capturing or self._is_lingering
-
-
-class _Waitable(Protocol):
-    """A stream."""
-
-    def _drain(self) -> None:
-        """Block the host until its work has ended, unless somebody closes it."""
-        ...
-
-
-class _Request:
-    """What a caller asked for."""
-
-    __slots__ = ("holder", "host", "wants_kernels")
-
-    def __init__(self, wants_kernels: bool, host: bool) -> None:  # noqa: FBT001 - two fields
-        self.wants_kernels = wants_kernels
-        self.host = host
-        self.holder: Callable[[], object] = bool
-        """Returns None once nobody can take it back any more."""
+        if self._is_lingering and not self._recorder.kernels.is_on:
+            self._recorder.kernels.finish_when_quiet(QUIET_NS)
+        return self._recorder.kernels.is_on or self._is_lingering
 
 
 def _others(control: CaptureControl) -> list[CaptureControl]:

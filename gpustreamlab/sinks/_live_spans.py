@@ -10,97 +10,57 @@ import numpy as np
 from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
 from gpustreamlab.draw import SpanColumns
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
-from gpustreamlab.record import START, Delta, Recorder, Relatives
-from gpustreamlab.typing import Int32Array, Int64Array, SpanKind
+from gpustreamlab.record import START, Delta, Recorder, RowFinder, Unended
+from gpustreamlab.typing import Int64Array, SpanKind
 
 KNOWN_SPANS = 1 << 16
-"""How many of the last spans an arrow can begin or end at."""
+"""How many of the last ranges are known to arrows, and to work inside them."""
 WAITING_EDGES = 1 << 14
 """How many arrows wait for one of their spans; the newest count."""
 
-_FIRST_CODES = 4_096
+_NUMBER, _LANE, _NAME, _ROW, _START, _END = range(6)
 
 
-class CodeRing:
-    """The row code of each of the last spans, by append index.
-
-    Parameters
-    ----------
-    size
-        How many are kept.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._codes: Int32Array = np.zeros(min(size, _FIRST_CODES), np.int32)
-
-    def put(self, first: int, codes: Int64Array) -> None:
-        """Keep the codes of spans from an append index on."""
-        while len(self._codes) < self._size and first + len(codes) > len(self._codes):
-            # Until it is full nothing has wrapped, so growing is a copy.
-            more = min(len(self._codes), self._size - len(self._codes))
-            self._codes = np.concatenate((self._codes, np.zeros(more, np.int32)))
-        kept = codes[-self._size :]
-        places = np.arange(first + len(codes) - len(kept), first + len(codes)) % self._size
-        self._codes[places] = kept
-
-    def get(self, first: int, last: int) -> Int64Array:
-        """Return the codes of spans by append index, the last one not included; they must be kept still."""
-        codes: Int64Array = self._codes[np.arange(first, last) % self._size].astype(np.int64)
-        return codes
-
-
-class EdgeEnds:
-    """Finds where arrows begin and end: on spans that came, each known by its number."""
-
-    def __init__(self) -> None:
-        # By number, modulo the size: a newer span takes the place of an older one.
-        self._spans = np.full((4, KNOWN_SPANS), -1, np.int64)
-        self._waiting = np.empty((0, 2), np.int64)
-
-    def remember(self, number: Int64Array, row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> None:
-        """Remember spans."""
-        self._spans[:, number % KNOWN_SPANS] = (number, row, start_ns, end_ns)
-
-    def resolve(self, edges: Int64Array) -> Int64Array:
-        """Take more arrows as pairs of numbers; return those whose spans both came, as `SpanColumns.edges`; shape (n, 4)."""
-        pairs = np.concatenate((self._waiting, edges))[-WAITING_EDGES:]
-        if not len(pairs):
-            return np.empty((0, 4), np.int64)
-        number, row, start_ns, end_ns = self._spans[:, pairs % KNOWN_SPANS]
-        is_known = (number == pairs).all(axis=1)
-        self._waiting = pairs[~is_known]
-        return _arrows(row[is_known], start_ns[is_known], end_ns[is_known])
-
-
-class Owners:
-    """Knows the stream and the name of the last ranges, by number, for the work that was launched in them."""
+class LastRanges:
+    """The last ranges by number: which stream and name work inside them belongs to, and where arrows begin and end."""
 
     def __init__(self) -> None:
         # By number, modulo the size: a newer range takes the place of an older one.
-        self._ranges = np.full((3, KNOWN_SPANS), -1, np.int64)
+        self._ranges = np.full((6, KNOWN_SPANS), -1, np.int64)
+        self._waiting = np.empty((0, 2), np.int64)
 
-    def remember(self, number: Int64Array, lane: Int64Array, name: Int64Array | None = None) -> None:
-        """Remember ranges; None for names that are not known yet."""
+    def note_open(self, number: Int64Array, lane: Int64Array) -> None:
+        """Remember ranges that have not ended."""
         place = number % KNOWN_SPANS
-        self._ranges[0, place], self._ranges[1, place] = number, lane
-        self._ranges[2, place] = -1 if name is None else name
+        self._ranges[:, place] = -1
+        self._ranges[_NUMBER, place], self._ranges[_LANE, place] = number, lane
 
-    def of(self, parent: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def remember(self, columns: Mapping[str, Int64Array], row: Int64Array) -> None:
+        """Remember the ranges among spans, whose rows are these."""
+        is_range = columns["kind"] == RANGE_CODE
+        found = [*(columns[name] for name in ("number", "lane", "name")), row, columns["start_ns"], columns["end_ns"]]
+        self._ranges[:, columns["number"][is_range] % KNOWN_SPANS] = [values[is_range] for values in found]
+
+    def owners(self, number: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the lane and the name of ranges, each -1 where it is not known; shape (n,) each."""
-        number, lane, name = self._ranges[:, parent % KNOWN_SPANS]
-        is_known = (number == parent) & (parent >= 0)
-        return np.where(is_known, lane, -1), np.where(is_known, name, -1)
+        known = self._ranges[:, number % KNOWN_SPANS]
+        is_known = (known[_NUMBER] == number) & (number >= 0)
+        return np.where(is_known, known[_LANE], -1), np.where(is_known, known[_NAME], -1)
+
+    def resolve(self, edges: Int64Array) -> Int64Array:
+        """Take more arrows as pairs of numbers; return those whose ranges both came, as `SpanColumns.edges`; shape (n, 4)."""
+        pairs = np.concatenate((self._waiting, edges))[-WAITING_EDGES:]
+        found = self._ranges[:, pairs % KNOWN_SPANS]
+        is_known = ((found[_NUMBER] == pairs) & (found[_ROW] >= 0)).all(axis=1)
+        self._waiting = pairs[~is_known]
+        return _arrows(*found[_ROW:, is_known])
 
 
-def find_edges(edges: Int64Array, number: Int64Array, row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-    """Return the arrows between these spans, as `SpanColumns.edges`; shape (n, 4)."""
-    if not len(edges) or not len(number):
-        return np.empty((0, 4), np.int64)
-    order = np.argsort(number)
-    at = order[np.minimum(np.searchsorted(number[order], edges), len(order) - 1)]
-    at = at[(number[at] == edges).all(axis=1)]
-    return _arrows(row[at], start_ns[at], end_ns[at])
+def find_edges(edges: Int64Array, columns: Mapping[str, Int64Array], row: Int64Array) -> Int64Array:
+    """Return the arrows between these spans, whose rows are these, as `SpanColumns.edges`; shape (n, 4)."""
+    at = RowFinder(columns["number"]).rows_of(edges)
+    at = at[(at >= 0).all(axis=1)]
+    return _arrows(row[at], columns["start_ns"][at], columns["end_ns"][at])
 
 
 def _arrows(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
@@ -160,7 +120,8 @@ class SpanReader:
         self.span_count = 0
         """Spans since the recorder was cleared."""
         self._since = 0
-        self._codes, self._ends, self._owners = CodeRing(capacity), EdgeEnds(), Owners()
+        self._codes = np.zeros(capacity, np.int32)  # of the row of each of the last spans, by append index modulo the size
+        self._ranges = LastRanges()
 
     def read_new(self, most: int = MAX_SPANS, *, title: str = "") -> NewSpans:
         """Return what is new, with narrow spans merged where there are more than so many.
@@ -170,39 +131,33 @@ class SpanReader:
         """
         awaited = self.rows.awaited
         delta = self._recorder.changes(self.cursor, awaited=awaited, title=title)
-        relatives = delta.relatives
+        unended = delta.unended
         missed = 0 if self._is_new else delta.missed
         if self._is_new or delta.is_cleared:
             self._start_anew(delta)
-        self._forget_lost(awaited, delta.columns["number"], relatives)
-        codes = self.rows.add(self._arrived(delta), OpenSpans(relatives.number, relatives.parent, relatives.lane))
-        self._codes.put(delta.first, codes)
+        self._forget_lost(awaited, delta.columns["number"], unended)
+        codes = self.rows.add(self._arrived(delta), OpenSpans(unended.number, unended.parent, unended.lane))
+        kept = codes[-self.capacity :]
+        self._codes[np.arange(delta.cursor.row - len(kept), delta.cursor.row) % self.capacity] = kept
         self.cursor = delta.cursor
-        is_moved = self._note_extent(delta.columns, relatives)
-        self._remember(delta.columns, codes, relatives)
-        edges = self._ends.resolve(delta.edges)
+        is_moved = self._note_extent(delta.columns, unended)
+        self._ranges.note_open(unended.number, unended.lane)
+        self._ranges.remember(delta.columns, codes)
+        edges = self._ranges.resolve(delta.edges)
         columns = self.read_again().columns if is_moved else self._columns(delta, codes, edges, most)
         return NewSpans(delta, columns, missed, is_moved)
 
     def read_again(self) -> NewSpans:
         """Return what was read before and can be read again, with all names and details so far."""
         delta = self._recorder.changes(START._replace(row=self.first), until=self.cursor)
-        codes = self._codes.get(delta.first, delta.cursor.row)
-        arrows = find_edges(delta.edges, *_ends_of(delta.columns, codes, _ranges_of(delta.columns)))
-        return NewSpans(delta, self._columns(delta, codes, arrows, MAX_SPANS))
+        codes = self._codes[np.arange(delta.first, delta.cursor.row) % self.capacity].astype(np.int64)
+        return NewSpans(delta, self._columns(delta, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
 
-    def _remember(self, columns: Mapping[str, Int64Array], codes: Int64Array, relatives: Relatives) -> None:
-        """Remember ranges for arrows, and for the work that was launched in them."""
-        rows = _ranges_of(columns)
-        self._ends.remember(*_ends_of(columns, codes, rows))
-        self._owners.remember(relatives.number, relatives.lane)
-        self._owners.remember(columns["number"][rows], columns["lane"][rows], columns["name"][rows])
-
-    def _forget_lost(self, awaited: Collection[int], number: Int64Array, relatives: Relatives) -> None:
+    def _forget_lost(self, awaited: Collection[int], number: Int64Array, unended: Unended) -> None:
         """Give up the places of awaited spans that have not come and are not on their way."""
         if awaited:
             come = number[np.isin(number, np.array(list(awaited)))]
-            self.rows.forget(set(awaited) - set(relatives.number.tolist()) - set(come.tolist()))
+            self.rows.forget(set(awaited) - set(unended.number.tolist()) - set(come.tolist()))
 
     @property
     def clear_count(self) -> int:
@@ -220,7 +175,7 @@ class SpanReader:
         self.rows = LiveRows(meta.clock_error_ns + meta.range_error_ns)
         self.zero_ns, self.start_ns, self.end_ns, self.span_count = 0, 0, 0, 0
         self._since = delta.first
-        self._codes, self._ends, self._owners = CodeRing(self.capacity), EdgeEnds(), Owners()
+        self._ranges = LastRanges()
 
     def _arrived(self, delta: Delta) -> ArrivedSpans:
         columns, tables = delta.columns, delta.tables
@@ -236,7 +191,7 @@ class SpanReader:
             kind=columns["kind"],
         )
 
-    def _note_extent(self, columns: Mapping[str, Int64Array], relatives: Relatives) -> bool:
+    def _note_extent(self, columns: Mapping[str, Int64Array], unended: Unended) -> bool:
         """Note how far the spans reach; tell whether the zero has moved, and with it those that were read before."""
         count = len(columns["start_ns"])
         if not count:
@@ -249,7 +204,7 @@ class SpanReader:
         is_moved = not is_begin and first_ns < self.zero_ns and self.cursor.row - self.first <= MOVED_SPANS
         if is_begin or is_moved:
             # A range that is still open started before what it encloses.
-            opened = [self._recorder.to_clock_ns(host_ns) for host_ns in relatives.queued_host_ns.tolist()]
+            opened = [self._recorder.to_clock_ns(host_ns) for host_ns in unended.queued_host_ns.tolist()]
             self.zero_ns = min([first_ns, *opened])
         return is_moved
 
@@ -285,7 +240,7 @@ class SpanReader:
         if (columns["kind"] == RANGE_CODE).all():
             return {}
         is_work = IS_WORK[columns["kind"][order]]
-        lane, name = self._owners.of(np.where(is_work, columns["parent"][order], -1))
+        lane, name = self._ranges.owners(np.where(is_work, columns["parent"][order], -1))
         return {
             "detail": columns["detail"][order],
             "size_bytes": columns["size_bytes"][order],
@@ -298,15 +253,3 @@ def _bin_ns(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array, most: int
     """Return a width of bins with which about so many items are left, or up to twice as many."""
     row_count = 1 + int(np.count_nonzero(np.diff(row)))
     return bin_width_ns(int(end_ns.max() - start_ns.min()) * row_count / most)
-
-
-def _ranges_of(columns: Mapping[str, Int64Array]) -> Int64Array:
-    """Return which spans are ranges: arrows are drawn between these, and work is launched in them."""
-    return np.flatnonzero(columns["kind"] == RANGE_CODE)
-
-
-def _ends_of(
-    columns: Mapping[str, Int64Array], codes: Int64Array, rows: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Return number, row, start and end of some spans."""
-    return columns["number"][rows], codes[rows], columns["start_ns"][rows], columns["end_ns"][rows]

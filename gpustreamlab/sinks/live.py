@@ -185,7 +185,6 @@ class TablePlanner:
             self._counters, self._samples = join_samples([self._counters, *self._samples]), []
 
     def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
-        reader.rows.reserve(len(trace.lanes))
         source = (*_source_of(trace, reader.rows), header.busy_word, reader.zero_ns, reader.clear_count)
         if source == self._source:
             return {}

@@ -35,7 +35,7 @@ def load_trace(path: str | PathLike[str]) -> Trace:
     TraceFileError
         If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
     """
-    return read_spool(path) if _is_spool(path) else Trace.load(path)
+    return read_spool(path) if is_spool(path) else Trace.load(path)
 
 
 def read_spool(path: str | PathLike[str]) -> Trace:
@@ -170,10 +170,3 @@ def _delta_of(batch: Batch, tables: Tables) -> Delta:
 
 def _absent(name: str, count: int) -> Int64Array:
     return np.full(count, -1 if name in _INDEX_COLUMNS else 0, np.int64)
-
-
-def _is_spool(path: str | PathLike[str]) -> bool:
-    try:
-        return is_spool(path)
-    except TypeError:  # no path at all, which `Trace.load` tells
-        return False

@@ -51,7 +51,7 @@ class Progress:
 
 
 def read_changes(
-    recorder: Recorder, known: Progress, *, title: str = "", is_last: bool = False
+    recorder: Recorder, known: Progress, *, title: str, batch_rows: int, is_last: bool = False
 ) -> Iterator[tuple[Batch, Progress]]:
     """Read what is new, as batches, each with the progress that writing it makes.
 
@@ -63,6 +63,8 @@ def read_changes(
         What is on disk already.
     title
         The title of the session.
+    batch_rows
+        How many rows a batch has at most.
     is_last
         Whether to look at everything again, and to write that this is the end.
     """
@@ -72,36 +74,13 @@ def read_changes(
     row_count = delta.row_count
     if not row_count and not facts and not is_last:
         return
-    facts |= _state_facts(recorder, progress, is_last=is_last and row_count <= MAX_BATCH_ROWS)
-    for low in range(0, max(row_count, 1), MAX_BATCH_ROWS):
-        high = min(low + MAX_BATCH_ROWS, row_count)
+    for low in range(0, max(row_count, 1), batch_rows):
+        high = min(low + batch_rows, row_count)
         columns = {name: values[low:high] for name, values in delta.columns.items()}
         cursor = delta.cursor._replace(row=delta.first + high)
         progress = dataclasses.replace(progress, cursor=cursor, row_count=progress.row_count + high - low)
-        yield Batch(columns, facts), progress
-        facts = _state_facts(recorder, progress, is_last=is_last and high + MAX_BATCH_ROWS >= row_count)
-
-
-def rows_between(recorder: Recorder, batch: Batch, progress: Progress, low: int, high: int) -> tuple[Batch, Progress]:
-    """Return some rows of a batch, and the progress that writing them makes, where those before them are written.
-
-    Parameters
-    ----------
-    recorder
-        What is spooled.
-    batch, progress
-        The whole batch, and the progress that it would make.
-    low, high
-        The first row, and the one behind the last.
-    """
-    left_count = batch.row_count - high
-    cursor = progress.cursor._replace(row=progress.cursor.row - left_count)
-    progress = dataclasses.replace(progress, cursor=cursor, row_count=progress.row_count - left_count)
-    facts = _state_facts(recorder, progress, is_last=False)
-    if not low:
-        facts = {**batch.facts, **facts}
-        facts.pop("end", None)
-    return Batch({name: values[low:high] for name, values in batch.columns.items()}, facts), progress
+        yield Batch(columns, facts | _state_facts(recorder, progress, is_last=is_last and high == row_count)), progress
+        facts = {}
 
 
 def limit_batch(recorder: Recorder, known: Progress, limit_bytes: int) -> Batch:
@@ -162,7 +141,7 @@ def _state_facts(recorder: Recorder, progress: Progress, *, is_last: bool) -> di
         "missed": progress.missed_count,
         "lost": recorder.lost_count,
         "pending": recorder.pending_count,
-        "capturing": recorder.is_capturing,
+        "capturing": recorder.kernels.is_on,
     }
     return facts | {"end": True} if is_last else facts
 
@@ -201,8 +180,8 @@ REFRESH_HZ = 5.0
 """How often what is new is written, a second."""
 RESERVED_BYTES = 1 << 13
 """Room that is kept below the limit, to write that it was reached."""
-LEAST_ROWS = 64
-"""Fewer rows are not written for themselves where the room ends: each batch takes 2 KB beside them."""
+LEAST_ROWS = 512
+"""Rows of one batch where the room ends: each takes 2 KB beside them."""
 
 _ALIVE = (SpoolState.WRITING, SpoolState.FAILING)
 
@@ -308,7 +287,10 @@ class Spool:
 
     def _write_changes(self, *, is_last: bool = False) -> bool:
         try:
-            for batch, progress in read_changes(self._recorder, self._progress, title=self._title(), is_last=is_last):
+            changes = read_changes(
+                self._recorder, self._progress, title=self._title(), batch_rows=MAX_BATCH_ROWS, is_last=is_last
+            )
+            for batch, progress in changes:
                 if not self._write(batch, progress):
                     return False
         except Exception as error:  # noqa: BLE001 - what fails here must not disturb the work that is recorded
@@ -323,7 +305,8 @@ class Spool:
                 self._give_up(SpoolState.REMOVED, "the file was removed")
                 return False
             if not self._append(batch, progress):
-                self._append_what_fits(batch, progress)
+                small = read_changes(self._recorder, self._progress, title=self._title(), batch_rows=LEAST_ROWS)
+                all(self._append(*part) for part in small)  # what fits
                 said = limit_batch(self._recorder, self._progress, self.limit_bytes)  # room is kept for it
                 self._file.append(self._with_head(self._encoder.encode(said)))
                 self._give_up(SpoolState.FULL, f"it has reached spool_limit_bytes={self.limit_bytes:,}")
@@ -345,14 +328,6 @@ class Spool:
             self._file.append(data)
             self._progress = progress
         return True
-
-    def _append_what_fits(self, batch: Batch, progress: Progress) -> None:
-        """Write the first rows of a batch for which there is no room as a whole: what fits, in halves."""
-        done_count, part_count = 0, batch.row_count // 2
-        while part_count >= LEAST_ROWS:
-            part = rows_between(self._recorder, batch, progress, done_count, done_count + part_count)
-            done_count += part_count if self._append(*part) else 0
-            part_count //= 2
 
     def _write_end(self) -> None:
         if self._state in _ALIVE:

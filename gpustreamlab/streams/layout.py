@@ -19,98 +19,17 @@ from gpustreamlab.streams.life import LeftStreams, SessionLocks
 from gpustreamlab.streams.probe import SMProbe
 from gpustreamlab.streams.stream import Stream
 
-__all__ = ["Moves", "Partitions"]
-
 _log = logging.getLogger(__name__)
 
 
-class _Planned(NamedTuple):
-    """Where a stream goes."""
+class _Move(NamedTuple):
+    """Where a stream goes in one change of places."""
 
-    place: RecordedLane
-    """The place."""
+    spec: ContextSpec | None
+    """What the green context there is made of; None for the whole card."""
+    part: Partition | None
     wanted: str | None
-    """The partition that it then wants."""
-    is_new: bool
-    """Whether the place was made for this, and not known to the stream."""
-    has_new_stream: bool
-    """Whether the backend's stream was made for this."""
-
-
-class Moves:
-    """Where streams go in one change of places. Who calls it holds the session's lock of its state, except for `abandon`.
-
-    Parameters
-    ----------
-    backend
-        The session's.
-    make
-        Makes a place for a stream.
-    """
-
-    def __init__(self, backend: Backend, make: Callable[[Stream, ContextSpec | None, Partition | None], RecordedLane]) -> None:
-        self._backend = backend
-        self._make = make
-        self._planned: dict[Stream, _Planned] = {}
-        self.is_settled = False
-        """True once the streams work there."""
-
-    @property
-    def moving(self) -> list[Stream]:
-        """The streams that go to other SMs."""
-        return [stream for stream, planned in self._planned.items() if planned.place.spec != stream._recorded.spec]
-
-    def put(self, stream: Stream, spec: ContextSpec | None, part: Partition | None, wanted: str | None) -> None:
-        """Plan where a stream goes; nothing is made where it has the place, or is planned to go there."""
-        known = self._planned.get(stream)
-        if known is not None and known.place.spec == spec and known.place.part == _plain(part):
-            self._planned[stream] = known._replace(wanted=wanted)
-            return
-        if known is not None:
-            self._drop(stream)
-        before = stream._place_in(spec)
-        if before is not None and before.part == _plain(part):
-            self._planned[stream] = _Planned(before, wanted, is_new=False, has_new_stream=False)
-            return
-        with delayed_interrupts():  # a stream that was made is in the plan
-            place = self._make(stream, spec, part)
-            self._planned[stream] = _Planned(place, wanted, is_new=True, has_new_stream=before is None)
-
-    def keep(self, streams: Collection[Stream]) -> None:
-        """Drop all streams but these: the others were closed meanwhile."""
-        for stream in [stream for stream in self._planned if stream not in streams]:
-            self._drop(stream)
-
-    def settle(self) -> None:
-        """Let the streams work there from now on. Nothing here waits; interrupts have to be held back by who calls."""
-        moved = []
-        for stream, planned in tuple(self._planned.items()):
-            moved.append((stream._backend_stream, planned.place.stream))
-            del self._planned[stream]
-            stream._wanted_partition = planned.wanted
-            stream._settle(planned.place)
-        self.is_settled = True
-        for old, new in moved:
-            if new is not old and not old.query():  # another thread may have given it work since it was found idle
-                order_behind(self._backend, new, old)
-
-    def abandon(self) -> None:
-        """Give up the places that were made and are not going to be used."""
-        for stream in tuple(self._planned):
-            self._drop(stream)
-
-    def _drop(self, stream: Stream) -> None:
-        with delayed_interrupts():
-            planned = self._planned.pop(stream, None)
-            if planned is not None and planned.is_new:
-                planned.place.close()
-                if planned.has_new_stream:
-                    planned.place.stream.close()
-
-
-def _plain(part: Partition | None) -> Partition | None:
-    """Return a partition as it was planned, without what was measured."""
-    return part if part is None or part.sm_ids is None else replace(part, sm_ids=None)
+    """The partition that the stream wants to be in from then on."""
 
 
 DRAIN_ROUNDS = 100
@@ -158,12 +77,7 @@ class Partitions:
                         f"renamed says that partition {old!r} is {new!r} from now on; the layouts have no such names. "
                         "Give old names of the layout in use, and new ones of the next."
                     )
-            specs = context_specs(layout)
-            return [
-                stream
-                for stream in self._own_streams()
-                if self._wanted_spec(stream, layout, specs, renamed) != stream._recorded.spec
-            ]
+            return _leaving(self._plan_switch(layout, renamed))
 
     def switch(self, layout: Layout | None, renamed: Mapping[str, str]) -> Layout | None:
         """Go over to a layout: make its contexts, drain the streams that move, and switch all of them together.
@@ -184,14 +98,9 @@ class Partitions:
             If the driver refuses a context.
         """
         self._require_idle_hosts(self.plan_moves(layout, renamed))
-        planned = Moves(self._backend, self._make_moved)
         try:
             granted = self.probe.with_known_sms(self._make_contexts(layout))
-            self._change(
-                planned,
-                lambda: self._plan_switch(planned, granted, renamed),
-                lambda: self._take_layout(granted),
-            )
+            self._change(lambda: self._plan_switch(granted, renamed), lambda: self._take_layout(granted))
         finally:
             self._trim()
         return granted
@@ -230,15 +139,7 @@ class Partitions:
             part = None if name is None else self.find(name)
         if self._spec_of(part) != stream._recorded.spec:
             self._require_idle_hosts([stream])
-        planned = Moves(self._backend, self._make_moved)
-
-        def plan() -> None:
-            if stream.is_closed:
-                planned.abandon()
-            else:
-                planned.put(stream, self._spec_of(part), part, name)
-
-        self._change(planned, plan, bool)
+        self._change(lambda: {} if stream.is_closed else {stream: _Move(self._spec_of(part), part, name)})
 
     def find(self, name: str) -> Partition:
         """Return a partition of the current layout; raise `PartitionNotFoundError` where there is none of this name."""
@@ -315,16 +216,10 @@ class Partitions:
     def _keep_located(self) -> None:
         located = self.probe.with_known_sms(self.layout)
         if located is not None and located != self.layout:
-            with self._locks.state:
+            with self._locks.state, delayed_interrupts():  # the trace has the same
                 self.layout = located
                 self._recorder.note_verified(located)
             self.tell()
-
-    def _make_moved(self, stream: Stream, spec: ContextSpec | None, part: Partition | None) -> RecordedLane:
-        before = stream._place_in(spec)
-        if before is None:
-            return self._make(stream.name, stream.priority, spec, part)
-        return self._register(stream.name, before.stream, spec, part)  # the same SMs under another name or request
 
     def _make(self, name: str, priority: int, spec: ContextSpec | None, part: Partition | None) -> RecordedLane:
         maker = self._backend if spec is None else self.cache.get(spec)
@@ -350,15 +245,11 @@ class Partitions:
         )
         return self._recorder.add_lane(lane, made, _plain(part), spec=spec, is_lent=is_lent)
 
-    def _own_streams(self) -> list[Stream]:
-        """Return the open streams that the session made."""
-        return [stream for stream in self.find_streams() if not (stream.is_closed or stream.is_lent)]
-
     def _spec_of(self, part: Partition | None) -> ContextSpec | None:
         """Return what the context of a partition of the current layout is made of."""
         return None if part is None else context_specs(self.layout).get(part.name)
 
-    def _change(self, planned: Moves, plan: Callable[[], object], finish: Callable[[], object]) -> None:
+    def _change(self, plan: Callable[[], dict[Stream, _Move]], finish: Callable[[], object] = bool) -> None:
         """Drain the streams that move until all are idle at once, and let them work in their new places together.
 
         Others go on meanwhile: they make, close and feed streams. Someone who feeds one through its handle could keep it busy
@@ -367,42 +258,75 @@ class Partitions:
         Parameters
         ----------
         plan
-            Brings the plan up to date: called under the lock of the state, first, and before each try to switch.
+            Says where streams go: called under the lock of the state, first, and before each try to switch.
         finish
             Called at the switch, before the streams settle.
         """
+        is_changed = False
         try:
             with self._locks.state:
-                plan()
-                moving = planned.moving
+                moving = _leaving(plan())
             for rounds_left in reversed(range(DRAIN_ROUNDS)):
                 self._drain(moving)
                 with self._locks.state:
-                    plan()
-                    moving = planned.moving
+                    moves = plan()
+                    moving = _leaving(moves)
                     with _announced(moving):
                         self._require_idle_hosts(moving)
                         if rounds_left and not all(stream._backend_stream.query() for stream in moving):
                             continue
                         with delayed_interrupts():
-                            finish()
-                            planned.settle()
+                            places = self._make_places(moves, finish)
+                            is_changed = True
+                            self._settle(moves, places)
                         break
-        except BaseException:
-            planned.abandon()
-            raise
         finally:
-            if planned.is_settled:
+            if is_changed:
                 self.tell()  # after an interrupt too
 
-    def _plan_switch(self, planned: Moves, layout: Layout | None, renamed: Mapping[str, str]) -> None:
+    def _make_places(self, moves: Mapping[Stream, _Move], finish: Callable[[], object]) -> list[RecordedLane]:
+        """Return the place of each stream that goes somewhere, made where it has none; a failure leaves no new ones."""
+        places: list[RecordedLane] = []
+        with ExitStack() as undoing:
+            for stream, (spec, part, _) in moves.items():
+                place = stream._places.get(spec)
+                if place is None:
+                    place = self._make(stream.name, stream.priority, spec, part)
+                    undoing.callback(place.stream.close)
+                    undoing.callback(place.close)
+                elif place.part != _plain(part):  # the same SMs under another name or request
+                    place = self._register(stream.name, place.stream, spec, part)
+                    undoing.callback(place.close)
+                places.append(place)
+            finish()
+            undoing.pop_all()
+        return places
+
+    def _settle(self, moves: Mapping[Stream, _Move], places: list[RecordedLane]) -> None:
+        """Let the streams work there from now on. Nothing here waits."""
+        before = [stream._backend_stream for stream in moves]
+        for (stream, move), place in zip(moves.items(), places, strict=True):
+            stream._wanted_partition = move.wanted
+            stream._settle(place)
+        for old, place in zip(before, places, strict=True):
+            if place.stream is not old and not old.query():  # another thread may have given it work since it was found idle
+                order_behind(self._backend, place.stream, old)
+
+    def _plan_switch(self, layout: Layout | None, renamed: Mapping[str, str]) -> dict[Stream, _Move]:
         """Plan where all streams go that are open now."""
-        specs, own = context_specs(layout), self._own_streams()
-        planned.keep(set(own))
-        for stream in own:
-            wanted, spec = _wanted(stream, renamed), self._wanted_spec(stream, layout, specs, renamed)
+        specs, moves = context_specs(layout), {}
+        for stream in self.find_streams():
+            if stream.is_closed or stream.is_lent:
+                continue
+            wanted = renamed.get(stream._wanted_partition or "", stream._wanted_partition)
             part = layout[wanted] if layout is not None and wanted is not None and wanted in layout else None
-            planned.put(stream, spec, part, wanted)
+            if layout is not None and stream.partition is not None and part is None:
+                raise PartitionInUseError(
+                    f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this "
+                    f"name. Keep it, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
+                )
+            moves[stream] = _Move(None if part is None else specs.get(part.name), part, wanted)
+        return moves
 
     def _take_layout(self, layout: Layout | None) -> None:
         if layout != self.layout:
@@ -413,17 +337,6 @@ class Partitions:
         for stream in streams:
             stream._drain()
         self._recorder.collect()
-
-    def _wanted_spec(
-        self, stream: Stream, layout: Layout | None, specs: Mapping[str, ContextSpec], renamed: Mapping[str, str]
-    ) -> ContextSpec | None:
-        wanted = _wanted(stream, renamed)
-        if layout is not None and stream.partition is not None and wanted not in layout:
-            raise PartitionInUseError(
-                f"Partition {stream.partition!r} is in use by stream {stream.name!r}, and the new layout has none of this "
-                f"name. Keep it, close the stream, or move it first with lab.stream({stream.name!r}, partition=None)."
-            )
-        return specs.get(wanted) if wanted is not None else None
 
     def _require_idle_hosts(self, moving: Iterable[Stream]) -> None:
         for stream in moving:
@@ -465,7 +378,7 @@ class Partitions:
             in_use = {stream._recorded.spec for stream in streams} | set(context_specs(self.layout).values())
             for stream in streams:
                 if stream.is_closed or self._recorder.is_in_use(stream._recorded):
-                    in_use |= stream._specs  # it is drained there, or a thread may have entered the old place a moment ago
+                    in_use |= set(stream._places)  # drained there, or a thread has entered the old place a moment ago
             in_use |= self.left.specs
 
         def leave(spec: ContextSpec) -> None:
@@ -474,6 +387,11 @@ class Partitions:
             self.probe.forget(spec)
 
         self.cache.trim({spec for spec in in_use if spec is not None}, leave)
+
+
+def _leaving(moves: Mapping[Stream, _Move]) -> list[Stream]:
+    """Return the streams that go to other SMs."""
+    return [stream for stream, move in moves.items() if move.spec != stream._recorded.spec]
 
 
 @contextmanager
@@ -489,7 +407,6 @@ def _announced(streams: Iterable[Stream]) -> Iterator[None]:
             stream._is_leaving = stream.is_closed
 
 
-def _wanted(stream: Stream, renamed: Mapping[str, str]) -> str | None:
-    """Return the partition that a stream goes to, by its name in the next layout."""
-    wanted = stream._wanted_partition
-    return None if wanted is None else renamed.get(wanted, wanted)
+def _plain(part: Partition | None) -> Partition | None:
+    """Return a partition as it was planned, without what was measured."""
+    return part if part is None or part.sm_ids is None else replace(part, sm_ids=None)

@@ -8,33 +8,17 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeAlias
+from typing import Any
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, in_forked_child, process_lock
-from gpustreamlab.backends import Backend, BackendContext, ContextSpec
+from gpustreamlab.backends import BackendContext, ContextSpec
 from gpustreamlab.errors import SessionClosedError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.model import Layout
-from gpustreamlab.record import Blame, RecordedLane
+from gpustreamlab.record import LossReport, RecordedLane
 from gpustreamlab.typing import SessionState
 
-__all__ = [
-    "CloseStep",
-    "Closing",
-    "LeftStreams",
-    "SessionLife",
-    "SessionLocks",
-    "facts_table",
-    "failure_of",
-    "known_sessions",
-    "session_facts",
-]
-
 _log = logging.getLogger(__name__)
-
-
-CloseStep: TypeAlias = tuple[str, Callable[[], object]]
-"""What is closed, and what closes it."""
 
 
 class Closing:
@@ -43,7 +27,7 @@ class Closing:
     Parameters
     ----------
     steps
-        In their order.
+        In their order: what is closed, and what closes it.
 
     Examples
     --------
@@ -53,7 +37,7 @@ class Closing:
     [('first', 'division by zero')]
     """
 
-    def __init__(self, steps: Iterable[CloseStep] = ()) -> None:
+    def __init__(self, steps: Iterable[tuple[str, Callable[[], object]]]) -> None:
         self._steps = list(steps)
         self.failures: list[tuple[str, Exception]] = []
         """What failed, and how."""
@@ -77,26 +61,14 @@ def failure_of(step: Callable[[], object]) -> Exception | None:
     return None
 
 
-class KnownSession(Protocol):
-    """What is done to a session from outside."""
-
-    def close(self) -> None:
-        """Release everything."""
-        ...
-
-    def _disown(self) -> None:
-        """Give everything up without touching it."""
-        ...
-
-
-known_sessions: weakref.WeakSet[KnownSession] = weakref.WeakSet()
-"""Those that are open."""
+known_sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The sessions that are open: their class lies above this."""
 
 
 def _leave_to_the_parent() -> None:
     """Give up the sessions of the parent in a forked child: a CUDA context does not survive a fork."""
     for session in list(known_sessions):
-        session._disown()
+        session._leave_to_parent()
     known_sessions.clear()
 
 
@@ -129,17 +101,15 @@ class SessionLife:
 
     Parameters
     ----------
-    locks
-        The session's.
-    blame
+    loss_report
         Names the ranges where the device's context is lost.
     """
 
-    __slots__ = ("_blame", "_locks", "_why_closed", "state")
+    __slots__ = ("_loss_report", "_why_closed", "locks", "state")
 
-    def __init__(self, locks: SessionLocks, blame: Blame) -> None:
-        self._locks = locks
-        self._blame = blame
+    def __init__(self, loss_report: LossReport) -> None:
+        self.locks = SessionLocks()
+        self._loss_report = loss_report
         self._why_closed = "is closed"
         self.state = SessionState.CLOSED
         """Where it is."""
@@ -150,7 +120,7 @@ class SessionLife:
 
     def refuse_work(self) -> None:
         """Take no new work from now on: the session is being closed."""
-        with self._locks.state:
+        with self.locks.state:
             if self.state is SessionState.OPEN:
                 self.state = SessionState.CLOSING
 
@@ -175,16 +145,23 @@ class SessionLife:
     @contextmanager
     def working(self, doing: str) -> Iterator[None]:
         """Hold the lock of the session's state, in a session that is open. Nobody waits for the device in here."""
-        with self._locks.state, self._blame:
+        with self.locks.state, self._loss_report:
             self.require_open(doing)
             yield
 
     @contextmanager
     def moving(self, doing: str) -> Iterator[None]:
         """Hold the session's lock for moves, in a session that is open: it may have been closed while this thread waited."""
-        with self._locks.moves, self._blame:
+        with self.locks.moves, self._loss_report:
             self.require_open(doing)
             yield
+
+
+def raise_first(failures: Iterable[Exception | None]) -> None:
+    """Raise the first of what several steps have failed with, if any has."""
+    for failure in failures:
+        if failure is not None:
+            raise failure
 
 
 class LeftStreams:
@@ -222,7 +199,7 @@ class LeftStreams:
             Called before that, to free what work of that thread may still use.
         """
         if not self.is_needed(places):
-            _close_all([let_go, places[0].stream.close])
+            raise_first([failure_of(let_go), failure_of(places[0].stream.close)])
             return
         _log.warning(
             "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
@@ -250,59 +227,7 @@ class LeftStreams:
             spare = self._contexts.keys() - self.specs
             contexts = [self._contexts.pop(spec) for spec in spare]
         streams = [close for places, let_go in ended for close in (let_go, places[0].stream.close)]
-        _close_all([*streams, *(context.close for context in contexts)])
-
-
-def _close_all(closers: list[Callable[[], object]]) -> None:
-    failures: list[Exception] = []
-    for close in closers:
-        try:
-            close()
-        except Exception as error:  # noqa: BLE001 - raised below, after the others
-            failures.append(error)
-    if failures:
-        raise failures[0]
-
-
-def session_facts(
-    backend: Backend,
-    cache: ContextCache,
-    *,
-    layout: Layout | None,
-    counts: tuple[int, int],
-    streams: Sequence[str],
-    capture: str,
-    spool: str,
-    state: SessionState,
-) -> dict[str, str]:
-    """Return what the representations say, by its heading; never touches the device.
-
-    Parameters
-    ----------
-    counts
-        Spans that there are, and spans that were dropped.
-    streams
-        Names of the streams to list.
-    capture
-        What is captured, in words.
-    spool
-        How the spool stands, in words; empty without one.
-    """
-    device = backend.device
-    span_count, dropped_count = counts
-    listed = f" ({', '.join(streams[:8])}{', …' if len(streams) > 8 else ''})" if streams else ""
-    partitions = {} if layout is None else {"partitions": _partition_fact(layout, cache)}
-    return {
-        "device": f"{device.label}, {device.sm_count} SMs",
-        "numbers": "simulated, no hardware behind them" if device.simulated else "real, measured",
-        **partitions,
-        "streams": f"{_counted(len(streams), 'stream')}{listed}",
-        "captured": capture,
-        "spans": _counted(span_count, "span"),
-        "dropped": f"{dropped_count:,} dropped",
-        **({"spool": spool} if spool else {}),
-        "state": state.value,
-    }
+        raise_first([failure_of(close) for close in (*streams, *(context.close for context in contexts))])
 
 
 def facts_table(facts: Mapping[str, str], note: str) -> str:
@@ -315,11 +240,19 @@ def facts_table(facts: Mapping[str, str], note: str) -> str:
     return f"<div><strong>gpustreamlab session</strong><table>{rows}</table>{below}</div>"
 
 
-def _partition_fact(layout: Layout, cache: ContextCache) -> str:
+def partition_fact(layout: Layout, cache: ContextCache) -> str:
+    """Return what a layout gives to each partition, in words, and how many green contexts there are."""
     listed = ", ".join(f"{part.name} {part.granted_sms} SMs" for part in layout)
     alive = f"{len(cache)} of at most {cache.limit} green contexts alive, {cache.created_count} in all"
     return f"{listed} ({alive if layout.is_enforced else 'not enforced'})"
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Return a number and what it counts.
+
+    Examples
+    --------
+    >>> counted(1, "span"), counted(2_000, "span")
+    ('1 span', '2,000 spans')
+    """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

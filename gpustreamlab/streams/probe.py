@@ -15,12 +15,6 @@ from gpustreamlab.model import Layout, Verification, VerifiedLane, VerifiedParti
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.typing import Int64Array, Rounding
 
-__all__ = ["SMProbe", "read_plan", "read_renamed"]
-
-
-_LOCATED_LIMIT = 256
-"""Layouts whose SM ids are looked up once; beyond that, all are looked up again."""
-
 
 class SMProbe:
     """Runs the backend's probe in partitions, on streams of its own, and remembers what was seen.
@@ -38,7 +32,6 @@ class SMProbe:
         self._cache = cache
         self._streams: dict[ContextSpec, BackendStream] = {}
         self._sm_ids: dict[ContextSpec, tuple[int, ...]] = {}
-        self._located: dict[Layout, Layout] = {}  # what `with_known_sms` said since the ids changed
 
     def locate(self, layout: Layout) -> None:
         """Measure the SM ids of each partition, in its own context."""
@@ -76,20 +69,12 @@ class SMProbe:
         """Return the layout with the SM ids that were measured before: a context keeps its SMs."""
         if layout is None:
             return None
-        located = self._located.get(layout)
-        if located is None:
-            specs = context_specs(layout)
-            known = {name: self._sm_ids.get(spec) for name, spec in specs.items()}
-            located = replace(layout, partitions=tuple(replace(part, sm_ids=known.get(part.name)) for part in layout))
-            if len(self._located) >= _LOCATED_LIMIT:
-                self._located.clear()
-            self._located[layout] = located
-        return located
+        known = {name: self._sm_ids.get(spec) for name, spec in context_specs(layout).items()}
+        return replace(layout, partitions=tuple(replace(part, sm_ids=known.get(part.name)) for part in layout))
 
     def forget(self, spec: ContextSpec) -> None:
         """Close the stream in a context that is about to go."""
         with delayed_interrupts():  # what is not closed stays known
-            self._located.clear()
             self._sm_ids.pop(spec, None)
             stream = self._streams.pop(spec, None)
             if stream is not None:
@@ -109,7 +94,6 @@ class SMProbe:
     def _keep(self, specs: Mapping[str, ContextSpec], seen: Sequence[Int64Array]) -> dict[str, tuple[int, ...]]:
         """Remember what was seen in the partitions' own contexts, which come first."""
         sm_ids = {name: tuple(ids.tolist()) for name, ids in zip(specs, seen, strict=False)}
-        self._located.clear()
         self._sm_ids.update({specs[name]: ids for name, ids in sm_ids.items()})
         return sm_ids
 

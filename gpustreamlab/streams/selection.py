@@ -19,8 +19,6 @@ from gpustreamlab.errors import AdapterWarning, DeviceError, SelectionError, Sel
 from gpustreamlab.record import LEFT, NO_EVENTS, STEP, LaneWriter, Range, RecordedLane, Recorder, ThreadState
 from gpustreamlab.streams.stream import Stream, check_label
 
-__all__ = ["Selection", "Selections"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +41,7 @@ class Selections:
             self.followers = Followers(backend.select, backend.restore, backend.device.ordinal)
         self.find_loop = loop_finder()
         self.is_closed = False
-        tasks.note(self)
+        tasks.known[id(self)] = self
 
     @property
     def current(self) -> Stream | None:
@@ -92,7 +90,7 @@ class Selections:
     def close(self) -> None:
         """Close this thread's open ranges and put back what was selected before them; leaving one later is then silent."""
         self.is_closed = True
-        tasks.forget(self)
+        tasks.known.pop(id(self), None)
         state = self.recorder.thread_state()
         stack = state.stack
         try:
@@ -178,7 +176,7 @@ class Selections:
     def disown(self) -> None:
         """Touch nothing any more, and be silent where a ``with`` block ends: in a forked child, all this is the parent's."""
         self.is_closed = True
-        tasks.forget(self)
+        tasks.known.pop(id(self), None)
         state = getattr(self.local, "state", None)
         if state is None:
             return
@@ -200,12 +198,7 @@ class Selections:
         stack.append((NO_EVENTS, below[1], below[2], STEP))
         return len(stack)
 
-    def entered_ns(self, depth: int) -> int:
-        """Return when this thread opened the first range above a depth."""
-        entered = self.recorder.thread_state().stack[depth:]
-        return next((entry[1] for entry in entered if isinstance(entry[3], Range)), 0)
-
-    def park(self, depth: int, into: list[tuple[int, tasks.Parked]]) -> BaseException | None:
+    def park(self, depth: int, into: list[tasks.Parked]) -> BaseException | None:
         """Leave what this thread has entered above a depth, innermost first; see `gpustreamlab._util.tasks.Steerable.park`."""
         state = self.recorder.thread_state()
         failure: BaseException | None = None
@@ -240,16 +233,16 @@ class Selections:
         current = self.current
         return None if current is None else InheritedSelection(self, current, None)
 
-    def _park_top(self, state: ThreadState, into: list[tuple[int, tasks.Parked]]) -> None:
-        _, queued_host_ns, _, top = state.stack[-1]
+    def _park_top(self, state: ThreadState, into: list[tasks.Parked]) -> None:
+        top = state.stack[-1][3]
         below = state.stack[-2][3]
         if isinstance(below, Selection) and below.is_around(top):
             top = below
         if isinstance(top, Selection):
-            into.append((queued_host_ns, top))
+            into.append(top)
             top.park()
         elif isinstance(top, Range):
-            into.append((queued_host_ns, top.set_aside()))
+            into.append(top.set_aside())
             top.__exit__(None, None, None)
 
 

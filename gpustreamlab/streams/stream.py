@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
@@ -21,14 +21,24 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import Scratch, ScratchPool, check_held
-from gpustreamlab.model import Lane, check_name
-from gpustreamlab.record import Blame, RecordedLane, Recorder
-from gpustreamlab.streams.life import LeftStreams, SessionLocks
+from gpustreamlab.model import Lane
+from gpustreamlab.record import LossReport, RecordedLane, Recorder
+from gpustreamlab.streams.life import LeftStreams, SessionLocks, failure_of, raise_first
 
-__all__ = ["Event", "Stream", "check_label", "check_priority", "check_stream_name"]
-
+__all__ = ["Event", "Stream"]
 
 ArrayT = TypeVar("ArrayT")
+
+
+class StreamParts(NamedTuple):
+    """What all streams of one session stand on."""
+
+    backend: Backend
+    recorder: Recorder
+    locks: SessionLocks
+    keeper: Keeper
+    scratch_pool: ScratchPool
+    left: LeftStreams
 
 
 class Stream(ProcessBound):
@@ -42,17 +52,7 @@ class Stream(ProcessBound):
     others (``Session(context_limit=...)``).
     """
 
-    def __init__(
-        self,
-        name: str,
-        place: RecordedLane,
-        backend: Backend,
-        recorder: Recorder,
-        locks: SessionLocks,
-        keeper: Keeper,
-        scratch_pool: ScratchPool,
-        left: LeftStreams,
-    ) -> None:
+    def __init__(self, name: str, place: RecordedLane, parts: StreamParts) -> None:
         self.name = name
         """How the user calls it."""
         self.is_closed = False
@@ -60,17 +60,14 @@ class Stream(ProcessBound):
         self._is_leaving = False
         """True while it may go to other SMs, and once `close` has begun: who selects it now looks again afterwards."""
         self._why_closed = "is closed"
-        self._backend = backend
-        self._recorder = recorder
-        self._locks = locks
+        self._backend, self._recorder, self._locks, self._keeper, scratch_pool, self._left = parts
         # Held by who waits for the backend's streams and by who destroys them. Who has it takes no lock of the session but
         # that of the state.
         self._life = process_lock()
-        self._keeper = keeper
         self._wanted_partition: str | None = place.part.name if place.part else None
         """The partition that it goes to where the layout has one of this name."""
         self._places: dict[ContextSpec | None, RecordedLane] = {place.spec: place}
-        self._left = left
+        """Where it works or worked, by what its green contexts are made of; None is the primary context."""
         self._arena = scratch_pool.open(self, place.stream, place.index)
         self._work_in(place)
 
@@ -109,22 +106,22 @@ class Stream(ProcessBound):
     @property
     def cupy(self) -> Any:
         """The stream as CuPy has it, a ``cupy.cuda.Stream``. Like all of these it is the lane's stream now, not its owner."""
-        return adapters.cupy_view(self._lent())
+        return self._as_of("cupy")
 
     @property
     def torch(self) -> Any:
         """The stream as torch has it, a ``torch.cuda.ExternalStream``."""
-        return adapters.torch_view(self._lent(), self._backend.device.ordinal)
+        return self._as_of("torch")
 
     @property
     def numba(self) -> Any:
         """The stream as Numba-CUDA has it, to name in ``kernel[grid, block, lane.numba]``."""
-        return adapters.numba_view(self._lent())
+        return self._as_of("numba.cuda")
 
     @property
     def core(self) -> Any:
         """The stream as cuda.core has it, a ``cuda.core.Stream``, to pass to ``launch``."""
-        return adapters.core_view(self._lent())
+        return self._as_of("cuda.core")
 
     @property
     def partition(self) -> str | None:
@@ -295,13 +292,13 @@ class Stream(ProcessBound):
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended, without waiting for it."""
         self._require_open()
-        with self._recorder.blame:
+        with self._recorder.loss_report:
             return self._backend_stream.query()
 
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
         self._require_open()
-        with self._keeper.waiting(), self._recorder.blame:
+        with self._keeper.waiting(), self._recorder.loss_report:
             self._backend_stream.synchronize()
 
     def close(self) -> None:
@@ -310,23 +307,16 @@ class Stream(ProcessBound):
         New work is refused from the beginning. A second thread that closes it waits until it is closed; nobody else waits.
         A range that is open on it cannot end any more: it is counted as dropped.
         """
-        failures: list[Exception] = []
         with self._locks.state:  # from here on it moves no more
             self.is_closed = self._is_leaving = True
         with self._life:
             if self._is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
-            try:
-                self._arena.close(keeps_held=self._left.is_needed(self._recorder.places_of(self._recorded)))
-            except Exception as error:  # noqa: BLE001 - raised below, after the stream is closed
-                failures.append(error)
+            keeps_held = self._left.is_needed(self._recorder.places_of(self._recorded))
+            failures = [failure_of(lambda: self._arena.close(keeps_held=keeps_held))]
             while self._places:
-                try:
-                    self._close_place(next(iter(self._places.values())))
-                except Exception as error:  # noqa: BLE001 - raised below, after the other places
-                    failures.append(error)
-        if failures:
-            raise failures[0]
+                failures.append(failure_of(lambda: self._close_place(next(iter(self._places.values())))))
+        raise_first(failures)
 
     @property
     def _is_gone(self) -> bool:
@@ -358,20 +348,11 @@ class Stream(ProcessBound):
             place.close()
         self._places.clear()  # they are not waited for, and not destroyed
 
-    def _place_in(self, spec: ContextSpec | None) -> RecordedLane | None:
-        """Return where it worked before on the same SMs, or None."""
-        return self._places.get(spec)
-
-    @property
-    def _specs(self) -> set[ContextSpec | None]:
-        """Where it works or worked: what its green contexts are made of, and None for the primary context."""
-        return set(self._places)
-
     def _settle(self, place: RecordedLane) -> None:
         """Work there from now on. Nothing here waits: what the old place holds still runs there."""
         replaced = self._places.get(place.spec)
         if replaced is not None and replaced is not place:
-            replaced.retire()
+            replaced.is_retired = True
         self._places[place.spec] = place
         if place is not self._recorded:
             place.take_over(self._recorded)
@@ -394,46 +375,42 @@ class Stream(ProcessBound):
                 self._close_place(place)
 
     def _close_place(self, place: RecordedLane) -> None:
+        # An interrupt of these comes through: work may still run there, so all stays as it is for the next call.
+        failures = [failure_of(lambda: self._end_work(place))]
+        # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
+        is_last = self.is_closed and len(self._places) == 1
         try:
-            for known in self._recorder.places_of(place):
-                if known.stream is place.stream:
-                    known.close()  # before anything else, see there
-            place.stream.synchronize()
-            self._recorder.collect(place)
-        except Exception:
-            self._let_go(place)
-            raise
-        # An interrupt comes through: work may still run there, so all stays as it is for the next call.
-        self._let_go(place)
-
-    def _let_go(self, place: RecordedLane) -> None:
-        try:
-            # Before the stream goes: CuPy's pool takes memory back into the arena of its stream.
-            self._keeper.settle(self, place.stream, is_last=self.is_closed and len(self._places) == 1)
+            failures.append(failure_of(lambda: self._keeper.settle(self, place.stream, is_last=is_last)))
         finally:
-            self._forget_place(place)
-
-    def _forget_place(self, place: RecordedLane) -> None:
-        with delayed_interrupts():  # what is not destroyed stays known
-            try:
-                self._arena.leave(place.stream)
-                let_go = self._arena.free_held if place is self._recorded else bool
-                self._left.close(self._recorder.places_of(place), let_go)
-            finally:
+            with delayed_interrupts():  # what is not destroyed stays known
+                failures.append(failure_of(lambda: self._destroy(place)))
                 self._places.pop(place.spec, None)  # at the very end: without it the stream counts as gone
+        raise_first(failures)
+
+    def _end_work(self, place: RecordedLane) -> None:
+        for known in self._recorder.places_of(place):
+            if known.stream is place.stream:
+                known.close()  # before anything else, see there
+        place.stream.synchronize()
+        self._recorder.collect(place)
+
+    def _destroy(self, place: RecordedLane) -> None:
+        self._arena.leave(place.stream)
+        let_go = self._arena.free_held if place is self._recorded else bool
+        self._left.close(self._recorder.places_of(place), let_go)
 
     def _close_left(self) -> None:
         """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""
         self._left.sweep()
 
-    def _lent(self) -> Stream:
+    def _as_of(self, library: str) -> Any:
         self._require_open()
         if self._backend.device.simulated and not getattr(self._backend, "lends_streams", False):
             raise NotSimulatedError(
                 f"Stream {self.name!r} is of the simulated device, so no library can work on it. Use lab.on({self.name!r}) and "
                 "lab.xp, or a GPU."
             )
-        return self
+        return adapters.view_of(library, self, self._backend.device.ordinal)
 
     def _record_order(self, event: Event | None = None) -> Event:
         """Do what `record` does, with an event that has no time: for what orders work."""
@@ -442,18 +419,10 @@ class Stream(ProcessBound):
         made.record(self)
         return made
 
-    def _is_within_reach_of(self, backend: Backend) -> bool:
-        """Tell whether a backend's streams can wait for this one: each simulated device has a clock and handles of its own."""
-        return _share_a_clock(backend, self._backend)
-
-    def _note_edge(self, range_number: int) -> None:
-        """Note for the timeline that the stream waits for an earlier range of another stream."""
-        self._recorder.add_edge(range_number, self._recorded)
-
     @property
-    def _blame(self) -> Blame:
+    def _loss_report(self) -> LossReport:
         """Names the ranges where the device's context is lost."""
-        return self._recorder.blame
+        return self._recorder.loss_report
 
     def _require_open(self) -> None:
         """Raise `StreamClosedError` if the stream is closed."""
@@ -496,41 +465,35 @@ class Event(ProcessBound):
 
     def record(self, stream: Stream) -> None:
         """Record behind the work that the stream holds now; an earlier recording is forgotten."""
-        event = self._require_open()
-        _require_stream(stream, "An event is recorded on")
-        stream._require_open()
-        self._require_reach(stream)
-        with stream._blame:
+        event = self._require_use_on(stream, "An event is recorded on")
+        with stream._loss_report:
             stream._backend_stream.record(event)
         self._stream = stream
         self._range_number = stream._recorded.last_number
 
     def make_wait(self, stream: Stream) -> None:
         """Make a stream's later work wait for this event; what `Stream.wait` does."""
-        event = self._require_open()
-        _require_stream(stream, "An event makes wait")
-        stream._require_open()
-        self._require_reach(stream)
+        event = self._require_use_on(stream, "An event makes wait")
         if self._stream is None:
             return
-        with stream._blame:
+        with stream._loss_report:
             stream._backend_stream.wait(event)
         if stream is not self._stream:
-            stream._note_edge(self._range_number)
+            stream._recorder.add_edge(self._range_number, stream._recorded)  # for the timeline
 
     def query(self) -> bool:
         """Tell whether the work in front of the event has ended; True if it was never recorded, as in CUDA."""
         event = self._require_open()
         if self._stream is None:
             return True
-        with self._stream._blame:
+        with self._stream._loss_report:
             return self._backend.is_event_done(event)
 
     def synchronize(self) -> None:
         """Block the host until the work in front of the event has ended."""
         event = self._require_open()
         if self._stream is not None:
-            with self._stream._blame:
+            with self._stream._loss_report:
                 self._backend.synchronize_event(event)
 
     def elapsed_ns(self, end: Event) -> int:
@@ -550,7 +513,7 @@ class Event(ProcessBound):
         """
         if not isinstance(end, Event):
             raise OptionError(f"The time to a {type(end).__name__} is not known. Pass an event of lab.stream(name).record().")
-        if not _share_a_clock(self._backend, end._backend):
+        if not share_a_clock(self._backend, end._backend):
             raise OptionError(
                 "These events are of two sessions, and each simulated device has a clock of its own. Use events of one session."
             )
@@ -576,12 +539,18 @@ class Event(ProcessBound):
             raise EventClosedError("This event is closed. Record a new one with lab.stream(name).record().")
         return self._event
 
-    def _require_reach(self, stream: Stream) -> None:
-        if not stream._is_within_reach_of(self._backend):
+    def _require_use_on(self, stream: object, what: str) -> Any:
+        """Return the device event, to be used on a stream: both are open, and of one clock."""
+        event = self._require_open()
+        if not isinstance(stream, Stream):
+            raise OptionError(f"{what} a stream of the session, not a {type(stream).__name__}. Use lab.stream('name').")
+        stream._require_open()
+        if not share_a_clock(stream._backend, self._backend):
             raise OptionError(
                 f"This event and stream {stream.name!r} are of two sessions, and each simulated device has a clock of its own. "
                 "Use streams and events of one session."
             )
+        return event
 
 
 def check_label(label: object) -> str:
@@ -596,11 +565,6 @@ def check_label(label: object) -> str:
         example = "load" if label is None else str(label)[:40]
         raise InvalidNameError(f"A range's label is a str, not {type(label).__name__}. Pass a text, for example {example!r}.")
     return label
-
-
-def check_stream_name(name: object) -> str:
-    """Return a stream's name that magics can take; raise `InvalidNameError` otherwise. See `gpustreamlab.model.check_name`."""
-    return check_name(name, "stream", "lab.stream('copy')")
 
 
 def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
@@ -620,11 +584,6 @@ def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
     return priority
 
 
-def _require_stream(stream: object, what: str) -> None:
-    if not isinstance(stream, Stream):
-        raise OptionError(f"{what} a stream of the session, not a {type(stream).__name__}. Use lab.stream('name').")
-
-
-def _share_a_clock(one: Backend, other: Backend) -> bool:
+def share_a_clock(one: Backend, other: Backend) -> bool:
     """Tell whether two backends are one, or both of real devices: each simulated device has a clock of its own."""
     return one is other or not (one.device.simulated or other.device.simulated)

@@ -7,7 +7,7 @@ from itertools import count
 from types import EllipsisType
 
 from gpustreamlab._util.defences import delayed_interrupts
-from gpustreamlab.backends import Backend, BackendStream, lent_handle
+from gpustreamlab.backends import BackendStream, lent_handle
 from gpustreamlab.errors import (
     OptionError,
     PartitionError,
@@ -17,46 +17,33 @@ from gpustreamlab.errors import (
     StreamRefusedError,
     nearest_hint,
 )
-from gpustreamlab.memory.lifetimes import Keeper
-from gpustreamlab.memory.scratch import ScratchPool
-from gpustreamlab.record import RecordedLane, Recorder
+from gpustreamlab.model import check_name
+from gpustreamlab.record import RecordedLane
 from gpustreamlab.streams.layout import Partitions
-from gpustreamlab.streams.life import SessionLife, SessionLocks
-from gpustreamlab.streams.stream import Stream, check_priority, check_stream_name
+from gpustreamlab.streams.life import SessionLife
+from gpustreamlab.streams.stream import Stream, StreamParts, check_priority, share_a_clock
 from gpustreamlab.typing import SessionState
 
-__all__ = ["LaneFinder", "StreamTable"]
-
-
+_OPEN = SessionState.OPEN
 KEPT_CLOSED = 256
 """Closed streams that are known by their names, so that messages say that they are closed; the oldest make room."""
 
 
 class StreamTable:
-    """Makes and finds the streams of one session. Who changes it holds the session's lock of its state.
+    """Makes and finds the streams of one session, with the locks and the waits that this takes.
 
     Parameters
     ----------
-    backend, recorder, partitions, locks, keeper, scratch_pool
+    parts, partitions, life
         The session's.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        recorder: Recorder,
-        partitions: Partitions,
-        locks: SessionLocks,
-        keeper: Keeper,
-        scratch_pool: ScratchPool,
-    ) -> None:
-        self._backend = backend
-        self._recorder = recorder
+    def __init__(self, parts: StreamParts, partitions: Partitions, life: SessionLife) -> None:
+        self._parts = parts
+        self._backend = parts.backend
         self._partitions = partitions
-        self._locks = locks
-        self._keeper = keeper
-        self._scratch_pool = scratch_pool
-        keeper.find = self.find
+        self._life = life
+        parts.keeper.find = self.known
         self.by_name: dict[str, Stream] = {}
         """Every stream that there was, by its name; the last `KEPT_CLOSED` closed ones stay until the name is used again."""
         self._by_handle: dict[int, Stream] = {}  # some may have closed or moved since
@@ -76,29 +63,52 @@ class StreamTable:
             known = by_handle.get(handle)
         return known
 
-    def get(
-        self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None
-    ) -> tuple[Stream, bool]:
-        """Return the stream of a name, made on first use, and whether it is as asked for; see `Session.stream`.
+    def get(self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None) -> Stream:
+        """Return the stream of a name, made on first use, and moved where it is elsewhere; see `Session.stream`."""
+        if self._life.state is not _OPEN:
+            self._life.require_open(_getting(name))
+        check_name(name, "stream", "lab.stream('copy')")
+        if priority is not None:
+            check_priority(priority, self._backend.priority_range)
+        elif external is None and isinstance(partition, EllipsisType):
+            known = self.by_name.get(name)  # the hot path, without any lock
+            if known is not None and not known.is_closed:
+                return known
+        doing = _getting(name)
+        while True:
+            with self._life.working(doing):
+                found, is_as_asked = self._get_as_it_is(name, priority, partition, external)
+            if is_as_asked:
+                return found
+            if found.is_closed:
+                found.close()  # waits for the thread that closes it, or goes on where that was interrupted
+            elif not isinstance(partition, EllipsisType):
+                with self._life.moving(doing):
+                    self._partitions.move(found, partition)
 
-        If it is not, it has to move, or is being closed: its name is used again when it is gone. Both take a wait for the
-        device, so they are not done here.
-        """
-        known = self.by_name.get(name)
-        if known is None or known._is_gone:
-            return self._make(name, priority, None if isinstance(partition, EllipsisType) else partition, external), True
-        if known.is_closed:
-            return known, False
-        if priority is not None and priority != known.priority:
-            raise StreamExistsError(
-                f"Stream {known.name!r} exists with priority {known.priority}, not {priority}. "
-                f"Close it first with lab.stream({known.name!r}).close(), or use another name."
-            )
-        if external is not None and lent_handle(external) != known.handle:
-            raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
-        return known, isinstance(partition, EllipsisType) or self._partitions.stay(known, partition)
+    def choose(self, stream: object) -> Stream:
+        """Return the stream to select for a name, a stream, or a lender; the hot path of a selection."""
+        if self._life.state is not _OPEN:
+            self._life.require_open("select a stream")
+        if type(stream) is str:
+            chosen = self.by_name.get(stream) or self.find(stream)
+        elif type(stream) is Stream and self.by_name.get(stream.name) is stream:
+            chosen = stream
+        else:
+            chosen = self.find(stream)
+        if chosen.is_closed:
+            chosen._require_open()
+        return chosen
 
-    def find(self, stream: object) -> Stream | None:
+    def find(self, stream: object) -> Stream:
+        """Return the stream of a name, a stream, or a lender, which becomes a lane on first use; it may be closed."""
+        found = self.known(stream)
+        if found is None:
+            with self._life.working("take a stream"):
+                found = self._take(stream)
+        return found
+
+    def known(self, stream: object) -> Stream | None:
         """Return the stream that a name or a stream stands for; None for a lender that may be no lane yet.
 
         Raises
@@ -123,7 +133,29 @@ class StreamTable:
             raise StreamClosedError(f"Stream {stream.name!r} is closed. Make another with lab.stream({stream.name!r}).")
         return None
 
-    def take(self, lender: object) -> Stream:
+    def _get_as_it_is(
+        self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None
+    ) -> tuple[Stream, bool]:
+        """Return the stream of a name, made on first use, and whether it is as asked for. Under the lock of the state.
+
+        If it is not, it has to move, or is being closed: its name is used again when it is gone. Both take a wait for the
+        device, so they are not done here.
+        """
+        known = self.by_name.get(name)
+        if known is None or known._is_gone:
+            return self._make(name, priority, None if isinstance(partition, EllipsisType) else partition, external), True
+        if known.is_closed:
+            return known, False
+        if priority is not None and priority != known.priority:
+            raise StreamExistsError(
+                f"Stream {known.name!r} exists with priority {known.priority}, not {priority}. "
+                f"Close it first with lab.stream({known.name!r}).close(), or use another name."
+            )
+        if external is not None and lent_handle(external) != known.handle:
+            raise StreamExistsError(f"Stream {known.name!r} exists and is not the one given. Use another name.")
+        return known, isinstance(partition, EllipsisType) or self._partitions.stay(known, partition)
+
+    def _take(self, lender: object) -> Stream:
         """Return the lane of a stream that others own, making it on first use."""
         made = self._adopt(lender)
         known = self._with_key(made)
@@ -160,7 +192,7 @@ class StreamTable:
             raise StreamExistsError(f"This stream is a lane already, named {known.name!r}. Use lab.stream({known.name!r}).")
 
     def _adopt(self, lender: object) -> BackendStream:
-        if isinstance(lender, Stream) and not lender._is_within_reach_of(self._backend):
+        if isinstance(lender, Stream) and not share_a_clock(lender._backend, self._backend):
             raise StreamRefusedError(
                 f"Stream {lender.name!r} is of another session, and each simulated device has streams of its own. Make one "
                 f"here with lab.stream({lender.name!r}), or give both sessions one backend object."
@@ -180,92 +212,16 @@ class StreamTable:
             return  # so that a stream among thousands is made as fast as the first
         gone = [stream for stream in self.by_name.values() if stream._is_gone]
         for stream in gone[:-KEPT_CLOSED]:
-            self._scratch_pool.forget(stream._recorded.index)
+            self._parts.scratch_pool.forget(stream._recorded.index)
             del self.by_name[stream.name]
         self._by_handle.clear()
         self._forgets_at = len(self.by_name) + (len(self.by_name) - KEPT_CLOSED) // 8
 
     def _add(self, name: str, place: RecordedLane) -> Stream:
         self._forget_closed()
-        stream = self.by_name[name] = Stream(
-            name,
-            place,
-            self._backend,
-            self._recorder,
-            self._locks,
-            self._keeper,
-            self._scratch_pool,
-            self._partitions.left,
-        )
+        stream = self.by_name[name] = Stream(name, place, self._parts)
         self._by_handle[stream.lane.stream] = stream
         return stream
-
-
-_OPEN = SessionState.OPEN
-
-
-class LaneFinder:
-    """Asks the table of streams, and takes the locks and the waits that its answers ask for.
-
-    Parameters
-    ----------
-    backend, table, partitions, life
-        The session's.
-    """
-
-    __slots__ = ("_backend", "_by_name", "_life", "_partitions", "_table")
-
-    def __init__(self, backend: Backend, table: StreamTable, partitions: Partitions, life: SessionLife) -> None:
-        self._backend = backend
-        self._table = table
-        self._partitions = partitions
-        self._life = life
-        self._by_name = table.by_name  # one lookup less where a stream is selected
-
-    def get(self, name: str, priority: int | None, partition: str | EllipsisType | None, external: object | None) -> Stream:
-        """Return the stream of a name, made on first use, and moved where it is elsewhere; see `Session.stream`."""
-        if self._life.state is not _OPEN:
-            self._life.require_open(_getting(name))
-        check_stream_name(name)
-        if priority is not None:
-            check_priority(priority, self._backend.priority_range)
-        elif external is None and isinstance(partition, EllipsisType):
-            known = self._by_name.get(name)  # the hot path, without any lock
-            if known is not None and not known.is_closed:
-                return known
-        doing = _getting(name)
-        while True:
-            with self._life.working(doing):
-                found, is_as_asked = self._table.get(name, priority, partition, external)
-            if is_as_asked:
-                return found
-            if found.is_closed:
-                found.close()  # waits for the thread that closes it, or goes on where that was interrupted
-            elif not isinstance(partition, EllipsisType):
-                with self._life.moving(doing):
-                    self._partitions.move(found, partition)
-
-    def choose(self, stream: object) -> Stream:
-        """Return the stream to select for a name, a stream, or a lender; the hot path of a selection."""
-        if self._life.state is not _OPEN:
-            self._life.require_open("select a stream")
-        if type(stream) is str:
-            chosen = self._by_name.get(stream) or self.find(stream)
-        elif type(stream) is Stream and self._by_name.get(stream.name) is stream:
-            chosen = stream
-        else:
-            chosen = self.find(stream)
-        if chosen.is_closed:
-            chosen._require_open()
-        return chosen
-
-    def find(self, stream: object) -> Stream:
-        """Return the stream of a name, a stream, or a lender, which becomes a lane on first use; it may be closed."""
-        found = self._table.find(stream)
-        if found is None:
-            with self._life.working("take a stream"):
-                found = self._table.take(stream)
-        return found
 
 
 def _getting(name: object) -> str:

@@ -8,46 +8,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import fields
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from gpustreamlab.backends import (
-    Activities,
-    ActivitySource,
-    Backend,
-    BackendStream,
-    CallBatch,
-    CallClass,
-    DependencyBatch,
-    MemoryBatch,
-    WorkBatch,
-)
-from gpustreamlab.model import SPAN_KINDS, WorkDetail
+from gpustreamlab.backends import Backend, BackendStream, CallClass
+from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.session import Session
-from gpustreamlab.testing._contract import SPIN_NS, ContractCheck, OpenSession
-from gpustreamlab.typing import BoolArray, SpanKind
+from gpustreamlab.testing._contract import SPIN_NS, ContractCheck, OpenSession, checks_in, in_thread
+from gpustreamlab.typing import SpanKind
 
-B = TypeVar("B", WorkBatch, CallBatch, DependencyBatch, MemoryBatch)
-_CODES = {kind: code for code, kind in enumerate(SPAN_KINDS)}
 _COPY_ITEMS = 1 << 20
 
 
 def a_kernel_is_told_with_its_stream(open_session: OpenSession) -> None:
     """A kernel's record has the key of the stream that it was launched on, a name and its grid."""
     with open_session() as lab, _collecting(lab) as told:
-        one, other = _stream(lab), _stream(lab)
-        for stream, blocks in ((one, 3), (other, 5)):
-            lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=blocks, fill_sms=False)
+        grids = {_stream(lab): 3, _stream(lab): 5}
+        for stream, blocks in grids.items():
+            _spin(lab, stream, blocks=blocks)
         told.finish()
-        for stream, blocks in ((one, 3), (other, 5)):
-            (row,) = told.rows_on(stream)
-            assert told.work.kind[row] == _CODES[SpanKind.KERNEL]
-            assert told.names[told.work.name[row]]
-            assert told.details[told.work.detail[row]].grid_blocks == blocks
-            assert told.details[told.work.detail[row]].full_name
-            assert told.work.size_bytes[row] == 0
+        for stream, blocks in grids.items():
+            (kernel,) = told.on(stream)
+            assert kernel.name
+            assert kernel.detail.full_name
+            assert (kernel.detail.grid_blocks, kernel.size_bytes) == (blocks, 0)
 
 
 def work_of_a_partition_is_told_with_its_context(open_session: OpenSession) -> None:
@@ -61,14 +49,13 @@ def work_of_a_partition_is_told_with_its_context(open_session: OpenSession) -> N
             for name in "ab"
         ]
         for stream in streams:
-            lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
+            _spin(lab, stream)
         told.finish()
-        assert [told.rows_on(stream).size for stream in streams] == [1, 1]
+        assert [len(told.on(stream)) for stream in streams] == [1, 1]
         one, other = (told.source.key_of(stream) for stream in streams)
         assert one != other
         assert (one[0] != other[0]) == has_partitions
-        facts = told.source.describe_stream(*one)
-        assert facts.sm_count == streams[0].sm_count
+        assert told.source.describe_stream(*one).sm_count == streams[0].sm_count
 
 
 def a_kernel_lies_between_the_events_around_it(open_session: OpenSession) -> None:
@@ -77,76 +64,55 @@ def a_kernel_lies_between_the_events_around_it(open_session: OpenSession) -> Non
         backend, stream = lab._backend, _stream(lab)
         start, end = backend.acquire_event(), backend.acquire_event()
         stream.record(start)
-        backend.launch_spin(stream, SPIN_NS, blocks=1, fill_sms=False)
+        _spin(lab, stream, SPIN_NS)
         stream.record(end)
         told.finish()
         times = backend.resolve([start], [end], np.array([backend.host_time_ns()], np.int64))
         backend.release_events([start, end])
-        (row,) = told.rows_on(stream)
-        slack_ns = _slack_ns(backend, told.source)
-        assert told.work.start_ns[row] >= times.start_ns[0] - slack_ns
-        assert told.work.end_ns[row] <= times.end_ns[0] + slack_ns
-        assert told.work.end_ns[row] - told.work.start_ns[row] >= SPIN_NS - slack_ns
+        (kernel,) = told.on(stream)
+        assert kernel.start_ns >= times.start_ns[0] - told.slack_ns
+        assert kernel.end_ns <= times.end_ns[0] + told.slack_ns
+        assert kernel.end_ns - kernel.start_ns >= SPIN_NS - told.slack_ns
 
 
 def a_launch_is_told_with_its_thread(open_session: OpenSession) -> None:
     """A kernel's launch has the number that the kernel has, the thread that called, and a time before the kernel's."""
     with open_session() as lab, _collecting(lab) as told:
-        streams = [_stream(lab) for _ in range(2)]
-        idents: list[int] = []
+        launched: list[tuple[BackendStream, int]] = []
 
-        def launch(stream: BackendStream) -> None:
-            idents.append(threading.get_ident() & 0xFFFF_FFFF)
-            lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
+        def launch() -> None:
+            launched.append((_stream(lab), threading.get_ident() & 0xFFFF_FFFF))
+            _spin(lab, launched[-1][0])
 
-        launch(streams[0])
-        thread = threading.Thread(target=launch, args=(streams[1],))
-        thread.start()
-        thread.join()
+        launch()
+        in_thread(launch)
         told.finish()
-        info = lab._backend.clock_info()
-        for stream, ident in zip(streams, idents, strict=True):
-            (row,) = told.rows_on(stream)
-            calls = told.calls_of(row)
-            assert calls.size
-            assert (told.calls.thread[calls] == ident).all()
-            assert (told.calls.end_ns[calls] >= told.calls.start_ns[calls]).all()
-            earliest_ns = told.work.start_ns[row] + _slack_ns(lab._backend, told.source) + info.host_error_ns
-            assert told.calls.start_ns[calls].min() <= earliest_ns
+        error_ns = told.slack_ns + lab._backend.clock_info().host_error_ns
+        for stream, ident in launched:
+            (kernel,) = told.on(stream)
+            calls = told.launches_of(kernel)
+            assert {call.thread for call in calls} == {ident}
+            assert all(call.end_ns >= call.start_ns for call in calls)
+            assert min(call.start_ns for call in calls) <= kernel.start_ns + error_ns
 
 
-def calls_are_numbered_in_order(open_session: OpenSession) -> None:
-    """Launches of one thread have growing numbers, and host times in between those that the program read."""
+def kernels_of_one_stream_follow_each_other(open_session: OpenSession) -> None:
+    """A kernel starts when the one before it has ended; launches have growing numbers, and host times of the program's own."""
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
         before_ns = lab._backend.host_time_ns()
-        for _ in range(10):
-            lab._backend.launch_spin(stream, 10_000, blocks=1, fill_sms=False)
+        for _ in range(20):
+            _spin(lab, stream, SPIN_NS // 50)
         after_ns = lab._backend.host_time_ns()
         told.finish()
-        rows = told.rows_on(stream)
-        rows = rows[np.argsort(told.work.start_ns[rows])]
-        assert len(rows) == 10
-        assert (np.diff(told.work.correlation[rows]) > 0).all()
-        calls = np.concatenate([told.calls_of(row) for row in rows.tolist()])
-        host_ns = told.calls.start_host_ns[calls]
+        kernels = told.on(stream)
+        assert len(kernels) == 20
+        for first, second in pairwise(kernels):
+            assert second.start_ns >= first.end_ns - told.source.error_ns
+            assert second.correlation > first.correlation
+        host_ns = [call.start_host_ns for kernel in kernels for call in told.launches_of(kernel)]
         error_ns = lab._backend.clock_info().host_error_ns
-        assert host_ns.min() >= before_ns - error_ns
-        assert host_ns.max() <= after_ns + error_ns
-
-
-def kernels_of_one_stream_do_not_overlap(open_session: OpenSession) -> None:
-    """A kernel starts when the one before it in its stream has ended."""
-    with open_session() as lab, _collecting(lab) as told:
-        stream = _stream(lab)
-        for _ in range(20):
-            lab._backend.launch_spin(stream, SPIN_NS // 50, blocks=1, fill_sms=False)
-        told.finish()
-        rows = told.rows_on(stream)
-        order = rows[np.argsort(told.work.start_ns[rows])]
-        assert len(rows) == 20
-        assert (told.work.start_ns[order][1:] >= told.work.end_ns[order][:-1] - told.source.error_ns).all()
-        assert (told.work.end_ns >= told.work.start_ns).all()
+        assert before_ns - error_ns <= min(host_ns) <= max(host_ns) <= after_ns + error_ns
 
 
 def kernels_of_two_streams_overlap(open_session: OpenSession) -> None:
@@ -154,69 +120,62 @@ def kernels_of_two_streams_overlap(open_session: OpenSession) -> None:
     with open_session() as lab, _collecting(lab) as told:
         streams = [_stream(lab) for _ in range(2)]
         for stream in streams:
-            lab._backend.launch_spin(stream, 5 * SPIN_NS, blocks=1, fill_sms=False)
+            _spin(lab, stream, 5 * SPIN_NS)
         told.finish()
-        (one,), (other,) = (told.rows_on(stream) for stream in streams)
-        common_ns = told.work.end_ns[[one, other]].min() - told.work.start_ns[[one, other]].max()
-        assert common_ns > SPIN_NS
+        (one,), (other,) = (told.on(stream) for stream in streams)
+        assert min(one.end_ns, other.end_ns) - max(one.start_ns, other.start_ns) > SPIN_NS
 
 
 def copies_and_fills_carry_bytes(open_session: OpenSession) -> None:
     """Copies say how much they moved and what between, fills how much they filled; each has its launch."""
     with open_session() as lab, _collecting(lab) as told:
-        stream, xp = lab.stream("copies"), lab.xp
-        host = lab.memory.pinned_empty(_COPY_ITEMS, "float32")
-        with lab.on(stream):
-            device = xp.zeros(_COPY_ITEMS, dtype="float32")
+        lane, host = lab.stream("copies"), lab.memory.pinned_empty(_COPY_ITEMS, "float32")
+        with lab.on(lane):
+            device = lab.xp.zeros(_COPY_ITEMS, dtype="float32")
             device.set(host)
             device.get(out=host, blocking=False)
         told.finish()
-        fills = told.rows_on(stream._backend_stream, SpanKind.FILL)
-        copies = told.rows_on(stream._backend_stream, SpanKind.COPY)
-        assert told.work.size_bytes[fills].tolist() == [host.nbytes]
-        assert told.work.size_bytes[copies].tolist() == [host.nbytes] * 2
-        places = [told.details[code].full_name for code in told.work.detail[copies]]
-        assert places[0] != places[1]
-        assert all(told.calls_of(row).size for row in (*fills.tolist(), *copies.tolist()))
+        fills = told.on(lane._backend_stream, SpanKind.FILL)
+        copies = told.on(lane._backend_stream, SpanKind.COPY)
+        assert [work.size_bytes for work in (*fills, *copies)] == [host.nbytes] * 3
+        assert copies[0].detail.full_name != copies[1].detail.full_name
+        assert all(told.launches_of(work) for work in (*fills, *copies))
 
 
 def a_synchronisation_says_how_long_it_blocked(open_session: OpenSession) -> None:
     """The call that waited is told of, with its thread and as long as it took."""
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
-        lab._backend.launch_spin(stream, 10 * SPIN_NS, blocks=1, fill_sms=False)
+        _spin(lab, stream, 10 * SPIN_NS)
         stream.synchronize()
         told.finish()
-        waits = np.flatnonzero(told.calls.call_class == CallClass.SYNCHRONIZE)
-        took_ns = told.calls.end_ns[waits] - told.calls.start_ns[waits]
-        longest = waits[np.argmax(took_ns)]
-        assert took_ns.max() > 5 * SPIN_NS
-        assert told.calls.thread[longest] == threading.get_ident() & 0xFFFF_FFFF
-        (row,) = told.rows_on(stream)
-        slack_ns = _slack_ns(lab._backend, told.source) + lab._backend.clock_info().host_error_ns
-        assert told.calls.end_ns[longest] >= told.work.end_ns[row] - slack_ns
+        waits = [call for call in told.rows["calls"] if call.call_class == CallClass.SYNCHRONIZE]
+        longest = max(waits, key=lambda call: call.end_ns - call.start_ns)
+        assert longest.end_ns - longest.start_ns > 5 * SPIN_NS
+        assert longest.thread == threading.get_ident() & 0xFFFF_FFFF
+        (kernel,) = told.on(stream)
+        assert longest.end_ns >= kernel.end_ns - told.slack_ns - lab._backend.clock_info().host_error_ns
 
 
 def waiting_for_an_event_is_a_dependency(open_session: OpenSession) -> None:
     """A wait names both streams and both calls, which lie between the launches before and after them."""
     with open_session() as lab, _collecting(lab) as told:
-        backend, first, second = lab._backend, _stream(lab), _stream(lab)
-        event = backend.acquire_event()
-        backend.launch_spin(first, SPIN_NS, blocks=1, fill_sms=False)
+        first, second, event = _stream(lab), _stream(lab), lab._backend.acquire_event()
+        _spin(lab, first, SPIN_NS)
         first.record(event)
         second.wait(event)
-        backend.launch_spin(second, SPIN_NS // 10, blocks=1, fill_sms=False)
+        _spin(lab, second)
         told.finish()
-        backend.release_events([event])
-        source, target = told.source.key_of(first), told.source.key_of(second)
-        found = told.dependencies
-        known = (found.source_stream == source[1]) & (found.target_stream == target[1])
-        (row,) = np.flatnonzero(known)
-        assert (found.source_context[row], found.target_context[row]) == (source[0], target[0])
-        (produce,), (consume,) = told.rows_on(first), told.rows_on(second)
-        numbers = told.work.correlation
-        assert numbers[produce] < found.record[row] < found.wait[row] < numbers[consume]
-        assert told.work.start_ns[consume] >= told.work.end_ns[produce] - told.source.error_ns
+        lab._backend.release_events([event])
+        (found,) = (
+            row
+            for row in told.rows["dependencies"]
+            if (row.source_context, row.source_stream) == told.source.key_of(first)
+            and (row.target_context, row.target_stream) == told.source.key_of(second)
+        )
+        (produce,), (consume,) = told.on(first), told.on(second)
+        assert produce.correlation < found.record < found.wait < consume.correlation
+        assert consume.start_ns >= produce.end_ns - told.source.error_ns
 
 
 def work_outside_the_session_is_told_of(open_session: OpenSession) -> None:
@@ -224,42 +183,29 @@ def work_outside_the_session_is_told_of(open_session: OpenSession) -> None:
     with open_session() as lab, _collecting(lab) as told:
         lane, other = lab.stream("lane"), _stream(lab)
         with lab.on(lane):
-            lab._backend.launch_spin(other, SPIN_NS // 10, blocks=1, fill_sms=False)
+            _spin(lab, other)
         told.finish()
-        assert told.rows_on(lane._backend_stream).size == 0
-        assert told.rows_on(other).size == 1
+        assert [len(told.on(stream)) for stream in (lane._backend_stream, other)] == [0, 1]
         facts = told.source.describe_stream(*told.source.key_of(other))
         assert facts.name
         assert (facts.sm_count, facts.device) == (lab.device.sm_count, lab.device.ordinal)
 
 
-def nothing_is_told_after_stop(open_session: OpenSession) -> None:
-    """What is launched after `stop` is not told of; what was told of before can still be drained."""
-    with open_session() as lab, _collecting(lab) as told:
-        stream = _stream(lab)
-        lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
-        lab._backend.synchronize()
-        told.source.stop()
-        told.source.stop()
-        lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
-        told.finish()
-        assert told.rows_on(stream).size == 1
-
-
-def a_source_can_start_again(open_session: OpenSession) -> None:
+def a_source_can_stop_and_start_again(open_session: OpenSession) -> None:
     """Only what is launched while it collects is told of, any number of times, and numbers go on growing."""
     with open_session() as lab, _collecting(lab) as told:
         streams = [_stream(lab) for _ in range(6)]
         for number, stream in enumerate(streams):
             if number % 2:
                 told.source.stop()
+                told.source.stop()
             elif number:
                 told.source.start()
-            lab._backend.launch_spin(stream, SPIN_NS // 10, blocks=1, fill_sms=False)
+            _spin(lab, stream)
             lab._backend.synchronize()
         told.finish()
-        assert [told.rows_on(stream).size for stream in streams] == [1, 0, 1, 0, 1, 0]
-        numbers = [int(told.work.correlation[told.rows_on(stream)[0]]) for stream in streams[::2]]
+        assert [len(told.on(stream)) for stream in streams] == [1, 0, 1, 0, 1, 0]
+        numbers = [told.on(stream)[0].correlation for stream in streams[::2]]
         assert numbers == sorted(set(numbers))
 
 
@@ -268,42 +214,40 @@ def each_record_is_returned_once(open_session: OpenSession) -> None:
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
         for number in range(200):
-            lab._backend.launch_spin(stream, 5_000, blocks=1, fill_sms=False)
+            _spin(lab, stream, 5_000)
             if number % 20 == 0:
                 told.drain()
         told.finish()
         told.finish()
-        rows = told.rows_on(stream)
-        assert len(rows) == len(set(told.work.correlation[rows].tolist())) == 200
-        assert told.source.dropped_count == 0
-        assert told.source.lost_reason == ""
+        numbers = [kernel.correlation for kernel in told.on(stream)]
+        assert len(numbers) == len(set(numbers)) == 200
+        assert (told.source.dropped_count, told.source.lost_reason) == (0, "")
 
 
 def draining_does_not_wait(open_session: OpenSession) -> None:
     """Work that runs is not told of yet, and asking does not wait for it."""
     with open_session() as lab, _collecting(lab) as told:
         stream = _stream(lab)
-        lab._backend.launch_spin(stream, 20 * SPIN_NS, blocks=1, fill_sms=False)
+        _spin(lab, stream, 20 * SPIN_NS)
         told.drain()
         assert not stream.query()
-        assert told.rows_on(stream).size == 0
+        assert told.on(stream) == []
         told.finish()
-        assert told.rows_on(stream).size == 1
+        assert len(told.on(stream)) == 1
 
 
 def memory_of_a_stream_is_told(open_session: OpenSession) -> None:
     """What arrays hold of a stream's pool is told of; freed memory stays reserved."""
     with open_session() as lab, _collecting(lab) as told:
-        stream = lab.stream("memory")
-        with lab.on(stream):
+        lane = lab.stream("memory")
+        with lab.on(lane):
             array = lab.xp.empty(_COPY_ITEMS, dtype="float32")
         told.finish()
-        held = told.last_memory(stream._backend_stream)
-        assert held["pool_used_bytes"] >= 4 * _COPY_ITEMS
-        assert held["pool_reserved_bytes"] >= held["pool_used_bytes"]
+        held = told.last_memory(lane._backend_stream)
+        assert held["pool_reserved_bytes"] >= held["pool_used_bytes"] >= 4 * _COPY_ITEMS
         del array
         told.finish()
-        after = told.last_memory(stream._backend_stream)
+        after = told.last_memory(lane._backend_stream)
         assert after["pool_used_bytes"] <= held["pool_used_bytes"] - 4 * _COPY_ITEMS
         assert after["pool_reserved_bytes"] == held["pool_reserved_bytes"]
 
@@ -314,7 +258,7 @@ def closing_a_source_is_silent(open_session: OpenSession) -> None:
         source = lab._backend.activity_source()
         source.start()
         stream = _stream(lab)
-        lab._backend.launch_spin(stream, SPIN_NS, blocks=1, fill_sms=False)
+        _spin(lab, stream, SPIN_NS)
         source.close()
         source.close()
         source.stop()
@@ -323,108 +267,79 @@ def closing_a_source_is_silent(open_session: OpenSession) -> None:
         assert source.description
 
 
-CAPTURE_CHECKS: tuple[ContractCheck, ...] = (
-    a_kernel_is_told_with_its_stream,
-    work_of_a_partition_is_told_with_its_context,
-    a_kernel_lies_between_the_events_around_it,
-    a_launch_is_told_with_its_thread,
-    calls_are_numbered_in_order,
-    kernels_of_one_stream_do_not_overlap,
-    kernels_of_two_streams_overlap,
-    copies_and_fills_carry_bytes,
-    a_synchronisation_says_how_long_it_blocked,
-    waiting_for_an_event_is_a_dependency,
-    work_outside_the_session_is_told_of,
-    nothing_is_told_after_stop,
-    a_source_can_start_again,
-    each_record_is_returned_once,
-    draining_does_not_wait,
-    memory_of_a_stream_is_told,
-    closing_a_source_is_silent,
-)
+CAPTURE_CHECKS: tuple[ContractCheck, ...] = checks_in(globals())
 """Every check of a backend whose kernels can be captured, to run one by one."""
 
 
-@dataclass(eq=False)
 class _Told:
-    """Everything that a source told of, with one table of names and one of details."""
+    """Everything that a source told of: a row for each record, which has its columns, and its name and detail in full."""
 
-    backend: Backend
-    source: ActivitySource
+    def __init__(self, backend: Backend) -> None:
+        self.source = backend.activity_source()
+        self.rows: dict[str, list[Any]] = {"work": [], "calls": [], "dependencies": [], "memory": []}
+        self._backend = backend
 
-    def __post_init__(self) -> None:
-        self.work, self.calls, self.dependencies, self.memory = WorkBatch(), CallBatch(), DependencyBatch(), MemoryBatch()
-        self.names: list[str] = []
-        self.details: list[WorkDetail] = []
+    @property
+    def slack_ns(self) -> int:
+        """How far a kernel may seem to stick out of the events around it."""
+        info = self._backend.clock_info()
+        return self.source.error_ns + info.clock_error_ns + info.range_error_ns + info.range_correction_ns
 
     def finish(self) -> None:
         """Wait for the device, and take all that there is."""
-        self.backend.synchronize()
-        self._keep(self.source.drain(is_last=True))
+        self._backend.synchronize()
+        self.drain(is_last=True)
 
-    def drain(self) -> None:
+    def drain(self, *, is_last: bool = False) -> None:
         """Take what is complete."""
-        self._keep(self.source.drain())
+        told = self.source.drain(is_last=is_last)
+        for kind, rows in self.rows.items():
+            batch = getattr(told, kind)
+            columns = [column.name for column in fields(batch)]
+            for values in zip(*(getattr(batch, column).tolist() for column in columns), strict=True):
+                row = SimpleNamespace(**dict(zip(columns, values, strict=True)))
+                if "name" in columns:
+                    row.name = told.names[row.name]
+                if kind == "work":
+                    row.detail = told.details[row.detail] if row.detail >= 0 else None
+                rows.append(row)
 
-    def rows_on(self, stream: BackendStream, kind: SpanKind = SpanKind.KERNEL) -> Any:
-        """Return the rows of a stream's work, in the order of their start."""
-        context, number = self.source.key_of(stream)
-        here = (self.work.context == context) & (self.work.stream == number) & (self.work.kind == _CODES[kind])
-        rows = np.flatnonzero(here)
-        return rows[np.argsort(self.work.start_ns[rows], kind="stable")]
+    def on(self, stream: BackendStream, kind: SpanKind = SpanKind.KERNEL) -> list[Any]:
+        """Return a stream's work, in the order of its start."""
+        key, code = self.source.key_of(stream), SPAN_KINDS.index(kind)
+        rows = [row for row in self.rows["work"] if (row.context, row.stream) == key and row.kind == code]
+        return sorted(rows, key=lambda row: row.start_ns)
 
-    def calls_of(self, row: int) -> Any:
-        """Return the calls that enqueued a row's work."""
-        is_launch: BoolArray = self.calls.call_class == CallClass.LAUNCH
-        return np.flatnonzero(is_launch & (self.calls.correlation == self.work.correlation[row]))
+    def launches_of(self, work: Any) -> list[Any]:
+        """Return the calls that enqueued work."""
+        calls = self.rows["calls"]
+        return [call for call in calls if call.call_class == CallClass.LAUNCH and call.correlation == work.correlation]
 
     def last_memory(self, stream: BackendStream) -> dict[str, float]:
         """Return the latest value of each of a stream's counters."""
-        context, number = self.source.key_of(stream)
-        rows = np.flatnonzero((self.memory.context == context) & (self.memory.stream == number))
-        return {self.names[self.memory.name[row]]: float(self.memory.value[row]) for row in rows}
-
-    def _keep(self, new: Activities) -> None:
-        name_shift, detail_shift = len(self.names), len(self.details)
-        self.work = _join(self.work, new.work, {"name": name_shift, "detail": detail_shift})
-        self.calls = _join(self.calls, new.calls, {"name": name_shift})
-        self.dependencies = _join(self.dependencies, new.dependencies, {})
-        self.memory = _join(self.memory, new.memory, {"name": name_shift})
-        self.names += new.names
-        self.details += new.details
+        key = self.source.key_of(stream)
+        return {row.name: row.value for row in self.rows["memory"] if (row.context, row.stream) == key}
 
 
 @contextmanager
 def _collecting(lab: Session) -> Iterator[_Told]:
     """Collect for the length of a block, after a first launch of the kernel: that loads code."""
-    stream = lab._backend.create_stream(priority=0)
-    lab._backend.launch_spin(stream, 1_000, blocks=1, fill_sms=False)
+    stream = _stream(lab)
+    _spin(lab, stream, 1_000)
     lab._backend.synchronize()
     stream.close()
-    source = lab._backend.activity_source()
-    source.start()
+    told = _Told(lab._backend)
+    told.source.start()
     try:
-        yield _Told(lab._backend, source)
+        yield told
     finally:
-        source.close()
+        told.source.close()
 
 
-def _join(old: B, new: B, shifts: dict[str, int]) -> B:
-    """Put a batch behind another, with its codes shifted."""
-    columns = {}
-    for column in fields(new):
-        values = getattr(new, column.name)
-        shifted = np.where(values < 0, values, values + shifts.get(column.name, 0))
-        columns[column.name] = np.concatenate([getattr(old, column.name), shifted if column.name in shifts else values])
-    return type(new)(**columns)
+def _spin(lab: Session, stream: BackendStream, duration_ns: int = SPIN_NS // 10, *, blocks: int = 1) -> None:
+    lab._backend.launch_spin(stream, duration_ns, blocks=blocks, fill_sms=False)
 
 
 def _stream(lab: Session) -> BackendStream:
     """Make a stream that is no lane of the session."""
     return lab._backend.create_stream(priority=0)
-
-
-def _slack_ns(backend: Backend, source: ActivitySource) -> int:
-    """Return how far a kernel may seem to stick out of the events around it."""
-    info = backend.clock_info()
-    return source.error_ns + info.clock_error_ns + info.range_error_ns + info.range_correction_ns

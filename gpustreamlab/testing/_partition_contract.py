@@ -15,7 +15,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.model import Layout
 from gpustreamlab.session import Session
-from gpustreamlab.testing._contract import SPIN_NS, ContractCheck, OpenSession, expect, finished, row_of
+from gpustreamlab.testing._contract import SPIN_NS, ContractCheck, OpenSession, checks_in, expect, finished, row_of
 from gpustreamlab.workloads import spin, spin_card
 
 
@@ -144,19 +144,11 @@ def closing_with_partitions_and_work_in_flight(open_session: OpenSession) -> Non
     assert sorted(lab.trace.names[code] for code in lab.trace.name) == ["a", "b"]
 
 
-PARTITION_CHECKS: tuple[ContractCheck, ...] = (
-    partitions_are_as_granted,
-    work_stays_in_its_partition,
-    card_filling_kernels_run_side_by_side_in_partitions,
-    a_repartition_drains_what_moves_and_nothing_else,
-    going_back_to_the_whole_card_and_again_uses_the_same_contexts,
-    a_refused_layout_leaves_the_old_one,
-    closing_with_partitions_and_work_in_flight,
-)
-"""Every check about partitions, for devices that have green contexts."""
-
 FALLBACK_CHECKS: tuple[ContractCheck, ...] = (a_device_without_green_contexts_warns_once,)
-"""What holds on the others."""
+"""What holds on devices that have no green contexts."""
+
+PARTITION_CHECKS: tuple[ContractCheck, ...] = tuple(check for check in checks_in(globals()) if check not in FALLBACK_CHECKS)
+"""Every check about partitions, for devices that have green contexts."""
 
 
 def _group_sms(lab: Session) -> int:

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.helpers.jupyter import LabWindows, running_jupyter
-from tests.helpers.pages import draw
-from tests.helpers.windows import Heard, Windows
+from tests.helpers.reader import Reader
+from tests.helpers.windows import Windows
 
 QUIET = [
     "--no-sandbox",
@@ -58,31 +58,6 @@ def lab_windows(chromium, server):
     return LabWindows(chromium)
 
 
-class Opened(Heard):
-    """A saved page of a timeline."""
-
-    def load(self, path):
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
-        self.settle()
-        return self
-
-    def draw(self, path):
-        draw(self.page, path.read_text(encoding="utf-8"), path)
-        self.settle()
-        return self
-
-    def settle(self):
-        """Let the pending animation frames run."""
-        self.page.evaluate(
-            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))"
-        )
-
-    def view(self, expression):
-        """Evaluate a JavaScript expression of the viewer's view `v` and its store `s`."""
-        return self.page.evaluate(f"() => {{ const v = gslViewer.view, s = v.store; return {expression} }}")
-
-
 @pytest.fixture
 def open_page(windows):
     """Return a function that opens a saved page in a browser window of its own; `warm` where it is no matter how it loads."""
@@ -90,8 +65,10 @@ def open_page(windows):
 
         def open_it(path, *, width=1200, height=800, scheme="light", javascript=True, warm=False):
             if warm:
-                return lend(Opened, width=width, height=height, color_scheme=scheme).draw(path)
-            opened = lend(Opened, width=width, height=height, color_scheme=scheme, java_script_enabled=javascript)
+                return lend(Reader, width=width, height=height, color_scheme=scheme).draw(
+                    path.read_text(encoding="utf-8"), path
+                )
+            opened = lend(Reader, width=width, height=height, color_scheme=scheme, java_script_enabled=javascript)
             if not javascript:
                 opened.page.goto(path.as_uri())
                 return opened

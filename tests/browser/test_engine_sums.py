@@ -15,7 +15,6 @@ from gpustreamlab.analysis import (
     sm_time_steps,
     stack_sms,
 )
-from gpustreamlab.analysis._busy import union_edges
 from gpustreamlab.draw._columns import columns_of
 from gpustreamlab.model import SPAN_KINDS
 from tests.helpers.engine import engine_page, make_columns, pack, take
@@ -129,6 +128,8 @@ BUSY_TRACES = {
     "repartition": repartition_trace,
     "waits between": lambda: deep_trace(6, inner=()),
     "no length": lambda: make_trace([("a", "x", 5, 5), ("b", "x", 7, 7)]),
+    "short": lambda: deep_trace(7, 30),
+    "deep in partitions": lambda: deep_trace(3, 700, partitions=repartition_trace().partitions[:2]),
 }
 
 
@@ -173,37 +174,19 @@ def test_busy_lanes_and_sms_are_those_of_python(engine, name):
     check_busy(engine, BUSY_TRACES[name]())
 
 
-@pytest.mark.parametrize("between", [False, True])
+GROWING = ["deep", "deep kernels", "deep, kernels at times", "kernels at times", "repartition", "flat", "100 lanes"]
+
+
 @pytest.mark.parametrize(
-    "name", ["deep", "deep kernels", "deep, kernels at times", "kernels at times", "repartition", "flat", "100 lanes"]
+    ("name", "chunk", "between"),
+    [
+        *((name, 37, between) for name in GROWING for between in (False, True)),
+        ("short", 1, True),
+        ("deep in partitions", 50, True),
+    ],
 )
-def test_busy_lanes_and_sms_grow_with_what_is_appended(engine, name, between):
-    check_busy(engine, BUSY_TRACES[name](), chunk=37, evaluate_between=between)
-
-
-def test_unions_and_their_sums_stay_right_when_late_intervals_are_added(engine):
-    rng = np.random.default_rng(13)
-    parts = []
-    for _ in range(150):
-        start = 2 * np.unique(rng.integers(0, 3_000, 6) + rng.integers(0, 3_000))
-        parts.append(
-            [start.tolist(), np.minimum(start + rng.integers(1, 30, len(start)), np.append(start[1:] - 1, 99_999)).tolist()]
-        )
-    found = engine.evaluate(
-        """parts => { const union = new E.Intervals(), states = []
-        for (const [start, end] of parts) {
-          union.add({start, end, length: start.length})
-          const sums = Array.from({length: union.length}, (_, index) => union.busySum(0, index))
-          states.push([[...union.start.slice(0, union.length)], [...union.end.slice(0, union.length)], sums])
-        }
-        return states }""",
-        parts,
-    )
-    starts, ends = np.empty(0, np.int64), np.empty(0, np.int64)
-    for (start, end), state in zip(parts, found, strict=True):
-        starts, ends = np.append(starts, start), np.append(ends, end)
-        edges = union_edges(starts.astype(np.int64), ends.astype(np.int64))
-        assert state == [edges[0::2].tolist(), edges[1::2].tolist(), np.cumsum(edges[1::2] - edges[0::2]).tolist()]
+def test_busy_lanes_and_sms_grow_with_what_is_appended(engine, name, chunk, between):
+    check_busy(engine, BUSY_TRACES[name](), chunk=chunk, evaluate_between=between)
 
 
 @pytest.mark.parametrize("lane_count", [1, 20, 60])
@@ -230,30 +213,6 @@ def test_columns_narrower_than_a_ns_are_exact_far_from_0(engine, seconds, width_
         share = np.clip((end - x0) / (x1 - x0) * n - np.arange(n), 0, 1)
         np.testing.assert_allclose(lanes, lane_count * share, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(sms, 132 * share, rtol=1e-9, atol=1e-9)
-
-
-def test_columns_of_many_short_spans_are_exact_far_from_0(engine):
-    zero, count = 7_200 * 10**9, 4_000
-    start = zero + 2 * np.arange(count)
-    columns = make_columns(np.zeros(count, np.int64), start, start + 1)
-    tables = {"rows": [{"lane": 0}], "kind_counted": [True], "partitions": [], "bands": [], "sm_count": 1}
-    x0, x1, n = zero + 0.25, zero + 2 * count - 0.25, 1_111
-    found = engine.evaluate(
-        "async ([packed, tables, window]) => [...E.busyShares(await make(packed, tables.rows), tables, ...window).lanes]",
-        [[pack(columns)], tables, [x0, x1, n]],
-    )
-    borders = 0.25 + (x1 - x0) * np.arange(n + 1) / n
-    until = np.floor(borders / 2) + np.minimum(borders % 2, 1)
-    np.testing.assert_allclose(found, np.diff(until) * n / (x1 - x0), rtol=1e-9, atol=1e-9)
-
-
-def test_busy_lanes_grow_span_by_span(engine):
-    check_busy(engine, deep_trace(7, 30), chunk=1, evaluate_between=True)
-
-
-def test_sms_of_many_partitions_are_never_more_than_the_card(engine):
-    trace = deep_trace(3, 700, partitions=repartition_trace().partitions[:2])
-    check_busy(engine, trace, chunk=50, evaluate_between=True)
 
 
 def test_unions_are_of_what_is_left_after_an_eviction(engine):

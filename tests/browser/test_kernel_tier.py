@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from gpustreamlab.draw._columns import WORK_DEFAULTS, columns_of
-from gpustreamlab.model import Marker, WorkDetail
+from gpustreamlab.model import WorkDetail
 from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
 from tests.helpers.kernel_traces import MS, US, kernel_trace, make_kernel_trace
 from tests.helpers.reader import open_readers
-from tests.helpers.traces import pipeline_trace
 
 pytestmark = pytest.mark.browser
 
@@ -40,7 +37,7 @@ def tip_facts(reader):
 # ---- tips and panels
 
 
-def test_tip_of_a_kernel_shows_how_it_was_launched_and_where(read):
+def test_tips_of_work_ranges_calls_and_memory_tell_what_is_known(read):
     reader = read(kernel_trace())
     reader.hover("gemm_bf16")
     assert reader.tip().startswith("gemm_bf16")
@@ -51,29 +48,29 @@ def test_tip_of_a_kernel_shows_how_it_was_launched_and_where(read):
         "registers": "230 a thread", "shared": "97.0 KiB a block (1.00 KiB static, 96.0 KiB dynamic)",
         "queueing": "280 µs (280,000 ns) from launch to start", "thread": "MainThread",
     }  # fmt: skip
-
-
-def test_tip_of_a_copy_shows_bytes_and_bandwidth(read):
-    reader = read(kernel_trace())
     reader.hover("copy HtoD")
     assert tip_facts(reader)["bytes"] == "16.0 MiB, 60.3 GB/s"
-
-
-def test_tip_of_a_range_says_when_its_work_ran(read):
-    reader = read(kernel_trace())
     reader.hover("step 0")
     assert tip_facts(reader)["work"] == "first starts +5.00 µs, last ends −10.0 µs, 3 kernels and copies"
     reader.hover("attention")
     assert tip_facts(reader)["work"].endswith("5 kernels and copies")
-
-
-def test_tip_of_a_synchronisation_says_that_the_host_waits(read):
-    reader = read(kernel_trace())
     reader.hover("cudaStreamSynchronize")
     facts = tip_facts(reader)
     assert facts["call"] == "synchronise: the host waits for the device"
     assert facts["thread"] == "host: MainThread"
     assert "partition" not in facts
+    row = reader.js("w.tables.lanes.findIndex(lane => lane.name === 'torch stream 13')")
+    code = reader.js("w.tables.rows.findIndex(row => row.lane === argument)", row)
+    reader.page.mouse.move(*reader.place(code, 0))
+    reader.settle()
+    assert tip_facts(reader)["stray"] == "range 'attention' selected stream decode"
+    strip = reader.js("w.tables.memory[0]")
+    top = reader.js("v.figureElement.getBoundingClientRect().top + w.yAt(argument)", (strip["top"] + strip["bottom"]) / 2)
+    reader.page.mouse.move(reader.at(0.6 * MS)[0], top)
+    reader.settle()
+    assert reader.tip().startswith("Memory of prefill")
+    facts = tip_facts(reader)
+    assert (facts["pool in use"], facts["pool reserved"]) == ("96.0 MiB, since 486 µs", "112 MiB, since 486 µs")
 
 
 def blocking_copy_trace():
@@ -91,14 +88,25 @@ def blocking_copy_trace():
     )
 
 
-def test_rows_of_work_are_called_after_what_came(read):
+def test_rows_kinds_and_rates_are_written_as_what_they_are_and_totals_are_of_streams(read):
     reader = read(kernel_trace())
     names = [lane["name"] for lane in reader.js("w.tables.lanes")]
     words = dict(zip(names, reader.js("w.tables.lanes.map((_, lane) => gpustreamlab.workWord(w, lane))"), strict=True))
     assert (words["prefill"], words["copies"], words["decode"]) == ("kernels", "copies", "work")
+    found = reader.js(
+        """[...document.querySelectorAll('.gsl-legend [data-entry^="hiddenKinds"]')].map(chip => [chip.textContent.trim(),
+        chip.querySelectorAll('.gsl-swatch').length, chip.querySelectorAll('.gsl-pale').length])"""
+    )
+    assert found == [["range", 1, 1], ["kernel", 1, 0], ["copy", 1, 0], ["fill", 1, 0], ["NVTX", 1, 1]]
+    rates = reader.js("[4250, 60.31, 0.9996, 0.012, 2e-7].map(gpustreamlab.formatSpeed)")
+    assert rates == ["4,250 GB/s", "60.3 GB/s", "1.00 GB/s", "12.0 MB/s", "0.20 kB/s"]
+    lanes = reader.js(
+        "gpustreamlab.totals(s, w.tables, {start: w.x0, end: w.x1}).lanes.map(({lane}) => w.tables.lanes[lane].name)"
+    )
+    assert lanes == ["prefill", "decode", "copies", "torch stream 13", "stream 21"]
 
 
-def test_tip_of_a_blocking_copy_says_how_long_and_for_what(read):
+def test_a_blocking_copy_says_how_long_and_for_what_and_looks_as_a_synchronisation(read):
     reader = read(blocking_copy_trace())
     reader.hover("cudaMemcpyAsync")
     facts = tip_facts(reader)
@@ -106,10 +114,6 @@ def test_tip_of_a_blocking_copy_says_how_long_and_for_what(read):
     assert facts["blocked"] == "481 µs, for sum"
     reader.hover("cudaLaunchKernel")
     assert "blocked" not in tip_facts(reader)
-
-
-def test_a_blocking_copy_looks_as_a_synchronisation(read):
-    reader = read(blocking_copy_trace())
     looks = reader.js(
         """s.rows.flatMap(row => [...row.name.slice(0, row.length)].map((name, index) => {
           const {looks} = v.painter
@@ -139,17 +143,15 @@ def test_of_calls_that_start_together_the_one_that_launched_is_named(read):
     assert "Launched" not in details.inner_text()
 
 
-def test_tip_of_a_stray_says_which_stream_was_selected(read):
+def test_of_a_launch_the_arrow_the_call_and_the_way_back_are_shown(read):
     reader = read(kernel_trace())
-    row = reader.js("w.tables.lanes.findIndex(lane => lane.name === 'torch stream 13')")
-    code = reader.js("w.tables.rows.findIndex(row => row.lane === argument)", row)
-    reader.page.mouse.move(*reader.place(code, 0))
-    reader.settle()
-    assert tip_facts(reader)["stray"] == "range 'attention' selected stream decode"
-
-
-def test_a_pinned_kernel_leads_to_the_call_that_launched_it_and_back(read):
-    reader = read(kernel_trace())
+    count = """(() => { let heads = 0; const plain = Path2D.prototype.closePath
+      Path2D.prototype.closePath = function () { heads++; plain.call(this) }
+      gpustreamlab.paintOwnLaunches(document.createElement("canvas").getContext("2d"), v.painter)
+      Path2D.prototype.closePath = plain; return heads })()"""
+    assert reader.js(count) == 0
+    reader.hover("softmax")
+    assert reader.js(count) == 1
     reader.click("gemm_bf16")
     details = reader.page.locator(".gsl-details")
     assert "Launched by" in details.inner_text()
@@ -159,17 +161,6 @@ def test_a_pinned_kernel_leads_to_the_call_that_launched_it_and_back(read):
     details.get_by_role("button", name="gemm_bf16 on prefill · started 280 µs after this was called").click()
     reader.settle()
     assert reader.pinned()[0] == "gemm_bf16"
-
-
-def test_arrows_of_launches_are_those_of_what_is_under_the_pointer(read):
-    reader = read(kernel_trace())
-    count = """(() => { let heads = 0; const plain = Path2D.prototype.closePath
-      Path2D.prototype.closePath = function () { heads++; plain.call(this) }
-      gpustreamlab.paintOwnLaunches(document.createElement("canvas").getContext("2d"), v.painter)
-      Path2D.prototype.closePath = plain; return heads })()"""
-    assert reader.js(count) == 0
-    reader.hover("softmax")
-    assert reader.js(count) == 1
 
 
 def test_long_names_are_whole_in_the_panel_and_cut_in_the_tip(read):
@@ -184,17 +175,6 @@ def test_long_names_are_whole_in_the_panel_and_cut_in_the_tip(read):
 
 
 # ---- strays, calls, memory, windows
-
-
-def test_strays_are_found_by_their_chip(read):
-    reader = read(kernel_trace())
-    reader.page.locator(".gsl-chip", has_text="strays").click()
-    reader.settle()
-    assert reader.page.locator(".gsl-search input").input_value() == "is:stray"
-    assert reader.text("found") == "8 found"
-    reader.press("Enter")
-    assert reader.pinned()[0] == "elementwise"
-    assert read(kernel_trace(has_strays=False)).page.locator(".gsl-chip", has_text="stray").count() == 0
 
 
 def test_the_corner_of_a_stray_is_painted(read):
@@ -216,7 +196,7 @@ def test_the_corner_of_a_stray_is_painted(read):
     assert np.abs(np.array(found) - [196, 13, 46]).max() < 30
 
 
-def test_calls_are_hidden_by_what_they_are_for(read):
+def test_strays_are_found_by_their_chip_and_calls_hidden_by_what_they_are_for(read):
     reader = read(kernel_trace())
     before = reader.drawn_count()
     reader.page.locator(".gsl-legend .gsl-chip", has_text="synchronise").click()
@@ -225,56 +205,19 @@ def test_calls_are_hidden_by_what_they_are_for(read):
     names = reader.page.locator(".gsl-all .gsl-chip .gsl-text").all_text_contents()
     assert "gemm_bf16" in names
     assert not any(name.startswith("cuda") for name in names)
-
-
-def test_the_label_of_the_memory_is_above_the_lines_of_marks(read):
-    # GIVEN a mark under the label
-    trace = kernel_trace()
-    mark_ns = int(trace.end_ns.max()) - 200 * US
-    reader = read(replace(trace, markers=(Marker(time_ns=mark_ns, text="here", kind="mark"),)))
-
-    # WHEN the picture is painted anew
-    painted = reader.page.evaluate("""async () => {
-      const said = [], { fillText, stroke } = CanvasRenderingContext2D.prototype
-      Object.assign(CanvasRenderingContext2D.prototype, {
-        fillText(text, ...place) { said.push(text); fillText.call(this, text, ...place) },
-        stroke(...shape) { if (this.getLineDash().length) said.push("dashes"); stroke.call(this, ...shape) },
-      })
-      gslViewer.plotView.request_paint()
-      await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))
-      Object.assign(CanvasRenderingContext2D.prototype, { fillText, stroke })
-      return said
-    }""")
-
-    # THEN the label comes after the mark's line
-    labels = [place for place, text in enumerate(painted) if text.startswith("max ") and "iB" in text]
-    assert labels
-    assert min(labels) > painted.index("dashes")
-
-
-def test_memory_under_the_pointer_is_told(read):
-    reader = read(kernel_trace())
-    strip = reader.js("w.tables.memory[0]")
-    top = reader.js("v.figureElement.getBoundingClientRect().top + w.yAt(argument)", (strip["top"] + strip["bottom"]) / 2)
-    reader.page.mouse.move(reader.at(0.6 * MS)[0], top)
+    reader.page.locator(".gsl-chip", has_text="strays").click()
     reader.settle()
-    assert reader.tip().startswith("Memory of prefill")
-    facts = tip_facts(reader)
-    assert (facts["pool in use"], facts["pool reserved"]) == ("96.0 MiB, since 486 µs", "112 MiB, since 486 µs")
+    assert reader.page.locator(".gsl-search input").input_value() == "is:stray"
+    assert reader.text("found") == "8 found"
+    reader.press("Enter")
+    assert reader.pinned()[0] == "elementwise"
+    assert read(kernel_trace(has_strays=False)).page.locator(".gsl-chip", has_text="stray").count() == 0
 
 
 def test_windows_of_capture_have_a_strip_where_something_is_left_out(read):
     assert read(kernel_trace()).js("w.parts.strips.map(strip => strip.kind)") == ["sms", "busy"]
     partly = read(kernel_trace(windows=((0, 2 * MS), (6 * MS, 7 * MS))))
     assert partly.js("w.parts.strips.map(strip => strip.kind)") == ["sms", "busy", "capture"]
-
-
-def test_threads_of_the_host_are_in_no_totals(read):
-    reader = read(kernel_trace())
-    lanes = reader.js(
-        "gpustreamlab.totals(s, w.tables, {start: w.x0, end: w.x1}).lanes.map(({lane}) => w.tables.lanes[lane].name)"
-    )
-    assert lanes == ["prefill", "decode", "copies", "torch stream 13", "stream 21"]
 
 
 ARROWS = """(() => { let heads = 0; const plain = Path2D.prototype.closePath
@@ -328,28 +271,16 @@ def test_even_kernels_have_no_stripes(read, count, ratio):
     assert len(colours) == 1
 
 
-def test_kinds_have_a_swatch_each(read):
-    reader = read(kernel_trace())
-    found = reader.js(
-        """[...document.querySelectorAll('.gsl-legend [data-entry^="hiddenKinds"]')].map(chip => [chip.textContent.trim(),
-        chip.querySelectorAll('.gsl-swatch').length, chip.querySelectorAll('.gsl-pale').length])"""
-    )
-    assert found == [["range", 1, 1], ["kernel", 1, 0], ["copy", 1, 0], ["fill", 1, 0], ["NVTX", 1, 1]]
-
-
-def test_rates_are_written_as_plain_numbers(read):
-    reader = read(kernel_trace())
-    rates = reader.js("[4250, 60.31, 0.9996, 0.012, 2e-7].map(gpustreamlab.formatSpeed)")
-    assert rates == ["4,250 GB/s", "60.3 GB/s", "1.00 GB/s", "12.0 MB/s", "0.20 kB/s"]
-
-
-def test_what_is_not_known_of_a_launch_is_left_out(read):
+def test_what_is_not_known_is_left_out_and_a_moment_is_drawn(read):
     detail = WorkDetail(full_name="simulated::matmul", grid=(64, 1, 1), block=(0, 0, 0))
     reader = read(make_kernel_trace([("a", "matmul", 0, 900, {"detail": detail})]))
     reader.hover("matmul")
     facts = tip_facts(reader)
     assert facts["grid"] == "64 blocks"
     assert not {"registers", "shared"} & set(facts)
+    reader = read(make_kernel_trace([("a", "step", 0, 0, {"kind": "range"}), ("a", "gemm", 0, 5 * US, {"parent": 0})]))
+    reader.hover("gemm")
+    assert tip_facts(reader)["range"] == "'step'"
 
 
 def test_totals_are_of_the_time_of_the_streams_and_count_what_is_busy(read):
@@ -364,14 +295,6 @@ def test_totals_are_of_the_time_of_the_streams_and_count_what_is_busy(read):
     cells = reader.page.locator(".gsl-selection table").first.locator("tbody tr").first.locator("th, td").all_text_contents()
     # The range of each step is not among its 3 kernels, of which the last step has one more.
     assert (cells[0], cells[-1]) == ("prefill", "13")
-
-
-@pytest.mark.parametrize("trace", [pipeline_trace(), kernel_trace(), kernel_trace(has_host=False)], ids=len)
-@pytest.mark.parametrize("width", [1200, 700])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_drawn_without_a_word_in_the_console(read, trace, width, scheme):
-    reader = read(trace, width=width, color_scheme=scheme)
-    assert reader.drawn_count() == len(trace)
 
 
 # ---- the engine
@@ -418,14 +341,6 @@ def test_batches_with_and_without_work_become_one(engine, lateness):
     assert found == expected_work(expected)
 
 
-def test_rows_without_work_store_nothing_of_it(engine):
-    has_work, detail = engine.evaluate(
-        "async packed => { const row = (await make([packed])).row(0); return [row.hasWork, row.work('detail', 0)] }",
-        pack(random_columns(1, 50)),
-    )
-    assert (has_work, detail) == (False, -1)
-
-
 def test_launches_are_kept_apart_from_waits(engine):
     trace = kernel_trace()
     columns = columns_of(trace, trace.lane, 0)
@@ -435,9 +350,3 @@ def test_launches_are_kept_apart_from_waits(engine):
         pack(columns),
     )
     assert found == [int((columns.edge_kind == 0).sum()), int((columns.edge_kind == 1).sum()), True]
-
-
-def test_a_trace_of_a_moment_is_drawn(read):
-    reader = read(make_kernel_trace([("a", "step", 0, 0, {"kind": "range"}), ("a", "gemm", 0, 5 * US, {"parent": 0})]))
-    reader.hover("gemm")
-    assert tip_facts(reader)["range"] == "'step'"

@@ -98,28 +98,6 @@ def open_lab(server, lab_windows, request):
         yield open_it
 
 
-@pytest.fixture
-def own_lab(open_lab):
-    """Return a notebook that a test may end, restart or save."""
-    made = open_lab(START, SHOW)
-    yield made
-    assert made.errors == []
-
-
-def test_spans_appear_while_a_cell_runs(lab):
-    lab.start_in_kernel("work(40, 0.1)")
-    seen = []
-    for _ in range(4):
-        lab.page.wait_for_timeout(600)
-        assert lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status") == "busy"
-        seen.append(lab.spans())
-
-    lab.keep("live-while-a-cell-runs")
-    assert seen == sorted(set(seen))
-    assert seen[0] > 0
-    assert lab.ink() > 1_000
-
-
 def test_the_wheel_scrolls_the_notebook_past_a_timeline(open_lab):
     lab = open_lab(START, "work(20)", SHOW, "lab.timeline(live=False)", *["'more'"] * 12)
     lab.page.wait_for_selector(".jp-OutputArea iframe")
@@ -210,96 +188,6 @@ def test_who_follows_sees_an_earlier_start_too(lab):
 
     assert lab.ask("live.viewer.view.isFollowing")
     assert lab.ask("live.viewer.view.x0 <= 0 && live.viewer.view.x1 >= live.feed.store.lastNs")
-
-
-def test_a_page_reload_shows_everything_again(lab):
-    lab.kernel("work(50)")
-    lab.wait_until(f"live.feed.store.spanCount === {50 * SPANS_A_STEP}")
-    lab.command("docmanager:save")
-    lab.page.reload()
-    lab.wait_for_kernel()
-    lab.wait_for_views(1)
-    assert lab.spans() == 50 * SPANS_A_STEP
-
-    lab.kernel("work(10)")
-    lab.wait_until(f"live.feed.store.spanCount === {60 * SPANS_A_STEP}")
-
-
-def test_a_second_view_shares_the_spans_and_follows_too(open_lab):
-    lab = open_lab(START, SHOW, "lab.timeline() is lab.timeline()", is_shown=False)
-    lab.wait_for_views(1)
-    lab.kernel("work(30)")
-    lab.command("notebook:insert-cell-below")
-    lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.model.sharedModel.setSource('lab.timeline()')")
-    lab.command("notebook:run-cell")
-    lab.wait_for_views(2)
-    lab.kernel("work(5)")
-    lab.wait_until(f"live.feed.store.spanCount === {35 * SPANS_A_STEP}", view=1)
-
-    assert lab.ask("live.feed === document.querySelectorAll('.gsl-live')[1].gslView.feed")
-    assert lab.ink(1) > 1_000
-    assert lab.errors == []
-
-
-def test_a_kernel_restart_leaves_a_readable_picture(own_lab):
-    lab = own_lab
-    lab.kernel("work(30)")
-    lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
-    lab.page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }")
-    lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
-
-    assert lab.page.locator(".gsl-live-banner").inner_text().startswith("The kernel is gone.")
-    assert lab.ink() > 1_000
-    lab.keep("live-restart")
-
-
-def test_an_interrupt_stops_the_cell_and_not_the_view(lab):
-    lab.start_in_kernel("work(10_000, 0.02)")
-    lab.wait_until("live.feed.store.spanCount > 0")
-    lab.page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt() }")
-    lab.kernel("lab.synchronize(); work(5)")
-    recorded = lab.recorded()
-    lab.wait_until(f"live.feed.store.spanCount === {recorded}")
-
-    assert lab.page.locator(".gsl-live-state").inner_text() == "live"
-
-
-def test_the_theme_is_followed(lab):
-    lab.kernel("work(10)")
-    light = lab.page.locator(".gsl-live-head").evaluate("e => getComputedStyle(e).color")
-    lab.change_theme("JupyterLab Dark")
-    lab.wait("light => getComputedStyle(document.querySelector('.gsl-live-head')).color !== light", light)
-    lab.page.wait_for_timeout(1_200)
-    assert lab.ink() > 1_000
-    lab.keep("live-dark")
-    lab.change_theme("JupyterLab Light")
-
-
-def test_a_killed_kernel_is_told_and_the_picture_stays(own_lab):
-    lab = own_lab
-    lab.kernel("work(30)")
-    lab.wait_until(f"live.feed.store.spanCount === {30 * SPANS_A_STEP}")
-    lab.start_in_kernel("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
-
-    assert lab.ink() > 1_000
-    lab.errors.clear()
-
-
-def test_closing_the_session_leaves_a_picture_that_stays_in_the_file(own_lab, server, request):
-    lab = own_lab
-    lab.kernel("work(10)")
-    lab.wait_until(f"live.feed.store.spanCount === {10 * SPANS_A_STEP}")
-    lab.kernel("lab.close()")
-    lab.page.wait_for_selector(".jp-OutputArea iframe[title=Timeline]")
-    lab.page.wait_for_timeout(1_500)
-    lab.keep("live-closed")
-    lab.command("docmanager:save")
-    lab.page.wait_for_timeout(500)
-    book = next(server.folder.glob("test_closing*.ipynb")).read_text()
-
-    assert "widget-view" not in book
-    assert f"{10 * SPANS_A_STEP} spans in 2 streams" in book
 
 
 @pytest.mark.parametrize("is_in_front", [True, False], ids=["in front", "behind another tab"])

@@ -155,13 +155,10 @@ def test_apply_says_which_stream_it_drains_and_off_goes_back_to_the_whole_card(l
     assert lab.kernel("print(lab.layout)") == "None"
 
 
-def test_verify_shows_what_was_seen(lab):
+def test_a_layout_from_a_cell_is_shown_and_so_is_what_was_seen(lab):
     lab.view().locator(".gsl-verify").click()
     lab.wait_for_text(".gsl-status", "verified", view=1)
     assert "36 of 36 SMs seen" in lab.view(1).locator("td.gsl-c-proof").nth(1).inner_text()
-
-
-def test_a_layout_from_a_cell_is_shown(lab):
     lab.kernel("lab.partition(prefill=48, decode=36)")
     lab.wait_for_sms(48, view=1)
     assert cells(lab) == "A" * 48 + "B" * 36
@@ -185,28 +182,22 @@ def test_while_a_cell_runs_apply_waits_says_so_and_goes_on_by_itself(lab):
     assert lab.kernel("print(lab.layout)").startswith("Layout: prefill 88 SMs")
 
 
-def test_copy_takes_the_python_line_also_where_the_clipboard_is_refused(lab):
+def test_copy_takes_the_python_line_where_the_clipboard_is_refused_and_a_name_is_text(lab):
     lab.page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})")
     lab.view().locator(".gsl-copy").click()
     lab.wait_for_text(".gsl-copy", "C")
     assert lab.page.evaluate("String(getSelection())").strip() == "lab.partition(prefill=96, decode=36, round='up')"
-
-
-def test_a_name_is_text(lab):
     lab.view().locator("input.gsl-name").first.fill("<img src=x onerror=alert(1)>")
     lab.wait_for_text(".gsl-fault", "which the magics cannot take")
     assert lab.page.locator("img[src='x']").count() == 0
 
 
-def test_theme_is_followed(lab):
+def test_theme_and_width_are_followed(lab):
     light = lab.view().evaluate("e => getComputedStyle(e).backgroundColor")
     lab.change_theme("JupyterLab Dark")
     lab.wait("light => getComputedStyle(document.querySelector('.gsl-part')).backgroundColor !== light", light)
     lab.change_theme("JupyterLab Light")
     lab.wait("light => getComputedStyle(document.querySelector('.gsl-part')).backgroundColor === light", light)
-
-
-def test_fits_a_page_of_700_px(lab):
     lab.page.set_viewport_size({"width": 700, "height": 1100})
     lab.wait("() => document.querySelector('.gsl-part').clientWidth < 620")
     wide = lab.view().evaluate("e => [e.scrollWidth, e.clientWidth]")

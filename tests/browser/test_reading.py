@@ -46,7 +46,7 @@ def searched(nested_page):
 # ---- tips
 
 
-def test_tip_shows_every_fact_of_a_span(read):
+def test_tip_shows_every_fact_of_a_span_and_goes_when_the_pointer_leaves_or_drags(read):
     reader = read(pipeline_trace())
     reader.hover("filter", 1)
     lines = reader.tip().split("\n")
@@ -56,6 +56,19 @@ def test_tip_shows_every_fact_of_a_span(read):
         "stream": "compute", "partition": "prefill · 96 SMs (asked for 90)", "kind": "range", "start": "1.90 ms (1,900,000 ns)",
         "duration": "600 µs (600,000 ns)", "queueing": "930 µs (930,000 ns)", "thread": "MainThread",
     }  # fmt: skip
+    reader.hover("filter")
+    assert reader.tip()
+    reader.page.mouse.down()
+    reader.page.mouse.move(*reader.place(*reader.find("filter")), steps=2)
+    reader.settle()
+    assert reader.tip() is None
+    reader.page.mouse.up()
+    reader.hover("filter", 2)
+    assert reader.tip()
+    reader.page.mouse.move(5, 5)
+    reader.settle()
+    assert reader.tip() is None
+    assert reader.js("w.hovered") is None
 
 
 @pytest.mark.parametrize("size", [(1200, 900), (700, 420), (700, 900)], ids=str)
@@ -75,23 +88,6 @@ def test_tip_stays_in_the_window_and_off_the_span(read, size):
             assert top >= 0
             assert bottom <= size[1]
             assert not (left <= x <= right and top <= y <= bottom)
-
-
-def test_tip_goes_when_the_pointer_leaves_or_drags(read):
-    reader = read(pipeline_trace())
-    reader.hover("filter")
-    assert reader.tip()
-    reader.page.mouse.down()
-    reader.page.mouse.move(*reader.place(*reader.find("filter")), steps=2)
-    reader.settle()
-    assert reader.tip() is None
-    reader.page.mouse.up()
-    reader.hover("filter", 2)
-    assert reader.tip()
-    reader.page.mouse.move(5, 5)
-    reader.settle()
-    assert reader.tip() is None
-    assert reader.js("w.hovered") is None
 
 
 def test_tip_of_merged_spans_counts_them_and_their_names(read):
@@ -121,7 +117,7 @@ def test_tip_of_merged_spans_counts_them_and_their_names(read):
 # ---- details
 
 
-def test_click_pins_the_details_and_esc_unpins(read):
+def test_click_pins_esc_and_a_click_beside_unpin_and_a_drag_only_pans(read):
     reader = read(nested_trace())
     reader.click("softmax")
     text = reader.text("details")
@@ -130,6 +126,18 @@ def test_click_pins_the_details_and_esc_unpins(read):
     assert reader.pinned() == ["softmax", 3_000_000]
     reader.press("Escape")
     assert reader.text("details") is None
+    assert reader.pinned() is None
+    reader = read(pipeline_trace())
+    reader.click("filter")
+    assert reader.pinned()
+    reader.page.mouse.click(*reader.at(-50_000, 10))
+    reader.settle()
+    assert reader.pinned() is None
+    reader = read(pipeline_trace())
+    before = reader.window()
+    x, y = reader.place(*reader.find("filter", 3))
+    reader.drag((x, y), (x - 150, y))
+    assert reader.window()[0] > before[0]
     assert reader.pinned() is None
 
 
@@ -149,15 +157,6 @@ def test_click_on_merged_spans_tells_of_them_and_zooms_until_they_come_apart(rea
     assert reader.js("w.pinned.index") == hit["last"] + 1
 
 
-def test_click_beside_all_spans_unpins(read):
-    reader = read(pipeline_trace())
-    reader.click("filter")
-    assert reader.pinned()
-    reader.page.mouse.click(*reader.at(-50_000, 10))
-    reader.settle()
-    assert reader.pinned() is None
-
-
 def test_details_name_what_encloses_the_span_and_go_there(read):
     reader = read(nested_trace())
     reader.click("gemm")
@@ -169,16 +168,7 @@ def test_details_name_what_encloses_the_span_and_go_there(read):
     assert reader.page.locator(".gsl-inside button").all_inner_texts() == ["step · 10.0 ms"]
 
 
-def test_drag_pans_and_pins_nothing(read):
-    reader = read(pipeline_trace())
-    before = reader.window()
-    x, y = reader.place(*reader.find("filter", 3))
-    reader.drag((x, y), (x - 150, y))
-    assert reader.window()[0] > before[0]
-    assert reader.pinned() is None
-
-
-def test_details_are_copied_as_text(read):
+def test_details_are_copied_as_text_or_offered_selected(read):
     reader = read(nested_trace(), permissions=["clipboard-read", "clipboard-write"])
     reader.click("softmax")
     reader.page.get_by_role("button", name="Copy these details").click()
@@ -186,9 +176,6 @@ def test_details_are_copied_as_text(read):
     copied = reader.page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith("name\tsoftmax\nstream\tmain\n")
     assert "duration\t2.00 ms (2,000,000 ns)" in copied
-
-
-def test_copying_without_a_clipboard_offers_selected_text(read):
     reader = read(nested_trace(), own=True)
     reader.page.evaluate(
         "() => { Object.defineProperty(navigator, 'clipboard', { value: undefined }); document.execCommand = () => false }"
@@ -209,7 +196,7 @@ def test_details_follow_the_trace_clock_beyond_2_to_the_53(read):
     assert f"start_ns {zero_ns + 7}" in reader.text("details")
 
 
-def test_details_tell_what_a_span_waited_for_and_what_waited_for_it(read):
+def test_details_tell_of_waits_in_the_order_of_their_gaps_and_what_is_hidden(read):
     reader = read(pipeline_trace())
     reader.click("filter", 2)
     waits = reader.page.locator(".gsl-waits")
@@ -223,9 +210,6 @@ def test_details_tell_what_a_span_waited_for_and_what_waited_for_it(read):
     waits.get_by_role("button").click()
     reader.settle()
     assert reader.pinned() == ["statistics", 3_500_000]
-
-
-def test_waits_of_several_come_in_the_order_of_their_gaps_and_say_what_is_hidden(read):
     spans = [("a", "early", 0, 100), ("b", "late", 50, 400), ("c", "join", 430, 500), ("c", "alone", 600, 700)]
     reader = read(make_trace(spans, edges=[(0, 2), (1, 2)]))
     reader.click("join")
@@ -322,13 +306,6 @@ def test_search_that_means_nothing_dims_nothing_and_says_why(searched, text, say
     assert reader.text("found") == "3 found"
 
 
-def test_names_that_look_like_fields_are_found(read):
-    reader = read(make_trace([("a", "at::mm", 0, 100), ("a", "step:1", 100, 200), ("a", "<lambda>", 200, 300)]))
-    for text in ("at::mm", "step:1", "<lambda>"):
-        reader.search(text)
-        assert reader.text("found") == "1 found"
-
-
 @pytest.mark.parametrize("trace", [partition_trace(), nested_trace(), evil_trace()], ids=["partitions", "nested", "hostile"])
 def test_every_example_of_the_help_sheet_finds_something(read, trace):
     reader = read(trace)
@@ -358,7 +335,7 @@ def test_search_dims_in_the_picture(read):
     assert _luminance(_colour(reader, "alpha")) > _luminance(before[0])
 
 
-def test_search_in_many_spans_counts_them_all(read):
+def test_search_in_many_spans_counts_them_all_and_names_that_look_like_fields_are_found(read):
     trace = random_trace(50_000)
     reader = read(trace)
     reader.search("kernel 1")
@@ -369,6 +346,10 @@ def test_search_in_many_spans_counts_them_all(read):
     reader.settle()
     assert reader.text("found") == f"2 of {wanted.sum():,}"
     assert reader.pinned()[1] == np.sort(trace.start_ns[wanted])[1] - trace.start_ns.min()
+    reader = read(make_trace([("a", "at::mm", 0, 100), ("a", "step:1", 100, 200), ("a", "<lambda>", 200, 300)]))
+    for text in ("at::mm", "step:1", "<lambda>"):
+        reader.search(text)
+        assert reader.text("found") == "1 found"
 
 
 # ---- all of it
@@ -424,12 +405,19 @@ def test_texts_have_contrast(read, scheme, lab):
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}.get(lab, background)
 
 
-def test_forced_colours_and_reduced_motion_draw_without_a_word(read):
+def test_forced_colours_are_drawn_and_a_destroyed_viewer_takes_its_listeners_and_nodes(read):
     reader = read(partition_trace(), forced_colors="active", reduced_motion="reduce")
     reader.click("gemm")
     reader.press("t", "?")
     assert reader.text("help")
     assert reader.page.evaluate("document.getAnimations().length") == 0
+    reader = read(pipeline_trace())
+    reader.hover("filter")
+    reader.page.evaluate("gslViewer.destroy()")
+    assert reader.page.locator(".gsl-viewer, .gsl-tip, .gsl-sheet").count() == 0
+    before = reader.window()
+    reader.press("w", "?", "/")
+    assert reader.window() == before
 
 
 def test_focus_walks_through_all_controls_and_shows_itself(read):
@@ -445,16 +433,6 @@ def test_focus_walks_through_all_controls_and_shows_itself(read):
         assert outline == "solid" or name not in ("Search spans", "Keys and mouse")
     for wanted in ("Search spans", "Measure between two clicks", "Keys and mouse", "gemm, 8.50 ms in all"):
         assert wanted in seen
-
-
-def test_destroying_the_viewer_takes_its_listeners_and_nodes(read):
-    reader = read(pipeline_trace())
-    reader.hover("filter")
-    reader.page.evaluate("gslViewer.destroy()")
-    assert reader.page.locator(".gsl-viewer, .gsl-tip, .gsl-sheet").count() == 0
-    before = reader.window()
-    reader.press("w", "?", "/")
-    assert reader.window() == before
 
 
 def _colour(reader, name):

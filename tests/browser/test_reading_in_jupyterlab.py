@@ -69,25 +69,6 @@ def test_keys_steer_the_timeline_and_leave_the_notebook_alone(lab):
     assert lab.page.locator(".gsl-details").is_visible()
 
 
-def test_typing_a_search_reaches_neither_the_notebook_nor_the_keys(lab):
-    _click_span(lab)
-    window = f"[{VIEWER}.view.x0, {VIEWER}.view.x1]"
-    before = lab.page.evaluate(window)
-    lab.page.keyboard.press("/")
-    lab.page.keyboard.type("decode wordd")
-    for _ in range(3):
-        lab.page.keyboard.press("Backspace")
-    lab.wait("() => document.querySelector('.gsl-found').textContent === '20 found'")
-    lab.page.keyboard.press("Enter")
-    lab.page.keyboard.press("Enter")
-    lab.wait("() => document.querySelector('.gsl-found').textContent === '2 of 20'")
-    assert lab.page.evaluate(CELLS) == 2
-    lab.page.keyboard.press("Escape")
-    lab.wait(f"() => {VIEWER}.view.matches === null")
-    assert lab.page.evaluate("document.activeElement.className") == "gsl-viewer"
-    assert lab.page.evaluate(window)[1] - lab.page.evaluate(window)[0] == pytest.approx(before[1] - before[0])
-
-
 def test_keys_in_a_cell_are_the_notebooks(lab):
     window = f"[{VIEWER}.view.x0, {VIEWER}.view.x1]"
     box = lab.page.locator(".gsl-figure").bounding_box()
@@ -100,19 +81,6 @@ def test_keys_in_a_cell_are_the_notebooks(lab):
     lab.page.keyboard.press("b")
     lab.wait(f"() => {CELLS} === 3")
     assert lab.page.evaluate(window) == before
-
-
-def test_controls_follow_the_theme(lab):
-    _click_span(lab)
-    lab.page.keyboard.press("t")
-    colour = "getComputedStyle(document.querySelector('.gsl-viewer')).color"
-    assert lab.page.evaluate(colour) == "rgba(0, 0, 0, 0.87)"
-    lab.change_theme("JupyterLab Dark")
-    lab.wait(f"() => {colour} !== 'rgba(0, 0, 0, 0.87)'")
-    soft = lab.page.evaluate("getComputedStyle(document.querySelector('.gsl-facts dt')).color")
-    assert soft == "rgb(169, 179, 189)"
-    lab.wait(f"() => {VIEWER}.theme.isDark && {VIEWER}.minimap.painted === {VIEWER}.minimap.situation")
-    lab.change_theme("JupyterLab Light")
 
 
 def _click_span(lab):

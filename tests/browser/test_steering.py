@@ -31,7 +31,7 @@ def read(windows, tmp_path):
 # ---- keys
 
 
-def test_w_and_s_zoom_at_the_pointer(read):
+def test_w_and_s_zoom_at_the_pointer_or_about_the_middle_and_a_and_d_pan(read):
     reader = read(pipeline_trace())
     x, y = reader.at(2 * MS, 8)
     reader.page.mouse.move(x, y)
@@ -43,10 +43,6 @@ def test_w_and_s_zoom_at_the_pointer(read):
     assert reader.js("w.timeAt(argument - v.figureElement.getBoundingClientRect().left)", x) == pytest.approx(time_ns)
     reader.press("S")
     assert reader.window()[1] - reader.window()[0] == pytest.approx((before[1] - before[0]) / 1.5)
-
-
-def test_zoom_without_the_pointer_is_about_the_middle(read):
-    reader = read(pipeline_trace())
     reader.page.mouse.move(2, 2)
     reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
     before = reader.window()
@@ -54,10 +50,6 @@ def test_zoom_without_the_pointer_is_about_the_middle(read):
     after = reader.window()
     assert sum(after) == pytest.approx(sum(before))
     assert after[1] - after[0] == pytest.approx((before[1] - before[0]) / 1.5)
-
-
-def test_a_and_d_pan(read):
-    reader = read(pipeline_trace())
     reader.page.mouse.move(*reader.at(3 * MS, 8))
     reader.press("w", "w")
     before = reader.window()
@@ -78,29 +70,16 @@ def test_f_fits_the_pinned_span_then_everything(read):
     assert reader.window() == everything
 
 
-def test_arrows_step_through_a_row_and_between_rows(read):
+def test_arrows_step_through_rows_and_bring_what_they_pin_into_view(read):
     reader = read(nested_trace())
     reader.click("gemm")
     walk = []
-    for key in (
-        "ArrowRight",
-        "ArrowRight",
-        "ArrowRight",
-        "ArrowUp",
-        "ArrowUp",
-        "ArrowUp",
-        "ArrowDown",
-        "ArrowDown",
-        "ArrowDown",
-    ):
+    for key in (*["ArrowRight"] * 3, *["ArrowUp"] * 3, *["ArrowDown"] * 3):
         reader.press(key)
         walk.append(reader.pinned()[0])
     assert walk == ["softmax", "gemm", "gemm", "backward", "step", "step", "forward", "softmax", "worker A"] or walk == [
         "softmax", "gemm", "gemm", "backward", "step", "step", "backward", "gemm", "worker A",
     ]  # fmt: skip
-
-
-def test_arrows_bring_what_they_pin_into_view(read):
     reader = read(random_trace(20_000))
     reader.page.mouse.move(*reader.at(reader.window()[1] * 0.5, 8))
     reader.press("ArrowRight", "ArrowRight")
@@ -113,8 +92,20 @@ def test_arrows_bring_what_they_pin_into_view(read):
     assert (end - start) / (x1 - x0) > 0.003
 
 
-def test_keys_do_nothing_while_a_text_is_written(read):
+def test_keys_go_by_place_and_leave_texts_and_modifiers_alone(read):
     reader = read(pipeline_trace())
+    before = reader.window()
+    reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
+    for key in ("Control+s", "Control+a", "Alt+d", "Meta+f"):
+        reader.page.evaluate("addEventListener('keydown', event => event.preventDefault(), { once: true })")
+        reader.press(key)
+    assert reader.window() == before
+    before = reader.window()
+    reader.page.evaluate(
+        """() => { const root = document.querySelector(".gsl-viewer"); root.focus()
+        root.dispatchEvent(new KeyboardEvent("keydown", { key: "ц", code: "KeyW", bubbles: true, composed: true })) }"""
+    )
+    assert reader.window()[1] - reader.window()[0] == pytest.approx((before[1] - before[0]) / 1.5)
     before = reader.window()
     reader.page.mouse.move(*reader.at(2 * MS, 8))
     reader.page.locator(".gsl-search input").click()
@@ -124,26 +115,13 @@ def test_keys_do_nothing_while_a_text_is_written(read):
     assert reader.page.locator(".gsl-search input").input_value() == "was d"
 
 
-def test_keys_with_modifiers_belong_to_the_browser(read):
-    reader = read(pipeline_trace())
-    before = reader.window()
-    reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
-    for key in ("Control+s", "Control+a", "Alt+d", "Meta+f"):
-        reader.page.evaluate("addEventListener('keydown', event => event.preventDefault(), { once: true })")
-        reader.press(key)
-    assert reader.window() == before
-
-
-def test_keys_work_at_once_on_a_page_of_one_timeline(read):
+def test_keys_work_at_once_but_those_that_scroll_are_left_to_a_page_that_is_higher_than_the_window(read):
     reader = read(pipeline_trace())
     before = reader.window()
     reader.press("w")
     assert reader.window()[1] - reader.window()[0] == pytest.approx((before[1] - before[0]) / 1.5)
     reader.press("ArrowRight")
     assert reader.pinned()
-
-
-def test_keys_that_scroll_are_left_to_a_page_that_is_higher_than_the_window(read):
     reader = read(pipeline_trace(), height=300)
     reader.press("PageDown")
     reader.page.wait_for_function("scrollY > 0")
@@ -151,7 +129,7 @@ def test_keys_that_scroll_are_left_to_a_page_that_is_higher_than_the_window(read
     assert reader.pinned() is None
 
 
-def test_keys_in_a_frame_need_the_pointer_or_the_focus(read):
+def test_keys_need_the_pointer_or_the_focus_in_a_frame_and_on_a_page_of_several(read):
     reader = read(pipeline_trace())
     before = reader.window()
     reader.page.evaluate("Object.defineProperty(window, 'parent', { value: {} })")
@@ -160,10 +138,6 @@ def test_keys_in_a_frame_need_the_pointer_or_the_focus(read):
     reader.page.mouse.move(*reader.at(2 * MS, 8))
     reader.press("w")
     assert reader.window() != before
-
-
-def test_keys_need_the_pointer_or_the_focus_on_a_page_of_several(read):
-    reader = read(pipeline_trace())
     reader.page.evaluate("document.body.append(Object.assign(document.createElement('div'), { className: 'gsl-viewer' }))")
     reader.page.evaluate(
         "document.body.append(Object.assign(document.createElement('p'), { id: 'below', textContent: 'below' }))"
@@ -177,25 +151,6 @@ def test_keys_need_the_pointer_or_the_focus_on_a_page_of_several(read):
     assert reader.window() != before
 
 
-def test_in_a_notebook_keys_need_the_focus_and_stay_within(read):
-    reader = read(pipeline_trace())
-    reader.page.evaluate(
-        """() => { const notebook = document.createElement("div"); notebook.className = "jp-Notebook"; notebook.tabIndex = 0
-        document.body.append(notebook); notebook.append(document.querySelector(".gsl-viewer")); window.reached = []
-        notebook.addEventListener("keydown", event => reached.push(event.key)) }"""
-    )
-    reader.settle()
-    before = reader.window()
-    reader.page.evaluate("document.activeElement.blur()")
-    reader.page.mouse.move(*reader.at(2 * MS, 8))
-    reader.press("w")
-    assert reader.window() == before
-    reader.click("filter")
-    reader.press("w")
-    assert reader.window() != before
-    assert reader.page.evaluate("document.activeElement.dataset.lmSuppressShortcuts") == "true"
-
-
 def test_everything_that_takes_the_focus_keeps_its_keys_from_jupyterlab(read):
     reader = read(partition_trace())
     reader.click("gemm")
@@ -205,16 +160,6 @@ def test_everything_that_takes_the_focus_keeps_its_keys_from_jupyterlab(read):
         .filter(e => !e.closest(".gsl-figure") && e.dataset.lmSuppressShortcuts !== "true").map(e => e.outerHTML)"""
     )
     assert bare == []
-
-
-def test_letters_go_by_their_place_where_the_keyboard_writes_no_latin(read):
-    reader = read(pipeline_trace())
-    before = reader.window()
-    reader.page.evaluate(
-        """() => { const root = document.querySelector(".gsl-viewer"); root.focus()
-        root.dispatchEvent(new KeyboardEvent("keydown", { key: "ц", code: "KeyW", bubbles: true, composed: true })) }"""
-    )
-    assert reader.window()[1] - reader.window()[0] == pytest.approx((before[1] - before[0]) / 1.5)
 
 
 def test_help_sheet_opens_with_a_key_and_closes_with_esc(read):
@@ -271,16 +216,44 @@ def test_shift_drag_sums_up_a_window_and_moves_nothing(read):
     assert "Selected 4.00 ms" in reader.text("selection")
 
 
-def test_drag_along_one_lane_pairs_it_with_all_that_ran_beside_it(read):
+def test_drags_select_with_shift_over_strips_or_by_the_tool_of_bokeh(read):
     reader = read(partition_trace())
+    before = reader.window()
+    strips = reader.js("w.parts.strips.map(({ top, bottom }) => (top + bottom) / 2)")
+    assert len(strips) == 2
+    for strip in strips:
+        y = reader.frame()[1] + strip
+        reader.drag((reader.at(2 * MS)[0], y), (reader.at(6 * MS)[0], y - 30), shift=True)
+        assert reader.js("[...w.selection.lanes].length") == 4
+        assert reader.js("w.selection.end - w.selection.start") == pytest.approx(4 * MS, abs=20_000)
+        assert reader.window() == before
+        reader.press("Escape")
     _select(reader, 2 * MS, 6 * MS, "copy kv", "copy kv")
     reader.js("w.set('selection', { ...w.selection, start: 2e6, end: 6e6 })")
     tables = _tables(reader)
     assert [row[0] for row in tables["Streams"]] == ["kv"]
     assert tables["Overlap"] == [["kv + decode", "300 µs", "60%"]]
+    reader.page.locator(".bk-tool-icon-box-select").first.click()
+    _, top, _, bottom = reader.frame()
+    reader.drag((reader.at(1 * MS)[0], top + 3), (reader.at(3 * MS)[0], bottom - 3))
+    assert reader.js("w.selection.start") == pytest.approx(1 * MS, abs=10_000)
+    assert reader.js("w.selection.end") == pytest.approx(3 * MS, abs=10_000)
+    assert "Selected 2.0" in reader.text("selection")
 
 
-def test_pairs_of_one_lane_with_many_are_those_of_the_overlap(read):
+def test_totals_are_those_of_the_overlap(read):
+    trace = random_trace(3_000, 5)
+    reader = read(trace)
+    reader.page.mouse.move(*reader.at(1000, 8))
+    reader.press("t")
+    result = overlap(trace)
+    shown = reader.js("gpustreamlab.totals(s, w.tables, w.selection)")
+    assert reader.js("[w.selection.start, w.selection.end]") == [0, result.wall_ns]
+    assert [row["busy"] for row in shown["lanes"]] == result.busy_ns.tolist()
+    assert {(pair["a"], pair["b"]): pair["both_ns"] for pair in shown["pairs"]} == {
+        (a, b): int(result.common_ns[a, b]) for a in range(5) for b in range(a + 1, 5)
+    }
+    assert len(_tables(reader)["Overlap"]) == 10
     trace = random_trace(3_000, 40)
     reader = read(trace)
     result = overlap(trace)
@@ -294,51 +267,9 @@ def test_pairs_of_one_lane_with_many_are_those_of_the_overlap(read):
     }
     shown = sorted((pair["both_ns"] for pair in pairs), reverse=True)
     assert [pair["both_ns"] for pair in pairs] == shown
-
-
-def test_drag_over_a_strip_selects_all_lanes_and_pans_nothing(read):
-    reader = read(partition_trace())
-    before = reader.window()
-    strips = reader.js("w.parts.strips.map(({ top, bottom }) => (top + bottom) / 2)")
-    assert len(strips) == 2
-    for strip in strips:
-        y = reader.frame()[1] + strip
-        reader.drag((reader.at(2 * MS)[0], y), (reader.at(6 * MS)[0], y - 30), shift=True)
-        assert reader.js("[...w.selection.lanes].length") == 4
-        assert reader.js("w.selection.end - w.selection.start") == pytest.approx(4 * MS, abs=20_000)
-        assert reader.window() == before
-        reader.press("Escape")
-
-
-def test_totals_of_everything_are_those_of_the_overlap(read):
-    trace = random_trace(3_000, 5)
-    reader = read(trace)
-    reader.page.mouse.move(*reader.at(1000, 8))
-    reader.press("t")
-    result = overlap(trace)
-    shown = reader.js("gpustreamlab.totals(s, w.tables, w.selection)")
-    assert reader.js("[w.selection.start, w.selection.end]") == [0, result.wall_ns]
-    assert [row["busy"] for row in shown["lanes"]] == result.busy_ns.tolist()
-    assert {(pair["a"], pair["b"]): pair["both_ns"] for pair in shown["pairs"]} == {
-        (a, b): int(result.common_ns[a, b]) for a in range(5) for b in range(a + 1, 5)
-    }
-    assert len(_tables(reader)["Overlap"]) == 10
-
-
-def test_totals_have_names_that_differ_by_a_number_as_one(read):
     reader = read(make_trace([("a", f"h2d {k}", 10 * k, 10 * k + 10) for k in range(30)] + [("b", "gemm 1", 0, 150)]))
     reader.press("t")
     assert _tables(reader)["Names"] == [["h2d *", "300 ns", "100%", "30"], ["gemm 1", "150 ns", "50%", "1"]]
-
-
-def test_box_tool_of_bokeh_selects_too(read):
-    reader = read(partition_trace())
-    reader.page.locator(".bk-tool-icon-box-select").first.click()
-    _, top, _, bottom = reader.frame()
-    reader.drag((reader.at(1 * MS)[0], top + 3), (reader.at(3 * MS)[0], bottom - 3))
-    assert reader.js("w.selection.start") == pytest.approx(1 * MS, abs=10_000)
-    assert reader.js("w.selection.end") == pytest.approx(3 * MS, abs=10_000)
-    assert "Selected 2.0" in reader.text("selection")
 
 
 def test_filter_expression_gives_the_selected_spans(read):
@@ -388,7 +319,7 @@ def test_selection_zooms_and_clears_by_button_and_key(read):
 # ---- ruler
 
 
-def test_ruler_measures_between_two_clicks(read):
+def test_ruler_measures_and_snaps_by_clicks_and_by_keys(read):
     reader = read(pipeline_trace())
     reader.page.mouse.move(*reader.at(2 * MS, 8))
     reader.press("m")
@@ -407,20 +338,12 @@ def test_ruler_measures_between_two_clicks(read):
     reader.press("Escape")
     assert reader.js("w.ruler") is None
     assert reader.text("measured") in (None, "")
-
-
-def test_ruler_snaps_to_edges_of_spans(read):
-    reader = read(pipeline_trace())
     reader.page.get_by_role("button", name="Measure between two clicks").click()
     for share in (0.02, 0.98):
         reader.page.mouse.click(*reader.place(*reader.find("filter", 1), share))
     reader.settle()
     assert reader.js("[w.ruler.start, w.ruler.end]") == [1_900_000, 2_500_000]
     assert reader.text("measured") == "600 µs · 1.67 kHz"
-
-
-def test_ruler_measures_the_pinned_span_by_keys_alone(read):
-    reader = read(pipeline_trace())
     reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")
     reader.press("ArrowRight", "r", "Enter")
     start, end = reader.js("[s.row(w.pinned.row).start[w.pinned.index], s.row(w.pinned.row).end[w.pinned.index]]")
@@ -430,7 +353,7 @@ def test_ruler_measures_the_pinned_span_by_keys_alone(read):
 # ---- legend
 
 
-def test_legend_orders_names_by_time_and_toggles_them(read):
+def test_legend_orders_names_by_time_toggles_them_and_shows_only_one(read):
     trace = partition_trace()
     reader = read(trace)
     chips = reader.page.locator(".gsl-chip")
@@ -447,10 +370,6 @@ def test_legend_orders_names_by_time_and_toggles_them(read):
     chips.nth(1).click()
     reader.settle()
     assert reader.drawn_count() == len(trace)
-
-
-def test_alt_click_shows_only_this_and_again_all(read):
-    trace = partition_trace()
     reader = read(trace)
     chips = reader.page.locator(".gsl-chip")
     chips.nth(1).click(modifiers=["Alt"])
@@ -463,9 +382,6 @@ def test_alt_click_shows_only_this_and_again_all(read):
     chips.nth(0).click(modifiers=["Control"])
     reader.settle()
     assert reader.drawn_count() == len(trace)
-
-
-def test_kinds_and_partitions_toggle_too(read):
     reader = read(nested_trace())
     reader.page.locator(".gsl-chip[data-entry^=hiddenKinds]", has_text="kernel").click()
     reader.settle()
@@ -579,7 +495,7 @@ def test_follow_sticks_to_now_until_the_reader_looks_elsewhere(read):
     assert reader.window()[1] >= 2000 * 2_000 - 1_000
 
 
-def test_follow_keeps_the_zoom_that_has_now_in_view(read):
+def test_follow_keeps_the_zoom_that_has_now_in_view_and_shows_the_last_seconds(read):
     reader = read(make_trace([("a", "x", 0, 1_000)]))
     _go_live(reader)
     reader.js("w.setRange(1.5e6, 2.01e6)")
@@ -594,10 +510,6 @@ def test_follow_keeps_the_zoom_that_has_now_in_view(read):
     reader.settle()
     assert reader.window()[0] <= 0
     assert reader.window()[1] >= 11_000 * 2_000 - 1_000
-
-
-def test_follow_shows_the_last_seconds_of_a_long_session(read):
-    reader = read(make_trace([("a", "x", 0, 1_000)]))
     _go_live(reader)
     reader.js("(w.nowNs = 60e9, w.appended())")
     reader.settle()
@@ -655,7 +567,7 @@ def test_live_legend_keeps_its_order_until_the_reader_looks_elsewhere(read):
     assert chips.all_inner_texts() == ["second", "third", "first"]
 
 
-def test_a_session_that_ended_has_nothing_to_follow_or_to_pause(read):
+def test_only_a_live_session_can_be_followed_and_paused(read):
     reader = read(make_trace([("a", "x", 0, 1_000)]))
     _go_live(reader)
     assert reader.page.locator(".gsl-follow").is_visible()
@@ -663,9 +575,6 @@ def test_a_session_that_ended_has_nothing_to_follow_or_to_pause(read):
     assert not reader.page.locator(".gsl-follow").is_visible()
     reader.press("Space")
     assert reader.js("w.isPaused") is False
-
-
-def test_static_page_has_no_live_buttons(read):
     reader = read(pipeline_trace())
     assert reader.page.locator(".gsl-follow").count() == 0
     reader.page.evaluate("document.querySelector('.gsl-viewer').focus()")

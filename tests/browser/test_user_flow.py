@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from nbconvert import HTMLExporter
 
-from tests.browser.conftest import Opened
 from tests.helpers.jupyter import LabWindows, running_jupyter
 from tests.helpers.live_notebook import LiveNotebook
+from tests.helpers.reader import Reader
 
 pytestmark = pytest.mark.browser
 
@@ -286,10 +286,10 @@ def a_saved_page_has_the_same_spans(lab, server, chromium):
     lab.run_scratch("lab.timeline().save('run.html')")
     shown, recorded = lab.spans(), lab.recorded()
     context = chromium.new_context(viewport={"width": 1200, "height": 900}, offline=True)
-    page = Opened(context.new_page()).load(server.folder / "run.html")
+    page = Reader(context.new_page()).load(server.folder / "run.html")
     lab.keep("flow-saved", page.page)
 
-    assert page.view("s.spanCount") == shown == recorded
+    assert page.js("s.spanCount") == shown == recorded
     assert page.errors == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:", "blob:"))] == []
     context.close()

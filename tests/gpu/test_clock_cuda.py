@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from cuda.core import Device, EventOptions
 
+from bench._spin_until import spin_until_kernel
 from gpustreamlab import Session
 from gpustreamlab.backends.cuda._clock import EXACT_STEP_NS, KERNEL_TAIL_NS
-from gpustreamlab.backends.cuda._kernels import spin_kernel, spin_until_kernel
+from gpustreamlab.backends.cuda._kernels import spin_kernel
 from gpustreamlab.workloads import spin, spin_card
 
 GATE_NS = 20_000_000

@@ -183,7 +183,9 @@ def test_a_later_session_uses_the_events_of_those_before_it(monkeypatch):
     work()
     made = []
     create = CudaBackend._create_event
-    monkeypatch.setattr(CudaBackend, "_create_event", lambda backend: made.append(backend) or create(backend))
+    monkeypatch.setattr(
+        CudaBackend, "_create_event", lambda backend, **options: made.append(backend) or create(backend, **options)
+    )
     work()
     assert len(made) < 20  # of 200 and more: CUPTI keeps a little of each one that it has seen
 

@@ -61,27 +61,23 @@ def test_each_launch_has_the_thread_of_its_call_and_lies_in_it_or_before_it():
     told = run_program(
         """
         import dataclasses, json
-        from gpustreamlab.backends.cuda.cupti import _calls, _source as _cupti_source
+        from gpustreamlab.backends.cuda.cupti import _calls
         launches, calls = [], []
 
-        def read_without_calls(reader, records, *given, **named):  # else a launch that has its call is left out
-            columns = {kind: table for kind, table in records.columns.items() if kind not in _calls.CALL_DOMAINS}
-            return read(reader, dataclasses.replace(records, columns=columns), *given, **named)
+        def read_both(reader, records, *given, **named):  # each alone, else a launch that has its call is left out
+            is_call = {kind: kind in _calls.CALL_DOMAINS for kind in records.columns}
+            for wanted, found in ((False, launches), (True, calls)):
+                columns = {kind: table for kind, table in records.columns.items() if is_call[kind] is wanted}
+                found.append(read(reader, dataclasses.replace(records, columns=columns), *given, **named))
+            return read(reader, records, *given, **named)
 
-        read, _calls.LaunchReader.read = _calls.LaunchReader.read, read_without_calls
-
-        def keep(found, recorded):
-            launches.append(found)
-            calls.append(recorded)
-            return join(found, recorded)
-
-        join, _cupti_source.join_calls = _cupti_source.join_calls, keep
+        read, _calls.CallReader.read = _calls.CallReader.read, read_both
         with gsl.Session("cuda", capture="ranges") as lab:
             graph = run(lab)
             with lab.capture("kernels"):
                 source = lab._captures._source
                 source._cupti.tell_queue_times(is_on=True)
-                source._launches.take_over()
+                source._calls.find_launches()
                 in_threads(lab, graph, 200)
             lab.synchronize()
         def rows(batches, *names):

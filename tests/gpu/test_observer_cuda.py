@@ -116,7 +116,7 @@ def test_ranges_take_no_events_while_kernels_are_recorded(lab, work, monkeypatch
             raise AssertionError("an event")
 
         monkeypatch.setattr(lab._recorder, "new_pair", refuse)
-        lab._recorder._waiting.take_idle_pairs()
+        lab._recorder.in_flight.take_idle_pairs()
         with lab.on("a", "outer"), lab.range("inner"):
             work.spin(1_000, 0)
         opened = lab.recording.start_range("a", "handed over")
@@ -279,7 +279,7 @@ record("short")
 lab.stream("a").synchronize()
 with lab.select("slow"):
     spin(lab, 1_000_000_000)
-kernels = lab._recorder._kernels
+kernels = lab._recorder.kernels
 leaving = threading.Thread(target=kernels.finish, args=(kernels.stop_count,))
 leaving.start()
 turns, end_s = 0, time.monotonic() + 0.5

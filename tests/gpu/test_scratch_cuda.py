@@ -11,7 +11,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError, DeviceMemoryError, StreamClosedError
-from gpustreamlab.memory._blocks import ALIGNMENT_BYTES, size_class
+from gpustreamlab.memory._arena import ALIGNMENT_BYTES, size_class
 from gpustreamlab.workloads import spin
 
 MIB = 1 << 20

@@ -42,7 +42,7 @@ def read_slowly(data, layouts):
     """Read a buffer record by record, as plainly as it can be done: (kind, fields) of each, and how many bytes were left."""
     raw, place, found = data.tobytes(), 0, []
     while place + 4 <= len(raw):
-        kind = int.from_bytes(raw[place : place + 4], "little")
+        kind = raw[place]
         size = layouts.sizes.get(kind)
         if size is None or place + size > len(raw):
             break

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpustreamlab.draw import _viewer as viewer
+from gpustreamlab.draw import _html as viewer
 from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, pack_columns
 
 FOLDER = Path(viewer.__file__).parent / "viewer"

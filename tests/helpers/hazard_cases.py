@@ -51,12 +51,23 @@ def upload(lab, lane="copy", size=1_024):
         return lab.xp.ones(size)
 
 
+def double(lab, x, lane="compute", label="double"):
+    """Read an array on a lane, and make another."""
+    with lab.on(lane, label):
+        return x * 2
+
+
+def next_on_copy(lab):
+    """Make the next array, in memory that may have been another's."""
+    with lab.on("copy", "next"):
+        return lab.xp.zeros(1_024)
+
+
 @case("reads on another lane, without a wait", RAW, missing=COMPUTE_WAITS)
 def read_without_wait(lab):
     lanes(lab)
     x = upload(lab)
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("overwrites what another lane still reads", WAR, missing=COPY_WAITS)
@@ -64,8 +75,7 @@ def overwrite_while_read(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
     compute.wait(copy)
-    with lab.on("compute", "double"):
-        y = x * 2
+    y = double(lab, x)
     with lab.on("copy", "next"):
         x.fill(2)
     return y
@@ -84,8 +94,7 @@ def wait_on_wrong_lane(lab):
     copy, _, other = lanes(lab, "copy", "compute", "other")
     x = upload(lab)
     other.wait(copy)
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("waits for an event that was recorded before the write", RAW, missing=COMPUTE_WAITS)
@@ -94,8 +103,7 @@ def event_too_early(lab):
     with copy.record() as event:
         x = upload(lab)
         compute.wait(event)
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("waits for an event that was never recorded", RAW, missing=COMPUTE_WAITS)
@@ -104,16 +112,14 @@ def event_never_recorded(lab):
     x = upload(lab)
     with lab.event() as event:
         compute.wait(event)
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("waits behind the read instead of before it", RAW, missing=COMPUTE_WAITS)
 def wait_too_late(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
-    with lab.on("compute", "double"):
-        y = x * 2
+    y = double(lab, x)
     compute.wait(copy)
     return y
 
@@ -160,8 +166,7 @@ def out_argument(lab):
     lanes(lab)
     x, y = upload(lab), upload(lab)
     lab.synchronize()
-    with lab.on("compute", "double"):
-        z = y * 2
+    z = double(lab, y)
     with lab.on("copy", "add"):
         lab.xp.add(x, x, out=y)
     return z
@@ -204,12 +209,9 @@ def use_after_free(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
     compute.wait(copy)
-    with lab.on("compute", "double"):
-        y = x * 2
+    y = double(lab, x)
     del x
-    with lab.on("copy", "next"):
-        z = lab.xp.zeros(1_024)
-    return y, z
+    return y, next_on_copy(lab)
 
 
 @case("memory that a lane's pool hands out again is written by another lane first", UAF, missing=COMPUTE_WAITS)
@@ -227,8 +229,7 @@ def fresh_memory_elsewhere(lab):
 def no_lane_selected(lab):
     lanes(lab)
     x = lab.xp.ones(1_024)
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("read back with no lane selected, without waiting for the lane", RAW, missing="lab.stream('copy').synchronize()")
@@ -345,8 +346,7 @@ def with_wait(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
     compute.wait(copy)
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("the reader waits for an event behind the write")
@@ -366,8 +366,7 @@ def host_waits_for_lane(lab):
     copy, _ = lanes(lab)
     x = upload(lab)
     copy.synchronize()
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("the host waits for the event instead")
@@ -376,8 +375,7 @@ def host_waits_for_event(lab):
     x = upload(lab)
     with copy.record() as event:
         event.synchronize()
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("lab.synchronize() in between")
@@ -385,8 +383,7 @@ def device_waits(lab):
     lanes(lab)
     x = lab.xp.ones(1_024)
     lab.synchronize()
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("a value is read back on the lane: the host has waited for all that came before")
@@ -395,8 +392,7 @@ def value_read_back(lab):
     x = upload(lab)
     with lab.on("copy", "check"):
         float(x[0])
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("two readers, in no order between them")
@@ -437,8 +433,7 @@ def chain(lab):
     x = upload(lab)
     middle.wait(copy)
     compute.wait(middle)
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("both branches of a diamond are waited for")
@@ -460,13 +455,10 @@ def held(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
     compute.wait(copy)
-    with lab.on("compute", "double"):
-        y = x * 2
-        compute.hold(x)
+    y = double(lab, x)
+    compute.hold(x)
     del x
-    with lab.on("copy", "next"):
-        z = lab.xp.zeros(1_024)
-    return y, z
+    return y, next_on_copy(lab)
 
 
 @case("lane.use(x) waits for the writer and keeps the memory")
@@ -476,9 +468,7 @@ def used(lab):
     with lab.on("compute", "double"):
         y = compute.use(x) * 2
     del x
-    with lab.on("copy", "next"):
-        z = lab.xp.zeros(1_024)
-    return y, z
+    return y, next_on_copy(lab)
 
 
 @case("memory is handed out again on a lane that waits for its last user first")
@@ -486,13 +476,10 @@ def freed_and_waited_for(lab):
     copy, compute = lanes(lab)
     x = upload(lab)
     compute.wait(copy)
-    with lab.on("compute", "double"):
-        y = x * 2
+    y = double(lab, x)
     del x
     copy.wait(compute)
-    with lab.on("copy", "next"):
-        z = lab.xp.zeros(1_024)
-    return y, z
+    return y, next_on_copy(lab)
 
 
 @case("memory is handed out again on the only lane that used it")
@@ -511,8 +498,7 @@ def moved_lane(lab):
         x = lab.xp.ones(1_024)
     lab.partition(fast=16, rest="rest")
     lab.stream("compute", partition="fast")
-    with lab.on("compute", "double"):
-        y = x * 2
+    y = double(lab, x)
     lab.stream("compute", partition=None)
     return y
 
@@ -522,8 +508,7 @@ def closed_lane(lab):
     copy, _ = lanes(lab)
     x = upload(lab)
     copy.close()
-    with lab.on("compute", "double"):
-        return x * 2
+    return double(lab, x)
 
 
 @case("two threads on one lane")

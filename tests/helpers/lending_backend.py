@@ -79,6 +79,7 @@ def make_torch(*, cuda_version="13.0", private=True):
             is_initialized=lambda: state.is_initialized,
             device_count=lambda: 1,
             ExternalStream=ExternalStream,
+            Stream=lambda *, stream_id, device_index, device_type: ExternalStream(stream_id, device=device_index),
             set_stream=state.set_public,
             current_stream=state.get_public,
         ),

@@ -11,8 +11,16 @@ from tests.helpers.windows import Heard
 class Reader(Heard):
     """A page with one viewer, and the eyes and hands of who reads it."""
 
-    def draw(self, trace, path):
-        draw(self.page, page_of(trace), path)
+    def draw(self, text, path):
+        """Draw a page, warm where the window has drawn one before."""
+        draw(self.page, text, path)
+        self.settle()
+        return self
+
+    def load(self, path):
+        """Load a saved page as a browser does."""
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
         self.settle()
         return self
 
@@ -25,6 +33,17 @@ class Reader(Heard):
         """Evaluate JavaScript of the viewer `v`, its view `w` and its store `s`."""
         body = f"argument => {{ const v = gslViewer, w = v.view, s = w.store; return {expression} }}"
         return self.page.evaluate(body, argument)
+
+    def value(self, expression):
+        """Evaluate JavaScript as it is, let what it changed be painted, and return it."""
+        found = self.page.evaluate(expression)
+        self.settle()
+        return found
+
+    def box(self, part):
+        """Return a part's left, top, width and height in px of the window."""
+        box = self.page.locator(f".gsl-{part}").first.bounding_box()
+        return box["x"], box["y"], box["width"], box["height"]
 
     def find(self, name, occurrence=0):
         """Return [row, index] of the span of this name that starts as the n-th."""
@@ -71,13 +90,15 @@ class Reader(Heard):
             self.page.keyboard.press(key)
         self.settle()
 
-    def drag(self, start, end, *, shift=False):
+    def drag(self, start, *places, shift=False):
+        """Drag with the mouse from one place in the window over others."""
         mouse, keyboard = self.page.mouse, self.page.keyboard
         if shift:
             keyboard.down("Shift")
         mouse.move(*start)
         mouse.down()
-        mouse.move(*end, steps=6)
+        for place in places:
+            mouse.move(*place, steps=6)
         mouse.up()
         if shift:
             keyboard.up("Shift")
@@ -118,7 +139,7 @@ def open_readers(windows, folder):
 
         def read(trace, *, width=1200, height=900, **context):
             opened.append(lend(Reader, width=width, height=height, **context))
-            return opened[-1].draw(trace, folder / f"page{len(opened)}.html")
+            return opened[-1].draw(page_of(trace), folder / f"page{len(opened)}.html")
 
         yield read
     assert [reader.errors for reader in opened] == [[] for _ in opened]

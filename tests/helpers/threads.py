@@ -1,8 +1,9 @@
-"""Run things in another thread."""
+"""Run things in other threads."""
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 
 def run_in_thread(work):
@@ -19,3 +20,16 @@ def run_in_thread(work):
     thread.start()
     thread.join()
     return raised[0] if raised else None
+
+
+def run_all(work, count):
+    """Run ``work(number)`` in so many threads at once; raise what the first of them raised."""
+    barrier = threading.Barrier(count)
+
+    def run(number):
+        barrier.wait()
+        work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        for done in [pool.submit(run, number) for number in range(count)]:
+            done.result(120)

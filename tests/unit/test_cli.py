@@ -20,13 +20,13 @@ LACKING = Check(name="nvtx", status=CheckStatus.LACKING, detail="not installed",
 @pytest.fixture
 def no_gpu(monkeypatch):
     """A machine without a driver, checked at no cost."""
+    monkeypatch.setattr(cli, "find_library", lambda: "compiled.so")
     monkeypatch.setattr(cli, "cuda_checks", lambda: [ROW])
     monkeypatch.setattr(cli, "why_unavailable", lambda: (Unavailable.NO_DRIVER, "No NVIDIA driver was found. Install it."))
 
 
 def test_doctor_prints_every_row_and_succeeds(capsys, no_gpu):
     status = cli.main(["doctor"])
-
     lines = capsys.readouterr().out.splitlines()
     assert status == 0
     assert [line.split()[1] for line in lines if not line.startswith(" ")] == [
@@ -46,14 +46,32 @@ def test_doctor_says_which_backend_a_session_uses(capsys, monkeypatch, no_gpu):
     monkeypatch.setattr(cli, "why_unavailable", lambda: None)
     cli.main(["doctor"])
     real = capsys.readouterr().out
-
     assert "(backend 'sim'), as no GPU can be used" in " ".join(simulated.split())
     assert "(backend 'cuda')" in real
 
 
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_doctor_says_whether_kernels_can_be_captured(capsys, monkeypatch, no_gpu, has_compiler):
+    def find_library():
+        if has_compiler:
+            return "/cache/callbacks.so"
+        raise OSError("There is no C compiler here. Install one (cc, gcc or clang), or: pip install 'gpustreamlab[native]'.")
+
+    monkeypatch.setattr(cli, "find_library", find_library)
+    cli.main(["doctor"])
+    assert "kernel capture" not in capsys.readouterr().out
+    monkeypatch.setattr(cli, "why_unavailable", lambda: None)
+    cli.main(["doctor"])
+    told = " ".join(capsys.readouterr().out.split())
+    if has_compiler:
+        assert "ok kernel capture its callbacks are compiled: /cache/callbacks.so" in told
+    else:
+        assert "lacking kernel capture kernels will not be captured; ranges are timed without them fix: There is no C" in told
+        assert "Install one (cc, gcc or clang), or: pip install 'gpustreamlab[native]'." in told
+
+
 def test_doctor_as_json(capsys, no_gpu):
     status = cli.main(["doctor", "--json"])
-
     facts = json.loads(capsys.readouterr().out)
     assert status == 0
     assert facts["gpustreamlab"] == __version__
@@ -63,9 +81,7 @@ def test_doctor_as_json(capsys, no_gpu):
 
 def test_doctor_fails_only_where_nothing_works(capsys, monkeypatch, no_gpu):
     monkeypatch.setitem(sys.modules, "gpustreamlab.backends.sim", None)
-
     status = cli.main(["doctor"])
-
     assert status == 1
     assert "no GPU can be used, and the simulated device cannot be imported" in " ".join(capsys.readouterr().out.split())
 
@@ -75,9 +91,7 @@ def test_missing_jupyter_gives_the_line_to_type(capsys, monkeypatch, no_gpu):
         raise cli.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(cli.importlib.metadata, "version", version)
-
     cli.main(["doctor"])
-
     assert "fix: pip install 'gpustreamlab[notebook]'" in capsys.readouterr().out
 
 
@@ -85,23 +99,19 @@ def test_a_fix_is_written_whole_and_once():
     long_line = "pip uninstall --yes cupy-cuda13x && pip install 'gpustreamlab[cuda12]' --some --more --options --than --fit"
     first = Check(name="driver", status=CheckStatus.UNAVAILABLE, detail="old", fix=long_line)
     second = Check(name="GPU", status=CheckStatus.UNAVAILABLE, detail="none", fix=long_line)
-
     text = cli.checks_to_text([first, second], columns=40)
-
     assert text.count(f"fix: {long_line}") == 1
     assert text.endswith("fix: as for driver")
 
 
 def test_a_long_detail_is_wrapped_under_itself():
     text = cli.checks_to_text([Check(name="x", status=CheckStatus.OK, detail="word " * 40)], columns=60)
-
     assert all(len(line) <= 60 for line in text.splitlines())
     assert all(line.startswith(" " * 16) for line in text.splitlines()[1:])
 
 
 def test_statuses_are_words_that_line_up():
     first, *_, last = cli.checks_to_text([ROW, LACKING]).splitlines()
-
     assert first == "ok           CuPy  14.2.0"
     assert last == "                   fix: pip install nvtx"
 
@@ -112,7 +122,6 @@ def test_statuses_are_words_that_line_up():
 def test_wrong_arguments_end_with_status_2(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
-
     assert caught.value.code == 2
     assert "usage: gpustreamlab" in capsys.readouterr().err
 
@@ -120,7 +129,6 @@ def test_wrong_arguments_end_with_status_2(capsys, arguments):
 def test_version_is_printed(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
-
     assert caught.value.code == 0
     assert capsys.readouterr().out == f"gpustreamlab {__version__}\n"
 
@@ -152,11 +160,9 @@ def test_a_reader_that_has_seen_enough_ends_it_silently():
     # GIVEN a pipe that nobody reads any more, as behind `doctor | head -2`
     read, write = os.pipe()
     os.close(read)
-
     # WHEN doctor writes into it
     program = "import sys; from gpustreamlab.cli import main; sys.exit(main(['doctor']))"
     done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
-
     # THEN it says nothing, and ends as a program does that SIGPIPE ends
     assert (done.returncode, done.stderr) == (141, b"")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 import types
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,13 +14,11 @@ from gpustreamlab.adapters import KNOWN, _known
 from gpustreamlab.adapters import _followers as _table
 from gpustreamlab.backends.cuda import _probe
 from gpustreamlab.backends.cuda._libcuda import (
-    Driver,
     Gpu,
     cuda_extra,
     import_cuda_core,
     import_cupy,
     import_nvtx,
-    install_line,
     install_line_for,
     read_driver,
     read_gpus,
@@ -124,20 +123,13 @@ def test_the_driver_is_read_without_raising(load, reason, version):
     assert driver.version == version
 
 
-def test_the_driver_names_its_own_error():
-    assert read_driver(lambda: FakeLibcuda(init_result=NO_DEVICE)).message == "cuInit said CUDA_ERROR_NO_DEVICE"
-    assert read_driver(lambda: FakeLibcuda(init_result=UNKNOWN_ERROR)).message == "cuInit said error 999"
-
-
-def test_gpus_are_described_by_the_driver():
+def test_gpus_are_described_by_the_driver_and_it_names_its_own_error():
     first, second = read_gpus(lambda: FakeLibcuda(gpus=("NVIDIA H200", "NVIDIA H100")))
 
     assert first == Gpu(ordinal=0, name="NVIDIA H200", sm_count=132, memory_bytes=139 * 2**30, compute_capability=(9, 0))
     assert (second.ordinal, second.name) == (1, "NVIDIA H100")
-
-
-def test_there_are_no_gpus_without_a_driver():
     assert read_gpus(no_libcuda) == ()
+    assert read_driver(lambda: FakeLibcuda(init_result=NO_DEVICE)).message == "cuInit said CUDA_ERROR_NO_DEVICE"
 
 
 EXTRAS = {
@@ -170,28 +162,40 @@ def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, block_pac
         import_it()
 
     assert isinstance(caught.value.__cause__, ImportError)
-    assert install_line() == "pip install 'gpustreamlab[cuda12]'"
 
 
-def test_present_packages_are_imported(working_packages):
-    assert import_cupy().__version__ == "14.2.0"
-    assert import_cuda_core() is working_packages
-    assert import_nvtx() is sys.modules["nvtx"]
+REASONS = {
+    "no driver": (no_libcuda, Unavailable.NO_DRIVER, ("No NVIDIA driver", "nvidia.com/drivers", "--gpus all")),
+    "old driver": (
+        lambda: FakeLibcuda(version=11080),
+        Unavailable.OLD_DRIVER,
+        ("supports CUDA 11.8", "needs 12.0", "Update it"),
+    ),
+    "no device": (lambda: FakeLibcuda(gpus=()), Unavailable.NO_DEVICE, ("finds no GPU", "nvidia-smi -L")),
+    "hidden": (
+        lambda: FakeLibcuda(init_result=NO_DEVICE),
+        Unavailable.NO_DEVICE,
+        ("CUDA_VISIBLE_DEVICES='-1'", "unset CUDA_VISIBLE_DEVICES"),
+    ),
+    "unknown": (
+        lambda: FakeLibcuda(init_result=UNKNOWN_ERROR),
+        Unavailable.UNKNOWN,
+        ("does not start", "error 999", "nvidia-smi"),
+    ),
+    "no package": (
+        FakeLibcuda,
+        Unavailable.NO_PACKAGE,
+        ("packages cupy, cuda.core, cuda.bindings, nvtx", "pip install 'gpustreamlab[cuda13]'"),
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("load", "reason", "words"),
-    [
-        (no_libcuda, Unavailable.NO_DRIVER, ("No NVIDIA driver", "nvidia.com/drivers", "--gpus all")),
-        (lambda: FakeLibcuda(version=11080), Unavailable.OLD_DRIVER, ("supports CUDA 11.8", "needs 12.0", "Update it")),
-        (lambda: FakeLibcuda(gpus=()), Unavailable.NO_DEVICE, ("finds no GPU", "nvidia-smi -L")),
-        (lambda: FakeLibcuda(init_result=UNKNOWN_ERROR), Unavailable.UNKNOWN, ("does not start", "error 999", "nvidia-smi")),
-        (FakeLibcuda, Unavailable.NO_PACKAGE, ("cupy, cuda.core, cuda.bindings, nvtx", "pip install 'gpustreamlab[cuda13]'")),
-    ],
-    ids=["no driver", "old driver", "no device", "unknown", "no package"],
-)
-def test_the_reason_says_what_is_wrong_and_what_to_do(monkeypatch, block_packages, load, reason, words):
+@pytest.mark.parametrize("case", REASONS)
+def test_the_reason_says_what_is_wrong_and_what_to_do(monkeypatch, block_packages, case):
+    load, reason, words = REASONS[case]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if case == "hidden":
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     install_driver(monkeypatch, load)
 
     got, message = why_unavailable()
@@ -200,26 +204,11 @@ def test_the_reason_says_what_is_wrong_and_what_to_do(monkeypatch, block_package
     assert all(word in message for word in words), message
 
 
-def test_hidden_gpus_are_blamed_on_the_variable(monkeypatch, block_packages):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    install_driver(monkeypatch, lambda: FakeLibcuda(init_result=NO_DEVICE))
-
-    _, message = why_unavailable()
-
-    assert "CUDA_VISIBLE_DEVICES='-1'" in message
-    assert "unset CUDA_VISIBLE_DEVICES" in message
-
-
-def test_nothing_is_wrong_where_all_works(monkeypatch, working_packages):
+def test_nothing_is_wrong_where_all_works_and_one_missing_package_is_named_alone(monkeypatch, working_packages):
     install_driver(monkeypatch, FakeLibcuda)
-
     assert why_unavailable() is None
 
-
-def test_one_missing_package_is_named_alone(monkeypatch, working_packages):
     monkeypatch.setitem(sys.modules, "nvtx", None)
-    install_driver(monkeypatch, FakeLibcuda)
-
     assert why_unavailable() == (
         Unavailable.NO_PACKAGE,
         "CUDA needs the Python package nvtx. Install with: pip install 'gpustreamlab[cuda13]'",
@@ -302,19 +291,14 @@ def test_libraries_are_said_to_be_usable_and_to_follow_or_not_and_none_is_needed
     )
 
 
-def test_an_installed_library_without_a_gpu_says_what_it_lacks(monkeypatch):
-    checks = library_checks(monkeypatch, {"torch": "2.11.0"}, no_libcuda)
+def test_torch_without_a_gpu_or_for_the_cpu_says_what_it_lacks(monkeypatch):
+    torch = library_checks(monkeypatch, {"torch": "2.11.0"}, no_libcuda)["torch"]
+    assert torch.status is CheckStatus.UNAVAILABLE
+    assert torch.detail.startswith("2.11.0 is installed; its work on a GPU needs one and its driver; on a lane: follows")
+    assert torch.fix.startswith("Install it from")
 
-    assert checks["torch"].status is CheckStatus.UNAVAILABLE
-    assert checks["torch"].detail.startswith(
-        "2.11.0 is installed; its work on a GPU needs one and its driver; on a lane: follows"
-    )
-    assert checks["torch"].fix.startswith("Install it from")
-
-
-def test_a_torch_for_the_cpu_cannot_follow_and_neither_can_triton(monkeypatch):
     checks = library_checks(monkeypatch, {"torch": "2.11.0+cpu", "triton": "3.6.0"})
-
+    assert checks["torch"].status is CheckStatus.OK
     assert checks["torch"].detail == (
         "2.11.0+cpu is installed; on a lane: cannot follow, this build of torch has no CUDA, so it has no work to follow with"
     )
@@ -361,147 +345,118 @@ def test_the_words_about_a_lane_are_those_of_a_sessions_table(monkeypatch, block
     assert all(table.values())
 
 
-def test_a_package_that_is_there_but_broken_says_so(monkeypatch, working_packages):
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    install_driver(monkeypatch, FakeLibcuda)
-
-    assert checks_by_name()["CuPy"].detail.startswith("cupy-cuda13x 14.2.0 is installed but cannot be imported: ")
+LACKING, UNAVAILABLE, OK = CheckStatus.LACKING, CheckStatus.UNAVAILABLE, CheckStatus.OK
+UPGRADE = "pip install --upgrade 'gpustreamlab[cuda13]'"
 
 
-def test_a_failing_first_use_lies_with_the_driver(monkeypatch, working_packages):
-    def fail(ordinal):
-        raise RuntimeError("CUDA_ERROR_NOT_INITIALIZED: no luck")
-
-    working_packages.Device = fail
-    install_driver(monkeypatch, FakeLibcuda)
-
-    checks = checks_by_name()
-
-    assert checks["cuda.core"].detail == (
-        "cuda-core 1.2.2 is installed; its first use fails: CUDA_ERROR_NOT_INITIALIZED: no luck; "
-        "on a lane: takes a stream, it has no current stream: pass lane.core to launch() and the like"
-    )
-    assert checks["cuda.core"].fix == "pip install --upgrade 'gpustreamlab[cuda13]'"
-    assert checks["green contexts"].status is CheckStatus.LACKING
-
-
-@pytest.mark.parametrize(("version", "status"), [(12040, CheckStatus.UNAVAILABLE), (12050, CheckStatus.OK)])
-def test_green_contexts_need_a_driver_for_12_5(monkeypatch, working_packages, version, status):
-    install_driver(monkeypatch, lambda: FakeLibcuda(version=version))
-
-    check = checks_by_name()["green contexts"]
-
-    assert check.status is status
-    assert (status is CheckStatus.OK) or "12.4; they need 12.5" in check.detail
-
-
-@pytest.mark.parametrize(
-    ("version", "bindings", "status", "detail", "fix"),
-    [
-        (13010, "13.1.0", CheckStatus.OK, "available (CUDA 13.1 in the driver and the bindings)", ""),
-        (13020, "13.5.0", CheckStatus.OK, "available", ""),
-        (
-            13000,
-            "13.5.0",
-            CheckStatus.UNAVAILABLE,
-            "the driver supports CUDA 13.0; needs CUDA 13.1",
-            "Update the NVIDIA driver",
-        ),
-        (
-            13010,
-            "13.0.3",
-            CheckStatus.LACKING,
-            "cuda.bindings is for CUDA 13.0",
-            "pip install --upgrade 'gpustreamlab[cuda13]'",
-        ),
-        (13010, None, CheckStatus.LACKING, "cuda.bindings is not installed", "pip install --upgrade 'gpustreamlab[cuda13]'"),
-        (13010, "unreadable", CheckStatus.LACKING, "cuda.bindings is not installed", "pip install --upgrade"),
-    ],
-)
-def test_newer_features_need_driver_and_bindings(monkeypatch, working_packages, version, bindings, status, detail, fix):
+def without_bindings(version):
+    """Return what is installed beside cuda.bindings of a version."""
     installed = {name: number for name, number in ALL_INSTALLED.items() if name != "cuda-bindings"}
-    pretend_installed(monkeypatch, installed | ({} if bindings is None else {"cuda-bindings": bindings}))
-    install_driver(monkeypatch, lambda: FakeLibcuda(version=version))
+    return installed | ({} if version is None else {"cuda-bindings": version})
+
+
+def newer(status, detail, fix=""):
+    return dict.fromkeys(NEWER_FEATURES, (status, detail, fix))
+
+
+NVTX = "NVTX ranges of others"
+CASES = {
+    "broken package": (
+        {"broken": "cupy"},
+        {"CuPy": (LACKING, "cupy-cuda13x 14.2.0 is installed but cannot be imported: ", "pip install 'gpustreamlab[cuda13]'")},
+    ),
+    "failing first use": (
+        {"fails": True},
+        {
+            "cuda.core": (
+                LACKING,
+                "cuda-core 1.2.2 is installed; its first use fails: CUDA_ERROR_NOT_INITIALIZED: no luck; "
+                "on a lane: takes a stream, it has no current stream: pass lane.core to launch() and the like",
+                UPGRADE,
+            ),
+            "green contexts": (LACKING, "cannot read the device's SMs", UPGRADE),
+        },
+    ),
+    "driver 12.4": ({"driver": 12040}, {"green contexts": (UNAVAILABLE, "12.4; they need 12.5", "Update the NVIDIA driver")}),
+    "driver 12.5": ({"driver": 12050}, {"green contexts": (OK, "GPU 0: 132 SMs", "")}),
+    "all of 13.1": (
+        {"driver": 13010, "installed": without_bindings("13.1.0")},
+        newer(OK, "available (CUDA 13.1 in the driver and the bindings)"),
+    ),
+    "old driver": ({}, newer(UNAVAILABLE, "the driver supports CUDA 13.0; needs CUDA 13.1", "Update the NVIDIA driver")),
+    "old bindings": (
+        {"driver": 13010, "installed": without_bindings("13.0.3")},
+        newer(LACKING, "cuda.bindings is for CUDA 13.0", UPGRADE),
+    ),
+    "no bindings": (
+        {"driver": 13010, "installed": without_bindings(None)},
+        newer(LACKING, "cuda.bindings is not installed", UPGRADE),
+    ),
+    "unreadable bindings": (
+        {"driver": 13010, "installed": without_bindings("unreadable")},
+        newer(LACKING, "Without it: ", UPGRADE),
+    ),
+    "CUPTI without a driver": (  # 13.2 crashes when it is asked for its version there
+        {"driver": None, "installed": ALL_INSTALLED | {"nvidia-cuda-cupti": "13.2.86"}},
+        {"CUPTI": (UNAVAILABLE, "nvidia-cuda-cupti 13.2.86 is installed; it needs a GPU and its driver", "Install it from")},
+    ),
+    "no CUPTI, driver 12": ({"driver": 12040}, {"CUPTI": (LACKING, "not installed", "pip install 'gpustreamlab[cupti12]'")}),
+    "CUPTI not loadable": (
+        {"installed": {"nvidia-cuda-cupti-cu12": "12.9.79"}},
+        {"CUPTI": (LACKING, "nvidia-cuda-cupti-cu12 12.9.79 is installed but cannot be loaded: ", "pip install")},
+    ),
+    "unknown CUPTI": (
+        {"cupti": 139900},
+        {
+            "CUPTI": (LACKING, "API version 139900", "pip install --upgrade gpustreamlab"),
+            NVTX: (LACKING, "they need a CUPTI that is known", "pip install"),
+        },
+    ),
+    "crashing CUPTI": (
+        {"cupti": 130000},
+        {
+            NVTX: (
+                LACKING,
+                "CUPTI 13.0.0 crashes when NVTX loads it",
+                "pip install --upgrade 'nvidia-cuda-cupti>=13.0.85,<14'",
+            )
+        },
+    ),
+    "nsys listens": (
+        {"cupti": 130001, "listener": "/opt/nsys/libToolsInjection64.so"},
+        {NVTX: (LACKING, "to '/opt/nsys/libToolsInjection64.so', so they go there", "Restart without it: unset NVTX")},
+    ),
+    "a CUPTI listens": (
+        {"cupti": 130001, "listener": "/my/libcupti.so.13"},
+        {NVTX: (OK, "seen: NVTX_INJECTION64_PATH was", "")},
+    ),
+    "an empty listener": ({"cupti": 130001, "listener": ""}, {NVTX: (LACKING, "not seen: ", "Restart without it")}),
+}
+
+
+@pytest.mark.parametrize(("machine", "rows"), CASES.values(), ids=CASES)
+def test_what_is_wrong_is_said_with_what_to_type(monkeypatch, working_packages, machine, rows):
+    if "broken" in machine:
+        monkeypatch.setitem(sys.modules, machine["broken"], None)
+    if "fails" in machine:
+        working_packages.Device = Mock(side_effect=RuntimeError("CUDA_ERROR_NOT_INITIALIZED: no luck"))
+    if "installed" in machine:
+        pretend_installed(monkeypatch, machine["installed"])
+    version = machine.get("driver", 13000)
+    install_driver(monkeypatch, no_libcuda if version is None else lambda: FakeLibcuda(version=version))
+    if version is None:
+        monkeypatch.setattr(_probe, "load_cupti", lambda: pytest.fail("it was loaded"))
+    if "cupti" in machine:
+        pretend_cupti(monkeypatch, machine["cupti"])
+    if "listener" in machine:
+        monkeypatch.setenv("NVTX_INJECTION64_PATH", machine["listener"])
 
     checks = checks_by_name()
 
-    for name in NEWER_FEATURES:
+    for name, (status, detail, fix) in rows.items():
         assert checks[name].status is status
         assert detail in checks[name].detail
         assert checks[name].fix.startswith(fix)
-        assert (status is CheckStatus.OK) or "Without it: " in checks[name].detail
-
-
-def test_cupti_is_not_loaded_without_a_driver(monkeypatch, working_packages):
-    """CUPTI 13.2 crashes when it is asked for its version there."""
-    pretend_installed(monkeypatch, ALL_INSTALLED | {"nvidia-cuda-cupti": "13.2.86"})
-    install_driver(monkeypatch, no_libcuda)
-    monkeypatch.setattr(_probe, "load_cupti", lambda: pytest.fail("it was loaded"))
-
-    checks = checks_by_name()
-
-    assert checks["CUPTI"].status is CheckStatus.UNAVAILABLE
-    assert checks["CUPTI"].detail == "nvidia-cuda-cupti 13.2.86 is installed; it needs a GPU and its driver"
-
-
-@pytest.mark.parametrize(("driver", "extra"), [(12040, "cupti12"), (13000, "cupti")])
-def test_the_cupti_that_suits_the_driver_is_named(monkeypatch, block_packages, driver, extra):
-    install_driver(monkeypatch, lambda: FakeLibcuda(version=driver))
-
-    assert checks_by_name()["CUPTI"].fix == f"pip install 'gpustreamlab[{extra}]'"
-
-
-def test_a_cupti_that_cannot_be_loaded_says_why(monkeypatch, block_packages):
-    pretend_installed(monkeypatch, {"nvidia-cuda-cupti-cu12": "12.9.79"})
-    install_driver(monkeypatch, FakeLibcuda)
-
-    check = checks_by_name()["CUPTI"]
-
-    assert check.status is CheckStatus.LACKING
-    assert check.detail.startswith("nvidia-cuda-cupti-cu12 12.9.79 is installed but cannot be loaded: ")
-
-
-def test_a_cupti_of_an_unknown_version_says_so(monkeypatch, working_packages):
-    install_driver(monkeypatch, FakeLibcuda)
-    pretend_cupti(monkeypatch, 139900)
-
-    checks = checks_by_name()
-
-    assert "API version 139900" in checks["CUPTI"].detail
-    assert checks["CUPTI"].fix == "pip install --upgrade gpustreamlab"
-    assert checks["NVTX ranges of others"].status is CheckStatus.LACKING
-
-
-def test_a_cupti_that_crashes_with_nvtx_is_named(monkeypatch, working_packages):
-    install_driver(monkeypatch, FakeLibcuda)
-    pretend_cupti(monkeypatch, 130000)
-
-    check = checks_by_name()["NVTX ranges of others"]
-
-    assert check.status is CheckStatus.LACKING
-    assert check.detail.startswith("CUPTI 13.0.0 crashes when NVTX loads it")
-    assert check.fix == "pip install --upgrade 'nvidia-cuda-cupti>=13.0.85,<14'"
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "words"),
-    [
-        ("/opt/nsys/libToolsInjection64.so", CheckStatus.LACKING, "not seen"),
-        ("/my/libcupti.so.13", CheckStatus.OK, "seen: "),
-        ("", CheckStatus.LACKING, "not seen"),
-    ],
-)
-def test_who_else_listens_to_nvtx_is_named(monkeypatch, working_packages, path, status, words):
-    install_driver(monkeypatch, FakeLibcuda)
-    pretend_cupti(monkeypatch)
-    monkeypatch.setenv("NVTX_INJECTION64_PATH", path)
-
-    check = checks_by_name()["NVTX ranges of others"]
-
-    assert check.status is status
-    assert check.detail.startswith(words)
-    assert path in check.detail
-    assert (status is CheckStatus.OK) or check.fix.endswith("unset NVTX_INJECTION64_PATH")
 
 
 def test_this_machine_gets_every_row_whatever_it_has():
@@ -509,8 +464,3 @@ def test_this_machine_gets_every_row_whatever_it_has():
 
     assert {"CUDA driver", "CuPy", "cuda.core", "nvtx", "CUPTI"} <= {check.name for check in checks}
     assert all(check.fix for check in checks if check.status is not CheckStatus.OK)
-
-
-def test_version_text_is_empty_without_a_driver():
-    assert Driver().version_text == ""
-    assert Driver(version=(12, 4)).version_text == "12.4"

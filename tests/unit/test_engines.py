@@ -73,9 +73,7 @@ def lab():
 
 def test_tensorrt_gets_shapes_addresses_and_the_lanes_handle(lab):
     context = FakeContext(lab)
-
     TensorRTEngine(lab, context, "net").run("a", {"x": DeviceArray(4096), "y": DeviceArray(8192, (5,))})
-
     assert context.calls == [
         ("shape", "x", (2, 3)),
         ("address", "x", 4096),
@@ -86,27 +84,19 @@ def test_tensorrt_gets_shapes_addresses_and_the_lanes_handle(lab):
     assert lab.trace.names == ("net",)
 
 
-def test_a_run_on_another_lane_waits_for_the_one_before_on_the_device(lab):
+def test_a_run_on_another_lane_waits_for_the_one_before_on_the_device_and_tensors_are_held(lab):
     engine = TensorRTEngine(lab, FakeContext(lab), "net")
-    for lane in ("a", "b"):
-        engine.run(lane, {"x": DeviceArray(1), "y": DeviceArray(2)})
-    assert not lab.stream("a").query()
-
-    lab.synchronize()
-    trace = lab.trace
-    assert trace.start_ns[1] >= trace.end_ns[0] - 1
-
-
-def test_tensors_are_held_until_the_run_is_done(lab):
-    engine = TensorRTEngine(lab, FakeContext(lab))
     arrays = {"x": DeviceArray(1), "y": DeviceArray(2)}
     known = weakref.ref(arrays["x"])
-    engine.run("a", arrays, hold=[arrays])
+    for lane in ("a", "b"):
+        engine.run(lane, arrays, hold=[arrays])
     del arrays
+    assert not lab.stream("a").query()
     assert known() is not None
-
     lab.synchronize()
     assert known() is None
+    trace = lab.trace
+    assert trace.start_ns[1] >= trace.end_ns[0] - 1
 
 
 def test_closing_waits_for_the_run_and_refuses_more(lab):
@@ -114,7 +104,6 @@ def test_closing_waits_for_the_run_and_refuses_more(lab):
         engine.run("a", {"x": DeviceArray(1)})
     assert lab.stream("a").query()
     assert engine.guard.is_closed
-
     with pytest.raises(GuardClosedError):
         engine.run("a", {})
 
@@ -129,38 +118,29 @@ REFUSALS = {
 @pytest.mark.parametrize(("refuse", "tensors", "message"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_what_tensorrt_refuses_is_an_error(lab, refuse, tensors, message):
     engine = TensorRTEngine(lab, FakeContext(lab, refuse), "net")
-
     with pytest.raises(EngineError, match=message):
         engine.run("a", tensors)
-
     assert lab.current is None
     assert lab.memory.held_count
 
 
+NO_NAMES = r"A list does not name its arrays.*engine.run\(.*\{'input': x"
 BAD_ARRAYS = {
-    "on the host": (np.zeros(3), "ndarray, which is not in device memory"),
-    "with gaps": (DeviceArray(1, (2, 3), strides=(24, 8)), "not contiguous"),
-    "transposed": (DeviceArray(1, (2, 3), strides=(4, 8)), "not contiguous"),
+    "on the host": ({"x": np.zeros(3)}, "'x'.*ndarray, which is not in device memory"),
+    "with gaps": ({"x": DeviceArray(1, (2, 3), strides=(24, 8))}, "'x'.*not contiguous"),
+    "transposed": ({"x": DeviceArray(1, (2, 3), strides=(4, 8))}, "'x'.*not contiguous"),
+    "without names": ([DeviceArray(512)], NO_NAMES),
 }
 
 
-@pytest.mark.parametrize(("array", "message"), BAD_ARRAYS.values(), ids=BAD_ARRAYS.keys())
-def test_arrays_that_no_engine_can_take_are_refused_before_anything_is_enqueued(lab, array, message):
+@pytest.mark.parametrize(("arrays", "message"), BAD_ARRAYS.values(), ids=BAD_ARRAYS.keys())
+def test_arrays_that_no_engine_can_take_are_refused_before_anything_is_enqueued(lab, onnxruntime, arrays, message):
     context = FakeContext(lab)
-
-    with pytest.raises(OptionError, match=f"'x'.*{message}"):
-        TensorRTEngine(lab, context).run("a", {"x": array})
-
+    with pytest.raises(OptionError, match=message):
+        TensorRTEngine(lab, context).run("a", arrays)
     assert context.calls == []
-
-
-NO_NAMES = r"A list does not name its arrays.*engine.run\(.*\{'input': x"
-
-
-def test_arrays_without_names_are_refused(lab):
-    engine = TensorRTEngine(lab, FakeContext(lab))
-    with pytest.raises(OptionError, match=NO_NAMES):
-        engine.run("a", [DeviceArray(512)])
+    with pytest.raises(OptionError, match=message):
+        make_onnx(lab).run(arrays, {"y": DeviceArray(8192)})
 
 
 @pytest.mark.parametrize("make", [onnxruntime_provider, quadrants_stream])
@@ -173,7 +153,6 @@ def test_the_name_of_a_lane_is_no_lane(lab, make, monkeypatch):
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)], ids=str)
 def test_packed_strides_are_contiguous(lab, shape):
     strides = np.zeros(shape, "f4").strides
-
     TensorRTEngine(lab, FakeContext(lab)).run("a", {"x": DeviceArray(1, shape, strides=strides)})
 
 
@@ -235,9 +214,7 @@ def onnxruntime(monkeypatch):
 
 def test_the_provider_has_the_lanes_device_and_handle_as_text(lab):
     lane = lab.stream("a")
-
     name, options = onnxruntime_provider(lane, gpu_mem_limit="1000")
-
     assert name == "CUDAExecutionProvider"
     assert options == {"device_id": "0", "user_compute_stream": str(lane.handle), "gpu_mem_limit": "1000"}
 
@@ -245,71 +222,55 @@ def test_the_provider_has_the_lanes_device_and_handle_as_text(lab):
 def test_a_closed_lane_gives_no_provider(lab):
     lane = lab.stream("a")
     lane.close()
-
     with pytest.raises(StreamClosedError):
         onnxruntime_provider(lane)
 
 
-@pytest.mark.usefixtures("onnxruntime")
-def test_onnx_binds_arrays_where_they_are_and_waits_for_nothing(lab):
-    lane = lab.stream("a")
-    session = FakeOnnxSession(lab, [onnxruntime_provider(lane)])
+def make_onnx(lab, name="a"):
+    """Return an engine on a lane."""
+    lane = lab.stream(name)
+    return OnnxEngine(lab, FakeOnnxSession(lab, [onnxruntime_provider(lane)]), lane, "model")
 
-    OnnxEngine(lab, session, lane, "model").run({"x": DeviceArray(4096)}, {"y": DeviceArray(8192, (5,), "<i8")})
+
+def test_onnx_binds_arrays_where_they_are_and_waits_for_nothing(lab, onnxruntime):
+    engine = make_onnx(lab)
+    engine.run({"x": DeviceArray(4096)}, {"y": DeviceArray(8192, (5,), "<i8")})
 
     common = {"device_type": "cuda", "device_id": 0}
-    assert session.runs == [
-        (
-            [
-                ("input", common | {"name": "x", "element_type": "float32", "shape": (2, 3), "buffer_ptr": 4096}),
-                ("output", common | {"name": "y", "element_type": "int64", "shape": (5,), "buffer_ptr": 8192}),
-            ],
-            {"disable_synchronize_execution_providers": "1"},
-        )
-    ]
-    assert not lane.query()
+    (run,) = engine._session.runs
+    assert run == (
+        [
+            ("input", common | {"name": "x", "element_type": "float32", "shape": (2, 3), "buffer_ptr": 4096}),
+            ("output", common | {"name": "y", "element_type": "int64", "shape": (5,), "buffer_ptr": 8192}),
+        ],
+        {"disable_synchronize_execution_providers": "1"},
+    )
+    assert not engine.lane.query()
 
 
-@pytest.mark.usefixtures("onnxruntime")
-def test_onnx_refuses_arrays_without_names(lab):
-    lane = lab.stream("a")
-    engine = OnnxEngine(lab, FakeOnnxSession(lab, [onnxruntime_provider(lane)]), lane)
-    with pytest.raises(OptionError, match=NO_NAMES):
-        engine.run([DeviceArray(4096)], {"y": DeviceArray(8192)})
-
-
-@pytest.mark.usefixtures("onnxruntime")
-def test_onnx_holds_what_the_run_needs(lab):
-    lane, x = lab.stream("a"), DeviceArray(1)
+def test_onnx_holds_what_the_run_needs(lab, onnxruntime):
+    x = DeviceArray(1)
     known = weakref.ref(x)
-    with OnnxEngine(lab, FakeOnnxSession(lab, [onnxruntime_provider(lane)]), "a") as engine:
+    with make_onnx(lab) as engine:
         engine.run({"x": x}, {})
         engine._session.runs.clear()
         del x
         gc.collect()
         assert known() is not None
-        assert not lane.query()
+        assert not engine.lane.query()
     lab.synchronize()
     assert known() is None
 
 
-@pytest.mark.usefixtures("onnxruntime")
-def test_onnx_on_another_lane_is_an_error_that_explains(lab):
-    engine = OnnxEngine(lab, FakeOnnxSession(lab, [onnxruntime_provider(lab.stream("a"))]), "a", "model")
-    engine.run({}, {}, lane="a")
-
-    for other in ("b", lab.stream("b")):
-        with pytest.raises(EngineError, match=r"'model' works on stream 'a' and cannot run on 'b'.*once.*lab.stream\('b'\)"):
-            engine.run({}, {}, lane=other)
-
-
-@pytest.mark.usefixtures("onnxruntime")
-def test_onnx_on_a_lane_that_has_moved_is_an_error_that_explains(lab):
+def test_onnx_on_another_lane_or_one_that_has_moved_is_an_error_that_explains(lab, onnxruntime):
     lab.partition(left=96, right="rest")
-    lane = lab.stream("c", partition="left")
-    engine = OnnxEngine(lab, FakeOnnxSession(lab, [onnxruntime_provider(lane)]), lane, "model")
+    lab.stream("c", partition="left")
+    engine = make_onnx(lab, "c")
+    engine.run({}, {}, lane="c")
+    for other in ("b", lab.stream("b")):
+        with pytest.raises(EngineError, match=r"'model' works on stream 'c' and cannot run on 'b'.*once.*lab.stream\('b'\)"):
+            engine.run({}, {}, lane=other)
     lab.stream("c", partition="right")
-
     with pytest.raises(EngineError, match="'c' has moved.*Make it again"):
         engine.run({}, {})
 
@@ -322,14 +283,12 @@ def test_a_session_that_fell_back_to_the_host_is_refused(lab):
 @pytest.mark.parametrize("told", ["0", "12345", "0xabc", "abc"])
 def test_a_session_of_another_stream_is_refused(lab, told):
     session = FakeOnnxSession(lab, [("CUDAExecutionProvider", {"user_compute_stream": told})])
-
     with pytest.raises(EngineError, match=f"works on stream {told}, not on 'a'"):
         OnnxEngine(lab, session, "a")
 
 
 def test_a_session_that_does_not_tell_its_stream_is_trusted(lab):
     engine = OnnxEngine(lab, FakeOnnxSession(lab, ["CUDAExecutionProvider"]), "a")
-
     assert engine.lane is lab.stream("a")
     engine.close()
 
@@ -337,7 +296,6 @@ def test_a_session_that_does_not_tell_its_stream_is_trusted(lab):
 def test_onnxruntime_has_to_be_imported(lab, monkeypatch):
     monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
     engine = OnnxEngine(lab, FakeOnnxSession(lab, ["CUDAExecutionProvider"]), "a")
-
     with pytest.raises(OptionError, match="import onnxruntime"):
         engine.run({}, {})
 
@@ -345,16 +303,11 @@ def test_onnxruntime_has_to_be_imported(lab, monkeypatch):
 # Quadrants
 
 
-def test_quadrants_gets_a_wrapper_of_the_handle(lab, monkeypatch):
-    made = []
-    module = types.ModuleType("quadrants.lang.stream")
-    module.Stream = lambda handle: made.append(handle) or "wrapper"
-    monkeypatch.setitem(sys.modules, "quadrants.lang.stream", module)
-
-    assert quadrants_stream(lab.stream("a")) == "wrapper"
-    assert made == [lab.stream("a").handle]
-
-
-def test_quadrants_has_to_be_imported(lab):
+def test_quadrants_gets_a_wrapper_of_the_handle_once_it_is_imported(lab, monkeypatch):
     with pytest.raises(OptionError, match="import quadrants"):
         quadrants_stream(lab.stream("a"))
+    made = []
+    module = SimpleNamespace(Stream=lambda handle: made.append(handle) or "wrapper")
+    monkeypatch.setitem(sys.modules, "quadrants.lang.stream", module)
+    assert quadrants_stream(lab.stream("a")) == "wrapper"
+    assert made == [lab.stream("a").handle]

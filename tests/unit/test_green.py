@@ -7,7 +7,6 @@ import pytest
 from gpustreamlab.analysis import PartitionOptions, plan_partitions, unenforced_layout
 from gpustreamlab.backends import ContextSpec, SplitGroup
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import DeviceError, OptionError
 from gpustreamlab.green import ContextCache, SMMap, context_specs
 from gpustreamlab.model import WorkqueueOptions
 
@@ -49,16 +48,6 @@ def fill(cache, *numbers):
         cache.get(spec(number))
 
 
-def test_equal_specs_share_one_context(backend):
-    cache = ContextCache(backend)
-    assert cache.get(spec(0, 1)) is cache.get(spec(0, 1))
-    assert cache.get(spec(0, 1)) is not cache.get(spec(0))
-    assert cache.get(spec(0, 1)) is not cache.get(spec(0, 1, workqueue=WorkqueueOptions()))
-    assert (len(cache), cache.created_count, len(backend.made)) == (3, 3, 3)
-    assert spec(0) in cache
-    assert spec(2) not in cache
-
-
 def test_the_one_used_least_recently_goes_first(backend, caplog):
     cache, before = ContextCache(backend, 2), []
     fill(cache, 0, 1, 2, 0, 3)
@@ -77,43 +66,6 @@ def test_what_is_in_use_stays(backend):
     assert len(cache) == 2  # more than the limit, until they are left
     cache.trim((), lambda gone: None)
     assert backend.closed == [(1,), (0,)]
-
-
-def test_nothing_goes_below_the_limit(backend, caplog):
-    cache = ContextCache(backend, 3)
-    fill(cache, 0, 1, 2)
-    cache.trim((), lambda gone: None)
-    assert backend.closed == []
-    assert caplog.text == ""
-
-
-def test_a_context_is_made_anew_after_it_went(backend):
-    cache = ContextCache(backend, 1)
-    fill(cache, 0, 1)
-    cache.trim((), lambda gone: None)
-    fill(cache, 0)
-    assert (cache.created_count, backend.made) == (3, [(0,), (1,), (0,)])
-
-
-def test_a_context_that_is_refused_is_not_kept(backend, monkeypatch):
-    cache = ContextCache(backend)
-
-    def refuse(wanted):
-        raise DeviceError("no memory left")
-
-    monkeypatch.setattr(backend, "create_context", refuse)
-    with pytest.raises(DeviceError, match="no memory left"):
-        cache.get(spec(0))
-    assert (len(cache), cache.created_count) == (0, 0)
-
-
-def test_closing_closes_all_once(backend):
-    cache = ContextCache(backend)
-    fill(cache, 0, 1)
-    cache.close()
-    cache.close()
-    assert sorted(backend.closed) == [(0,), (1,)]
-    assert len(cache) == 0
 
 
 def test_one_that_fails_to_close_does_not_keep_the_others(backend, monkeypatch):
@@ -141,25 +93,7 @@ def test_an_interrupted_close_goes_on_with_the_next(backend, monkeypatch):
     assert sorted(backend.closed) == [(0,), (1,)]
 
 
-@pytest.mark.parametrize("limit", [0, -3, True, None, 2.0, "64"])
-def test_the_limit_is_a_count(backend, limit):
-    with pytest.raises(OptionError, match=r"context_limit is .*Session\(context_limit=64\)"):
-        ContextCache(backend, limit)
-
-
 # What contexts are made of
-
-
-def test_partitions_of_groups_are_contexts_of_groups():
-    layout = plan_partitions({"a": 96, "b": "rest"}, SimBackend().device)
-    assert context_specs(layout) == {"a": spec(*range(12)), "b": spec(12, 13, 14, 15)}
-
-
-def test_the_same_groups_under_other_names_are_the_same_context():
-    device = SimBackend().device
-    first = context_specs(plan_partitions({"a": 96, "b": 32}, device))
-    second = context_specs(plan_partitions({"c": 100, "d": 31}, device))
-    assert list(first.values()) == list(second.values())
 
 
 def test_the_whole_card_and_what_is_not_enforced_have_none():

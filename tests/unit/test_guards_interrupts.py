@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.analysis._hazard_search import LaneClocks
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import DeviceError, GuardClosedError, StreamClosedError, StreamNotFoundError
+from gpustreamlab.errors import DeviceError, StreamNotFoundError
 from gpustreamlab.memory import guards
 from gpustreamlab.workloads import spin
 from tests.helpers.instant_backend import InstantBackend
@@ -174,45 +173,6 @@ def test_a_use_is_noted_even_where_nothing_can_be_held(monkeypatch):
             pass
         lab.stream("b").synchronize()
         assert lab.stream("a").query()  # so b has waited
-
-
-def test_in_a_forked_child_a_guard_is_closed_without_the_device():
-    backend = InstantBackend()
-    with Session(backend) as lab:
-        lab.stream("a")
-        guard = lab.memory.guard(object(), "workspace")
-        use = guard.on("a")
-        use.__enter__()
-        calls = len(backend.calls)
-        guard.leave_to_parent()  # what the fork handler does
-        guard.close()
-        assert len(backend.calls) == calls
-        with pytest.raises(GuardClosedError):
-            guard.on("a")
-        use.__exit__(None, None, None)
-
-
-def test_work_behind_the_last_event_keeps_a_lane_from_being_forgotten():
-    clocks = LaneClocks()
-    lane = clocks.lane(1)
-    lane.used_tick = lane.tick
-    clocks.host_wait(clocks.record(lane))
-    lane.used_tick = lane.tick  # the host has not waited for this
-    clocks.forget(1)
-    assert not lane.is_gone
-    clocks.host_wait_all()
-    clocks.forget(1)
-    assert lane.is_gone
-
-
-def test_a_closed_lane_has_no_handle():
-    with Session("sim") as lab:
-        lane = lab.stream("a")
-        assert lane.handle == lane.lane.stream
-        lane.close()
-        with pytest.raises(StreamClosedError, match="'a' is closed"):
-            lane.handle  # noqa: B018
-        assert "handle" in repr(lane)
 
 
 def test_an_engine_makes_no_lane_of_a_misspelt_name():

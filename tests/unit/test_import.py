@@ -34,7 +34,6 @@ def test_a_session_starts_without_screen_files_and_cuda(module):
 def test_looking_for_a_gpu_imports_no_cuda_package():
     program = "from gpustreamlab.backends.cuda._libcuda import Driver, read_driver; read_driver(fail)"
     define = "def fail(): raise OSError('no libcuda')\n"
-
     assert (
         run_python(f"{define}{program}; import sys; print('cupy' in sys.modules, 'cuda' in sys.modules)").split()
         == ["False"] * 2
@@ -52,7 +51,6 @@ def test_dir_lists_what_is_not_loaded_yet():
 
 def test_an_unknown_name_is_an_attribute_error():
     program = "import gpustreamlab\ntry:\n    gpustreamlab.Sesion\nexcept AttributeError as error:\n    print(error)"
-
     assert run_python(program).strip() == "module 'gpustreamlab' has no attribute 'Sesion'"
 
 

@@ -19,6 +19,7 @@ from gpustreamlab.streams import selection as selections
 from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.interrupt_storm import UNREACHABLE, program
 from tests.helpers.line_interrupts import LineInterrupts
+from tests.helpers.selections import names_of
 
 WATCHED = selections, _ranges
 
@@ -49,7 +50,7 @@ def nesting(lab):
     inside = np.flatnonzero((trace.parent >= 0) & (trace.lane[trace.parent] == trace.lane))
     assert (trace.start_ns[inside] >= trace.start_ns[trace.parent[inside]]).all()
     assert (trace.end_ns[inside] <= trace.end_ns[trace.parent[inside]]).all()
-    named = [trace.names[code] for code in trace.name]
+    named = names_of(trace)
     return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, trace.parent, strict=True)}
 
 
@@ -148,20 +149,6 @@ def test_a_selection_whose_leaving_never_began_is_left_by_an_interrupt_that_pass
         assert lab._backend.selected is None
         assert nesting(lab) == {"outer": None, "around": "outer"}
         assert lab._backend.count_open_nvtx() == 0
-
-
-def test_a_session_closes_what_an_interrupt_left_selected():
-    with Session(InstantBackend()) as lab:
-        lab.stream("a")
-        lab.on("a", "stuck").__enter__()
-        lab.close()
-        assert lab._backend.selected is None
-        assert lab._backend.count_open_nvtx() == 0
-        assert nesting_names(lab) == ["stuck"]
-
-
-def nesting_names(lab):
-    return [lab.trace.names[code] for code in lab.trace.name]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")

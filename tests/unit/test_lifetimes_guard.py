@@ -11,7 +11,8 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError, GuardClosedError, InvalidNameError, OptionError, SelectionError, SessionClosedError
 from gpustreamlab.workloads import spin
-from tests.helpers.threads import run_in_thread
+from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.threads import run_all, run_in_thread
 
 LONG_NS = 1_000_000_000
 
@@ -36,13 +37,25 @@ def spans(lab):
     return {trace.names[name]: (start, end) for name, start, end in rows}
 
 
-def test_uses_on_two_lanes_come_one_behind_the_other_and_the_host_waits_for_none(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def use(lab, guard, lane, label=None, duration_ns=LONG_NS):
+    """Enqueue work that uses what is guarded."""
+    with guard.on(lane, label):
+        spin(lab, duration_ns)
+
+
+@pytest.fixture
+def guard(lab):
+    return lab.memory.guard(Thing(), "context")
+
+
+def test_uses_on_two_lanes_come_one_behind_the_other_and_the_host_waits_for_none(lab, guard):
     before_ns = lab._backend.driver.clock.now_ns
     for lane, label in (("a", "first"), ("b", "second"), ("a", "third")):
         with guard.on(lane, label) as used:
-            assert used is lab.stream(lane)
-            assert lab.current is used
+            assert used is lab.stream(lane) is lab.current
+            spin(lab, LONG_NS)
+    for lane in ("a", "b"):
+        with lab.on(lane, f"unguarded {lane}"):
             spin(lab, LONG_NS)
 
     assert lab._backend.driver.clock.now_ns - before_ns < 1_000_000
@@ -50,40 +63,26 @@ def test_uses_on_two_lanes_come_one_behind_the_other_and_the_host_waits_for_none
     ran = spans(lab)
     assert ran["second"][0] >= ran["first"][1] - 1
     assert ran["third"][0] >= ran["second"][1] - 1
+    assert ran["unguarded b"][0] < ran["unguarded a"][1]  # without a guard they overlap
     assert guard.query()
-
-
-def test_without_a_guard_they_would_overlap(lab):
-    for lane, label in (("a", "first"), ("b", "second")):
-        with lab.on(lane, label):
-            spin(lab, LONG_NS)
-
-    ran = spans(lab)
-    assert ran["second"][0] < ran["first"][1]
 
 
 def test_a_second_use_on_the_same_lane_waits_for_nothing(lab, monkeypatch):
     guard = lab.memory.guard(Thing())
     monkeypatch.setattr(type(lab.stream("a")), "wait", lambda *_: pytest.fail("waited"))
-
     for _ in range(3):
         with guard.on("a"):
             spin(lab, 10)
 
 
-def test_the_range_has_the_label_or_the_guards_name_or_the_lanes(lab):
-    with lab.memory.guard(Thing(), "context").on("a"):
-        pass
-    with lab.memory.guard(Thing(), "context").on("a", "mine"):
-        pass
-    with lab.memory.guard(Thing()).on("a"):
-        pass
-
+def test_the_range_has_the_label_or_the_guards_name_or_the_lanes(lab, guard):
+    use(lab, guard, "a")
+    use(lab, guard, "a", "mine")
+    use(lab, lab.memory.guard(Thing()), "a")
     assert set(spans(lab)) == {"context", "mine", "a"}
 
 
-def test_a_guard_shows_what_it_is(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def test_a_guard_shows_what_it_is(lab, guard):
     assert repr(guard) == "<Guard 'context', not used yet>"
     with guard.on("a"):
         assert repr(guard) == "<Guard 'context', in use on 'a' by thread 'MainThread'>"
@@ -91,30 +90,25 @@ def test_a_guard_shows_what_it_is(lab):
             told = []
             run_in_thread(lambda: told.append(repr(guard)))
         assert told == ["<Guard 'context', in use on 'b' by thread 'MainThread'>"]
+        assert repr(guard) == "<Guard 'context', in use on 'a' by thread 'MainThread'>"
     assert repr(guard) == "<Guard 'context', last used on 'a'>"
     assert repr(guard.on("b")) == "<Use of guard 'context' on 'b', for a `with` block or a decorator>"
     guard.close()
     assert repr(guard) == "<Guard 'context' closed>"
 
 
-def test_a_guard_needs_a_name_that_is_text(lab):
-    with pytest.raises(InvalidNameError, match=r"A guard's name is a str, not int.*lab\.memory\.guard\(resource, '3'\)"):
-        lab.memory.guard(Thing(), 3)
-
-
-def test_a_guards_name_is_not_endless(lab):
+def test_a_guards_name_is_a_text_that_ends(lab):
     assert lab.memory.guard(Thing(), "engine context, " * 6).name
-    with pytest.raises(
-        InvalidNameError, match=r"A guard's name has at most 100 characters; 'xxx.* has 101.*guard\.on\(lane, label\)"
-    ):
-        lab.memory.guard(Thing(), "x" * 101)
+    told = r"A guard's name has at most 100 characters; 'xxx.* has 101.*guard\.on\(lane, label\)"
+    for name, match in ((3, r"is a str, not int.*lab\.memory\.guard\(resource, '3'\)"), ("x" * 101, told)):
+        with pytest.raises(InvalidNameError, match=match):
+            lab.memory.guard(Thing(), name)
 
 
 # As a decorator
 
 
-def test_a_decorated_function_uses_it_in_each_call(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def test_a_decorated_function_uses_it_in_each_call(lab, guard):
 
     @guard.on("a")
     def forward(x, *, y):
@@ -153,14 +147,11 @@ def test_what_would_run_later_is_not_decorated(lab, function):
 # Errors inside
 
 
-def test_the_work_of_a_use_that_raises_is_waited_for_too(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def test_the_work_of_a_use_that_raises_is_waited_for_too(lab, guard):
     with pytest.raises(ValueError, match="mine"), guard.on("a", "first"):
         spin(lab, LONG_NS)
         raise ValueError("mine")
-    with guard.on("b", "second"):
-        spin(lab, 10)
-
+    use(lab, guard, "b", "second", 10)
     ran = spans(lab)
     assert ran["second"][0] >= ran["first"][1] - 1
     assert lab.current is None
@@ -175,7 +166,6 @@ def test_errors_inside_nested_guards_leave_all_in_order(lab):
             with two.on("b", "inner"):
                 spin(lab, 2 * LONG_NS)
                 raise ValueError("mine")
-
     # THEN nothing is selected, and both wait for what was enqueued
     assert lab.current is None
     with two.on("a", "two again"), one.on("b", "one again"):
@@ -185,43 +175,28 @@ def test_errors_inside_nested_guards_leave_all_in_order(lab):
     assert ran["one again"][0] >= ran["outer"][1] - 1
 
 
-def test_an_error_of_the_device_at_the_end_does_not_hide_the_users(lab, monkeypatch):
-    guard = lab.memory.guard(Thing(), "context")
-
+def test_an_error_of_the_device_hides_no_other_and_leaves_nothing_selected_or_locked(lab, guard, monkeypatch):
     def fail(*_):
         raise DeviceError("lost")
 
-    with pytest.raises(ValueError, match="mine") as caught, guard.on("a"):
-        monkeypatch.setattr(lab._keeper, "hold", fail)
-        raise ValueError("mine")
-    assert any("lost" in note for note in caught.value.__notes__)
-    with pytest.raises(DeviceError, match="lost"), guard.on("a"):
-        pass
-    assert run_in_thread(lambda: guard.on("a").__enter__()) is None  # and it is free for others
-
-
-def test_a_use_that_cannot_begin_leaves_nothing_selected_or_locked(lab, monkeypatch):
-    guard = lab.memory.guard(Thing(), "context")
-    with guard.on("a"):
-        spin(lab, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(type(lab.stream("b")), "wait", lambda *_: (_ for _ in ()).throw(DeviceError("lost")))
+        with pytest.raises(ValueError, match="mine") as caught, guard.on("a"):
+            patch.setattr(lab._keeper, "hold", fail)
+            raise ValueError("mine")
+        assert any("lost" in note for note in caught.value.__notes__)
+        with pytest.raises(DeviceError, match="lost"), guard.on("a"):
+            pass
+        patch.setattr(type(lab.stream("b")), "wait", fail)
         with pytest.raises(DeviceError, match="lost"), guard.on("b"):
             pytest.fail("entered")
     assert lab.current is None
-
-    def use():
-        with guard.on("b"):
-            pass
-
-    assert run_in_thread(use) is None
+    assert run_in_thread(lambda: use(lab, guard, "b")) is None
 
 
 # Nested uses of one guard
 
 
-def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab, guard):
     with guard.on("a", "outer"):
         with lab.range("before"):
             spin(lab, LONG_NS)
@@ -229,27 +204,20 @@ def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab):
             spin(lab, LONG_NS)
         with lab.range("after"):
             spin(lab, LONG_NS)
-
     ran = spans(lab)
     assert ran["inner"][0] >= ran["before"][1] - 1
     assert ran["after"][0] >= ran["inner"][1] - 1
     assert ran["outer"][1] >= ran["after"][1]
 
 
-def test_uses_left_in_another_order_are_reported_and_leave_the_guard_free(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def test_uses_left_in_another_order_are_reported_and_leave_the_guard_free(lab, guard):
     first, second = guard.on("a"), guard.on("b")
     first.__enter__()
     second.__enter__()
     with pytest.raises(SelectionError):
         first.__exit__(None, None, None)
     second.__exit__(None, None, None)
-
-    def use():
-        with guard.on("a"):
-            pass
-
-    assert run_in_thread(use) is None
+    assert run_in_thread(lambda: use(lab, guard, "a")) is None
 
 
 # Threads
@@ -284,28 +252,19 @@ def test_a_second_thread_waits_until_the_first_has_enqueued_and_not_longer(lab):
     assert ran["second"][0] >= ran["first"][1] - 1
 
 
-def test_many_threads_never_share_it(lab):
-    guard, inside, most, errors = lab.memory.guard(Thing(), "context"), [], [], []
+def test_many_threads_never_share_it(lab, guard):
+    inside, most = [], []
 
     def run(number):
         lane = lab.stream(f"lane-{number}")
-        try:
-            for turn in range(20):
-                with guard.on(lane, f"{number}.{turn}"):
-                    inside.append(number)
-                    most.append(len(inside))
-                    spin(lab, 1_000)
-                    inside.remove(number)
-        except Exception as error:
-            errors.append(error)
+        for turn in range(20):
+            with guard.on(lane, f"{number}.{turn}"):
+                inside.append(number)
+                most.append(len(inside))
+                spin(lab, 1_000)
+                inside.remove(number)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert errors == []
+    run_all(run, 8)
     assert max(most) == 1
     ran = sorted(spans(lab).values())
     assert len(ran) == 160
@@ -322,10 +281,8 @@ def test_closing_waits_for_the_last_use_and_lets_go(lab):
     del thing
     with guard.on("a"):
         spin(lab, LONG_NS)
-
     guard.close()
     guard.close()
-
     assert guard.is_closed
     assert guard.resource is None
     assert known() is None
@@ -345,15 +302,13 @@ def test_a_closed_guard_cannot_be_used(lab):
     assert lab.current is None
 
 
-def test_a_guard_is_not_closed_from_inside(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def test_a_guard_is_not_closed_from_inside(lab, guard):
     with guard.on("a"), pytest.raises(SelectionError, match="inside"):
         guard.close()
     assert not guard.is_closed
 
 
-def test_closing_is_gone_on_with_after_an_interrupt(lab, monkeypatch):
-    guard = lab.memory.guard(Thing(), "context")
+def test_closing_is_gone_on_with_after_an_interrupt(lab, guard, monkeypatch):
     with guard.on("a"):
         spin(lab, LONG_NS)
 
@@ -365,9 +320,7 @@ def test_closing_is_gone_on_with_after_an_interrupt(lab, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             guard.close()
     assert guard.resource is not None
-
     guard.close()
-
     assert guard.resource is None
 
 
@@ -379,7 +332,6 @@ def test_what_a_forgotten_guard_guarded_lives_until_its_last_work_is_done(lab):
         spin(lab, LONG_NS)
     del thing, guard
     assert known() is not None
-
     lab.synchronize()
     assert known() is None
 
@@ -391,9 +343,7 @@ def test_a_session_that_closes_lets_go_behind_the_work_and_the_guard_closes_sile
     del thing
     with guard.on("a"):
         spin(lab, LONG_NS)
-
     lab.close()
-
     assert states == [0]
     assert guard.query()
     guard.close()
@@ -403,36 +353,39 @@ def test_a_session_that_closes_lets_go_behind_the_work_and_the_guard_closes_sile
         lab.memory.guard(Thing())
 
 
-def test_a_session_closed_inside_a_use_is_left_silently(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def test_a_session_closed_inside_a_use_is_left_silently(lab, guard):
     with guard.on("a"):
         spin(lab, LONG_NS)
         lab.close()
-
     assert guard.resource is None
 
 
-def test_a_lane_closed_inside_a_use_by_another_thread_harms_nobody(lab):
-    guard = lab.memory.guard(Thing(), "context")
+def test_a_lane_closed_inside_or_after_a_use_harms_nobody(lab, guard):
     with guard.on("a", "first"):
         spin(lab, LONG_NS)
         assert run_in_thread(lab.stream("a").close) is None
-    with guard.on("b", "second"):
-        spin(lab, 10)
-
+    use(lab, guard, "b", "second", 10)
     assert spans(lab)["second"][0] >= LONG_NS
-
-
-def test_a_lane_closed_after_a_use_is_waited_for_by_nobody(lab):
-    guard = lab.memory.guard(Thing(), "context")
-    with guard.on("a"):
-        spin(lab, LONG_NS)
-    lab.stream("a").close()
-    with guard.on("b"):
-        spin(lab, 10)
+    lab.stream("b").close()
+    use(lab, guard, lab.stream("c"), duration_ns=10)
     guard.close()
-
     assert guard.is_closed
+
+
+def test_in_a_forked_child_a_guard_is_closed_without_the_device():
+    backend = InstantBackend()
+    with Session(backend) as lab:
+        lab.stream("a")
+        guard = lab.memory.guard(Thing(), "context")
+        use = guard.on("a")
+        use.__enter__()
+        calls = len(backend.calls)
+        guard.leave_to_parent()  # what the fork handler does
+        guard.close()
+        assert len(backend.calls) == calls
+        with pytest.raises(GuardClosedError):
+            guard.on("a")
+        use.__exit__(None, None, None)
 
 
 def test_streams_of_others_take_part(lab):
@@ -443,7 +396,6 @@ def test_streams_of_others_take_part(lab):
     with guard.on(theirs, "theirs") as lane:
         assert lane.is_lent
         spin(lab, LONG_NS)
-
     ran = spans(lab)
     assert ran["theirs"][0] >= ran["ours"][1] - 1
     lab.close()

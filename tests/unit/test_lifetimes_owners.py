@@ -18,41 +18,8 @@ from gpustreamlab.backends.sim import SimBackend
 
 def test_views_of_numpy_have_one_owner():
     array = np.zeros((4, 4))
-
     assert find_owner(array).key == find_owner(array[1:]).key == find_owner(array.T).key
     assert find_owner(array).key != find_owner(array.copy()).key
-
-
-def test_page_locked_arrays_are_owned_by_their_memory():
-    pinned = SimBackend().pinned_empty(8, "f4")
-    view = pinned[2:]
-    owner = find_owner(view)
-    del pinned
-    assert not owner.is_alone()
-    del view
-    assert owner.is_alone()
-
-
-def test_memory_that_is_no_array_is_followed_to_its_end():
-    memory = bytearray(64)
-    view = np.frombuffer(memory, np.uint8)[8:]
-    owner = find_owner(view)
-    del view
-    assert not owner.is_alone()
-    del memory
-    assert owner.is_alone()
-
-
-def test_views_of_the_simulated_device_have_one_owner():
-    xp = SimBackend().xp
-    array = xp.zeros((4, 4))
-    view = array[1:].T
-    owner = find_owner(array)
-    assert owner.key == find_owner(view).key
-    del array
-    assert not owner.is_alone()
-    del view
-    assert owner.is_alone()
 
 
 class CupyMemory:
@@ -67,27 +34,42 @@ class CupyArray:
         self.base = None
 
 
-def test_views_of_cupy_have_one_owner():
+class Anything:
+    pass
+
+
+def pinned():
+    array = SimBackend().pinned_empty(8, "f4")
+    return array, array[2:]
+
+
+def buffer():
+    memory = bytearray(64)
+    return memory, np.frombuffer(memory, np.uint8)[8:]
+
+
+def simulated():
+    array = SimBackend().xp.zeros((4, 4))
+    return array, array[1:].T
+
+
+def cupys():
     array = CupyArray(CupyMemory())
-    view = CupyArray(array.data.mem)
+    return array, CupyArray(array.data.mem)
+
+
+def anything():
+    return (thing := Anything()), thing
+
+
+@pytest.mark.parametrize("make", [pinned, buffer, simulated, cupys, anything])
+def test_all_views_have_one_owner_who_is_alone_when_the_last_has_gone(make):
+    array, view = make()
     owner = find_owner(array)
     assert owner.key == find_owner(view).key
     del array
     assert not owner.is_alone()
     del view
-    assert owner.is_alone()
-
-
-class Anything:
-    pass
-
-
-def test_anything_else_owns_itself():
-    thing = Anything()
-    owner = find_owner(thing)
-    assert owner.memory is thing
-    assert not owner.is_alone()
-    del thing
     assert owner.is_alone()
 
 
@@ -133,21 +115,14 @@ def torch(monkeypatch):
     ownership._lone_use_count.cache_clear()
 
 
-def test_views_of_a_tensor_have_one_owner(torch):
+def test_views_of_a_tensor_have_one_owner_and_what_autograd_keeps_counts(torch):
     tensor, view = torch.tensor(64), torch.tensor(64)
     owner = find_owner(tensor)
     assert owner.key == find_owner(view).key
+    torch.counts[64] += 1
     del tensor
     assert not owner.is_alone()
     del view
-    assert owner.is_alone()
-
-
-def test_what_autograd_keeps_counts(torch):
-    tensor = torch.tensor(64)
-    owner = find_owner(tensor)
-    torch.counts[64] += 1
-    del tensor
     assert not owner.is_alone()
     torch.counts[64] -= 1
     assert owner.is_alone()
@@ -160,9 +135,7 @@ def test_a_torch_that_does_not_tell_leaves_the_tensor_itself(torch, monkeypatch,
     else:
         monkeypatch.setattr(Tensor, "untyped_storage", lambda tensor: (_ for _ in ()).throw(RuntimeError("no storage")))
     tensor = torch.tensor(64)
-
     owner = find_owner(tensor)
-
     assert owner.memory is tensor
     del tensor
     assert owner.is_alone()

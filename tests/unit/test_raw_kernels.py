@@ -62,7 +62,6 @@ def test_a_kernel_goes_to_the_stream_it_is_told_and_else_to_the_selected_one(lab
     # GIVEN a kernel, and streams that are told by name, as a stream, and by selection
     kernel = raw_kernel(lab, CODE, "scale", options=("-std=c++17",))
     a, b = (lab.stream(name)._backend_stream.number for name in "ab")
-
     # WHEN it is launched on each
     kernel((2,), (32,), ("x",), stream="a")
     kernel((2,), (32,), ("x",), stream=lab.stream("b"))
@@ -70,7 +69,6 @@ def test_a_kernel_goes_to_the_stream_it_is_told_and_else_to_the_selected_one(lab
         kernel((2,), (32,), ("x",))
         kernel((2,), (32,), ("x",), stream="b")
     kernel((2,), (32,), ("x",))
-
     # THEN each went there, and what was selected before is selected again
     assert [launch[-1] for launch in kernel.kernel.launches] == [a, b, a, b, None]
     assert kernel.kernel.made_of == (CODE, "scale", {"options": ("-std=c++17",)})

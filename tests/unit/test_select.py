@@ -7,7 +7,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.backends import BACKEND_NAMES, Choice, choose_backend
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import BackendNotFoundError, BackendUnavailableError, DeviceNotFoundError, OptionError
+from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError
 from gpustreamlab.typing import Unavailable
 
 PROBE = "gpustreamlab.backends.cuda._probe.why_unavailable"
@@ -67,23 +67,6 @@ def test_an_object_is_used_as_it_is_and_stays_its_owners():
     with Session(backend) as lab:
         assert lab._backend is backend
     assert not backend.driver.is_closed
-
-
-WRONG = {
-    "unknown": ("gpu", 0, BackendNotFoundError, "no backend 'gpu'"),
-    "upper case": ("SIM", 0, BackendNotFoundError, "'cuda', 'sim'"),
-    "number": (1, 0, BackendNotFoundError, "type int is not a backend: it has no create_stream"),
-    "class": (SimBackend, 0, BackendNotFoundError, r"class SimBackend, not an object of it.*Session\(SimBackend\(\)\)"),
-    "module": (pytest, 0, BackendNotFoundError, "type module is not a backend"),
-    "second simulated device": ("sim", 1, DeviceNotFoundError, "no simulated device 1"),
-    "device of another object": (SimBackend(), 2, OptionError, "device is 2.*device 0"),
-}
-
-
-@pytest.mark.parametrize(("wanted", "device", "error", "told"), WRONG.values(), ids=WRONG)
-def test_what_is_no_backend_is_told(wanted, device, error, told):
-    with pytest.raises(error, match=told):
-        choose_backend(wanted, device)
 
 
 def test_a_missing_second_device_is_told_when_falling_back_too(monkeypatch):

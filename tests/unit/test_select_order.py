@@ -13,6 +13,8 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.errors import SelectionError, SelectionWarning
 from tests.helpers.nvtx_stacks import CheckedSim
+from tests.helpers.selections import parents as parents_of
+from tests.helpers.selections import selected
 
 LANES = ("a", "b", "c")
 
@@ -32,22 +34,10 @@ def lab(backend):
     backend.check()  # NVTX and the backend's own selections: as many ends as beginnings, and the last first
 
 
-def selected(lab):
-    """The lane by name, as the session says and as the array module has it."""
-    current, by_backend = lab.current, lab._backend.selected_stream
-    if current is None:
-        assert by_backend is lab._backend.null_stream
-        return None
-    assert by_backend is current._backend_stream
-    return current.name
-
-
 def parents(lab):
-    lab.synchronize()
-    trace = lab.trace
-    named = [trace.names[code] for code in trace.name]
-    assert trace.metadata.dropped_spans == 0
-    return {name: named[parent] if parent >= 0 else None for name, parent in zip(named, trace.parent, strict=True)}
+    found = parents_of(lab)
+    assert lab.trace.metadata.dropped_spans == 0
+    return found
 
 
 def batches(lab, lane="a", label="load"):
@@ -129,20 +119,6 @@ def test_a_stream_closed_meanwhile_is_over_when_its_selection_is_left(lab):
     assert "a" not in lab.streams
 
 
-def test_closing_the_session_puts_back_what_was_handed_down(backend):
-    lab = Session(backend)
-    lab.stream("a"), lab.stream("b")
-    outer, inner = lab.on("a"), lab.on("b")
-    outer.__enter__()
-    inner.__enter__()
-    with pytest.raises(SelectionError):
-        outer.__exit__(None, None, None)
-    lab.close()
-    assert backend.selected_stream is backend.null_stream
-    inner.__exit__(None, None, None)
-    backend.check()
-
-
 def test_one_that_ends_while_another_is_being_left_is_put_back_with_it(lab):
     outer, inner = lab.select("a"), lab.select("b")
     outer.__enter__()
@@ -192,6 +168,7 @@ def test_a_step_of_a_task_still_leaves_all_of_its_own(lab):
     assert selected(lab) is None
     assert list(running) == ["c"]
     assert selected(lab) is None
+    assert len(lab._recorder.thread_state().stack) == 1
 
 
 def test_an_interrupt_is_over_where_an_older_selection_ends(lab):
@@ -261,18 +238,3 @@ def test_plain_tasks_in_turns_are_all_told_what_to_do_and_lose_no_range(lab):
     assert all("@lab.on('" in str(warning.message) and "task_factory" in str(warning.message) for warning in told)
     assert {warning.filename for warning in told} == {__file__}
     assert parents(lab) == {"r0": None, "r1": None, "r2": None, "r3": None}
-
-
-def test_a_task_that_fails_out_of_turn_raises_its_own_error(lab):
-    async def failing():
-        with lab.on("a"):
-            await asyncio.sleep(0)
-            raise KeyError("mine")
-
-    async def main():
-        return await asyncio.gather(failing(), request(lab, "b", "other"), return_exceptions=True)
-
-    with pytest.warns(SelectionWarning):
-        failed, other = asyncio.run(main())
-    assert isinstance(failed, KeyError)
-    assert other is None

@@ -6,13 +6,12 @@ import json
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scripts import soak, soak_actions, soak_memory
+from scripts import soak_actions, soak_memory
 from tests.helpers import long_runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,36 +103,3 @@ def test_memory_in_use_is_what_was_allocated_and_not_freed():
     assert after.heap_bytes - before.heap_bytes == pytest.approx(0, abs=4 << 20)
     assert during.host_bytes >= during.heap_bytes - before.heap_bytes
     assert during.device_bytes == during.torch_bytes == 0
-
-
-def test_one_alone_is_alone_and_others_share():
-    # GIVEN a gate with two inside
-    gate, inside, order = soak.Gate(), threading.Barrier(3), []
-    leave = threading.Event()
-
-    def share():
-        with gate.shared():
-            inside.wait(60)
-            leave.wait(60)
-            order.append("shared")
-
-    def alone():
-        with gate.alone():
-            order.append("alone")
-
-    threads = [threading.Thread(target=share) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    inside.wait(60)
-
-    # WHEN a third wants to be alone
-    threads.append(threading.Thread(target=alone))
-    threads[-1].start()
-    leave.set()
-    for thread in threads:
-        thread.join(60)
-
-    # THEN it waited, and the gate is free again
-    assert order == ["shared", "shared", "alone"]
-    with gate.alone():
-        pass

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
-import random
-import shutil
 import subprocess
 import sys
 import threading
 import time
 import warnings
-import zlib
 from contextlib import suppress
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -26,7 +21,7 @@ from gpustreamlab.model import EDGE_KINDS
 from gpustreamlab.record import SPAN_COLUMNS
 from gpustreamlab.sinks import _spool_format as _file
 from gpustreamlab.sinks import spool as _spool
-from gpustreamlab.sinks._spool_format import CHECKSUM_KEY, FACTS_KEY, VERSION_KEY
+from gpustreamlab.sinks._spool_format import VERSION_KEY
 from gpustreamlab.sinks.reading import read_spool
 from gpustreamlab.typing import EdgeKind, SpoolState
 from gpustreamlab.workloads import spin
@@ -187,58 +182,15 @@ def test_what_was_cleared_is_forgotten(path):
     assert (len(loaded), len(loaded.edges), loaded.markers) == (4, 2, ())
 
 
-def test_spans_cleared_before_they_were_written_are_not_missed(path):
-    with gsl.Session("sim", spool=path, capture="ranges") as lab:
-        work(lab, 3)
-        lab.clear()
-        work(lab, 1)
-        lab.recording.spool.refresh()
-
-        assert (lab.recording.spool.span_count, lab.recording.spool.missed_count) == (2, 0)
-
-
 def test_many_rows_are_written_in_pieces(path, monkeypatch):
     monkeypatch.setattr(_spool, "MAX_BATCH_ROWS", 7)
     with gsl.Session("sim", spool=path) as lab:
         work(lab, 10)
 
     with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        counts = [len(batch) for batch in stream]
-    assert max(counts) == 7
+        assert stream.schema.names == list(SPAN_COLUMNS)
+        assert max(len(batch) for batch in stream) == 7
     assert_same_trace(gsl.load_trace(path), lab.trace)
-
-
-def test_any_arrow_reader_reads_the_rows(path):
-    varied_run(path)
-
-    with pa.OSFile(str(path)) as file:
-        table = pa.ipc.open_stream(file).read_all()
-
-    assert table.column_names == list(SPAN_COLUMNS)
-    assert len(table) == 16
-
-
-def test_marks_are_written_as_what_was_added(path):
-    with gsl.Session("sim", spool=path) as lab:
-        for _ in range(200):
-            lab.mark("x" * 100)
-        lab.recording.spool.refresh()
-        before_bytes = lab.recording.spool.size_bytes
-        lab.mark("one more")
-        lab.recording.spool.refresh()
-
-        assert lab.recording.spool.size_bytes - before_bytes < 2_500
-    assert gsl.load_trace(path).markers == lab.trace.markers
-
-
-def test_nothing_is_written_where_nothing_is_new(path):
-    with gsl.Session("sim", spool=path) as lab:
-        work(lab)
-        lab.recording.spool.refresh()
-        before_bytes = lab.recording.spool.size_bytes
-
-        assert lab.recording.spool.refresh()
-        assert lab.recording.spool.size_bytes == before_bytes == path.stat().st_size
 
 
 def test_a_saved_trace_is_read_by_the_same_call(tmp_path, path):
@@ -292,137 +244,32 @@ def test_a_file_that_ends_at_any_byte_gives_what_is_whole(tmp_path, path):
     assert refused[-1] < len(data) / 2  # the beginning of the stream and the first tables
 
 
-def damaged(data, chance):
-    """Return bytes with something changed, cut out, put in or put twice."""
-    made = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(made))
-        length = chance.randint(1, 64)
-        match chance.randrange(5):
-            case 0:
-                made[at] ^= 1 << chance.randrange(8)
-            case 1:
-                made[at : at + length] = chance.randbytes(length)
-            case 2:
-                del made[at : at + length]
-            case 3:
-                made[at:at] = chance.randbytes(length)
-            case _:
-                made[at : at + 8] = chance.choice((0, 1, -1, 1 << 31, 1 << 40, (1 << 63) - 1)).to_bytes(
-                    8, "little", signed=True
-                )
-    return bytes(made)
-
-
 def test_a_damaged_file_gives_a_beginning_or_says_so(tmp_path, path):
     trace = varied_run(path)
     data = path.read_bytes()
     bad = tmp_path / "bad.gsl"
-    chance = random.Random(5)
-    starts = trace.start_ns.tolist()
-    outcomes = {True: 0, False: 0}
-    count = long_runs.count(sample=300, full=2_000)
-    for _ in range(count):
-        bad.write_bytes(damaged(data, chance))
+    starts = set(trace.start_ns.tolist())
+    counts, refused = set(), 0
+    for at in range(0, len(data), long_runs.count(sample=97, full=11)):
+        bad.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
         try:
             loaded = read_spool(bad)
         except TraceFileError:
-            outcomes[False] += 1
-        else:
-            outcomes[True] += 1
-            assert set(loaded.start_ns.tolist()) <= set(starts)
-
-    assert min(outcomes.values()) > count / 20
-
-
-def write_batches(path, batches, *, version="1", types=None):
-    """Write a spool by hand, with checksums that are right."""
-    schema = pa.schema(
-        [(name, (types or {}).get(name, pa.int64())) for name in SPAN_COLUMNS], metadata={VERSION_KEY: version.encode()}
-    )
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        for columns, text in batches:
-            arrays = [pa.array(columns[name], schema.field(name).type) for name in SPAN_COLUMNS]
-            checksum = zlib.crc32(text, zlib.crc32(" ".join(SPAN_COLUMNS).encode()))
-            for name in SPAN_COLUMNS:
-                checksum = zlib.crc32(memoryview(np.ascontiguousarray(columns[name])), checksum)
-            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-            writer.write_batch(rows, custom_metadata={FACTS_KEY: text, CHECKSUM_KEY: str(checksum).encode()})
-
-
-def read_batches(path):
-    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        while True:
-            try:
-                rows, carried = stream.read_next_batch_with_custom_metadata()
-            except StopIteration:
-                return
-            columns = dict(zip(rows.schema.names, (column.to_numpy() for column in rows.columns), strict=True))
-            yield {name: values.copy() for name, values in columns.items()}, bytes(carried[FACTS_KEY])
-
-
-WRONG = (None, -1, 1 << 70, 1.5, "text", [], [[]], {}, {"drop": -5, "keep": "x"}, True, ["a", "a"], [[1, 2, 3]], float("nan"))
-
-
-def spoilt(value, chance):
-    """Return JSON with one thing in it changed."""
-    if isinstance(value, dict) and value and chance.random() < 0.85:
-        key = chance.choice(sorted(value))
-        if chance.random() < 0.1:
-            return {name: entry for name, entry in value.items() if name != key}
-        return value | {key: spoilt(value[key], chance)}
-    if isinstance(value, list) and value and chance.random() < 0.85:
-        at = chance.randrange(len(value))
-        return [*value[:at], spoilt(value[at], chance), *value[at + 1 :]]
-    return chance.choice(WRONG)
-
-
-def test_wrong_contents_with_right_checksums_are_refused_or_make_a_trace(tmp_path, path):
-    varied_run(path)
-    whole = list(read_batches(path))
-    chance = random.Random(6)
-    refused = 0
-    for _ in range(500):
-        batches = list(whole)
-        at = chance.randrange(len(batches))
-        columns, text = batches[at]
-        if chance.random() < 0.5 and len(columns["number"]):
-            name = chance.choice(SPAN_COLUMNS)
-            row = chance.randrange(len(columns[name]))
-            columns = columns | {name: columns[name].copy()}
-            columns[name][row] = chance.choice((-1, -2, 99, 1 << 40, -(1 << 63), (1 << 63) - 1))
-        else:
-            text = json.dumps(spoilt(json.loads(text), chance)).encode()
-        batches[at] = columns, text
-        write_batches(tmp_path / "bad.gsl", batches)
-        try:
-            assert len(read_spool(tmp_path / "bad.gsl")) <= 16
-        except TraceFileError:
             refused += 1
+        else:
+            assert set(loaded.start_ns.tolist()) <= starts
+            counts.add(len(loaded))
 
-    assert 100 < refused < 500
-
-
-@pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe", b"", b"12"])
-def test_facts_that_are_no_json_object_end_the_reading(path, tmp_path, text):
-    varied_run(path)
-    (first, *_, (columns, _)) = read_batches(path)
-    write_batches(tmp_path / "bad.gsl", [first, (columns, text)])
-
-    assert len(read_spool(tmp_path / "bad.gsl")) == 0
+    assert refused > 5
+    assert len(counts) > 2
 
 
 def test_a_spool_of_a_newer_version_says_so(path):
-    write_batches(path, [], version="99")
+    schema = pa.schema([(name, pa.int64()) for name in SPAN_COLUMNS], metadata={VERSION_KEY: b"99"})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema):
+        pass
 
     with pytest.raises(TraceFileError, match="version 99.*pip install --upgrade gpustreamlab"):
-        gsl.load_trace(path)
-
-
-def test_columns_of_other_types_are_refused(path):
-    write_batches(path, [], types={"lane": pa.string()})
-
-    with pytest.raises(TraceFileError, match=r"\['lane'\] are no int64"):
         gsl.load_trace(path)
 
 
@@ -482,16 +329,6 @@ def test_a_place_that_cannot_be_written_stops_the_session_before_anything_is_mad
         gsl.Session("sim", spool=f"{tmp_path}/{place}")
 
     assert all(word in str(caught.value) for word in words), caught.value
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_is_said(tmp_path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(TraceFileError, match="Permission denied"):
-            gsl.Session("sim", spool=tmp_path / "run.gsl")
-    finally:
-        tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize("spool", ["", 3, b"run.gsl", ["run.gsl"], 1.5])
@@ -611,20 +448,6 @@ def test_a_disk_that_is_freed_when_the_limit_is_exceeded_gives_a_file_that_says_
     assert path.stat().st_size <= 1 << 16
 
 
-def test_a_disk_that_stays_full_does_not_disturb_the_close(path, disk):
-    with gsl.Session("sim", spool=path, capture="ranges") as lab:
-        work(lab, 2)
-        lab.recording.spool.refresh()
-        work(lab, 1, first=2)
-        disk.is_full = True
-        with pytest.warns(SpoolWarning):
-            lab.close()
-
-    loaded = gsl.load_trace(path)
-    assert (len(loaded), len(lab.trace)) == (4, 6)
-    assert "not closed" in loaded.metadata.recovery_note
-
-
 def test_warnings_that_are_errors_do_not_end_it(path, disk, caplog):
     with gsl.Session("sim", spool=path, capture="ranges") as lab:
         disk.is_full = True
@@ -635,29 +458,6 @@ def test_warnings_that_are_errors_do_not_end_it(path, disk, caplog):
         assert lab.recording.spool.refresh()
     assert "No space left on device" in caplog.text
     assert len(gsl.load_trace(path)) == 2
-
-
-def test_a_limit_of_the_system_is_like_a_full_disk(path):
-    limit = """
-import resource, warnings
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for number in range(2_000):
-        with lab.on("copy", f"step {number}"):
-            spin(lab, 1_000)
-        if number % 50 == 0:
-            lab.recording.spool.refresh()
-    lab.close()
-(warning,) = caught
-assert "File too large" in str(warning.message), warning
-assert len(lab.trace) == 2_000
-"""
-    run_python(START.format(path=str(path)) + limit)
-    loaded = gsl.load_trace(path)
-
-    assert 50 < len(loaded) < 2_000
-    assert path.stat().st_size <= 20_000
 
 
 def test_a_failure_of_our_own_does_not_reach_the_user(path, monkeypatch):
@@ -686,18 +486,6 @@ def test_a_removed_file_costs_one_warning(path):
         assert lab.recording.spool.state is SpoolState.REMOVED
     assert len(lab.trace) == 8
     assert not path.exists()
-
-
-def test_a_folder_that_is_removed_likewise(tmp_path):
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    with gsl.Session("sim", spool=folder / "run.gsl", capture="ranges") as lab:
-        shutil.rmtree(folder)
-        work(lab)
-        with pytest.warns(SpoolWarning, match="the file was removed"):
-            lab.recording.spool.refresh()
-
-    assert len(lab.trace) == 2
 
 
 def test_the_limit_is_kept_and_shown(path):
@@ -776,22 +564,6 @@ def test_ctrl_c_at_any_line_of_a_write_leaves_a_whole_file(tmp_path):
         if interrupts.left > 0:
             break
     assert at > 30
-
-
-def test_an_interrupted_write_is_done_again(path, monkeypatch):
-    with gsl.Session("sim", spool=path) as lab:
-        work(lab, 2)
-        write = os.write
-
-        def interrupted(descriptor, data):
-            write(descriptor, data)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(_file.os, "write", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            lab.recording.spool.refresh()
-        monkeypatch.setattr(_file.os, "write", write)
-    assert_same_trace(gsl.load_trace(path), lab.trace)
 
 
 def test_a_device_that_has_failed_keeps_nothing_from_being_written(path):

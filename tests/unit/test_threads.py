@@ -12,8 +12,7 @@ import traceback
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 
 import pytest
 
@@ -23,16 +22,14 @@ from gpustreamlab.errors import (
     GPUStreamLabError,
     PartitionInUseError,
     PartitionNotFoundError,
-    SelectionError,
     SessionClosedError,
     StreamClosedError,
 )
 from gpustreamlab.green import context_specs
-from gpustreamlab.streams.life import LeftStreams
-from gpustreamlab.typing import SessionState
 from gpustreamlab.workloads import spin
 from tests.helpers.lending_backend import LendingBackend
 from tests.helpers.nvtx_stacks import CheckedSim
+from tests.helpers.selections import names_of, rows_of
 from tests.helpers.threads import run_in_thread
 
 THREADS = 16
@@ -63,11 +60,8 @@ def run_at_once(*works):
 
 
 def told(trace):
-    named = [trace.names[code] for code in trace.name]
-    return [
-        (trace.lanes[lane].name, name, named[parent] if parent >= 0 else None, trace.threads[thread])
-        for lane, name, parent, thread in zip(trace.lane, named, trace.parent, trace.thread, strict=True)
-    ]
+    threads = [trace.threads[trace.thread[row]] for row in trace.start_ns.argsort(kind="stable")]
+    return [(*row, thread) for row, thread in zip(rows_of(trace), threads, strict=True)]
 
 
 # Selections
@@ -110,27 +104,6 @@ def test_sixteen_threads_on_a_lane_each(lab, backend):
     backend.check()
 
 
-def test_a_new_thread_has_nothing_selected(lab, backend):
-    lab.stream("a")
-
-    def look():
-        assert lab.current is None
-        assert backend.selected_stream is backend.null_stream
-        with pytest.raises(SelectionError, match="none is selected in this thread"):
-            lab.range("orphan")
-
-    with lab.on("a"):
-        assert run_in_thread(look) is None
-
-
-def test_ranges_that_one_thread_opens_and_another_ends(lab):
-    lab.stream("a")
-    started = run_at_once(*(lambda number=number: lab.recording.start_range("a", f"r{number}") for number in range(THREADS)))
-    run_at_once(*(opened.end for opened in started))
-    lab.synchronize()
-    assert sorted(name for _, name, *_ in told(lab.trace)) == sorted(f"r{number}" for number in range(THREADS))
-
-
 def test_streams_of_one_name_are_one_stream(lab):
     made = run_at_once(*(lambda: lab.stream("same") for _ in range(THREADS)))
     assert {id(stream) for stream in made} == {id(lab.stream("same"))}
@@ -145,60 +118,6 @@ def test_a_lender_taken_by_many_threads_is_one_lane(lab, backend):
             return lab.current
 
     assert len({id(stream) for stream in run_at_once(*(take for _ in range(THREADS)))}) == 1
-
-
-def select_often(lab, number):
-    rng = random.Random(number)
-    lane = lab.stream(f"lane-{number}")
-    for _ in range(40):
-        with lab.on(lane, "work"):
-            spin(lab, 1_000)
-            with lab.range("inner"):
-                assert lab.current is lane
-        if rng.random() < 0.2:
-            lane.synchronize()
-
-
-def make_and_close(lab):
-    for number in range(30):
-        with lab.on(lab.stream(f"short-{number % 3}"), "short"):
-            spin(lab, 1_000)
-        lab.stream(f"short-{number % 3}").close()
-
-
-def share_out(lab):
-    for number in range(20):
-        with suppress(PartitionInUseError):
-            lab.partition(left=(32, 64)[number % 2], right=64)
-
-
-def read(lab, stop):
-    while not stop.is_set():
-        trace = lab.trace
-        assert (trace.end_ns >= trace.start_ns).all()
-        lab.overlap()
-        repr(lab)
-
-
-def test_everything_at_once(lab, backend):
-    """Threads select while others make and close streams, share out the SMs anew, and read traces."""
-    lab.partition(left=64, right=64)
-    lab.stream("moved", partition="left")
-    stop, failed = threading.Event(), []
-    reader = threading.Thread(target=lambda: failed.append(run_in_thread(lambda: read(lab, stop))))
-    reader.start()
-    try:
-        selecting = [partial(select_often, lab, number) for number in range(8)]
-        run_at_once(*selecting, partial(make_and_close, lab), partial(share_out, lab), lambda: lab.mark("now"))
-    finally:
-        stop.set()
-        reader.join()
-    assert failed == [None]
-    lab.synchronize()
-    names = [name for _, name, *_ in told(lab.trace)]
-    assert (names.count("work"), names.count("inner"), names.count("short")) == (320, 320, 30)
-    assert lab.trace.metadata.dropped_spans == 0
-    backend.check()
 
 
 # Closing
@@ -239,18 +158,24 @@ def in_the_middle(lab, work, *, lane="a"):
     return met
 
 
-def test_a_lane_closed_while_another_thread_has_it_selected(lab, backend):
-    lab.stream("a")
-    met = in_the_middle(lab, lab.stream("a").close)
-    assert {name: type(error) for name, error in met.items()} == {
-        "array": StreamClosedError, "range": StreamClosedError, "select": StreamClosedError, "record": StreamClosedError,
-        "after": bool,
-    }  # fmt: skip
-    assert met["after"] is True
+CLOSES = pytest.mark.parametrize("close", [lambda lab: lab.stream("a").close(), Session.close], ids=["lane", "session"])
+
+
+@CLOSES
+def test_a_lane_closed_while_another_thread_has_it_selected(backend, close):
+    with Session(backend) as lab:
+        lab.stream("a")
+        met = in_the_middle(lab, lambda: close(lab))
+        refused = StreamClosedError if lab.state == "open" else SessionClosedError
+        assert isinstance(met["array"], GPUStreamLabError)
+        assert isinstance(met["range"], (StreamClosedError, SessionClosedError))
+        assert [type(met[name]) for name in ("select", "record")] == [refused] * 2
+        assert met["after"] is True
+        assert "exit" not in met
     backend.check()
 
 
-@pytest.mark.parametrize("close", [lambda lab: lab.stream("a").close(), Session.close], ids=["lane", "session"])
+@CLOSES
 def test_a_stream_that_a_library_may_launch_on_is_destroyed_when_it_was_left(close, caplog):
     # GIVEN a device on which a launch on a destroyed stream would end the process
     backend = LendingBackend()
@@ -267,43 +192,6 @@ def test_a_stream_that_a_library_may_launch_on_is_destroyed_when_it_was_left(clo
         assert "'a' was closed while a thread has it selected" in caplog.text
 
 
-@pytest.mark.parametrize("close", [lambda lab: lab.stream("a").close(), Session.close], ids=["lane", "session"])
-def test_scratch_that_a_thread_holds_stays_until_it_has_left_the_lane(close):
-    # GIVEN a thread that works in scratch of a lane, which also has scratch that nobody holds
-    backend = LendingBackend()
-    freed, size_bytes = [], 1 << 20
-    free_scratch = backend.free_scratch
-    backend.free_scratch = lambda stream, address: (freed.append(address), free_scratch(stream, address))
-    lab = Session(backend)
-    lane = lab.stream("a")
-    lane.scratch(4 * size_bytes).close()
-    entered, closed, met = threading.Event(), threading.Event(), []
-
-    def work():
-        with lab.on(lane), lane.scratch(size_bytes) as held:
-            address = held.ptr
-            entered.set()
-            assert closed.wait(60)
-            met.append(address in freed)
-        met.append(freed.count(address))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert entered.wait(60)
-
-    # WHEN the lane is closed meanwhile
-    close(lab)
-    assert len(freed) == 1
-    closed.set()
-    thread.join(60)
-
-    # THEN nobody else was given the memory that it held, and it has gone with the stream
-    assert met == [False, 1]
-    assert len(freed) == 2
-    assert lane._arena.reserved_bytes == 0
-    lab.close()
-
-
 def test_a_stream_closed_inside_its_own_block_is_destroyed_behind_it():
     with Session(LendingBackend()) as lab:
         stream = lab.stream("a")._backend_stream
@@ -312,44 +200,6 @@ def test_a_stream_closed_inside_its_own_block_is_destroyed_behind_it():
             assert lab.xp.ones(4).shape == (4,)
             assert not stream.is_closed
         assert stream.is_closed
-
-
-def test_a_session_closed_while_another_thread_has_a_lane_selected(backend):
-    lab = Session(backend)
-    lab.stream("a")
-    met = in_the_middle(lab, lab.close)
-    assert isinstance(met["array"], GPUStreamLabError)
-    assert isinstance(met["range"], (SessionClosedError, StreamClosedError))
-    assert isinstance(met["select"], SessionClosedError)
-    assert "exit" not in met
-    assert met["after"] is True
-    backend.check()
-
-
-def test_close_while_others_select(backend):
-    with Session(backend) as lab:
-        for number in range(8):
-            lab.stream(f"lane-{number}")
-        started = threading.Barrier(9)
-
-        def select(number):
-            started.wait(60)
-            count = 0
-            while True:
-                try:
-                    with lab.on(f"lane-{number}"), lab.range("inner"):
-                        count += 1
-                except (SessionClosedError, StreamClosedError):
-                    return count
-
-        with ThreadPoolExecutor(8) as pool:
-            done = [pool.submit(select, number) for number in range(8)]
-            started.wait(60)
-            time.sleep(0.02)
-            lab.close()
-            assert all(future.result(30) >= 0 for future in done)
-    assert backend.selected_stream is backend.null_stream
-    backend.check()
 
 
 def test_many_threads_close_one_session(backend):
@@ -421,25 +271,6 @@ WAITS = {
     "an event": lambda lab: lab.stream("a").record().synchronize(),
     "the device": lambda lab: lab.synchronize(),
 }
-
-
-@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_a_thread_that_waits_keeps_nobody_from_selecting(gated, wait):
-    backend = gated._backend
-    waiter = threading.Thread(target=wait, args=(gated,))
-    waiter.start()
-    try:
-        assert backend.entered.acquire(timeout=60)
-        found = []
-        user = threading.Thread(target=lambda: found.append(use(gated)), daemon=True)
-        user.start()
-        user.join(60)
-        assert not user.is_alive(), "selecting waits for another thread's GPU"
-        assert found[0][2] is None
-        assert run_in_thread(lambda: gated.stream("c")) is None  # new streams too
-    finally:
-        backend.gate.set()
-        waiter.join()
 
 
 @contextmanager
@@ -523,7 +354,7 @@ def check_places(lab):
     assert lab.partitions.verify().holds
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("change", (WAITS | CHANGES).values(), ids=WAITS | CHANGES)
 def test_what_waits_for_a_stream_keeps_nobody_waiting(shared_out, change):
     with underway(shared_out, lambda: change(shared_out)) as raised:
         found = {name: at_once(lambda do=do: do(shared_out)) for name, do in MEANWHILE.items()}
@@ -567,20 +398,6 @@ def test_a_session_that_closes_refuses_at_once_and_can_be_read(shared_out):
     assert shared_out._backend.driver.streams == {}
 
 
-def test_a_session_closed_while_the_sms_are_shared_out_refuses_at_once_and_closes_behind_it(shared_out):
-    with underway(shared_out, lambda: shared_out.partition(left=32, right="rest")) as raised:
-        closer = threading.Thread(target=shared_out.close, daemon=True)
-        closer.start()
-        while shared_out.state == "open":
-            time.sleep(0.001)
-        assert isinstance(at_once(lambda: shared_out.stream("new")), SessionClosedError)
-        assert closer.is_alive()
-    closer.join(60)
-    assert raised == [None]
-    assert shared_out.state is SessionState.CLOSED
-    assert shared_out._backend.driver.streams == {}
-
-
 @pytest.mark.parametrize("what", ["stream", "session"])
 def test_who_closes_second_waits_until_it_is_closed(shared_out, what):
     lane = shared_out.stream("a")
@@ -621,8 +438,9 @@ def test_a_stream_that_is_gone_is_not_touched_again(lab, monkeypatch):
     lane = lab.stream("a")
     lane.close()
     lab.stream("a")  # another, with the same row in every table
-    monkeypatch.setattr(type(lane._arena), "close", lambda arena: pytest.fail("touched"))
+    monkeypatch.setattr(type(lane._arena), "close", lambda arena, **_: pytest.fail("touched"))
     lane.close()
+    monkeypatch.undo()
 
 
 def test_an_interrupted_close_is_gone_on_with_where_the_name_is_used_again(lab, monkeypatch):
@@ -657,7 +475,7 @@ def test_a_stream_made_while_the_sms_are_shared_out_moves_along_with_its_work(sh
         spin(lab, 1_000)
     lab.synchronize()
     trace = lab.trace
-    assert [trace.names[code] for code in trace.name] == ["old", "new"]
+    assert names_of(trace) == ["old", "new"]
     assert trace.start_ns[1] >= trace.end_ns[0]
     check_places(lab)
 
@@ -689,41 +507,6 @@ def test_streams_closed_while_they_are_drained_do_not_move_and_leave_nothing(sha
     check_places(lab)
 
 
-def test_a_partition_asked_for_during_the_drain_is_what_the_switch_gives(shared_out):
-    lab = shared_out
-    lab.stream("b", partition=None)
-    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
-        mover = threading.Thread(target=lambda: lab.stream("b", partition="right"), daemon=True)
-        mover.start()
-        mover.join(0.05)
-        assert mover.is_alive()  # moves come one behind the other
-    mover.join(60)
-    assert raised == [None]
-    assert lab.stream("b").sm_count == 100
-    check_places(lab)
-
-
-def test_contexts_in_which_a_stream_is_being_closed_are_not_destroyed(shared_out):
-    # GIVEN a stream that has worked in a context which nothing else uses, and is being closed there
-    lab, lane, cache = shared_out, shared_out.stream("a"), shared_out._partitions.cache
-    cache.limit, context = 2, cache.get(lane._recorded.spec)
-    lab._backend.gate.set()
-    lab.stream("a", partition=None)
-    lab._backend.gate.clear()
-    while lab._backend.entered.acquire(blocking=False):
-        pass
-    with underway(lab, lane.close) as raised:
-        # WHEN another layout needs more contexts than are kept
-        assert at_once(lambda: lab.partition(left=32, right="rest")["left"].granted_sms) == 32
-
-        # THEN its own stays, and goes with a later change
-        assert not context.is_closed
-    assert raised == [None]
-    lab.partition(left=16, right="rest")
-    assert context.is_closed
-    assert len(cache) == 2
-
-
 def test_a_stream_is_not_destroyed_while_it_is_drained(shared_out):
     lab, lane = shared_out, shared_out.stream("a")
     backend_stream = lane._backend_stream
@@ -736,20 +519,6 @@ def test_a_stream_is_not_destroyed_while_it_is_drained(shared_out):
     closer.join(60)
     assert raised == [None]
     assert backend_stream.is_closed
-
-
-def test_preparing_beyond_the_limit_waits_for_its_turn_and_evicts(shared_out):
-    lab, cache = shared_out, shared_out._partitions.cache
-    cache.limit = 4
-    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
-        preparing = threading.Thread(target=lambda: lab.partitions.prepare({"left": 16, "right": "rest"}), daemon=True)
-        preparing.start()
-        preparing.join(0.05)
-    preparing.join(60)
-    assert not preparing.is_alive()
-    assert raised == [None]
-    assert len(cache) <= 4
-    check_places(lab)
 
 
 def test_threads_that_prepare_the_same_layout_make_its_contexts_once(lab, backend, monkeypatch):
@@ -995,34 +764,6 @@ def test_each_wait_is_one_edge_whoever_opens_the_next_range(lab):
     assert (len(delta.edges), delta.cursor.edge) == (4 * rounds, 4 * rounds)
 
 
-def test_a_stream_that_cannot_be_destroyed_keeps_no_other_from_it():
-    class Place:
-        name, is_selected, spec = "a", True, None
-
-        def __init__(self, stream):
-            self.stream = stream
-
-    closed = []
-
-    class Stuck:
-        def __init__(self, name):
-            self.name = name
-
-        def close(self):
-            closed.append(self.name)
-            if self.name == "first":
-                raise DeviceError("stuck")
-
-    left = LeftStreams(is_lending=True)
-    for name in ("first", "second"):
-        left.close((Place(Stuck(name)),), bool)
-    Place.is_selected = False
-    with pytest.raises(DeviceError, match="stuck"):
-        left.sweep()
-    left.sweep()
-    assert closed == ["first", "second"]
-
-
 def test_a_context_goes_after_the_streams_that_a_thread_has_left(caplog):
     # GIVEN a session with partitions, on a device whose streams libraries have by their handles
     backend = LendingBackend()
@@ -1094,5 +835,5 @@ def test_ranges_that_are_open_when_the_session_is_closed_count_as_dropped(backen
     may_leave.set()
     thread.join()
     started.end()
-    assert [lab.trace.names[code] for code in lab.trace.name] == ["own"]
+    assert names_of(lab.trace) == ["own"]
     assert lab.trace.metadata.dropped_spans == 3

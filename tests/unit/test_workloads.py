@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.errors import OptionError, SelectionError, SessionClosedError, StreamClosedError, StreamNotFoundError
+from gpustreamlab.errors import OptionError, SessionClosedError, StreamClosedError, StreamNotFoundError
 from gpustreamlab.workloads import copy_to_device, copy_to_host, matrix_product, spin, spin_card, streaming_add
+from tests.helpers.selections import names_of
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def lab():
 
 def duration_ns(lab, label):
     lab.synchronize()
-    return int(lab.trace.duration_ns[[lab.trace.names[code] for code in lab.trace.name].index(label)])
+    return int(lab.trace.duration_ns[names_of(lab.trace).index(label)])
 
 
 def test_spin_takes_its_time_for_each_wave_of_blocks(lab):
@@ -130,7 +131,7 @@ def test_work_goes_to_the_stream_it_is_told(lab, name, how):
     assert busy_ns["b"] > 0
     assert lab.overlap().busy_ns.sum() < busy_ns["b"]
     assert lab.current is None
-    assert [lab.trace.names[code] for code in lab.trace.name] == ["other"]
+    assert names_of(lab.trace) == ["other"]
 
 
 def test_a_stream_that_is_not_there_is_told_before_anything_runs(lab):
@@ -163,16 +164,3 @@ def test_numbers_out_of_range_are_told(lab, wrong):
             spin_card(lab, wrong)
         with pytest.raises(OptionError, match="blocks"):
             spin(lab, 1_000, blocks=wrong)
-
-
-def test_kernels_need_a_stream(lab):
-    for work in (spin, spin_card):
-        with pytest.raises(SelectionError, match=rf"{work.__name__} needs a stream.*lab\.on\('name'\).*stream='name'"):
-            work(lab, 1_000)
-
-
-def test_arrays_the_wrong_way_round_are_told(lab):
-    host, device = np.zeros(3), lab.xp.zeros(3)
-    for copy, arguments in ((copy_to_device, (device, host)), (copy_to_host, (host, device))):
-        with pytest.raises(OptionError, match=rf"{copy.__name__}\(lab, .*ndarray.*order"):
-            copy(lab, *arguments)

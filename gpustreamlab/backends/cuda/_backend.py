@@ -18,7 +18,6 @@ from gpustreamlab.backends.cuda._clock import (
     KERNEL_TAIL_NS,
     KERNEL_TAIL_SPREAD_NS,
     PAIR_COUNT,
-    Calibration,
     EventClock,
     PairCost,
     calibrate,
@@ -26,7 +25,7 @@ from gpustreamlab.backends.cuda._clock import (
     run_pairs,
 )
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
-from gpustreamlab.backends.cuda._idle import idle_on
+from gpustreamlab.backends.cuda._idle import IdleEvents, idle_on
 from gpustreamlab.backends.cuda._kernels import Fence, clock_kernel, filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._libcuda import bindings_version, import_cuda_core, import_cupy, map_error, mapped_errors
 from gpustreamlab.backends.cuda._nvtx import NvtxInjection, open_domain
@@ -74,8 +73,8 @@ class CudaBackend:
         self._core = import_cuda_core()
         self._ordinal = ordinal
         self._check_ordinal()
-        self._events: EventPool[Any] = EventPool(self._find_event)
-        self.order_events: EventPool[Any] = EventPool(self._find_order_event)
+        self._events: EventPool[Any] = EventPool(lambda: self._find_event(self._idle.events, has_time=True))
+        self.order_events: EventPool[Any] = EventPool(lambda: self._find_event(self._idle.order_events, has_time=False))
         self._selection = CupySelection(self.xp, ordinal)
         self._arenas = StreamArenas(self.xp.get_default_memory_pool(), ordinal, self._freeing_scope)
         # On the hot path of ranges, so nothing stands between: CuPy's current stream of this thread follows.
@@ -115,17 +114,19 @@ class CudaBackend:
     def create_stream(self, *, priority: int) -> CudaStream:
         """Make a non-blocking stream of the primary context."""
         self._require_open()
-        options = self._core.StreamOptions(nonblocking=True, priority=priority)
         with mapped_errors(f"Creating a stream of priority {priority}"), self._device_scope():
-            stream = self._idle.streams.take(
-                None, priority, lambda: self._core.Device(self._ordinal).create_stream(options=options)
-            )
-            return self._wrap(stream, lender=None, give_back=lambda: self._idle.streams.give(None, priority, stream))
+            return self._take_stream(None, 0, priority)
 
-    def _create_green_stream(self, context: Any, number: int, priority: int) -> CudaStream:
-        """Make a non-blocking stream of a `cuda.core.Context`, or take one that an earlier session has closed."""
+    def _take_stream(self, context: Any, number: int, priority: int) -> CudaStream:
+        """Take a stream that an earlier session has closed, or make one: of a `cuda.core.Context`, or the primary one."""
         options = self._core.StreamOptions(nonblocking=True, priority=priority)
-        stream = self._idle.streams.take(context, priority, lambda: context.create_stream(options))
+
+        def make() -> Any:
+            if context is None:
+                return self._core.Device(self._ordinal).create_stream(options=options)
+            return context.create_stream(options)
+
+        stream = self._idle.streams.take(context, priority, make)
         return self._wrap(
             stream, lender=None, context=number, give_back=lambda: self._idle.streams.give(context, priority, stream)
         )
@@ -399,12 +400,12 @@ class CudaBackend:
 
     def _find_green_contexts(self, *, has_memory_pools: bool) -> GreenContexts:
         return GreenContexts(
-            self._core,
-            self._core.Device(self._ordinal),
+            core=self._core,
+            device=self._core.Device(self._ordinal),
             driver=self._read_driver_version(),
             bindings=bindings_version(),
             has_memory_pools=has_memory_pools,
-            make_stream=self._create_green_stream,
+            make_stream=self._take_stream,
             scope=self._device_scope,
             idle=self._idle.contexts,
         )
@@ -429,15 +430,11 @@ class CudaBackend:
             raise RuntimeError(f"cuCtxGetStreamPriorityRange gave {status!s}")
         return int(lowest), int(highest)
 
-    def _find_event(self) -> Any:
-        event = self._idle.events.take()
-        return self._create_event() if event is None else event
+    def _find_event(self, idle: IdleEvents, *, has_time: bool) -> Any:
+        event = idle.take()
+        return self._create_event(has_time=has_time) if event is None else event
 
-    def _find_order_event(self) -> Any:
-        event = self._idle.order_events.take()
-        return self._create_event(has_time=False) if event is None else event
-
-    def _create_event(self, *, has_time: bool = True) -> Any:
+    def _create_event(self, *, has_time: bool) -> Any:
         options = self._core.EventOptions(timing_enabled=has_time)
         with mapped_errors("Creating an event"), self._device_scope():
             return self._core.Device(self._ordinal).create_event(options=options)
@@ -445,8 +442,8 @@ class CudaBackend:
     def _wrap(self, stream: Any, *, lender: object, context: int = 0, give_back: Callable[[], object] = bool) -> CudaStream:
         self._arenas.begin(int(stream.handle))
         return CudaStream(
-            stream,
-            self.xp.cuda.Stream.from_external(stream),
+            core=stream,
+            cupy=self.xp.cuda.Stream.from_external(stream),
             key=(self._ordinal, context, int(stream.handle)),
             priority=int(stream.priority),
             sm_count=self._sms_of(stream),
@@ -469,7 +466,14 @@ class CudaBackend:
         return stream
 
     def _start_clock(self) -> EventClock:
-        calibration = self._calibrate()
+        times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
+        calibration = calibrate(
+            self._clock_stream,
+            acquire_event=self._events.acquire,
+            release_events=self._events.release,
+            spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
+            times=times,
+        )
         clock = EventClock(
             record=self._record_anchor,
             record_burst=self._record_burst,
@@ -478,16 +482,6 @@ class CudaBackend:
         )
         self._epoch_unix_ns = time.time_ns() - time.perf_counter_ns() + clock.origin_host_ns
         return clock
-
-    def _calibrate(self) -> Calibration:
-        times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
-        return calibrate(
-            self._clock_stream,
-            acquire_event=self._events.acquire,
-            release_events=self._events.release,
-            spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
-            times=times,
-        )
 
     def _locate_pairs(self) -> PairCost:
         times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab.backends._protocol import RangeTimes
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import FloatArray, Int64Array
 
 ANCHOR_INTERVAL_NS = 250_000_000
 """Host time between two anchors while ranges are recorded."""
@@ -125,11 +126,6 @@ class EventClock:
         window_ns = 2 * HOST_WINDOW * ANCHOR_INTERVAL_NS
         return self.calibration.latency_ns + window_ns * HOST_DRIFT_PPM // 1_000_000
 
-    @property
-    def origin_timer_ns(self) -> int:
-        """``%globaltimer`` at the clock's zero."""
-        return self._origin_timer_ns
-
     def tick(self, now_ns: int) -> int:
         """Record an anchor; return the host time at which the next one is due."""
         with self._lock:
@@ -148,8 +144,7 @@ class EventClock:
         with self._lock:
             self._settle()
             anchors = list(self._anchors)
-        host_ns = np.array([anchor.host_ns for anchor in anchors], np.int64)
-        device_ns = np.array([anchor.device_ns for anchor in anchors], np.int64)
+        host_ns, device_ns = _times(anchors)
         nearest = np.clip(np.searchsorted(host_ns, queued_host_ns, side="right") - 1, 0, None)
         start_ns = self._starts(starts, anchors, device_ns, nearest)
         late = start_ns - device_ns[nearest] > EXACT_STEP_NS
@@ -167,8 +162,7 @@ class EventClock:
         with self._lock:
             with contextlib.suppress(Exception):  # a device that has failed tells nothing new; what is known still places it
                 self._settle()
-            host_ns = np.array([anchor.host_ns for anchor in self._anchors], np.int64)
-            device_ns = np.array([anchor.device_ns for anchor in self._anchors], np.int64)
+            host_ns, device_ns = _times(self._anchors)
         asked = np.array([asked_host_ns], np.int64)
         return asked_host_ns + int(_host_offsets(host_ns, device_ns, asked, self.calibration.latency_ns)[0])
 
@@ -186,7 +180,8 @@ class EventClock:
         burst = self._new_burst(time.perf_counter_ns())
         burst.events[-1].sync()
         self._last_tick_ns = burst.host_ns
-        anchor, self._origin_timer_ns = self._chosen(burst)
+        anchor, self.origin_timer_ns = self._chosen(burst)
+        """The other is ``%globaltimer`` at the clock's zero."""
         self._anchors.append(anchor)
         self.origin_host_ns = anchor.host_ns + self.calibration.latency_ns
         """Host time of the clock's zero."""
@@ -217,7 +212,7 @@ class EventClock:
             anchor.device_ns = last.device_ns + step_ns
             self._rounding_ns += rounding_ns(step_ns, self.calibration.tick_ns)
         else:
-            anchor.device_ns = timer_ns - self._origin_timer_ns
+            anchor.device_ns = timer_ns - self.origin_timer_ns
             self._timed_anchors += 1
         return anchor
 
@@ -234,11 +229,16 @@ class EventClock:
         elapsed_ms = [event - anchors[row].event for event, row in zip(starts, nearest.tolist(), strict=True)]
         return device_ns[nearest] + self._snap(np.array(elapsed_ms, np.float64))
 
-    def _snap(self, elapsed_ms: np.ndarray[Any, np.dtype[np.float64]]) -> Int64Array:
+    def _snap(self, elapsed_ms: FloatArray) -> Int64Array:
         return snap_to_ticks(elapsed_ms, self.calibration.tick_ns)
 
 
-def snap_to_ticks(elapsed_ms: np.ndarray[Any, np.dtype[np.float64]], tick_ns: int) -> Int64Array:
+def _times(anchors: list[Anchor]) -> tuple[Int64Array, Int64Array]:
+    host_ns = np.array([anchor.host_ns for anchor in anchors], np.int64)
+    return host_ns, np.array([anchor.device_ns for anchor in anchors], np.int64)
+
+
+def snap_to_ticks(elapsed_ms: FloatArray, tick_ns: int) -> Int64Array:
     """Turn float milliseconds into the integer nanoseconds they were rounded from.
 
     Parameters
@@ -339,7 +339,7 @@ def calibrate(
     acquire_event: Callable[[], Any],
     release_events: Callable[[list[Any]], object],
     spin: Callable[[int, int], None],
-    times: np.ndarray[Any, np.dtype[np.uint64]],
+    times: NDArray[np.uint64],
 ) -> Calibration:
     """Time known kernels with event pairs on an otherwise idle stream.
 
@@ -418,11 +418,11 @@ def locate_pairs(places: RangeTimes, timers_ns: Int64Array) -> PairCost:
     return PairCost(round(before_ns), round(after_ns))
 
 
-def _distances_ns(events: list[Any], origins: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _distances_ns(events: list[Any], origins: list[Any]) -> FloatArray:
     return np.array([event - origin for event, origin in zip(events, origins, strict=True)]) * 1e6
 
 
-def _spread_ns(values_ns: np.ndarray[Any, np.dtype[np.float64]]) -> int:
+def _spread_ns(values_ns: FloatArray) -> int:
     low, high = np.percentile(values_ns, [5, 95])
     return int(np.ceil(high - low))
 

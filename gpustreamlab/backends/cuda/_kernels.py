@@ -42,19 +42,8 @@ extern "C" __global__ void gpustreamlab_clock(long long duration_ns, unsigned lo
 extern "C" __global__ void gpustreamlab_probe(unsigned int* seen, long long duration_ns) {
     unsigned int sm;
     asm volatile("mov.u32 %0, %smid;" : "=r"(sm));
-    const unsigned long long began = global_timer();
-    while (static_cast<long long>(global_timer() - began) < duration_ns) {
-    }
+    be_busy(duration_ns, nullptr);
     if (threadIdx.x == 0) seen[sm] = 1;
-}
-
-// Busy until the card's own clock reads began_ended[0] + offset_ns; began_ended[0] is set by an earlier spin.
-extern "C" __global__ void spin_until(long long offset_ns, const unsigned long long* origin, unsigned long long* began_ended) {
-    const unsigned long long began = global_timer();
-    unsigned long long now = began;
-    while (static_cast<long long>(now - origin[0]) < offset_ns) now = global_timer();
-    began_ended[0] = began;
-    began_ended[1] = now;
 }
 """
 
@@ -69,12 +58,6 @@ def spin_kernel(device_ordinal: int) -> Any:
 def clock_kernel(device_ordinal: int) -> Any:
     """Return ``gpustreamlab_clock(int64 duration_ns, uint64* began_ended)`` for a device: a `spin_kernel` in no trace."""
     return _module(device_ordinal).get_function("gpustreamlab_clock")
-
-
-@cache
-def spin_until_kernel(device_ordinal: int) -> Any:
-    """Return ``spin_until(int64 offset_ns, uint64* origin, uint64* began_ended)`` for a device."""
-    return _module(device_ordinal).get_function("spin_until")
 
 
 @cache

@@ -202,23 +202,18 @@ _BY_CODE: MappingProxyType[str, tuple[type[DeviceError], str]] = MappingProxyTyp
         ),
         "INVALID_DEVICE": (DeviceNotFoundError, "List the devices with: gpustreamlab doctor"),
         "NO_DEVICE": (DeviceNotFoundError, "The driver sees no GPU. Check nvidia-smi and CUDA_VISIBLE_DEVICES."),
-        "INVALID_HANDLE": (InvalidHandleError, _HANDLE),
-        "INVALID_RESOURCE_HANDLE": (InvalidHandleError, _HANDLE),
-        "INVALID_CONTEXT": (InvalidHandleError, _HANDLE),
-        "CONTEXT_IS_DESTROYED": (InvalidHandleError, _HANDLE),
-        "ILLEGAL_ADDRESS": (StickyDeviceError, _STICKY),
-        "LAUNCH_FAILED": (StickyDeviceError, _STICKY),
-        "LAUNCH_FAILURE": (StickyDeviceError, _STICKY),
-        "LAUNCH_TIMEOUT": (StickyDeviceError, _STICKY),
-        "ILLEGAL_INSTRUCTION": (StickyDeviceError, _STICKY),
-        "MISALIGNED_ADDRESS": (StickyDeviceError, _STICKY),
-        "INVALID_ADDRESS_SPACE": (StickyDeviceError, _STICKY),
-        "INVALID_PC": (StickyDeviceError, _STICKY),
-        "HARDWARE_STACK_ERROR": (StickyDeviceError, _STICKY),
-        "ASSERT": (StickyDeviceError, _STICKY),
-        "ECC_UNCORRECTABLE": (StickyDeviceError, _STICKY),
-        "NVLINK_UNCORRECTABLE": (StickyDeviceError, _STICKY),
-        "MPS_CONNECTION_FAILED": (StickyDeviceError, _STICKY),
+        **dict.fromkeys(
+            ("INVALID_HANDLE", "INVALID_RESOURCE_HANDLE", "INVALID_CONTEXT", "CONTEXT_IS_DESTROYED"),
+            (InvalidHandleError, _HANDLE),
+        ),
+        **dict.fromkeys(
+            (
+                *("ILLEGAL_ADDRESS", "LAUNCH_FAILED", "LAUNCH_FAILURE", "LAUNCH_TIMEOUT", "ILLEGAL_INSTRUCTION"),
+                *("MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC", "HARDWARE_STACK_ERROR", "ASSERT"),
+                *("ECC_UNCORRECTABLE", "NVLINK_UNCORRECTABLE", "MPS_CONNECTION_FAILED"),
+            ),
+            (StickyDeviceError, _STICKY),
+        ),
     }
 )
 """What each driver or runtime error code means, without its prefix. Source: CUDA driver API, CUresult."""
@@ -311,11 +306,6 @@ def bindings_version() -> tuple[int, int] | None:
         return None
 
 
-def install_line() -> str:
-    """Return what to type to install the CUDA packages that suit this machine's driver."""
-    return install_line_for(read_driver().version)
-
-
 def install_line_for(version: tuple[int, int] | None) -> str:
     """Return what to type to install the CUDA packages that suit a driver.
 
@@ -366,6 +356,7 @@ def _import(module: str, title: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        line = install_line_for(read_driver().version)
         raise MissingExtraError(
-            f"{title} cannot be imported ({error}). The CUDA backend needs it; install it with: {install_line()}", name=module
+            f"{title} cannot be imported ({error}). The CUDA backend needs it; install it with: {line}", name=module
         ) from error

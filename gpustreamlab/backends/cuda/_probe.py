@@ -21,6 +21,7 @@ from gpustreamlab.backends.cuda._kernels import probe_kernel
 from gpustreamlab.backends.cuda._libcuda import (
     OLDEST_GREEN,
     Driver,
+    Gpu,
     bindings_version,
     cuda_extra,
     cupti_line_for,
@@ -100,147 +101,140 @@ def cuda_checks() -> list[Check]:
     which takes a second.
     """
     driver = read_driver()
-    only_there = (_check_green_contexts(driver), *_check_newer_features(driver)) if driver.reason is None else ()
+    has_gpu = driver.reason is None
     return [
         _check_driver(driver),
-        *_check_gpus(),
+        *(_check_gpu(gpu) for gpu in read_gpus()),
         _with_lane(_check_cupy(driver), library_of("cupy")),
-        _with_lane(_check_cuda_core(driver), library_of("cuda.core")),
-        _check_nvtx(driver),
-        *only_there,
-        _check_cupti(driver),
-        *((_check_annotations(driver),) if driver.reason is None else ()),
-        *_check_libraries(driver),
+        _with_lane(_check_package("cuda.core", _use_cuda_core, driver, ("cuda-core",)), library_of("cuda.core")),
+        _check_package("nvtx", _use_nvtx, driver, ("nvtx",)),
+        *((_check_green_contexts(driver), *_check_newer_features(driver)) if has_gpu else ()),
+        _check_cupti(driver) if has_gpu else _check_cupti_file(driver),
+        *((_check_annotations(driver),) if has_gpu else ()),
+        # Other libraries: none is imported, and none is needed.
+        *(_with_lane(_check_library(library, driver), library) for library in KNOWN if library.module not in _MODULES),
     ]
+
+
+def _ok(name: str, detail: str) -> Check:
+    return Check(name=name, status=CheckStatus.OK, detail=detail)
+
+
+def _lacking(name: str, detail: str, fix: str) -> Check:
+    return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=fix)
+
+
+def _unavailable(name: str, detail: str, fix: str) -> Check:
+    return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=fix)
 
 
 def _check_driver(driver: Driver) -> Check:
     if driver.reason is None:
-        return Check(name="CUDA driver", status=CheckStatus.OK, detail=f"supports CUDA {driver.version_text}")
-    status = CheckStatus.UNAVAILABLE
-    return Check(name="CUDA driver", status=status, detail=_driver_problem(driver), fix=_driver_fix(driver))
+        return _ok("CUDA driver", f"supports CUDA {driver.version_text}")
+    return _unavailable("CUDA driver", _driver_problem(driver), _driver_fix(driver))
 
 
-def _check_gpus() -> Iterator[Check]:
-    for gpu in read_gpus():
-        capability = ".".join(str(part) for part in gpu.compute_capability)
-        detail = f"{gpu.name}, {gpu.sm_count} SMs, {gpu.memory_bytes / 2**30:.1f} GiB, compute capability {capability}"
-        yield Check(name=f"GPU {gpu.ordinal}", status=CheckStatus.OK, detail=detail)
+def _check_gpu(gpu: Gpu) -> Check:
+    capability = ".".join(str(part) for part in gpu.compute_capability)
+    memory = f"{gpu.memory_bytes / 2**30:.1f} GiB"
+    return _ok(f"GPU {gpu.ordinal}", f"{gpu.name}, {gpu.sm_count} SMs, {memory}, compute capability {capability}")
 
 
 def _check_cupy(driver: Driver) -> Check:
     build = _newer_build(driver.version)
     if build is not None:
-        detail, fix = _build_problem(build, driver), _build_fix(build, driver)
-        return Check(name="CuPy", status=CheckStatus.LACKING, detail=detail, fix=fix)
-
-    def use() -> str:
-        cupy = import_cupy()
-        with mapped_errors("CuPy's first use"):
-            cupy.cuda.runtime.getDeviceCount()
-        return str(cupy.__version__)
-
-    return _check_package("CuPy", use, driver, distributions=_CUPY_BUILDS)
+        return _lacking("CuPy", _build_problem(build, driver), _build_fix(build, driver))
+    return _check_package("CuPy", _use_cupy, driver, _CUPY_BUILDS)
 
 
-def _check_cuda_core(driver: Driver) -> Check:
-    def use() -> str:
-        core = import_cuda_core()
-        with mapped_errors("cuda.core's first use"):
-            core.Device(0)
-        bindings = _version_of("cuda-bindings") or "of an unknown version"
-        return f"{core.__version__}, with cuda.bindings {bindings}"
-
-    return _check_package("cuda.core", use, driver, distributions=("cuda-core",))
+def _use_cupy() -> str:
+    cupy = import_cupy()
+    with mapped_errors("CuPy's first use"):
+        cupy.cuda.runtime.getDeviceCount()
+    return str(cupy.__version__)
 
 
-def _check_nvtx(driver: Driver) -> Check:
-    def use() -> str:
-        nvtx = import_nvtx()
-        with mapped_errors("nvtx's first use"):
-            nvtx.get_domain("gpustreamlab")
-        return _version_of("nvtx") or "unknown version"
-
-    return _check_package("nvtx", use, driver, distributions=("nvtx",))
+def _use_cuda_core() -> str:
+    core = import_cuda_core()
+    with mapped_errors("cuda.core's first use"):
+        core.Device(0)
+    return f"{core.__version__}, with cuda.bindings {_version_of('cuda-bindings') or 'of an unknown version'}"
 
 
-def _check_package(name: str, use: Callable[[], str], driver: Driver, *, distributions: tuple[str, ...]) -> Check:
+def _use_nvtx() -> str:
+    nvtx = import_nvtx()
+    with mapped_errors("nvtx's first use"):
+        nvtx.get_domain("gpustreamlab")
+    return _version_of("nvtx") or "unknown version"
+
+
+def _check_package(name: str, use: Callable[[], str], driver: Driver, distributions: tuple[str, ...]) -> Check:
     """Use a package once: a failing import is lacking, a failing first use lies with the driver."""
     try:
-        return Check(name=name, status=CheckStatus.OK, detail=use())
+        return _ok(name, use())
     except MissingExtraError as error:
         installed = _first_version(distributions)
         detail = f"{installed} is installed but cannot be imported: {error.__cause__}" if installed else "not installed"
-        return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=install_line_for(driver.version))
+        return _lacking(name, detail, install_line_for(driver.version))
     except DeviceError as error:
         return _failed_use(name, driver, f"{_first_version(distributions)} is installed; its first use fails: {_cause(error)}")
 
 
 def _failed_use(name: str, driver: Driver, detail: str) -> Check:
     if driver.reason is not None:
-        return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=_driver_fix(driver))
-    fix = install_line_for(driver.version).replace("install ", "install --upgrade ", 1)
-    return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=fix)
+        return _unavailable(name, detail, _driver_fix(driver))
+    return _lacking(name, detail, _upgrade_line(driver))
 
 
 def _check_green_contexts(driver: Driver) -> Check:
     name = "green contexts"
     if driver.version is None or driver.version < OLDEST_GREEN:
         detail = f"the driver supports CUDA {driver.version_text or 'of an unknown version'}; they need 12.5"
-        fix = f"Update the NVIDIA driver: {_DRIVER_PAGE}"
-        return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=fix)
+        return _unavailable(name, detail, f"Update the NVIDIA driver: {_DRIVER_PAGE}")
     try:
         core = import_cuda_core()
         with mapped_errors("Reading the SM resource of GPU 0"):
             sms = core.Device(0).resources.sm
             steps = f"at least {sms.min_partition_size} a partition, in steps of {sms.coscheduled_alignment}"
-            detail = f"GPU 0: {sms.sm_count} SMs, {steps}"
+            return _ok(name, f"GPU 0: {sms.sm_count} SMs, {steps}")
     except MissingExtraError:
-        fix = install_line_for(driver.version)
-        return Check(name=name, status=CheckStatus.LACKING, detail="they need cuda.core and cuda.bindings", fix=fix)
+        return _lacking(name, "they need cuda.core and cuda.bindings", install_line_for(driver.version))
     except DeviceError as error:
         return _failed_use(name, driver, f"cuda.core cannot read the device's SMs: {_cause(error)}")
-    return Check(name=name, status=CheckStatus.OK, detail=detail)
 
 
 def _check_newer_features(driver: Driver) -> Iterator[Check]:
     """Check by version what partitions can do beyond groups of equal size, and say what happens without it."""
-    bindings = bindings_version()
-    for item in version_capabilities(driver.version, bindings):
+    for item in version_capabilities(driver.version, bindings_version()):
+        detail = f"{item.detail}; needs {item.needs}. Without it: {item.fallback}"
         if item.feature is Feature.GREEN_CONTEXTS:
             continue  # looked at on the device itself
         if item.available:
-            yield Check(name=item.feature, status=CheckStatus.OK, detail=f"available ({item.needs})")
-            continue
-        detail = f"{item.detail}; needs {item.needs}. Without it: {item.fallback}"
-        if item.lacks_package:
-            fix = install_line_for(driver.version).replace("install ", "install --upgrade ", 1)
-            yield Check(name=item.feature, status=CheckStatus.LACKING, detail=detail, fix=fix)
+            yield _ok(item.feature, f"available ({item.needs})")
+        elif item.lacks_package:
+            yield _lacking(item.feature, detail, _upgrade_line(driver))
         else:
-            fix = f"Update the NVIDIA driver: {_DRIVER_PAGE}"
-            yield Check(name=item.feature, status=CheckStatus.UNAVAILABLE, detail=detail, fix=fix)
+            yield _unavailable(item.feature, detail, f"Update the NVIDIA driver: {_DRIVER_PAGE}")
+
+
+def _check_cupti_file(driver: Driver) -> Check:
+    """Look for CUPTI without loading it: without a driver, CUPTI 13.2 crashes when asked for its version."""
+    installed = _first_version(_CUPTI_BUILDS)
+    if not installed:
+        return _lacking("CUPTI", "not installed; ranges are timed without it", cupti_line_for(driver.version))
+    return _unavailable("CUPTI", f"{installed} is installed; it needs a GPU and its driver", _driver_fix(driver))
 
 
 def _check_cupti(driver: Driver) -> Check:
-    name = "CUPTI"
-    installed = _first_version(_CUPTI_BUILDS)
-    if driver.reason is not None:
-        # It must not be loaded without a driver: CUPTI 13.2 crashes when asked for its version.
-        if not installed:
-            detail = "not installed; ranges are timed without it"
-            return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=cupti_line_for(driver.version))
-        detail = f"{installed} is installed; it needs a GPU and its driver"
-        return Check(name=name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=_driver_fix(driver))
     try:
         cupti = load_cupti()
     except MissingExtraError as error:
+        installed = _first_version(_CUPTI_BUILDS)
         detail = f"{installed} is installed but cannot be loaded: {_cause(error)}" if installed else "not installed"
-        detail += "; ranges are timed without it"
-        return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=cupti_line_for(driver.version))
+        return _lacking("CUPTI", f"{detail}; ranges are timed without it", cupti_line_for(driver.version))
     except CaptureUnavailableError as error:
-        return Check(name=name, status=CheckStatus.LACKING, detail=str(error), fix=update_line())
-    detail = f"{cupti.title} (API version {cupti.version}), whose records are known, from {cupti.path}"
-    return Check(name=name, status=CheckStatus.OK, detail=detail)
+        return _lacking("CUPTI", str(error), update_line())
+    return _ok("CUPTI", f"{cupti.title} (API version {cupti.version}), whose records are known, from {cupti.path}")
 
 
 def _check_annotations(driver: Driver) -> Check:
@@ -249,37 +243,30 @@ def _check_annotations(driver: Driver) -> Check:
     try:
         cupti = load_cupti()
     except BackendError:
-        fix = cupti_line_for(driver.version)
-        return Check(name=name, status=CheckStatus.LACKING, detail="they need a CUPTI that is known (see there)", fix=fix)
+        return _lacking(name, "they need a CUPTI that is known (see there)", cupti_line_for(driver.version))
     taken = os.environ.get(INJECTION_VARIABLE)
     if taken is not None and not is_injection_ours():
-        return _check_injection(name, taken)
+        if Path(taken).name.startswith("libcupti"):
+            return _ok(name, f"seen: {INJECTION_VARIABLE} was set outside of this package, to {taken}")
+        detail = f"not seen: {INJECTION_VARIABLE} was set outside of this package, to {taken!r}, so they go there"
+        return _lacking(name, detail, f"Restart without it: unset {INJECTION_VARIABLE}")
     if cupti.version in CRASHING_VERSIONS:
-        detail = f"{cupti.title}.0 crashes when NVTX loads it, so it is not asked to"
-        return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=_NEWER_CUPTI_LINE)
-    detail = f"seen: a session sets {INJECTION_VARIABLE} while it is open. Start it before a library's first NVTX call"
-    return Check(name=name, status=CheckStatus.OK, detail=detail)
-
-
-def _check_libraries(driver: Driver) -> Iterator[Check]:
-    """Say which other libraries are there and what each does about a lane. None is imported, and none is needed."""
-    for library in KNOWN:
-        if library.module not in _MODULES:  # those have rows of their own
-            yield _with_lane(_check_library(library, driver), library)
+        return _lacking(name, f"{cupti.title}.0 crashes when NVTX loads it, so it is not asked to", _NEWER_CUPTI_LINE)
+    return _ok(name, f"seen: a session sets {INJECTION_VARIABLE} while it is open. Start it before a library's first NVTX call")
 
 
 def _check_library(library: Library, driver: Driver) -> Check:
     version = installed_version(library.module)
     if not version:
-        return Check(name=library.name, status=CheckStatus.OK, detail="not installed, and not needed")
+        return _ok(library.name, "not installed, and not needed")
     obstacle = obstacle_of(library, version)
     if obstacle is not None:
-        status = CheckStatus.LACKING if obstacle.fix else CheckStatus.OK
-        return Check(name=library.name, status=status, detail=f"{version} is installed", fix=obstacle.fix)
+        detail = f"{version} is installed"
+        return _lacking(library.name, detail, obstacle.fix) if obstacle.fix else _ok(library.name, detail)
     if driver.reason is not None:
         detail = f"{version} is installed; its work on a GPU needs one and its driver"
-        return Check(name=library.name, status=CheckStatus.UNAVAILABLE, detail=detail, fix=_driver_fix(driver))
-    return Check(name=library.name, status=CheckStatus.OK, detail=f"{version} is installed; it was not tried")
+        return _unavailable(library.name, detail, _driver_fix(driver))
+    return _ok(library.name, f"{version} is installed; it was not tried")
 
 
 def _with_lane(check: Check, library: Library) -> Check:
@@ -288,13 +275,8 @@ def _with_lane(check: Check, library: Library) -> Check:
     return replace(check, detail=f"{check.detail.removesuffix('.')}; on a lane: {does}")
 
 
-def _check_injection(name: str, taken: str) -> Check:
-    """Judge what somebody else has set the variable to."""
-    if Path(taken).name.startswith("libcupti"):
-        detail = f"seen: {INJECTION_VARIABLE} was set outside of this package, to {taken}"
-        return Check(name=name, status=CheckStatus.OK, detail=detail)
-    detail = f"not seen: {INJECTION_VARIABLE} was set outside of this package, to {taken!r}, so they go there"
-    return Check(name=name, status=CheckStatus.LACKING, detail=detail, fix=f"Restart without it: unset {INJECTION_VARIABLE}")
+def _upgrade_line(driver: Driver) -> str:
+    return install_line_for(driver.version).replace("install ", "install --upgrade ", 1)
 
 
 def _driver_problem(driver: Driver) -> str:

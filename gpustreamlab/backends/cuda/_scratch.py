@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,28 +41,22 @@ def has_memory_pools(cupy: Any, ordinal: int) -> bool:
         return False
 
 
+@dataclass(eq=False, repr=False)
 class CudaScratch:
-    """Allocates and frees blocks of one device.
+    """Allocates and frees blocks of one device."""
 
-    Parameters
-    ----------
-    cupy
-        The module.
-    ordinal
-        The CUDA device.
-    is_ordered
-        Whether it has memory pools. If not, ``cudaMalloc`` and ``cudaFree`` stand in, and a stream is waited for before its
-        memory is freed.
-    scope
-        Makes the device current, as a context manager.
-    """
+    cupy: Any
+    """The module."""
+    ordinal: int
+    """The CUDA device."""
+    is_ordered: bool = field(kw_only=True)
+    """Whether it has memory pools. If not, ``cudaMalloc`` and ``cudaFree`` stand in, and a stream is waited for before its
+    memory is freed."""
+    scope: Callable[[], AbstractContextManager[None]] = field(kw_only=True)
+    """Makes the device current, as a context manager."""
 
-    def __init__(self, cupy: Any, ordinal: int, *, is_ordered: bool, scope: Callable[[], AbstractContextManager[None]]) -> None:
-        self._cupy = cupy
-        self._runtime = cupy.cuda.runtime
-        self._ordinal = ordinal
-        self._is_ordered = is_ordered
-        self._scope = scope
+    def __post_init__(self) -> None:
+        self._runtime = self.cupy.cuda.runtime
         self._lock = threading.RLock()
         self._pool = 0
         self._own_pool = 0
@@ -69,10 +64,10 @@ class CudaScratch:
     def allocate(self, stream: CudaStream, size_bytes: int) -> int:
         """Return the address of a new block."""
         handle = stream.handle
-        with self._scope():
+        with self.scope():
             self._require_no_capture(handle, "grow")
             try:
-                if self._is_ordered:
+                if self.is_ordered:
                     return int(self._runtime.mallocFromPoolAsync(size_bytes, self._find_pool(), handle))
                 return int(self._runtime.malloc(size_bytes))
             except Exception as error:
@@ -81,33 +76,33 @@ class CudaScratch:
     def free(self, stream: CudaStream, address: int) -> None:
         """Give a block back behind the stream's work."""
         handle = stream.handle
-        with self._scope():
+        with self.scope():
             self._require_no_capture(handle, "shrink")
-            if not self._is_ordered:
+            if not self.is_ordered:
                 stream.synchronize()
             with mapped_errors(f"Freeing the scratch at {address:#x} on stream {handle:#x}"):
-                if self._is_ordered:
+                if self.is_ordered:
                     self._runtime.freeAsync(address, handle)
                 else:
                     self._runtime.free(address)
 
     def array(self, address: int, size_bytes: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: object) -> Any:
         """Return a CuPy array in a block's memory, which keeps the owner alive."""
-        cuda = self._cupy.cuda
-        memory = cuda.UnownedMemory(address, size_bytes, owner, self._ordinal)
-        return self._cupy.ndarray(shape, dtype=np.dtype(dtype), memptr=cuda.MemoryPointer(memory, 0))
+        cuda = self.cupy.cuda
+        memory = cuda.UnownedMemory(address, size_bytes, owner, self.ordinal)
+        return self.cupy.ndarray(shape, dtype=np.dtype(dtype), memptr=cuda.MemoryPointer(memory, 0))
 
     def relieve(self) -> None:
         """Give back what CuPy's pool and this one keep and nobody uses, after all work that frees memory has been done."""
-        with mapped_errors("Giving back device memory that nobody uses"), self._scope():
-            self._cupy.get_default_memory_pool().free_all_blocks()
+        with mapped_errors("Giving back device memory that nobody uses"), self.scope():
+            self.cupy.get_default_memory_pool().free_all_blocks()
             self._runtime.deviceSynchronize()
             if self._pool:
                 self._runtime.memPoolTrimTo(self._pool, 0)
 
     def info(self) -> tuple[int, int]:
         """Return the free and the total device memory, in bytes."""
-        with mapped_errors("Asking for the free device memory"), self._scope():
+        with mapped_errors("Asking for the free device memory"), self.scope():
             free_bytes, total_bytes = self._runtime.memGetInfo()
         return int(free_bytes), int(total_bytes)
 
@@ -122,14 +117,14 @@ class CudaScratch:
         if not self._pool:
             with self._lock:
                 if not self._pool:
-                    self._pool = self._make_pool() or int(self._runtime.deviceGetDefaultMemPool(self._ordinal))
+                    self._pool = self._make_pool() or int(self._runtime.deviceGetDefaultMemPool(self.ordinal))
         return self._pool
 
     def _make_pool(self) -> int:
         """Return a pool that never makes one stream wait for another; 0 where it cannot be had."""
         runtime = self._runtime
         try:
-            properties = runtime.MemPoolProps(_PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE, self._ordinal)
+            properties = runtime.MemPoolProps(_PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE, self.ordinal)
             self._own_pool = int(runtime.memPoolCreate(properties))
             runtime.memPoolSetAttribute(self._own_pool, INTERNAL_DEPENDENCIES, 0)
         except Exception as error:  # noqa: BLE001 - the device's own pool does, with waits of its own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from gpustreamlab.backends._features import refuse_stream
@@ -13,58 +14,35 @@ from gpustreamlab.backends.cuda._libcuda import map_error, mapped_errors
 from gpustreamlab.backends.cuda.cupti._memory import PoolWatch
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CudaStream:
-    """One stream of the primary context.
+    """One stream of the primary context."""
 
-    Parameters
-    ----------
-    core_stream
-        The `cuda.core.Stream`.
-    cupy_stream
-        The same stream as CuPy sees it.
-    key
-        Device ordinal, context number, handle.
-    sm_count
-        How many SMs its kernels may run on.
-    lender
-        The object that owns the stream, kept alive; None if the stream is ours.
-    give_back
-        Called when a stream of ours is closed: libraries may still know its handle, so it is kept for another session.
-    fence
-        ``fence(handle)`` lets the next event stay out of the queue of a copy engine; see `gpustreamlab.backends.cuda._kernels`.
-    order
-        Is told of what orders work, for those who watch accesses.
-    free_arena
-        Gives back what CuPy's pool keeps for the stream; called before a stream of ours is given back.
-    """
+    core: Any
+    """The `cuda.core.Stream`."""
+    cupy: Any
+    """The same stream as CuPy sees it."""
+    key: tuple[int, int, int]
+    """Device ordinal, context number, handle."""
+    priority: int
+    sm_count: int
+    """How many SMs its kernels may run on."""
+    lender: object
+    """The object that owns the stream, kept alive; None if the stream is ours."""
+    free_arena: Callable[[Any], None]
+    """Gives back what CuPy's pool keeps for the stream; called before a stream of ours is given back."""
+    give_back: Callable[[], object]
+    """Called when a stream of ours is closed: libraries may still know its handle, so it is kept for another session."""
+    fence: Callable[[int], object]
+    """``fence(handle)`` lets the next event stay out of the queue of a copy engine; see `_kernels.Fence`."""
+    order: AccessOrder
+    """Is told of what orders work, for those who watch accesses."""
+    is_closed: bool = field(default=False, init=False)
+    """True once `close` was called."""
 
-    def __init__(
-        self,
-        core_stream: Any,
-        cupy_stream: Any,
-        *,
-        key: tuple[int, int, int],
-        priority: int,
-        sm_count: int,
-        lender: object,
-        free_arena: Callable[[Any], None],
-        give_back: Callable[[], object],
-        fence: Callable[[int], object],
-        order: AccessOrder | None = None,
-    ) -> None:
-        self.core = core_stream
-        self.cupy = cupy_stream
-        self.key = key
-        self.handle = key[2]
-        self.priority = priority
-        self.sm_count = sm_count
-        self._lender = lender
-        self._free_arena = free_arena
-        self._give_back = give_back
-        self._fence = fence
-        self._order = order or AccessOrder()
-        self._record = core_stream.record
-        self._is_closed = False
+    def __post_init__(self) -> None:
+        self.handle = self.key[2]
+        self._record = self.core.record
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Lend the stream to an adapter: protocol version 0 and the handle."""
@@ -72,7 +50,7 @@ class CudaStream:
 
     def record_raw(self, event: Any) -> object:
         """Record a timing event of a range."""
-        self._fence(self.handle)
+        self.fence(self.handle)
         return self._record(event)
 
     def record(self, event: Any) -> object:
@@ -81,27 +59,22 @@ class CudaStream:
             recorded = self._record(event)
         except Exception as error:
             raise map_error(error, f"Recording an event on stream {self.handle:#x}") from error
-        self._order.record(self.handle, event)
+        self.order.record(self.handle, event)
         return recorded
 
     def wait(self, event: Any) -> None:
         """Make later work wait for a `cuda.core.Event`."""
         with mapped_errors(f"Making stream {self.handle:#x} wait for an event"):
             self.core.wait(event)
-        self._order.wait(self.handle, event)
+        self.order.wait(self.handle, event)
 
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended."""
         with mapped_errors(f"Asking stream {self.handle:#x} whether it is done"):
             is_done = bool(self.cupy.done)
         if is_done:
-            self._order.host_wait_stream(self.handle)
+            self.order.host_wait_stream(self.handle)
         return is_done
-
-    @property
-    def is_closed(self) -> bool:
-        """True once `close` was called."""
-        return self._is_closed
 
     @property
     def is_capturing(self) -> bool:
@@ -113,7 +86,7 @@ class CudaStream:
     def is_idle(self) -> bool:
         """True if nothing of ours runs here any more: it is closed, or all its work has ended. Never raises."""
         try:
-            return self._is_closed or bool(self.cupy.done)
+            return self.is_closed or bool(self.cupy.done)
         except Exception:  # noqa: BLE001 - a context that is lost runs nothing either
             return True
 
@@ -121,21 +94,21 @@ class CudaStream:
         """Block the host until all work enqueued so far has ended."""
         with mapped_errors(f"Waiting for stream {self.handle:#x}"):
             self.core.sync()
-        self._order.host_wait_stream(self.handle)
+        self.order.host_wait_stream(self.handle)
 
     def close(self) -> None:
         """Give the stream back if it is ours, without the memory that CuPy's pool keeps for it; forget it if it was lent."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         with mapped_errors(f"Closing stream {self.handle:#x}"):
-            if self._lender is None:
-                self._free_arena(self.cupy)
-                self._order.close_stream(self.handle)
-                self._give_back()
+            if self.lender is None:
+                self.free_arena(self.cupy)
+                self.order.close_stream(self.handle)
+                self.give_back()
             else:
                 self.core.close()
-        self._lender = None
+        self.lender = None
 
 
 def check_lent_stream(lender: object, handle: int, ordinal: int) -> None:

@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NamedTuple
 
 from gpustreamlab.analysis import Piece, Touch, region_of
@@ -224,8 +225,8 @@ class Tracker:
             if holder is None:
                 lender = memory.lender
                 self._has_scratch |= lender is not None
-                home = self.library.current_handle() if lender is None else int(lender.lane.handle)
-                piece = sink.allocate(home, memory.start, memory.end, array.shape, array.dtype)
+                handle = self.library.current_handle() if lender is None else int(lender.lane.handle)
+                piece = sink.allocate(handle, memory.start, memory.end, array.shape, array.dtype)
                 holder = _Holder(memory.owner, piece, lender)
                 mark = self._known[id(memory.owner)] = _Mark(holder, self._dead.append)
                 mark.key, mark.piece = id(memory.owner), piece
@@ -428,15 +429,17 @@ class TrackedModule:
     def _wrap(self, name: str, value: Any) -> Any:
         if isinstance(value, types.ModuleType):
             return TrackedModule(value, self._tracker) if name in SUBMODULES else value
-        if name in _MAKES_GENERATORS and callable(value):
-            return _make_generators(value, self._tracker)
+        if name in _MAKES_GENERATORS:
+            return wraps(value, updated=())(
+                lambda *args, **kwargs: TrackedFunction(name, value(*args, **kwargs), self._tracker)
+            )
         if not callable(value) or isinstance(value, type) or name.startswith("_") or name in METADATA:
             return value
         return TrackedFunction(name, value, self._tracker)
 
 
 class TrackedFunction:
-    """A function whose calls are followed. Its attributes are the function's own, those that are functions followed too."""
+    """A function whose calls are followed, or a random generator. Its attributes that are functions are followed too."""
 
     def __init__(self, name: str, function: Callable[..., Any], tracker: Tracker) -> None:
         self._name = name
@@ -458,21 +461,6 @@ class TrackedFunction:
         return value if name.startswith("_") or not callable(value) else TrackedFunction(name, value, self._tracker)
 
 
-class TrackedGenerator:
-    """A random generator whose arrays are tracked."""
-
-    def __init__(self, generator: Any, tracker: Tracker) -> None:
-        self._generator = generator
-        self._tracker = tracker
-
-    def __repr__(self) -> str:
-        return repr(self._generator)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._generator, name)
-        return value if name.startswith("_") or not callable(value) else TrackedFunction(name, value, self._tracker)
-
-
 def cupy_library(cupy: Any) -> ArrayLibrary:
     """Return what tracking has to know of CuPy."""
 
@@ -488,11 +476,3 @@ def cupy_library(cupy: Any) -> ArrayLibrary:
         address_of=lambda array: int(array.data.ptr),
         current_handle=lambda: int(cupy.cuda.get_current_stream().ptr),
     )
-
-
-def _make_generators(make: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
-    def make_tracked(*args: Any, **kwargs: Any) -> TrackedGenerator:
-        return TrackedGenerator(make(*args, **kwargs), tracker)
-
-    make_tracked.__doc__ = make.__doc__
-    return make_tracked

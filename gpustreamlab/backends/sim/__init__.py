@@ -2,7 +2,7 @@
 
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._backend import SimBackend
-from gpustreamlab.backends.sim._commands import KEPT_RECORDS, DeviceWork, KernelSpec, SimEvent
+from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec, SimEvent
 from gpustreamlab.backends.sim._cost import (
     H200,
     H200_CUDA12_2,
@@ -17,7 +17,7 @@ from gpustreamlab.backends.sim._cost import (
     plan_streaming,
 )
 from gpustreamlab.backends.sim._sms import SMGroups
-from gpustreamlab.backends.sim._source import SimActivitySource
+from gpustreamlab.backends.sim._source import KEPT_RECORDS, SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimStream
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -61,6 +62,14 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
 
     # Looks
 
+    dtype = property(attrgetter("sim_values.dtype"), doc="Type of the elements.")
+    ndim = property(attrgetter("sim_values.ndim"), doc="How many dimensions there are.")
+    size = property(attrgetter("sim_values.size"), doc="How many elements there are.")
+    itemsize = property(attrgetter("sim_values.itemsize"), doc="Bytes of one element.")
+    nbytes = property(attrgetter("sim_values.nbytes"), doc="Bytes of all elements.")
+    strides = property(attrgetter("sim_values.strides"), doc="Bytes from one element to the next along each dimension.")
+    flags = property(attrgetter("sim_values.flags"), doc="Memory layout.")
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Size of each dimension. Setting it reshapes in place."""
@@ -69,41 +78,6 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
     @shape.setter
     def shape(self, shape: int | tuple[int, ...]) -> None:
         self.sim_values = self.sim_values.reshape(shape, copy=False)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        return self.sim_values.dtype
-
-    @property
-    def ndim(self) -> int:
-        """How many dimensions there are."""
-        return self.sim_values.ndim
-
-    @property
-    def size(self) -> int:
-        """How many elements there are."""
-        return self.sim_values.size
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return self.sim_values.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.sim_values.nbytes
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Bytes from one element to the next along each dimension."""
-        return self.sim_values.strides
-
-    @property
-    def flags(self) -> Any:
-        """Memory layout."""
-        return self.sim_values.flags
 
     @property
     def T(self) -> SimArray:  # noqa: N802

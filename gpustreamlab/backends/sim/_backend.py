@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.analysis import Touch
 from gpustreamlab.backends._activity import PROBE_NAME
 from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle, refuse_stream
-from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
+from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import DeviceWork, KernelRun, KernelSpec, SimEvent, StreamQueue
 from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_preset, plan_spin
@@ -107,11 +107,10 @@ class SimBackend:
         """Lowest and highest priority."""
         self.driver = SimDriver(self.preset)
         """The driver; for tests and for the array module."""
-        self.null_stream = self._wrap(self.driver.null_stream, is_owned=False)
+        self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
         """Where work goes while no stream is selected. It cannot be a lane."""
         self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
-        self._events: EventPool[SimEvent] = EventPool(self._create_event)
         self._scratch = SimScratch(self.driver)
         self._selected = threading.local()
 
@@ -152,7 +151,7 @@ class SimBackend:
         """
         wanted = None if sm_ids is None else self.driver.scheduler.pool.check_sm_ids(sm_ids)
         queue = self.driver.create_stream(priority, wanted, is_blocking=not nonblocking)
-        return self._wrap(queue, is_owned=True)
+        return SimStream(self.driver, queue, is_owned=True)
 
     def create_context(self, spec: ContextSpec) -> SimContext:
         """Make a green context: its streams' kernels run on its SMs only.
@@ -175,7 +174,7 @@ class SimBackend:
         28
         """
         self.driver.check_open()
-        return SimContext(self.driver, self._splitter.find_sm_ids(spec), ordinal=self.device.ordinal)
+        return SimContext(self.driver, self._splitter.find_sm_ids(spec))
 
     @property
     def context_bytes(self) -> int:
@@ -223,7 +222,7 @@ class SimBackend:
                 f"{type(lender).__name__} lends the handle {handle:#x}, which the simulated device does not know. It takes "
                 "only its own streams; for streams of a real GPU use Session(backend='cuda')."
             )
-        return self._wrap(queue, is_owned=False)
+        return SimStream(self.driver, queue, is_owned=False)
 
     def select(self, stream: BackendStream) -> object:
         """Make `xp` of this thread work on the stream; return a token for `restore`."""
@@ -253,15 +252,14 @@ class SimBackend:
     # Events
 
     def acquire_event(self) -> SimEvent:
-        """Take an event from the pool, or make one."""
-        return self._events.acquire()
+        """Make an event, for free: when events are given back depends on a thread on the side, on no virtual time."""
+        self.driver.check_open()
+        return SimEvent()
 
     def release_events(self, events: Iterable[SimEvent]) -> None:
-        """Give events back to the pool; they forget what they recorded."""
-        idle = list(events)
-        for event in idle:
+        """Take events back; they forget what they recorded."""
+        for event in events:
             event.mark = None
-        self._events.release(idle)
 
     def is_event_done(self, event: SimEvent) -> bool:
         """Tell whether the work in front of an event has ended; True for one that was never recorded, as in CUDA."""
@@ -335,7 +333,7 @@ class SimBackend:
     def activity_source(self) -> SimActivitySource:
         """Return what tells of every kernel, copy and call; it does not collect yet. Several may be made, one collects."""
         self.driver.check_open()
-        return SimActivitySource(self.driver, ordinal=self.device.ordinal)
+        return SimActivitySource(self.driver)
 
     def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
         """Tell of every access to arrays from now on, exactly. None if others watch already."""
@@ -430,13 +428,3 @@ class SimBackend:
     def close(self) -> None:
         """Let everything end and refuse work from now on. Idempotent."""
         self.driver.close()
-        self._events.clear()
-
-    def _create_event(self) -> SimEvent:
-        # Free: events are used again once they were read, which a thread on the side does, at no moment of virtual time.
-        self.driver.check_open()
-        return SimEvent()
-
-    def _wrap(self, queue: StreamQueue, *, is_owned: bool) -> SimStream:
-        key = self.device.ordinal, queue.context, queue.number
-        return SimStream(self.driver, queue, key=key, priority=queue.level + self.priority_range[1], is_owned=is_owned)

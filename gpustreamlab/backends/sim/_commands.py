@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from array import array
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpustreamlab.analysis import Moment
-from gpustreamlab.backends._activity import Activities, CallBatch, CallClass, DependencyBatch, MemoryBatch, WorkBatch
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import SpanKind
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._source import SimActivitySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,165 +104,125 @@ class DeviceWork(NamedTuple):
     """Number of the call that enqueued it; 0 if no source of activities was collecting."""
 
 
+@dataclass(slots=True, eq=False)
 class StreamQueue:
     """The device's side of a stream: work in order."""
 
-    __slots__ = (
-        "context",
-        "has_new_work",
-        "is_blocking",
-        "is_busy",
-        "is_closed",
-        "level",
-        "mask",
-        "null_count",
-        "number",
-        "queue",
-        "sm_count",
-    )
-
-    def __init__(self, number: int, level: int, mask: int, sm_count: int) -> None:
-        self.number = number
-        """Number of the stream; 0 is the NULL stream."""
-        self.context = 0
-        """Number of its green context; 0 is the primary context."""
-        self.level = level
-        """Rank of the priority: 0 runs first."""
-        self.mask = mask
-        """Bit set of the SM groups that it may use."""
-        self.sm_count = sm_count
-        """How many SMs these groups have."""
-        self.queue: deque[Command] = deque()
-        """What has not started."""
-        self.is_busy = False
-        """Whether something of it runs or is due to start."""
-        self.is_closed = False
-        """Whether it was destroyed; what it holds still runs."""
-        self.is_blocking = False
-        """Whether it synchronises with the NULL stream."""
-        self.has_new_work = False
-        """Blocking streams: whether work came since the NULL stream last waited for it."""
-        self.null_count = 0
-        """Blocking streams: how much of the NULL stream's work it has waited for."""
+    number: int
+    """Number of the stream; 0 is the NULL stream."""
+    level: int
+    """Rank of the priority: 0 runs first."""
+    mask: int
+    """Bit set of the SM groups that it may use."""
+    sm_count: int
+    """How many SMs these groups have."""
+    context: int = 0
+    """Number of its green context; 0 is the primary context."""
+    queue: deque[Command] = field(default_factory=deque)
+    """What has not started."""
+    is_busy: bool = False
+    """Whether something of it runs or is due to start."""
+    is_closed: bool = False
+    """Whether it was destroyed; what it holds still runs."""
+    is_blocking: bool = False
+    """Whether it synchronises with the NULL stream."""
+    has_new_work: bool = False
+    """Blocking streams: whether work came since the NULL stream last waited for it."""
+    null_count: int = 0
+    """Blocking streams: how much of the NULL stream's work it has waited for."""
 
 
-class Origin(NamedTuple):
-    """Where an event was recorded."""
-
-    context: int
-    """Context of the stream."""
-    stream: int
-    """Number of the stream."""
-    correlation: int
-    """Number of the call that recorded it."""
-
-
+@dataclass(slots=True, eq=False)
 class Mark:
     """A point in a stream: what recording an event leaves behind."""
 
-    __slots__ = ("moment", "origin", "submit_ns", "time_ns", "waiters")
+    submit_ns: int = 0
+    origin: StreamQueue | None = None
+    """Where it was recorded; None if no source of activities was collecting."""
+    correlation: int = 0
+    """Number of the call that recorded it."""
+    moment: Moment | None = None
+    """What it stands for where accesses are watched; None for events of ranges, which nobody waits for."""
+    time_ns: int = -1
+    """When the stream reached it; -1 before."""
+    waiters: list[StreamQueue] = field(default_factory=list)
+    """Streams that stand still until then."""
 
-    def __init__(self) -> None:
-        self.submit_ns = 0
-        self.origin: Origin | None = None
-        """Who recorded it; None if no source of activities was collecting."""
-        self.moment: Moment | None = None
-        """What it stands for where accesses are watched; None for events of ranges, which nobody waits for."""
-        self.time_ns = -1
-        """When the stream reached it; -1 before."""
-        self.waiters: list[StreamQueue] | None = None
-        """Streams that stand still until then."""
 
-
+@dataclass(slots=True, eq=False)
 class Wait:
     """A stream's order to stand still until a mark is reached."""
 
-    __slots__ = ("mark", "submit_ns")
-
-    def __init__(self, mark: Mark) -> None:
-        self.mark = mark
-        self.submit_ns = 0
+    mark: Mark
+    submit_ns: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class CopyRun:
     """A copy on its way."""
 
-    __slots__ = ("correlation", "spec", "start_ns", "stream", "submit_ns")
+    stream: StreamQueue
+    spec: CopySpec
+    correlation: int = 0
+    """Number of the call that enqueued it."""
+    source: SimActivitySource | None = None
+    """Is told when it has ended."""
+    submit_ns: int = 0
+    start_ns: int = -1
 
-    def __init__(self, stream: StreamQueue, spec: CopySpec, correlation: int = 0) -> None:
-        self.stream = stream
-        self.spec = spec
-        self.correlation = correlation
-        self.submit_ns = 0
-        self.start_ns = -1
 
-
+@dataclass(slots=True, eq=False)
 class Batch:
     """Blocks of one kernel that started together, and run in step, wave after wave on the same slots."""
 
-    __slots__ = ("blocks", "end_work", "mask", "parts", "start_work")
-
-    def __init__(self, blocks: int, parts: list[tuple[int, int]], mask: int, start_work: float, end_work: float) -> None:
-        self.blocks = blocks
-        self.parts = parts
-        """(SM group, blocks on it)."""
-        self.mask = mask
-        """Bit set of these groups."""
-        self.start_work = start_work
-        """Where its first wave started, on the kernel's own progress in ns at full speed."""
-        self.end_work = end_work
-        """Where its planned waves end."""
+    blocks: int
+    parts: list[tuple[int, int]]
+    """(SM group, blocks on it)."""
+    mask: int
+    """Bit set of these groups."""
+    start_work: float
+    """Where its first wave started, on the kernel's own progress in ns at full speed."""
+    end_work: float
+    """Where its planned waves end."""
 
 
+@dataclass(slots=True, eq=False)
 class KernelRun:
     """A kernel on its way."""
 
-    __slots__ = (
-        "backlog",
-        "batches",
-        "block_draw",
-        "block_ns",
-        "correlation",
-        "due_order",
-        "is_planned",
-        "order",
-        "ref_ns",
-        "ref_work",
-        "running",
-        "spec",
-        "speed",
-        "start_ns",
-        "stream",
-        "submit_ns",
-    )
+    stream: StreamQueue
+    spec: KernelSpec
+    block_ns: int
+    """How long a block takes at full speed."""
+    correlation: int = 0
+    """Number of the call that enqueued it."""
+    source: SimActivitySource | None = None
+    """Is told when it has ended."""
+    submit_ns: int = 0
+    order: int = 0
+    """When it became ready, as a running number."""
+    block_draw: int = 0
+    """What a block draws from memory at full speed, in bytes per second."""
+    backlog: int = 0
+    """Blocks that neither run nor are planned."""
+    batches: list[Batch] = field(default_factory=list)
+    running: int = 0
+    """Blocks that run."""
+    is_planned: bool = False
+    """Whether a batch may hold waves that have not started."""
+    start_ns: int = -1
+    ref_ns: int = 0
+    """Time at which `ref_work` was reached."""
+    ref_work: float = 0
+    """The kernel's own progress, in ns at full speed."""
+    speed: float = 1
+    """Progress per ns: 1, or less where memory is contended."""
+    due_order: int = -1
+    """Order number of its valid entry among the due events."""
 
-    def __init__(self, stream: StreamQueue, spec: KernelSpec, block_ns: int, correlation: int = 0) -> None:
-        self.stream = stream
-        self.spec = spec
-        self.correlation = correlation
-        self.submit_ns = 0
-        self.order = 0
-        """When it became ready, as a running number."""
-        self.block_ns = block_ns
-        """How long a block takes at full speed."""
-        self.block_draw = spec.block_bytes * 1_000_000_000 // block_ns if spec.block_bytes else 0
-        """What a block draws from memory at full speed, in bytes per second."""
-        self.backlog = spec.blocks
-        """Blocks that neither run nor are planned."""
-        self.batches: list[Batch] = []
-        self.running = 0
-        """Blocks that run."""
-        self.is_planned = False
-        """Whether a batch may hold waves that have not started."""
-        self.start_ns = -1
-        self.ref_ns = 0
-        """Time at which `ref_work` was reached."""
-        self.ref_work: float = 0
-        """The kernel's own progress, in ns at full speed."""
-        self.speed: float = 1
-        """Progress per ns: 1, or less where memory is contended."""
-        self.due_order = -1
-        """Order number of its valid entry among the due events."""
+    def __post_init__(self) -> None:
+        self.backlog = self.spec.blocks
+        self.block_draw = self.spec.block_bytes * 1_000_000_000 // self.block_ns
 
     def work_at(self, now_ns: int) -> float:
         """Return the progress at a time, in ns at full speed. It is an integer while nothing has slowed the kernel."""
@@ -306,142 +262,7 @@ class KernelRun:
 Command: TypeAlias = KernelRun | CopyRun | Mark | Wait
 
 
-KEPT_RECORDS = 1_000_000
-"""Records that wait to be drained, at most; newer ones are dropped and counted."""
-
-B = TypeVar("B", WorkBatch, CallBatch, DependencyBatch, MemoryBatch)
-_KIND_CODES = {kind: code for code, kind in enumerate(SPAN_KINDS)}
-
-
-class ActivityLog:
-    """Collects records. Its owner holds the driver's lock for every call.
-
-    Parameters
-    ----------
-    take_number
-        Returns the next number of a call.
-    slots_per_sm
-        Of the device: how many blocks fit on an SM is told as shared memory.
-    record_limit
-        Records that it keeps.
-    """
-
-    def __init__(self, take_number: Callable[[], int], *, slots_per_sm: int, record_limit: int = KEPT_RECORDS) -> None:
-        self.take_number = take_number
-        """Returns the number of the next call."""
-        self._slot_bytes = SM_SHARED_BYTES // slots_per_sm
-        self._record_limit = record_limit
-        self._pending: dict[int, KernelSpec | CopySpec] = {}
-        self.dropped_count = 0
-        """Records for which there was no room."""
-        self._empty()
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether work that it was told of has not ended."""
-        return bool(self._pending)
-
-    # Calls
-
-    def expect(self, spec: KernelSpec | CopySpec) -> int:
-        """Give a call that enqueues work its number; the work is told of when it has ended."""
-        number = self.take_number()
-        self._pending[number] = spec
-        return number
-
-    def note_call(
-        self, name: str, call_class: CallClass, start_ns: int, end_ns: int, *, number: int = 0, size_bytes: int = 0
-    ) -> int:
-        """Keep a call of this thread, and return its number: the one that it has, or the next."""
-        number = number or self.take_number()
-        if self._has_room():
-            code = self._names.setdefault(name, len(self._names))
-            thread = threading.get_ident() & 0xFFFF_FFFF
-            self._calls.extend((start_ns, end_ns, start_ns, thread, code, call_class, number, size_bytes))
-        return number
-
-    def note_dependency(self, origin: Origin, stream: StreamQueue, number: int) -> None:
-        """Keep that a stream waits for what another one recorded."""
-        if self._has_room():
-            self._dependencies.extend((*origin, stream.context, stream.number, number))
-
-    # Device
-
-    def note_work(self, work: DeviceWork) -> None:
-        """Keep work that has ended, if its launch was told of."""
-        spec = self._pending.pop(work.correlation, None)
-        if spec is None or not self._has_room():
-            return
-        name = self._names.setdefault(work.name, len(self._names))
-        key = work.name, work.blocks, *((spec[4],) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots))
-        detail = self._detail_codes.get(key)
-        if detail is None:
-            detail = self._detail_codes[key] = len(self._details)
-            self._details.append(_describe(spec, self._slot_bytes))
-        size_bytes = 0 if work.kind is SpanKind.KERNEL else work.size_bytes
-        where = work.context, work.stream, name, detail, work.correlation, size_bytes
-        self._work.extend((_KIND_CODES[work.kind], work.start_ns, work.end_ns, *where))
-
-    def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
-        """Keep how much memory a stream holds."""
-        if self._has_room():
-            code = self._names.setdefault(name, len(self._names))
-            self._memory.extend((time_ns, stream.context, stream.number, code, value_bytes))
-
-    # Giving away
-
-    def take(self) -> Callable[[], Activities]:
-        """Give away what is there; the returned function, which needs no lock, makes columns of it."""
-        work, calls, dependencies, memory = self._work, self._calls, self._dependencies, self._memory
-        names, details = tuple(self._names), tuple(self._details)
-        self._empty()
-        return lambda: Activities(
-            work=_make_batch(WorkBatch, work),
-            calls=_make_batch(CallBatch, calls),
-            dependencies=_make_batch(DependencyBatch, dependencies),
-            memory=_make_batch(MemoryBatch, memory),
-            names=names,
-            details=details,
-        )
-
-    def clear(self) -> None:
-        """Forget everything, also the work that has not ended."""
-        self._empty()
-        self._pending.clear()
-
-    def _empty(self) -> None:
-        self._left = self._record_limit
-        self._work, self._calls, self._dependencies, self._memory = array("q"), array("q"), array("q"), array("q")
-        self._names: dict[str, int] = {}
-        self._detail_codes: dict[object, int] = {}
-        self._details: list[WorkDetail] = []
-
-    def _has_room(self) -> bool:
-        if self._left > 0:
-            self._left -= 1
-            return True
-        self.dropped_count += 1
-        return False
-
-
-def _describe(spec: KernelSpec | CopySpec, slot_bytes: int) -> WorkDetail:
-    if isinstance(spec, CopySpec):
-        return WorkDetail(full_name=COPY_PLACES[spec.engine, spec.is_pinned])
-    if spec.kind is SpanKind.FILL:
-        return WorkDetail(full_name="device memory")
-    shared_bytes = spec.block_slots * slot_bytes
-    return WorkDetail(full_name=f"simulated::{spec.name}", grid=(spec.blocks, 1, 1), dynamic_shared_bytes=shared_bytes)
-
-
-def _make_batch(batch: type[B], flat: array[int]) -> B:
-    """Turn rows that follow each other into the columns of a batch, in the order of its fields."""
-    names = [column.name for column in fields(batch)]
-    columns: dict[str, Any] = dict(zip(names, np.array(flat, np.int64).reshape(-1, len(names)).T.copy(), strict=True))
-    if "value" in columns:
-        columns["value"] = columns["value"].astype(np.float64)
-    return batch(**columns)
-
-
+@dataclass(slots=True)
 class HostClock:
     """Virtual time of the simulated host, in ns since the backend was made. Only calls into the backend move it.
 
@@ -456,11 +277,8 @@ class HostClock:
     4000
     """
 
-    __slots__ = ("now_ns",)
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-        """The time."""
+    now_ns: int = 0
+    """The time."""
 
     def advance(self, duration_ns: int) -> int:
         """Let time pass, and return the new time."""
@@ -472,14 +290,12 @@ class HostClock:
         return self.now_ns
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SimEvent:
     """A point that a stream can record and others can wait for. Recording it again forgets the point before."""
 
-    __slots__ = ("mark",)
-
-    def __init__(self) -> None:
-        self.mark: Mark | None = None
-        """What the last record left in its stream; None before the first."""
+    mark: Mark | None = None
+    """What the last record left in its stream; None before the first."""
 
     def __repr__(self) -> str:
         if self.mark is None:

@@ -227,8 +227,6 @@ def plan_spin(slots_per_sm: int, duration_ns: int, blocks: int, *, fill_sms: boo
     OptionError
         For a time or a number of blocks below 1.
     """
-    if duration_ns < 1 or blocks < 1:
-        raise OptionError(f"A spin of {blocks} blocks for {duration_ns} ns cannot run; give at least 1 block and 1 ns.")
     slots = slots_per_sm if fill_sms else 1
     return KernelSpec(name="spin", blocks=int(blocks), block_slots=slots, block_ns=int(duration_ns))
 
@@ -335,10 +333,9 @@ def _plan_blocks(
     operations: int,
     rate: float,
     padded_operations: int | None = None,
-    kind: SpanKind = SpanKind.KERNEL,
-    efficiency: tuple[tuple[int, float], ...] = (),
+    **more: Any,
 ) -> KernelSpec:
-    """Cut a kernel into blocks that have their slots' share of an SM."""
+    """Cut a kernel into blocks that have their slots' share of an SM; `more` are fields of its spec."""
     block_operations = (operations if padded_operations is None else padded_operations) / blocks
     block_bytes = size_bytes // blocks
     compute_ns = block_operations * blocks_per_sm / rate * 1e9
@@ -352,8 +349,7 @@ def _plan_blocks(
         block_limit_bytes_per_s=preset.sm_bytes_per_s // blocks_per_sm,
         operations=operations,
         size_bytes=size_bytes,
-        kind=kind,
-        efficiency=efficiency,
+        **more,
     )
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts, in_forked_child, process_lock
@@ -14,13 +15,12 @@ from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends._features import AccessSink
 from gpustreamlab.backends.sim._commands import (
     DEVICE_TO_HOST,
-    ActivityLog,
+    CopyRun,
     CopySpec,
     DeviceWork,
     HostClock,
     KernelSpec,
     Mark,
-    Origin,
     SimEvent,
     StreamQueue,
     Wait,
@@ -31,7 +31,6 @@ from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import (
     EventNotRecordedError,
     InvalidHandleError,
-    NotSimulatedError,
     OptionError,
     SessionClosedError,
     SessionError,
@@ -39,13 +38,14 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.typing import SpanKind
 
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._source import SimActivitySource
+
 _logger = logging.getLogger(__name__)
 
 _NULL = 0
 _FIRST_HANDLE = 3  # 0, 1 and 2 are CUDA's NULL, legacy and per-thread handles
 _LAZY_COMMANDS = 4_096  # commands that may wait to be simulated
-_LAST_NS = 1 << 62
-"""When all work that was taken in would have to be over if it ran in turn; a trace holds times up to twice that."""
 _LAUNCH_NAMES = {SpanKind.KERNEL: "cudaLaunchKernel", SpanKind.FILL: "cudaMemsetAsync"}
 
 
@@ -71,7 +71,7 @@ class SimDriver:
         self.null_stream = self.scheduler.add_stream(_NULL, preset.priority_range[0], None)
         self.streams: dict[int, StreamQueue] = {}
         """Streams by handle, without the NULL stream."""
-        self.log: ActivityLog | None = None
+        self.source: SimActivitySource | None = None
         """Gets every call and what comes of it, while a source of activities collects."""
         self.accesses: AccessSink | None = None
         """Is told of every access to memory and of what orders them, while somebody watches."""
@@ -82,12 +82,10 @@ class SimDriver:
         self._context_sms = [preset.sm_count]
         self.unselected_work = 0
         """Kernels, copies and fills that went to the NULL stream and that nobody was told of."""
-        self._observers: dict[object, Callable[[DeviceWork], None]] = {}
         self._blocking: list[StreamQueue] = []
         self._next_handle = _FIRST_HANDLE
         self._null_count = 0
         self._lazy_left = _LAZY_COMMANDS
-        self._booked_until_ns = 0
         self._thread = threading.local()
         _drivers.add(self)
 
@@ -168,33 +166,31 @@ class SimDriver:
         with self.lock:
             began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.launch_ns)
-            self._book(spec.name, self.scheduler.alone_ns(stream, spec))
-            number, log = 0, self.log
-            if log is not None:
-                number = log.note_call(_LAUNCH_NAMES[spec.kind], CallClass.LAUNCH, began_ns, now_ns, number=log.expect(spec))
+            number, source = 0, self.source
+            if source is not None:
+                number = source.note_call(_LAUNCH_NAMES[spec.kind], CallClass.LAUNCH, began_ns, now_ns)
             elif stream is self.null_stream:
                 self.unselected_work += 1
-            self.scheduler.submit_kernel(stream, spec, now_ns, number)
+            self.scheduler.submit_kernel(stream, spec, now_ns, number, source)
 
-    def copy(self, stream: StreamQueue, spec: CopySpec, *, is_pinned: bool) -> None:
+    def copy(self, stream: StreamQueue, spec: CopySpec) -> None:
         """Enqueue a copy; the host is blocked until it has ended where its memory is not page-locked."""
         with self.lock:
             began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.copy_ns)
-            self._book(spec.name, spec.duration_ns)
-            log = self.log
-            number = 0 if log is None else log.expect(spec)
-            self.unselected_work += log is None and stream is self.null_stream
-            self.scheduler.submit_copy(stream, spec, now_ns, number)
+            source = self.source
+            number = 0 if source is None else self.take_call_number()
+            self.unselected_work += source is None and stream is self.null_stream
+            self.scheduler.submit(stream, CopyRun(stream, spec, number, source), now_ns)
             try:
-                if not is_pinned:
+                if not spec.is_pinned:
                     self._block_until(lambda: not stream.is_busy)
                     if self.accesses is not None and spec.engine == DEVICE_TO_HOST:
                         # A copy to the device may return once its source was read: CuPy stages it. Not an order to build on.
                         self.accesses.host_wait_stream(stream.number)
             finally:
-                if log is not None:
-                    log.note_call("cudaMemcpyAsync", CallClass.LAUNCH, began_ns, self.clock.now_ns, number=number)
+                if source is not None:
+                    source.note_call("cudaMemcpyAsync", CallClass.LAUNCH, began_ns, self.clock.now_ns, number=number)
 
     def record(self, stream: StreamQueue, event: SimEvent, *, is_noted: bool = True) -> None:
         """Record an event; what it held before is forgotten. One that nobody will wait for need not be noted."""
@@ -203,9 +199,9 @@ class SimDriver:
                 raise _refuse_event(event)
             mark = Mark()
             now_ns = self._enter(stream, self.preset.host.record_ns)
-            if self.log is not None:
+            if self.source is not None:
                 # As with CUPTI the call is numbered and not told of: each range makes two.
-                mark.origin = Origin(stream.context, stream.number, self.log.take_number())
+                mark.origin, mark.correlation = stream, self.take_call_number()
             self.scheduler.submit(stream, mark, now_ns)
             if is_noted and self.accesses is not None:
                 mark.moment = self.accesses.record(stream.number)
@@ -218,10 +214,10 @@ class SimDriver:
                 raise _refuse_event(event)
             began_ns, mark = self.clock.now_ns, event.mark
             now_ns = self._enter(stream, self.preset.host.wait_ns)
-            if self.log is not None:
-                number = self.log.note_call("cudaStreamWaitEvent", CallClass.EVENT, began_ns, now_ns)
-                if mark is not None and mark.origin is not None and mark.origin.stream != stream.number:
-                    self.log.note_dependency(mark.origin, stream, number)
+            if self.source is not None:
+                number = self.source.note_call("cudaStreamWaitEvent", CallClass.EVENT, began_ns, now_ns)
+                if mark is not None and mark.origin is not None and mark.origin is not stream:
+                    self.source.note_dependency(mark.origin, mark.correlation, stream, number)
             if mark is not None and mark.time_ns < 0:
                 self.scheduler.submit(stream, Wait(mark), now_ns)
             if mark is not None and self.accesses is not None:
@@ -317,15 +313,23 @@ class SimDriver:
         finally:
             self._thread.is_observing = before
 
-    def set_observer(self, observer: Callable[[DeviceWork], None] | None, *, role: object = None) -> None:
-        """Hand finished work to a function from now on, or to none. There is one for each role; None is the user's."""
+    def set_observer(self, observer: Callable[[DeviceWork], None] | None) -> None:
+        """Hand finished work to a function from now on, or to none. One that raises is dropped and logged.
+
+        It must not break the user's work, in the middle of which it is called.
+        """
+
+        def observe(work: DeviceWork) -> None:
+            assert observer is not None  # noqa: S101 - for the type checker
+            try:
+                observer(work)
+            except Exception:
+                _logger.exception("The simulated device's observer failed; it sees nothing from now on.")
+                self.scheduler.observer = None
+
         with self.lock:
             self.catch_up()
-            if observer is not None:
-                self._observers[role] = observer
-            else:
-                self._observers.pop(role, None)
-            self.scheduler.observer = self._observe if self._observers else None
+            self.scheduler.observer = None if observer is None else observe
 
     def catch_up(self) -> None:
         """Simulate what has happened by the host's present time; the clock does not move."""
@@ -347,7 +351,7 @@ class SimDriver:
         """Let everything end, and refuse work from now on."""
         with self.lock:
             if not self.is_closed:
-                if not self.scheduler.is_torn:
+                if not self.scheduler.is_stepping:  # else a step was cut off, and nothing can be waited for
                     self.synchronize()
                 self.is_closed = True
                 self.streams.clear()
@@ -365,11 +369,8 @@ class SimDriver:
         """Do what comes before every enqueue, and return its time."""
         if self.is_closed or stream.is_closed:
             self.check_open()
-            raise StreamClosedError(
-                f"Stream {stream.number} of the simulated device was closed before this call, and may still be selected here. "
-                "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
-            )
-        if self.log is not None:
+            raise closed_stream(stream)
+        if self.source is not None:
             self.memory.settle()
         limit = self.preset.queue_limit
         if len(stream.queue) >= limit:  # the host waits until there is room, as a full launch queue does on hardware
@@ -386,17 +387,6 @@ class SimDriver:
         elif stream is self.null_stream:
             self._null_count += 1
         return clock.now_ns
-
-    def _book(self, work: str, duration_ns: int) -> None:
-        """Refuse work whose end no trace could hold."""
-        now_ns = self.clock.now_ns
-        until_ns = duration_ns + (max(now_ns, self._booked_until_ns) if self.scheduler.busy_count else now_ns)
-        if until_ns >= _LAST_NS:
-            raise NotSimulatedError(
-                f"{work!r:.80} would take {duration_ns:,} ns, and end beyond 2**62 ns (146 years) of simulated time, as far "
-                "as traces reach. Give it less to do, or start another session with gpustreamlab.Session('sim')."
-            )
-        self._booked_until_ns = until_ns
 
     def _keep_null_order(self, stream: StreamQueue) -> None:
         """Apply the legacy default stream's rule: it waits for all blocking streams, and they for it.
@@ -425,15 +415,6 @@ class SimDriver:
         if self.accesses is not None:
             self.accesses.wait(stream.number, self.accesses.record(behind.number))
 
-    def _observe(self, work: DeviceWork) -> None:
-        """Tell the observers. One that fails is dropped and logged: it must not break the user's work."""
-        for role, observer in [*self._observers.items()]:
-            try:
-                observer(work)
-            except Exception:
-                _logger.exception("The simulated device's observer failed; it sees nothing from now on.")
-                del self._observers[role]
-
     def _catch_up(self) -> None:
         self.scheduler.run_before(self.clock.now_ns)
 
@@ -441,14 +422,14 @@ class SimDriver:
         """Block the host in a call of its own; one that is interrupted is told of up to there."""
         with self.lock:
             self.check_open()
-            if self.log is not None:
+            if self.source is not None:
                 self.memory.settle()
             began_ns = self.clock.now_ns
             try:
                 self._block_until(is_reached)
             finally:
-                if self.log is not None:
-                    self.log.note_call(name, CallClass.SYNCHRONIZE, began_ns, self.clock.now_ns)
+                if self.source is not None:
+                    self.source.note_call(name, CallClass.SYNCHRONIZE, began_ns, self.clock.now_ns)
 
     def _block_until(self, is_reached: Callable[[], bool]) -> None:
         """Let the clock go on until something is reached."""
@@ -470,6 +451,14 @@ class SimDriver:
         if type(event) is not SimEvent:
             raise _refuse_event(event)
         return event.mark
+
+
+def closed_stream(stream: StreamQueue) -> StreamClosedError:
+    """Return the error for using a closed stream."""
+    return StreamClosedError(
+        f"Stream {stream.number} of the simulated device was closed before this call, and may still be selected here. "
+        "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
+    )
 
 
 def _refuse_event(event: object) -> InvalidHandleError:

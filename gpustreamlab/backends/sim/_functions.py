@@ -160,7 +160,7 @@ def _plan_factoring(preset: DevicePreset, call: Call) -> KernelSpec:
     elif name.startswith("tensor"):
         long = short = math.isqrt(matrix.size)
     else:
-        short, long = sorted(matrix.shape[-2:])
+        short, long = sorted((1, *matrix.shape)[-2:])
     by_long, by_short = _FACTORING[name]
     if name == "matrix_power":
         power = abs(int(call.arguments[1])) if len(call.arguments) > 1 else 2
@@ -171,27 +171,20 @@ def _plan_factoring(preset: DevicePreset, call: Call) -> KernelSpec:
     return _pass_over(preset, call, operations * (4 if call.dtype.kind == "c" else 1))
 
 
-_FACTORING: dict[str, tuple[float, float]] = {
-    "cholesky": (0, 1 / 3),
-    "det": (0, 2 / 3),
-    "slogdet": (0, 2 / 3),
-    "solve": (0, 2 / 3),
-    "tensorsolve": (0, 2 / 3),
-    "inv": (0, 2),
-    "tensorinv": (0, 2),
-    "matrix_power": (0, 2),
-    "qr": (4, -4 / 3),
-    "eigvalsh": (0, 4 / 3),
-    "eigh": (0, 9),
-    "eigvals": (0, 10),
-    "roots": (0, 10),
-    "eig": (0, 25),
-    "cond": (4, -4 / 3),
-    "matrix_rank": (4, -4 / 3),
-    "svd": (6, 20),
-    "pinv": (6, 20),
-    "lstsq": (6, 20),
-    "polyfit": (6, 20),
+_FACTORING = {
+    name: counts
+    for names, counts in (
+        ("cholesky", (0, 1 / 3)),
+        ("det slogdet solve tensorsolve", (0, 2 / 3)),
+        ("inv tensorinv matrix_power", (0, 2)),
+        ("qr cond matrix_rank", (4, -4 / 3)),
+        ("eigvalsh", (0, 4 / 3)),
+        ("eigh", (0, 9)),
+        ("eigvals roots", (0, 10)),
+        ("eig", (0, 25)),
+        ("svd pinv lstsq polyfit", (6, 20)),
+    )
+    for name in names.split()
 }
 """Operations for each l k^2 and for each k^3 (Golub and Van Loan, Matrix Computations)."""
 
@@ -285,25 +278,11 @@ HOST = split_names(
 CONSTANTS = split_names("pi e inf nan newaxis euler_gamma s_ index_exp exceptions")
 """Constants that NumPy and CuPy share."""
 
-OLD_NAMES = {
-    "round_": "round",
-    "trapz": "trapezoid",
-    "product": "prod",
-    "cumproduct": "cumprod",
-    "alltrue": "all",
-    "sometrue": "any",
-    "float_": "float64",
-    "complex_": "complex128",
-    "cfloat": "complex128",
-    "singlecomplex": "complex64",
-    "Inf": "inf",
-    "Infinity": "inf",
-    "infty": "inf",
-    "PINF": "inf",
-    "NaN": "nan",
-    "NAN": "nan",
-    "fromDlpack": "from_dlpack",
-}
+_RENAMED = (
+    "round_=round trapz=trapezoid product=prod cumproduct=cumprod alltrue=all sometrue=any float_=float64 complex_=complex128 "
+    "cfloat=complex128 singlecomplex=complex64 Inf=inf Infinity=inf infty=inf PINF=inf NaN=nan NAN=nan fromDlpack=from_dlpack"
+)
+OLD_NAMES: dict[str, str] = dict(pair.split("=") for pair in _RENAMED.split())
 """Names that NumPy 2 dropped and CuPy keeps."""
 
 _NO_KERNELS = (
@@ -393,6 +372,9 @@ WRITING_METHODS = frozenset({"fill", "sort", "put", "partition"})
 
 WRITING = split_names("copyto put place putmask put_along_axis fill_diagonal random.shuffle")
 """Functions that write their first array and return nothing, as do all ``ufunc.at``."""
+
+WRITING_SOME = split_names("put place putmask put_along_axis fill_diagonal")
+"""Functions and methods that write only some elements, and it is not known which, as do all ``ufunc.at``."""
 
 CHOOSING = frozenset({"take", "take_along_axis"})
 """Functions that read only some elements of their first array."""

@@ -6,7 +6,7 @@ import weakref
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,19 +24,12 @@ BLOCK_BYTES = 512
 """Sizes are rounded up to it. Source: CuPy's memory pool."""
 
 
-class Chunk:
-    """A piece of memory. Pieces that were split off one another know their neighbours, to be joined again."""
+class Chunk(NamedTuple):
+    """A piece of an arena."""
 
-    __slots__ = ("after", "arena", "before", "is_free", "offset", "size_bytes")
-
-    def __init__(self, arena: StreamArena, offset: int, size_bytes: int) -> None:
-        self.arena = arena
-        self.offset = offset
-        """Its place in the arena: bytes in front of it."""
-        self.size_bytes = size_bytes
-        self.is_free = False
-        self.before: Chunk | None = None
-        self.after: Chunk | None = None
+    offset: int
+    """Bytes in front of it."""
+    size_bytes: int
 
 
 class StreamArena:
@@ -55,81 +48,78 @@ class StreamArena:
     (512, 1024)
     """
 
-    __slots__ = ("_free", "_sizes", "reserved_bytes", "used_bytes")
+    __slots__ = ("_begins", "_ends", "_free", "_sizes", "_top", "reserved_bytes", "used_bytes")
 
     def __init__(self) -> None:
         self.used_bytes = 0
         """What arrays hold."""
         self.reserved_bytes = 0
         """What the pool holds: used and free."""
-        self._free: dict[int, dict[Chunk, None]] = {}
         self._sizes: list[int] = []
+        self._free: dict[int, dict[int, None]] = {}
+        """Where free pieces are, by their size; those that were freed last are at the end."""
+        self._begins: dict[int, int] = {}
+        """Sizes of free pieces, by where they begin."""
+        self._ends: dict[int, int] = {}
+        """Where free pieces begin, by where they end."""
+        self._top = 0
 
     def allocate(self, size_bytes: int) -> Chunk:
         """Give out a piece, of what is free or newly reserved."""
         size_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
         place = bisect_left(self._sizes, size_bytes)
         if place == len(self._sizes):
-            chunk = Chunk(self, self.reserved_bytes, size_bytes)  # it never returns any, so nothing lies there yet
+            offset = self._top
+            self._top += size_bytes + BLOCK_BYTES  # a gap: pieces that were reserved one by one are not joined
             self.reserved_bytes += size_bytes
         else:
-            chunk = next(reversed(self._free[self._sizes[place]]))
-            self._take(chunk)
-            if chunk.size_bytes > size_bytes:
-                self._split(chunk, size_bytes)
+            free_bytes = self._sizes[place]
+            offset = next(reversed(self._free[free_bytes]))
+            self._take(offset, free_bytes)
+            if free_bytes > size_bytes:
+                self._put(offset + size_bytes, free_bytes - size_bytes)
         self.used_bytes += size_bytes
-        return chunk
+        return Chunk(offset, size_bytes)
 
     def free(self, chunk: Chunk) -> None:
-        """Take a piece back; it stays reserved."""
-        self.used_bytes -= chunk.size_bytes
-        before, after = chunk.before, chunk.after
-        if after is not None and after.is_free:
-            self._take(after)
-            _join(chunk, after)
-        if before is not None and before.is_free:
-            self._take(before)
-            _join(before, chunk)
-            chunk = before
-        self._put(chunk)
+        """Take a piece back, and join it with free neighbours; it stays reserved."""
+        start, size_bytes = chunk
+        self.used_bytes -= size_bytes
+        after_bytes = self._begins.get(start + size_bytes, 0)
+        if after_bytes:
+            self._take(start + size_bytes, after_bytes)
+        before = self._ends.get(start, start)
+        if before < start:
+            self._take(before, start - before)
+        self._put(before, start - before + size_bytes + after_bytes)
 
-    def _split(self, chunk: Chunk, size_bytes: int) -> None:
-        rest = Chunk(self, chunk.offset + size_bytes, chunk.size_bytes - size_bytes)
-        chunk.size_bytes = size_bytes
-        rest.before, rest.after = chunk, chunk.after
-        if rest.after is not None:
-            rest.after.before = rest
-        chunk.after = rest
-        self._put(rest)
+    def _put(self, offset: int, size_bytes: int) -> None:
+        self._begins[offset], self._ends[offset + size_bytes] = size_bytes, offset
+        if size_bytes not in self._free:
+            self._free[size_bytes] = {}
+            insort(self._sizes, size_bytes)
+        self._free[size_bytes][offset] = None
 
-    def _put(self, chunk: Chunk) -> None:
-        chunk.is_free = True
-        same = self._free.get(chunk.size_bytes)
-        if same is None:
-            same = self._free[chunk.size_bytes] = {}
-            insort(self._sizes, chunk.size_bytes)
-        same[chunk] = None
-
-    def _take(self, chunk: Chunk) -> None:
-        chunk.is_free = False
-        same = self._free[chunk.size_bytes]
-        del same[chunk]
+    def _take(self, offset: int, size_bytes: int) -> None:
+        del self._begins[offset], self._ends[offset + size_bytes]
+        same = self._free[size_bytes]
+        del same[offset]
         if not same:
-            del self._free[chunk.size_bytes]
-            del self._sizes[bisect_left(self._sizes, chunk.size_bytes)]
+            del self._free[size_bytes]
+            self._sizes.remove(size_bytes)
 
 
-def _join(chunk: Chunk, after: Chunk) -> None:
-    """Let a piece take in the one behind it."""
-    chunk.size_bytes += after.size_bytes
-    chunk.after = after.after
-    if chunk.after is not None:
-        chunk.after.before = chunk
+class Pages(np.ndarray[Any, np.dtype[Any]]):
+    """Memory that is no pool's: page-locked, or a lane's scratch. Users get plain arrays whose base it is.
 
+    So copies and results of theirs do not count as such memory.
+    """
 
-class LockedPages(np.ndarray[Any, np.dtype[Any]]):
-    """Memory that counts as page-locked. Users get plain arrays whose base it is, so that copies and results do not count."""
-
+    is_scratch = False
+    stream_number = 0
+    """Of the stream on which scratch was allocated."""
+    owner: ArrayLender | None = None
+    """Kept alive by arrays in scratch."""
     noted: tuple[object, Piece] | None = None
     """Who watches accesses, and what stands for the memory there."""
 
@@ -143,15 +133,15 @@ def create_pinned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any
     >>> is_pinned(buffer[2:4]), is_pinned(buffer.copy())
     (True, False)
     """
-    return LockedPages(shape, dtype=dtype).view(np.ndarray)
+    return Pages(shape, dtype=dtype).view(np.ndarray)
 
 
 def is_pinned(array: NDArray[Any]) -> bool:
     """Tell whether an array's memory counts as page-locked: whether its owner says so."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
-        if type(owner) is LockedPages:
-            return True
+        if type(owner) is Pages:
+            return not owner.is_scratch
         owner = owner.base
     return False
 
@@ -196,7 +186,7 @@ class MemoryPool:
             owner = owner.base
         key = id(owner)
         known = self._blocks.get(key)
-        if (known is not None and known() is owner) or not owner.nbytes or type(owner) is ScratchPages:
+        if (known is not None and known() is owner) or not owner.nbytes or type(owner) is Pages:
             return
         with self._driver.lock:
             self._driver.check_open()
@@ -205,11 +195,11 @@ class MemoryPool:
             arena = self._arena_of(stream)
             reserved_bytes = arena.reserved_bytes
             block = _Block(owner, self._dead.append)
-            block.key, block.stream, block.chunk, block.touch = key, stream, arena.allocate(owner.nbytes), None
-            block.address = -1
+            block.key, block.stream, block.arena, block.chunk = key, stream, arena, arena.allocate(owner.nbytes)
+            block.address, block.touch = -1, None
             self._blocks[key] = block
             self._is_torn = False
-            if self._driver.log is not None:
+            if self._driver.source is not None:
                 self._tell(stream, arena, grown_bytes=arena.reserved_bytes - reserved_bytes)
 
     def find_touches(self, arrays: Sequence[NDArray[Any]], some: NDArray[Any] | None) -> list[Touch]:
@@ -248,9 +238,9 @@ class MemoryPool:
         for values in arrays if self._has_scratch else ():
             owner, lender = values, None
             while isinstance(base := owner.base, np.ndarray):
-                lender = owner.owner if type(owner) is ScratchPages else lender
+                lender = owner.owner if type(owner) is Pages else lender
                 owner = base
-            if lender is not None and lender.ending and isinstance(owner, ScratchPages) and owner.noted is not None:
+            if lender is not None and lender.ending and isinstance(owner, Pages) and owner.noted is not None:
                 yield owner.noted[1], lender
 
     def forget_pieces(self) -> None:
@@ -294,7 +284,7 @@ class MemoryPool:
         return place[1]
 
     def _free(self, block: _Block) -> None:
-        arena = block.chunk.arena
+        arena = block.arena
         arena.free(block.chunk)
         if block.touch is not None and self._driver.accesses is not None:
             self._driver.accesses.free(block.touch[0])
@@ -317,14 +307,12 @@ class MemoryPool:
     def _touch_pages(self, values: NDArray[Any], pages: NDArray[Any], *, is_certain: bool) -> Touch | None:
         """Return which memory an array is that no pool has: page-locked, or a lane's scratch."""
         sink = self._driver.accesses
-        if sink is None or not isinstance(pages, (LockedPages, ScratchPages)):
+        if sink is None or not isinstance(pages, Pages):
             return None
         if pages.noted is None or pages.noted[0] is not sink:
             start = _HOST_BASE + _address_of(pages)
-            home = 0
-            if isinstance(pages, ScratchPages):
-                self._has_scratch, home = True, pages.stream_number
-            pages.noted = sink, sink.allocate(home, start, start + pages.nbytes, values.shape, values.dtype)
+            self._has_scratch |= pages.is_scratch
+            pages.noted = sink, sink.allocate(pages.stream_number, start, start + pages.nbytes, values.shape, values.dtype)
         piece = pages.noted[1]
         return piece, _region_in(values, _address_of(pages), piece, is_certain=is_certain)
 
@@ -342,36 +330,27 @@ class MemoryPool:
             if owner is None:
                 del self._blocks[block.key]
             else:
-                block.chunk = self._arena_of(block.stream).allocate(owner.nbytes)
+                block.arena = self._arena_of(block.stream)
+                block.chunk = block.arena.allocate(owner.nbytes)
 
     def _tell(self, stream: StreamQueue, arena: StreamArena, *, grown_bytes: int = 0) -> None:
-        log, now_ns = self._driver.log, self._driver.clock.now_ns
-        if grown_bytes and log is not None:
-            log.note_call("cudaMalloc", CallClass.MEMORY, now_ns, now_ns, size_bytes=grown_bytes)
+        source, now_ns = self._driver.source, self._driver.clock.now_ns
+        if grown_bytes and source is not None:
+            source.note_call("cudaMalloc", CallClass.MEMORY, now_ns, now_ns, size_bytes=grown_bytes)
             self._note(stream, RESERVED, arena.reserved_bytes)
         self._note(stream, USED, arena.used_bytes)
 
     def _note(self, stream: StreamQueue, name: str, value_bytes: int) -> None:
-        if self._driver.log is not None:
-            self._driver.log.note_memory(self._driver.clock.now_ns, stream, name, value_bytes)
-
-
-class ScratchPages(np.ndarray[Any, np.dtype[Any]]):
-    """Memory of a lane's scratch, which is no pool's. Users get plain arrays whose base it is."""
-
-    owner: ArrayLender | None = None
-    """Kept alive by the arrays."""
-    stream_number = 0
-    """Of the stream on which it was allocated."""
-    noted: tuple[object, Piece] | None = None
-    """Who watches accesses, and what stands for the memory there."""
+        if self._driver.source is not None:
+            self._driver.source.note_memory(self._driver.clock.now_ns, stream, name, value_bytes)
 
 
 class _Block(weakref.ref["NDArray[Any]"]):
     """Looks at the array that owns memory, without keeping it."""
 
-    __slots__ = ("address", "chunk", "key", "stream", "touch")
+    __slots__ = ("address", "arena", "chunk", "key", "stream", "touch")
     address: int
+    arena: StreamArena
     chunk: Chunk
     key: int
     touch: Touch | None

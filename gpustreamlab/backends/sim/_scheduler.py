@@ -18,14 +18,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.backends.sim._commands import (
     Batch,
     Command,
     CopyRun,
-    CopySpec,
     DeviceWork,
     KernelRun,
     KernelSpec,
@@ -37,6 +36,9 @@ from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._sms import SlotPool
 from gpustreamlab.errors import SessionError
 from gpustreamlab.typing import SpanKind
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._source import SimActivitySource
 
 
 def share_bandwidth(draws: Sequence[tuple[float, float]], cap: float) -> float:
@@ -102,9 +104,8 @@ class Scheduler:
         """The last instant that was simulated."""
         self.busy_count = 0
         """Streams that have work."""
-        self.is_torn = False
-        """Whether an exception came out of the middle of a step, or of a submission: it cannot go on."""
-        self._is_stepping = False
+        self.is_stepping = False
+        """Whether a step has begun and not ended; for good if an exception came out of the middle of it."""
         self.observer: Callable[[DeviceWork], None] | None = None
         """Gets each finished kernel, copy and fill."""
         self.placement_observer: Callable[[KernelRun, list[tuple[int, int]]], None] | None = None
@@ -174,19 +175,11 @@ class Scheduler:
             self.busy_count += 1
             self._wake_at(stream, now_ns)
 
-    def submit_kernel(self, stream: StreamQueue, spec: KernelSpec, now_ns: int, correlation: int = 0) -> None:
-        """Put a kernel into a stream, with the number of the call."""
-        self.submit(stream, KernelRun(stream, spec, _block_ns(stream, spec), correlation), now_ns)
-
-    def submit_copy(self, stream: StreamQueue, spec: CopySpec, now_ns: int, correlation: int = 0) -> None:
-        """Put a copy into a stream, with the number of the call."""
-        self.submit(stream, CopyRun(stream, spec, correlation), now_ns)
-
-    def alone_ns(self, stream: StreamQueue, spec: KernelSpec) -> int:
-        """Return about how long a kernel would run alone, and not less."""
-        width = stream.sm_count * self.preset.slots_per_sm // spec.block_slots
-        traffic_ns = spec.size_bytes * 1_000_000_000 // self.preset.memory_bytes_per_s
-        return -(-spec.blocks // max(1, width)) * _block_ns(stream, spec) + traffic_ns
+    def submit_kernel(
+        self, stream: StreamQueue, spec: KernelSpec, now_ns: int, correlation: int = 0, source: SimActivitySource | None = None
+    ) -> None:
+        """Put a kernel into a stream, with the number of the call and whom to tell of its end."""
+        self.submit(stream, KernelRun(stream, spec, _block_ns(stream, spec), correlation, source), now_ns)
 
     # Time
 
@@ -208,37 +201,23 @@ class Scheduler:
         Raises
         ------
         SessionError
-            If an exception that no `delayed_interrupts` holds back, as of an alarm's handler, has cut off a step before.
+            In the middle of a step, to which an exception that no `delayed_interrupts` holds back may have put an end.
         """
         while not is_reached():
             with delayed_interrupts():
-                self._require_whole()
-                self._is_stepping = True
-                try:
-                    for _ in range(SHIELDED_STEPS):
-                        self.step()
-                        if is_reached():
-                            break
-                except BaseException:
-                    self.is_torn = True
-                    raise
-                finally:
-                    self._is_stepping = False
+                if self.is_stepping:
+                    raise SessionError(
+                        "The simulated device was asked to wait in the middle of a step: by a finaliser (wait where work is "
+                        "enqueued, not in __del__), or after a handler of another signal than Ctrl-C, such as an alarm, cut "
+                        "the step off. Then open another session: gpustreamlab.Session('sim')."
+                    )
+                self.is_stepping = True
+                for _ in range(SHIELDED_STEPS):
+                    self.step()
+                    if is_reached():
+                        break
+                self.is_stepping = False
                 tell_time(self.now_ns)
-
-    def _require_whole(self) -> None:
-        if self._is_stepping:
-            raise SessionError(
-                "A finaliser waits for the simulated device in the middle of a step of it, which has to end first. Wait where "
-                "the work is enqueued, not in __del__."
-            )
-        if self.is_torn or not self._heap:
-            self.is_torn = True
-            raise SessionError(
-                "The simulated device was cut off in the middle of a step, by an exception from a handler of another "
-                "signal than Ctrl-C, such as an alarm; it cannot go on. Open another session: "
-                "gpustreamlab.Session('sim'). Handlers that end work should call signal.raise_signal(signal.SIGINT)."
-            )
 
     def step(self) -> None:
         """Simulate the next instant at which something happens."""
@@ -272,21 +251,13 @@ class Scheduler:
                 self._wake_at(stream, command.submit_ns)
                 return
             queue.popleft()
-            kind = type(command)
-            if kind is KernelRun:
-                self._arrived.append(command)  # type: ignore[arg-type]
+            if isinstance(command, Mark):
+                self._reach(command)
+            elif not isinstance(command, Wait):
+                self._arrived.append(command)
                 return
-            if kind is Mark:
-                self._reach(command)  # type: ignore[arg-type]
-            elif kind is Wait:
-                mark: Mark = command.mark  # type: ignore[union-attr]
-                if mark.time_ns < 0:
-                    if mark.waiters is None:
-                        mark.waiters = []
-                    mark.waiters.append(stream)
-                    return
-            else:
-                self._arrived.append(command)  # type: ignore[arg-type]
+            elif command.mark.time_ns < 0:
+                command.mark.waiters.append(stream)
                 return
         stream.is_busy = False
         self.busy_count -= 1
@@ -299,10 +270,9 @@ class Scheduler:
 
     def _reach(self, mark: Mark) -> None:
         mark.time_ns = self.now_ns
-        if mark.waiters is not None:
-            for waiter in mark.waiters:
-                self._wake_at(waiter, self.now_ns)
-            mark.waiters = None
+        for waiter in mark.waiters:
+            self._wake_at(waiter, self.now_ns)
+        mark.waiters.clear()
 
     def _admit(self) -> None:
         """Let what reached the head of its stream at this instant queue up for SMs or a copy engine, by time of submission."""
@@ -310,13 +280,13 @@ class Scheduler:
         if len(arrived) > 1:
             arrived.sort(key=attrgetter("submit_ns"))
         for run in arrived:
-            if type(run) is KernelRun:
+            if isinstance(run, KernelRun):
                 self._enter_kernel(run)
-            elif type(run) is CopyRun:
-                engine = self._engines[run.spec.engine]
-                engine.append(run)
-                if len(engine) == 1:
-                    self._start_copy(run)
+                continue
+            engine = self._engines[run.spec.engine]
+            engine.append(run)
+            if len(engine) == 1:
+                self._start_copy(run)
 
     # Copies
 
@@ -330,16 +300,20 @@ class Scheduler:
         engine.popleft()
         if engine:
             self._start_copy(engine[0])
-        if self.observer is not None:
-            self._tell(copy, SpanKind.COPY, 0, 0)
+        self._tell(copy, SpanKind.COPY, 0, 0)
         self._advance(copy.stream)
 
     def _tell(self, run: KernelRun | CopyRun, kind: SpanKind, blocks: int, operations: int) -> None:
         """Tell who looks on of work that has ended."""
-        assert self.observer is not None  # noqa: S101 - for the type checker
+        if self.observer is None and run.source is None:
+            return
         times, amount = (run.submit_ns, run.start_ns, self.now_ns), (blocks, run.spec.size_bytes, operations)
         origin = run.stream.context, run.correlation
-        self.observer(DeviceWork(kind, run.spec.name, run.stream.number, *times, *amount, *origin))
+        work = DeviceWork(kind, run.spec.name, run.stream.number, *times, *amount, *origin)
+        if run.source is not None:
+            run.source.note_work(run.spec, work)
+        if self.observer is not None:
+            self.observer(work)
 
     # Kernels
 
@@ -396,8 +370,7 @@ class Scheduler:
 
     def _finish(self, run: KernelRun) -> None:
         run.due_order = -1
-        if self.observer is not None:
-            self._tell(run, run.spec.kind, run.spec.blocks, run.spec.operations)
+        self._tell(run, run.spec.kind, run.spec.blocks, run.spec.operations)
         self._advance(run.stream)
 
     def _change_running(self, run: KernelRun, blocks: int) -> None:

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from array import array
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpustreamlab.backends._activity import Activities, StreamFacts
+import numpy as np
+
+from gpustreamlab.backends._activity import (
+    Activities,
+    CallBatch,
+    CallClass,
+    DependencyBatch,
+    MemoryBatch,
+    StreamFacts,
+    WorkBatch,
+)
 from gpustreamlab.backends._protocol import BackendStream
-from gpustreamlab.backends.sim._commands import KEPT_RECORDS, ActivityLog
-from gpustreamlab.backends.sim._driver import SimDriver
+from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue
 from gpustreamlab.errors import CaptureUnavailableError
+from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, WorkDetail
+from gpustreamlab.typing import SpanKind
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._driver import SimDriver
+
+KEPT_RECORDS = 1_000_000
+"""Records that wait to be drained, at most; newer ones are dropped and counted."""
+
+B = TypeVar("B", WorkBatch, CallBatch, DependencyBatch, MemoryBatch)
+_KIND_CODES = {kind: code for code, kind in enumerate(SPAN_KINDS)}
 
 
 class SimActivitySource:
@@ -21,8 +44,6 @@ class SimActivitySource:
     ----------
     driver
         The device's driver.
-    ordinal
-        The device's number.
     record_limit
         Records that wait to be drained, at most; newer ones are dropped and counted.
 
@@ -44,14 +65,16 @@ class SimActivitySource:
     times_ranges = False
     """Events of the model hold nothing up, and its ranges are exact: they keep their events."""
 
-    def __init__(self, driver: SimDriver, *, ordinal: int = 0, record_limit: int = KEPT_RECORDS) -> None:
+    def __init__(self, driver: SimDriver, *, record_limit: int = KEPT_RECORDS) -> None:
         self._driver = driver
-        self._ordinal = ordinal
-        self._log = ActivityLog(driver.take_call_number, slots_per_sm=driver.preset.slots_per_sm, record_limit=record_limit)
+        self._record_limit = record_limit
         self._is_closed = False
+        self.dropped_count = 0
+        """Records that are missing because too many waited to be drained."""
+        self._empty()
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "collecting" if self._driver.log is self._log else "stopped"
+        state = "closed" if self._is_closed else "collecting" if self._is_collecting else "stopped"
         return f"<SimActivitySource, {state}>"
 
     def start(self, *, with_calls: bool = True) -> None:
@@ -71,26 +94,24 @@ class SimActivitySource:
                 raise CaptureUnavailableError(
                     "This source of the simulated device was closed before start(). Begin another capture: lab.capture()."
                 )
-            if driver.log is self._log:
+            if self._is_collecting:
                 return
-            if driver.log is not None:
+            if driver.source is not None:
                 raise CaptureUnavailableError(
                     "Another source of the simulated device is collecting; as on hardware, one collects at a time. Stop the "
                     "other one first: source.stop(), or close the session that captures."
                 )
             driver.memory.settle()
-            driver.set_observer(self._log.note_work, role=self)
-            driver.log = self._log
+            driver.source = self
             driver.memory.tell_all()
 
     def stop(self) -> None:
         """Stop collecting; what was collected, or launched before and ends later, can still be drained. Idempotent."""
         driver = self._driver
         with driver.lock:
-            if driver.log is self._log:
+            if self._is_collecting:
                 driver.memory.settle()
-                driver.log = None
-            self._leave_if_done()
+                driver.source = None
 
     def keep_up(self) -> bool:
         """Tell that it may be drained at any time: that costs the simulated program nothing."""
@@ -100,14 +121,21 @@ class SimActivitySource:
         """Return what has ended by the host's present time. The clock does not move; nothing is held back for the last time."""
         driver = self._driver
         with driver.lock:
-            if self._is_closed:
-                return Activities()
             driver.catch_up()
-            if driver.log is self._log:
+            if self._is_collecting:
                 driver.memory.settle()
-            self._leave_if_done()
-            build = self._log.take()
-        return build()
+            told = self._work, self._calls, self._dependencies, self._memory
+            names, details = tuple(self._names), tuple(self._details)
+            self._empty()
+        work, calls, dependencies, memory = told
+        return Activities(
+            work=_make_batch(WorkBatch, work),
+            calls=_make_batch(CallBatch, calls),
+            dependencies=_make_batch(DependencyBatch, dependencies),
+            memory=_make_batch(MemoryBatch, memory),
+            names=names,
+            details=details,
+        )
 
     @property
     def lost_reason(self) -> str:
@@ -118,11 +146,6 @@ class SimActivitySource:
     def complete_until_host_ns(self) -> int:
         """Return the host's present time: nothing is ever lost."""
         return self._driver.clock.now_ns
-
-    @property
-    def dropped_count(self) -> int:
-        """Records that are missing because too many waited to be drained."""
-        return self._log.dropped_count
 
     @property
     def error_ns(self) -> int:
@@ -136,19 +159,88 @@ class SimActivitySource:
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that is in the records and of no session."""
         driver = self._driver
-        queue: Any = driver.null_stream if stream == 0 else driver.streams.get(stream)
+        queue = driver.null_stream if stream == 0 else driver.streams.get(stream)
         sm_count = driver.context_sms(context) if queue is None else queue.sm_count
-        return StreamFacts("default stream" if stream == 0 else f"stream {stream}", sm_count, self._ordinal)
+        return StreamFacts("default stream" if stream == 0 else f"stream {stream}", sm_count, device=0)
 
     def close(self) -> None:
         """Stop, and forget what was not drained. Idempotent."""
         with self._driver.lock:
             self.stop()
             self._is_closed = True
-            self._log.clear()
-            self._leave_if_done()
+            self._empty()
 
-    def _leave_if_done(self) -> None:
-        """Stop looking at the device once the last work that was told of has ended."""
-        if self._driver.log is not self._log and not self._log.is_waiting:
-            self._driver.set_observer(None, role=self)
+    # What the driver tells, with its lock held
+
+    def note_call(
+        self, name: str, call_class: CallClass, start_ns: int, end_ns: int, *, number: int = 0, size_bytes: int = 0
+    ) -> int:
+        """Keep a call of this thread, and return its number: the one that it has, or the next."""
+        number = number or self._driver.take_call_number()
+        if self._has_room():
+            thread = threading.get_ident() & 0xFFFF_FFFF
+            self._calls.extend((start_ns, end_ns, start_ns, thread, self._code(name), call_class, number, size_bytes))
+        return number
+
+    def note_dependency(self, origin: StreamQueue, record: int, stream: StreamQueue, wait: int) -> None:
+        """Keep that a stream waits for what another one recorded, with the numbers of both calls."""
+        if self._has_room():
+            self._dependencies.extend((origin.context, origin.number, record, stream.context, stream.number, wait))
+
+    def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
+        """Keep how much memory a stream holds."""
+        if self._has_room():
+            self._memory.extend((time_ns, stream.context, stream.number, self._code(name), value_bytes))
+
+    def note_work(self, spec: KernelSpec | CopySpec, work: DeviceWork) -> None:
+        """Keep work that has ended, and that was launched while this collected."""
+        if self._is_closed or not self._has_room():
+            return
+        name = self._code(work.name)
+        key = work.name, work.blocks, *((spec.is_pinned,) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots))
+        detail = self._detail_codes.get(key)
+        if detail is None:
+            detail = self._detail_codes[key] = len(self._details)
+            self._details.append(_describe(spec, SM_SHARED_BYTES // self._driver.preset.slots_per_sm))
+        size_bytes = 0 if work.kind is SpanKind.KERNEL else work.size_bytes
+        where = work.context, work.stream, name, detail, work.correlation, size_bytes
+        self._work.extend((_KIND_CODES[work.kind], work.start_ns, work.end_ns, *where))
+
+    @property
+    def _is_collecting(self) -> bool:
+        return self._driver.source is self
+
+    def _empty(self) -> None:
+        self._left = self._record_limit
+        self._work, self._calls, self._dependencies, self._memory = array("q"), array("q"), array("q"), array("q")
+        self._names: dict[str, int] = {}
+        self._detail_codes: dict[object, int] = {}
+        self._details: list[WorkDetail] = []
+
+    def _code(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+    def _has_room(self) -> bool:
+        if self._left > 0:
+            self._left -= 1
+            return True
+        self.dropped_count += 1
+        return False
+
+
+def _describe(spec: KernelSpec | CopySpec, slot_bytes: int) -> WorkDetail:
+    if isinstance(spec, CopySpec):
+        return WorkDetail(full_name=COPY_PLACES[spec.engine, spec.is_pinned])
+    if spec.kind is SpanKind.FILL:
+        return WorkDetail(full_name="device memory")
+    shared_bytes = spec.block_slots * slot_bytes
+    return WorkDetail(full_name=f"simulated::{spec.name}", grid=(spec.blocks, 1, 1), dynamic_shared_bytes=shared_bytes)
+
+
+def _make_batch(batch: type[B], flat: array[int]) -> B:
+    """Turn rows that follow each other into the columns of a batch, in the order of its fields."""
+    names = [column.name for column in fields(batch)]
+    columns: dict[str, Any] = dict(zip(names, np.array(flat, np.int64).reshape(-1, len(names)).T.copy(), strict=True))
+    if "value" in columns:
+        columns["value"] = columns["value"].astype(np.float64)
+    return batch(**columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.sim._commands import SimEvent, StreamQueue
-from gpustreamlab.backends.sim._driver import SimDriver
-from gpustreamlab.backends.sim._memory import ScratchPages
-from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError, StreamClosedError
+from gpustreamlab.backends.sim._driver import SimDriver, closed_stream
+from gpustreamlab.backends.sim._memory import Pages
+from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
 
 
 class SimStream:
@@ -23,26 +24,21 @@ class SimStream:
         The device's driver.
     queue
         The stream's work.
-    key
-        Device ordinal, context number, handle.
-    priority
-        CUDA priority: lower runs first.
     is_owned
         Whether closing destroys it.
     """
 
-    __slots__ = ("_driver", "_is_owned", "is_closed", "key", "priority", "queue")
+    __slots__ = ("_is_owned", "driver", "is_closed", "key", "priority", "queue")
 
-    def __init__(
-        self, driver: SimDriver, queue: StreamQueue, *, key: tuple[int, int, int], priority: int, is_owned: bool
-    ) -> None:
-        self._driver = driver
+    def __init__(self, driver: SimDriver, queue: StreamQueue, *, is_owned: bool) -> None:
         self._is_owned = is_owned
+        self.driver = driver
+        """The driver of the device that it is on."""
         self.queue = queue
         """The stream inside the simulation."""
-        self.key = key
+        self.key = (0, queue.context, queue.number)
         """Device ordinal, context number, handle."""
-        self.priority = priority
+        self.priority = queue.level + driver.preset.priority_range[1]
         """CUDA priority: lower runs first."""
         self.is_closed = False
         """Whether `close` was called."""
@@ -64,18 +60,10 @@ class SimStream:
         """How many SMs its kernels may run on."""
         return self.queue.sm_count
 
-    @property
-    def driver(self) -> SimDriver:
-        """The driver of the device that the stream is on."""
-        return self._driver
-
     def check_open(self) -> None:
         """Raise if the stream was closed."""
         if self.is_closed:
-            raise StreamClosedError(
-                f"Stream {self.handle} of the simulated device was closed before this call, and may still be selected here. "
-                "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
-            )
+            raise closed_stream(self.queue)
 
     @property
     def is_capturing(self) -> bool:
@@ -84,37 +72,35 @@ class SimStream:
 
     def record(self, event: SimEvent) -> None:
         """Record the event behind the work enqueued so far."""
-        if self.is_closed:
-            self.check_open()
-        self._driver.record(self.queue, event)
+        self.check_open()
+        self.driver.record(self.queue, event)
 
     def record_raw(self, event: SimEvent) -> None:
         """Do what `record` does, for a range: nobody waits for it. There are no errors of a driver's to map."""
-        if self.is_closed:
-            self.check_open()
-        self._driver.record(self.queue, event, is_noted=False)
+        self.check_open()
+        self.driver.record(self.queue, event, is_noted=False)
 
     def wait(self, event: SimEvent) -> None:
         """Make work enqueued from now on wait for the event."""
         self.check_open()
-        self._driver.wait(self.queue, event)
+        self.driver.wait(self.queue, event)
 
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended."""
         self.check_open()
-        return self._driver.is_stream_idle(self.queue)
+        return self.driver.is_stream_idle(self.queue)
 
     def synchronize(self) -> None:
         """Block the host until all work enqueued so far has ended."""
         self.check_open()
-        self._driver.synchronize_stream(self.queue)
+        self.driver.synchronize_stream(self.queue)
 
     def close(self) -> None:
         """Destroy the stream, or forget it if it was lent. Work that it holds still runs. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             if self._is_owned:
-                self._driver.destroy_stream(self.queue)
+                self.driver.destroy_stream(self.queue)
 
 
 class SimContext:
@@ -126,14 +112,11 @@ class SimContext:
         The device's driver.
     sm_ids
         The SMs that kernels of its streams run on.
-    ordinal
-        The device's number.
     """
 
-    def __init__(self, driver: SimDriver, sm_ids: frozenset[int], *, ordinal: int) -> None:
+    def __init__(self, driver: SimDriver, sm_ids: frozenset[int]) -> None:
         self._driver = driver
         self._sm_ids = sm_ids
-        self._ordinal = ordinal
         self._streams: list[SimStream] = []
         self.number = driver.create_context(len(sm_ids))
         """Number of the context, from 1."""
@@ -164,8 +147,7 @@ class SimContext:
                     driver_code="CONTEXT_IS_DESTROYED",
                 )
             queue = self._driver.create_stream(priority, self._sm_ids, is_blocking=False, context=self.number)
-            key = self._ordinal, self.number, queue.number
-            stream = SimStream(self._driver, queue, key=key, priority=priority, is_owned=True)
+            stream = SimStream(self._driver, queue, is_owned=True)
             self._streams = [other for other in self._streams if not other.is_closed]
             self._streams.append(stream)
             return stream
@@ -189,6 +171,14 @@ ASYNC_USED = "async_used_bytes"
 """Counter of what was allocated in stream order, as CUPTI tells of it."""
 
 
+@dataclass(slots=True)
+class _Block:
+    stream: StreamQueue
+    size_bytes: int
+    pages: Pages | None = None
+    """Its memory, once an array looks at it."""
+
+
 class SimScratch:
     """Gives out blocks of device memory, counted against the device's size.
 
@@ -200,11 +190,9 @@ class SimScratch:
 
     def __init__(self, driver: SimDriver) -> None:
         self._driver = driver
-        self._sizes: dict[int, int] = {}
-        self._pages: dict[int, ScratchPages] = {}
+        self._blocks: dict[int, _Block] = {}
         self._next_address = FIRST_ADDRESS
         self._used: dict[int, int] = {}
-        self._owners: dict[int, StreamQueue] = {}
         self.used_bytes = 0
         """What all blocks take."""
 
@@ -221,9 +209,8 @@ class SimScratch:
                 )
             address = self._next_address
             self._next_address += -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
-            self._sizes[address], self._owners[address] = size_bytes, stream
-            self.used_bytes += size_bytes
-            self._tell("cudaMalloc", stream, size_bytes)
+            self._blocks[address] = _Block(stream, size_bytes)
+            self._change("cudaMalloc", stream, size_bytes)
         return address
 
     def free(self, stream: StreamQueue, address: int) -> None:
@@ -232,35 +219,37 @@ class SimScratch:
         if not driver.preset.has_memory_pools:
             driver.synchronize_stream(stream)
         with driver.lock:
-            size_bytes = self._sizes.pop(address, None)
-            if size_bytes is None:
-                raise InvalidHandleError(f"The simulated device has no memory at {address:#x} to free.")
-            self._pages.pop(address, None)
-            self.used_bytes -= size_bytes
-            self._tell("cudaFree", self._owners.pop(address), -size_bytes)
+            block = self._find(address)
+            del self._blocks[address]
+            self._change("cudaFree", block.stream, -block.size_bytes)
 
     def array(self, address: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: Any) -> NDArray[Any]:
         """Return values in a block's memory; they keep the owner alive, and alias every other array of the block."""
         with self._driver.lock:
-            whole_bytes = self._sizes.get(address)
-            if whole_bytes is None:
-                raise InvalidHandleError(f"The simulated device has no memory at {address:#x} to look at.")
-            pages = self._pages.get(address)
-            if pages is None:
-                pages = self._pages[address] = ScratchPages(whole_bytes, np.uint8)
-                pages.stream_number = self._owners[address].number
-        held = pages.view(ScratchPages)
-        held.owner = owner
+            block = self._find(address)
+            if block.pages is None:
+                block.pages = Pages(block.size_bytes, np.uint8)
+                block.pages.is_scratch, block.pages.stream_number = True, block.stream.number
+        held = block.pages.view(Pages)
+        held.is_scratch, held.owner = True, owner
         return np.ndarray(shape, dtype, held)
 
-    def _tell(self, call: str, stream: StreamQueue, change_bytes: int) -> None:
+    def _find(self, address: int) -> _Block:
+        block = self._blocks.get(address)
+        if block is None:
+            raise InvalidHandleError(f"The simulated device has no memory at {address:#x}: it was freed, or is no scratch.")
+        return block
+
+    def _change(self, call: str, stream: StreamQueue, change_bytes: int) -> None:
+        """Count a change, spend what the call costs, and tell of it."""
         driver = self._driver
         began_ns = driver.clock.now_ns
         driver.charge(driver.preset.host.allocate_ns)
+        self.used_bytes += change_bytes
         used_bytes = self._used[stream.number] = self._used.get(stream.number, 0) + change_bytes
-        if driver.log is not None:
+        if driver.source is not None:
             is_ordered = driver.preset.has_memory_pools
             name = f"{call}Async" if is_ordered else call
-            driver.log.note_call(name, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
+            driver.source.note_call(name, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
             if is_ordered:
-                driver.log.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)
+                driver.source.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)

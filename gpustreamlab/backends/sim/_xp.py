@@ -20,11 +20,11 @@ from gpustreamlab.backends.sim._functions import (
     CONSTANTS,
     HOST,
     METADATA,
-    METHODS,
     OLD_NAMES,
     RULES,
     WRITING,
     WRITING_METHODS,
+    WRITING_SOME,
     Call,
     RandomModule,
     Rule,
@@ -151,8 +151,10 @@ class ArrayModule:
             return Archive(self, result)
         return self.asarray(result) if isinstance(result, np.ndarray) else result
 
-    def call_function(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Let NumPy compute a function, and launch the kernel that models it."""
+    def call_function(
+        self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, in_place: bool = False
+    ) -> Any:
+        """Let NumPy compute a function, or a method that works `in_place`, and launch the kernel that models it."""
         rule = rule_of(name)
         if rule is None:
             raise explain_missing(name, exists=True)
@@ -168,14 +170,14 @@ class ArrayModule:
         if result is not None and not isinstance(result, (tuple, list)):
             result = np.asarray(result)
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
-        is_at, is_writer = name.endswith(".at"), name in WRITING
-        if is_at or is_writer:
+        is_at = name.endswith(".at")
+        if is_at or in_place or name in WRITING:
             inputs, outputs = inputs if is_at else inputs[1:], inputs[:1]
         self._hold(outputs)
-        # Whether only some elements are written, and it is not known which.
-        is_part = is_at or "where" in kwargs or (is_writer and name not in {"copyto", "random.shuffle"})
+        is_part = is_at or "where" in kwargs or name in WRITING_SOME
         some = inputs[0] if name in CHOOSING else outputs[0] if is_part and outputs else None
-        self._launch(rule, Call(name, inputs, outputs, plain_args), some=some)
+        reads = call_args.inputs if in_place and name in {"sort", "partition"} else inputs
+        self._launch(rule, Call(name, inputs, outputs, plain_args), reads=reads, some=some)
         out = kwargs.get("out")
         if out is None:
             return self._wrap_result(result)
@@ -183,18 +185,8 @@ class ArrayModule:
 
     def call_method(self, name: str, array: SimArray, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Let NumPy compute a method, and launch the kernel that models it."""
-        if name not in METHODS:
-            raise AttributeError(name)
-        method = getattr(np.ndarray, name)
-        if name not in WRITING_METHODS:
-            return self.call_function(name, method, (array, *args), kwargs)
-        call_args = _Arguments(self, name)
-        plain_args = [call_args.unwrap(value) for value in (array, *args)]
-        method(*plain_args, **kwargs)
-        call = Call(name, call_args.inputs[1:], [array.sim_values], plain_args)
-        reads = call_args.inputs if name in {"sort", "partition"} else call.inputs
-        self._launch(RULES[name], call, reads=reads, some=array.sim_values if name == "put" else None)
-        return None
+        is_writer = name in WRITING_METHODS
+        return self.call_function(name, getattr(np.ndarray, name), (array, *args), kwargs, in_place=is_writer)
 
     # Arrays
 
@@ -350,7 +342,7 @@ class ArrayModule:
             self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target))
         np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
-            self._synchronize()
+            self._backend.selected_stream.synchronize()
         return target
 
     def show(self, array: SimArray) -> NDArray[Any]:
@@ -406,7 +398,7 @@ class ArrayModule:
         backend.launch_kernel(backend.selected_stream, spec)
         if rule.needs_host:
             self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True)
-            self._synchronize()
+            backend.selected_stream.synchronize()
 
     def _note(
         self, work: str, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]], some: NDArray[Any] | None = None
@@ -445,10 +437,7 @@ class ArrayModule:
         spec = plan_host_copy(backend.preset, engine, size_bytes, is_pinned=is_pinned)
         stream = backend.selected_stream
         stream.check_open()
-        backend.driver.copy(stream.queue, spec, is_pinned=is_pinned)
-
-    def _synchronize(self) -> None:
-        self._backend.selected_stream.synchronize()
+        backend.driver.copy(stream.queue, spec)
 
     def _check_own(self, array: SimArray) -> None:
         _Arguments(self, "get").unwrap(array)

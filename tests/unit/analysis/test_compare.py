@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import compare_traces, comparison_line, comparison_tables, overlap
-from gpustreamlab.analysis._compare_rows import change_of_ns, ratio_text
+from gpustreamlab.analysis._compare import change_of_ns, ratio_text
 from gpustreamlab.model import Lane
 from tests.helpers.traces import (
     empty_trace,

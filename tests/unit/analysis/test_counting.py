@@ -44,25 +44,35 @@ def windowed(*windows, **options):
     return make_kernel_trace(spans, windows=windows, **options)
 
 
-def test_ranges_inside_a_window_leave_it_to_their_kernels():
+def test_ranges_in_a_window_leave_it_to_their_kernels_and_others_count():
     trace = windowed((0, 1_000))
     assert counted_kinds(trace) == DEVICE_WORK
     assert {trace.names[code] for code in trace.name[counted_rows(trace)]} == {"gemm", "copy"}
     assert overlap(trace).busy_ns.tolist() == [250, 150]
-
-
-def test_ranges_outside_all_windows_count_as_before():
     trace = windowed((200, 400), (600, 601))
     assert counted_kinds(trace) == ALL
     assert overlap(trace).busy_ns.tolist() == [3 * 100 + 2 * 50, 2 * 30]
-    assert overlap(trace).wall_ns == 900
-    assert concurrency(trace).sum_ns == 460
-
-
-def test_what_counts_is_the_same_when_the_kinds_are_given():
-    trace = windowed((200, 400))
+    assert (overlap(trace).wall_ns, concurrency(trace).sum_ns) == (900, 460)
     assert counted_rows(trace, counted_kinds(trace)).tolist() == counted_rows(trace).tolist()
     assert counted_rows(trace, [SpanKind.RANGE]).sum() == 5
+    # a range that began before the capture and holds kernels of it counts for the time without them
+    spans = [("a", "outer", 0, 400, {"kind": "range"}), ("a", "gemm", 200, 300, {"parent": 0}), ("b", "gemm", 200, 300)]
+    result = concurrency(make_kernel_trace(spans, windows=((150, 500),)))
+    assert (result.sum_ns, result.range_only_ns) == (500, 300)
+    assert concurrency(pipeline_trace()).range_only_ns == concurrency(pipeline_trace()).sum_ns
+
+
+@pytest.mark.parametrize(
+    ("trace", "counted"),
+    [
+        (without_spans(kernel_trace()), DEVICE_WORK),
+        (without_spans(pipeline_trace()), ALL),
+        (nested_trace(), DEVICE_WORK),  # of an older version, without windows
+        (make_trace([("a", "x", 0, 10)], tier=CaptureTier.KERNELS), ALL),
+    ],
+)
+def test_without_spans_or_windows_the_tier_tells(trace, counted):
+    assert counted_kinds(trace) == counted
 
 
 @pytest.mark.parametrize(("start_ns", "counts"), [(199, True), (200, False), (399, False), (400, True)])
@@ -79,21 +89,16 @@ def test_windows_that_touch_or_overlap_are_one(windows, counts):
     assert counted_rows(make_kernel_trace(spans, windows=windows)).tolist() == counts
 
 
-def with_early_range(length_ns, **options):
-    """One range in front of the capture, then 1,000 ns of kernels on two streams, half of them together."""
+@pytest.mark.parametrize(("length_ns", "share"), [(1, None), (10, None), (11, "1%"), (100, "9%"), (1_000, "50%"), (0, None)])
+def test_ranges_that_are_next_to_nothing_beside_kernels_do_not_count(length_ns, share):
+    # GIVEN kernels for 1,000 ns on two streams, half of them together, and a range in front of the capture
     spans = [
         ("a", "early", 0, length_ns, {"kind": "range"}),
         ("a", "step", 9_990, 10_990, {"kind": "range"}),
         ("a", "gemm", 10_000, 10_600, {"parent": 1}),
         ("b", "copy", 10_300, 10_700, {"kind": "copy", "parent": 1}),
     ]
-    return make_kernel_trace(spans, windows=((9_900, 11_000),), **options)
-
-
-@pytest.mark.parametrize(("length_ns", "share"), [(1, None), (10, None), (11, "1%"), (100, "9%"), (1_000, "50%"), (0, None)])
-def test_ranges_that_are_next_to_nothing_beside_kernels_do_not_count(length_ns, share):
-    # GIVEN kernels for 1,000 ns, and a range in front of them
-    trace = with_early_range(length_ns)
+    trace = make_kernel_trace(spans, windows=((9_900, 11_000),))
 
     # THEN all figures are of the kernels alone, or all of them count the range and say how much it is
     counts = share is not None
@@ -114,25 +119,6 @@ def test_ranges_that_are_next_to_nothing_beside_kernels_do_not_count(length_ns, 
     else:
         assert "At most" not in text
         assert "ranges count" not in text
-
-
-def test_only_time_without_kernels_is_by_ranges_only():
-    # GIVEN a range that began before the capture and holds kernels of it
-    spans = [("a", "outer", 0, 400, {"kind": "range"}), ("a", "gemm", 200, 300, {"parent": 0}), ("b", "gemm", 200, 300)]
-    result = concurrency(make_kernel_trace(spans, windows=((150, 500),)))
-    assert (result.sum_ns, result.range_only_ns) == (500, 300)
-    assert concurrency(pipeline_trace()).range_only_ns == concurrency(pipeline_trace()).sum_ns
-
-
-def test_without_spans_the_tier_tells():
-    assert counted_kinds(without_spans(kernel_trace())) == DEVICE_WORK
-    assert counted_kinds(without_spans(pipeline_trace())) == ALL
-
-
-def test_traces_of_older_versions_count_as_before():
-    assert counted_kinds(nested_trace()) == DEVICE_WORK
-    ranges = make_trace([("a", "x", 0, 10)], tier=CaptureTier.KERNELS)
-    assert counted_kinds(ranges) == ALL
 
 
 def test_threads_of_the_host_are_in_no_table():

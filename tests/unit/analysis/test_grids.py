@@ -33,33 +33,6 @@ def test_grid_of_one_block_for_each_sm_of_the_card_is_found():
     )
 
 
-@pytest.mark.parametrize("blocks", [0, 1, 36, 131, 133, 132 * 33])
-def test_other_grids_are_not_found(blocks):
-    assert card_sized_grids(kernels(("mine", blocks))) == ()
-
-
-def test_grids_on_the_whole_card_are_not_found():
-    assert card_sized_grids(kernels(("mine", 132), code=-1)) == ()
-
-
-def test_ranges_are_not_found():
-    assert card_sized_grids(kernels(("mine", 132), kind="range")) == ()
-
-
-def test_partition_of_all_sms_is_not_found():
-    trace = kernels(("mine", 132))
-    assert card_sized_grids(replace(trace, partitions=(PREFILL, replace(DECODE, granted_sms=132)))) == ()
-
-
-def test_layout_that_is_not_enforced_has_no_smaller_partitions():
-    trace = replace(kernels(("mine", 132)), layout=Layout(partitions=(PREFILL, DECODE), is_enforced=False))
-    assert card_sized_grids(trace) == ()
-
-
-def test_trace_without_grids_finds_nothing():
-    assert card_sized_grids(partition_trace()) == ()
-
-
 def test_launches_of_one_kernel_are_counted_and_the_most_frequent_is_first():
     found = card_sized_grids(kernels(("rare", 132), ("often", 264), ("often", 264), ("often", 132)))
     assert [(grid.name, grid.grid_blocks, grid.span_count) for grid in found] == [
@@ -88,12 +61,12 @@ def test_kernels_of_libraries_are_not_advised_on(name):
 def test_a_short_name_is_of_a_library_where_the_full_name_is():
     trace = kernel_trace()
     assert card_sized_grids(trace) == ()  # "elementwise", which is at::native's
-    assert card_sized_grids(replace(trace, details=tuple(replace(one, full_name="mine") for one in trace.details)))
-
-
-@pytest.mark.parametrize("name", ["saxpy", "my_kernel<4>", "scatter", "platform_step", "attention"])
-def test_kernels_of_the_user_are_advised_on(name):
-    assert len(card_sized_grids(kernels((name, 132)))) == 1
+    mine = replace(trace, details=tuple(replace(one, full_name="mine") for one in trace.details))
+    names = {(grid.name, grid.partition): grid.span_count for grid in card_sized_grids(mine)}
+    assert names == {("elementwise", "decode"): 8, ("hash_join", "prefill"): 4}
+    assert "elementwise (8 ×, 528 blocks on the 36 SMs of decode)" in grid_advice(mine)
+    users = ["saxpy", "my_kernel<4>", "scatter", "platform_step", "attention"]
+    assert len(card_sized_grids(kernels(*((name, 132) for name in users)))) == len(users)
 
 
 def test_advice_is_one_sentence_below_the_picture():
@@ -114,3 +87,18 @@ def test_layouts_that_are_not_as_they_read_are_warned_about():
     assert partition_warnings(partition_trace(is_enforced=False))[0].startswith("Layout not enforced")
     shared = Layout(partitions=(PREFILL, replace(DECODE, sm_ids=tuple(range(95, 131)))))
     assert partition_warnings(replace(partition_trace(), layout=shared))[0] == ("Partition prefill: shares 1 SM with decode")
+
+
+NONE = {
+    **{f"{blocks} blocks": kernels(("mine", blocks)) for blocks in (0, 1, 36, 131, 133, 132 * 33)},
+    "on the whole card": kernels(("mine", 132), code=-1),
+    "a range": kernels(("mine", 132), kind="range"),
+    "a partition of all SMs": replace(kernels(("mine", 132)), partitions=(PREFILL, replace(DECODE, granted_sms=132))),
+    "not enforced": replace(kernels(("mine", 132)), layout=Layout(partitions=(PREFILL, DECODE), is_enforced=False)),
+    "no grids": partition_trace(),
+}
+
+
+@pytest.mark.parametrize("trace", NONE.values(), ids=NONE)
+def test_other_grids_are_not_found(trace):
+    assert card_sized_grids(trace) == ()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree as ET
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from gpustreamlab.analysis import host_waits, summary_text
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import EdgeKind
 from tests.helpers.kernel_traces import kernel_trace
-from tests.helpers.traces import EVIL_NAME, empty_trace, make_kernel_trace, pipeline_trace
+from tests.helpers.traces import empty_trace, make_kernel_trace, pipeline_trace
 
 MAIN, LOADER = "host: MainThread", "host: loader"
 CALL = {"kind": "host"}
@@ -57,12 +55,8 @@ def test_the_line_names_the_thread_that_waited_longest():
     assert repr(host_waits(waiting(kernel_error_ns=0))) == (
         "<HostWaits: loader waited 86% of the time, most of it in cudaMemcpy: 1 call, the longest 810 ns for copy>"
     )
-
-
-def test_the_summary_says_it_in_one_line():
-    text = summary_text(kernel_trace(4))
     line = "Host: MainThread waited 82% of the time in cudaStreamSynchronize: 4 calls, the longest 1.60 ms for softmax"
-    assert line in text.splitlines()
+    assert line in summary_text(kernel_trace(4)).splitlines()
 
 
 def test_waits_that_overlap_count_once_in_a_thread():
@@ -98,32 +92,19 @@ def test_without_waits_it_is_false_and_says_why(trace, told):
     result = host_waits(trace)
     assert not result
     assert result.groups == ()
-    assert len(result.to_pandas()) == 0
     assert told in " ".join(str(result).split())
     assert (result.captured_ns > 0) is (result.call_count > 0)
     assert "Host:" not in summary_text(trace)
-    ET.fromstring(result._repr_html_())
 
 
-@pytest.mark.parametrize(
-    ("call", "blocks"),
-    [
-        ("cudaStreamSynchronize", True),
-        ("cuStreamSynchronize_ptsz", True),
-        ("cudaEventSynchronize", True),
-        ("cudaMemcpy2D", True),
-        ("cudaFree", True),
-        ("cudaFreeAsync", False),
-        ("cudaMemcpyAsync", False),
-        ("cudaStreamWaitEvent", False),
-        ("cudaMallocAsync", False),
-        ("my memcpy", False),
-        ("", False),
-    ],
-)
-def test_blocking_calls_are_known_by_their_names(call, blocks):
-    trace = make_kernel_trace([("host: MainThread", call, 0, 9, {"kind": "host"}), ("a", "k", 10, 20)])
-    assert bool(host_waits(trace)) is blocks
+BLOCKING = ("cudaStreamSynchronize", "cuStreamSynchronize_ptsz", "cudaEventSynchronize", "cudaMemcpy2D", "cudaFree")
+OTHERS = ("cudaFreeAsync", "cudaMemcpyAsync", "cudaStreamWaitEvent", "cudaMallocAsync", "my memcpy", "")
+
+
+@pytest.mark.parametrize("call", [*BLOCKING, *OTHERS])
+def test_blocking_calls_are_known_by_their_names(call):
+    trace = make_kernel_trace([(MAIN, call, 0, 9, CALL), ("a", "k", 10, 20)])
+    assert bool(host_waits(trace)) is (call in BLOCKING)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +175,3 @@ def test_uploads_from_pageable_memory_are_what_blocked_the_host():
 def test_calls_that_waited_for_no_time_are_printed(call):
     spans = [("a", "k", 0, 100), (MAIN, "cudaStreamSynchronize", *call, CALL)]
     assert "no call of the host waited for the device" in str(host_waits(make_kernel_trace(spans, windows=((0, 150),))))
-
-
-def test_hostile_names_are_text():
-    spans = [("a", EVIL_NAME, 0, 100), (MAIN, f"cudaStreamSynchronize {EVIL_NAME}", 50, 110, CALL)]
-    html = host_waits(make_kernel_trace(spans))._repr_html_()
-    assert EVIL_NAME not in html
-    ET.fromstring(html)

@@ -53,12 +53,8 @@ def test_items_follow_the_rule(spans, bin_ns):
     assert items.right_ns.tolist() == [max(spans[place][2] for place in group) for group in groups]
     assert items.busy_ns.tolist() == [sum(spans[place][2] - spans[place][1] for place in group) for group in groups]
     assert items.count.tolist() == [len(group) for group in groups]
+    # and the pick is the first longest of eight samples
 
-
-@given(spans=spans_strategy, bin_ns=st.sampled_from(BINS_NS))
-def test_pick_is_the_first_longest_of_eight_samples(spans, bin_ns):
-    spans = sorted(spans)
-    items = merge(spans, bin_ns)
     for first, last, pick in zip(items.first.tolist(), items.last.tolist(), items.pick.tolist(), strict=True):
         samples = [first + (last - first) * number // 7 for number in range(8)]
         assert pick == max(samples, key=lambda place: spans[place][2] - spans[place][1])
@@ -74,28 +70,3 @@ def test_counts_and_busy_time_of_each_row_stay_exact(bin_ns):
     assert np.bincount(of_item, items.count).tolist() == np.bincount(row).tolist()
     assert np.bincount(of_item, items.busy_ns).tolist() == np.bincount(row, trace.duration_ns[order]).tolist()
     assert (items.right_ns >= items.left_ns).all()
-
-
-def test_a_long_span_within_a_bin_parts_what_is_around_it():
-    items = merge([(0, 0, 1), (0, 2, 3), (0, 4, 40), (0, 5, 6), (0, 7, 8)], 10)
-    assert items.count.tolist() == [2, 1, 2]
-
-
-def test_rows_never_share_an_item():
-    assert merge([(0, 0, 1), (1, 0, 1)], 100).count.tolist() == [1, 1]
-
-
-def test_nothing_gives_no_items():
-    assert len(merge([], 8)) == 0
-
-
-def test_spans_of_no_length_count():
-    items = merge([(0, 5, 5)] * 9 + [(0, 7, 7)], 4)
-    assert (items.count.tolist(), items.busy_ns.tolist()) == ([10], [0])
-
-
-def test_a_million_spans_keep_their_count():
-    start_ns = np.arange(1_000_000) * 10
-    row = np.zeros(1_000_000, np.int64)
-    items = merge_narrow(row, start_ns, start_ns + 5, 12_288)
-    assert items.count.sum() == 1_000_000

@@ -13,12 +13,9 @@ from gpustreamlab.analysis import (
     capture_facts,
     counted_kinds,
     counted_rows,
-    host_waits,
     overlap,
     partly_captured,
-    strays,
     summary_text,
-    utilization,
 )
 from gpustreamlab.analysis._summary import queueing_line
 from gpustreamlab.errors import OptionError, StreamNotFoundError
@@ -181,41 +178,11 @@ def test_an_unknown_stream_of_a_pair_is_told_with_the_nearest():
         pipeline_trace().overlap()["compute", "up-load"]
 
 
-def test_methods_of_a_trace_are_the_functions(tmp_path):
+def test_a_trace_is_compared_with_a_file_and_shows_its_timeline(tmp_path):
     trace = partition_trace()
     trace.save(tmp_path / "run.parquet")
-
-    for method, function in (
-        ("overlap", overlap),
-        ("utilization", utilization),
-        ("strays", strays),
-        ("host_waits", host_waits),
-    ):
-        assert str(getattr(trace, method)()) == str(function(trace))
     assert trace.timeline().trace is trace
     assert str(trace.compare(tmp_path / "run.parquet")) == str(compare(trace, trace))
-
-
-@pytest.mark.parametrize(
-    ("report", "columns"),
-    [
-        (overlap, ("busy_ns", "common_ns", "concurrency_ns")),
-        (utilization, ("requested_sms", "granted_sms", "busy_ns", "window_ns")),
-        (strays, ("row", "duration_ns")),
-    ],
-)
-def test_columns_of_a_report_cannot_be_changed(report, columns):
-    result = report(partition_trace())
-    assert not any(getattr(result, column).flags.writeable for column in columns)
-
-
-def test_short_forms_of_a_session_are_those_of_its_trace():
-    with Session("sim") as lab:
-        with lab.on(lab.stream("a"), "step"):
-            spin(lab, 30_000)
-        lab.synchronize()
-        assert str(lab.overlap()) == str(lab.trace.overlap())
-        assert str(lab.timeline()) == str(lab.trace.timeline())
 
 
 def test_pictures_and_reports_of_a_part_say_that_it_is_one(tmp_path):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree as ET
-
 import pytest
 
 from gpustreamlab.analysis import strays, summary_text
 from gpustreamlab.model import Lane
 from tests.helpers.kernel_traces import DECODE, PREFILL, kernel_trace
-from tests.helpers.traces import EVIL_NAME, empty_trace, make_kernel_trace, pipeline_trace
+from tests.helpers.traces import empty_trace, make_kernel_trace, pipeline_trace
 
 HOST = "host: MainThread"
 
@@ -39,19 +37,10 @@ def test_a_kernel_on_another_lane_than_its_range_is_found_through_ranges_of_othe
     assert (group.name, group.ran_on, group.selected) == ("elementwise", "torch stream 13", "decode")
     assert (group.selected_in, group.ran_in, group.left_partition) == ("decode", None, True)
     assert (group.span_count, group.total_ns) == (1, 200)
-    row = found.to_pandas().iloc[0].to_dict()
-    assert row == {
-        "row": 2,
-        "name": "elementwise",
-        "kind": "kernel",
-        "ran_on": "torch stream 13",
-        "selected": "decode",
-        "range": "attention",
-        "ran_in": None,
-        "selected_in": "decode",
-        "left_partition": True,
-        "duration_ns": 200,
-    }
+    assert found.to_pandas().iloc[0].to_dict() == {
+        "row": 2, "name": "elementwise", "kind": "kernel", "ran_on": "torch stream 13", "selected": "decode",
+        "range": "attention", "ran_in": None, "selected_in": "decode", "left_partition": True, "duration_ns": 200,
+    }  # fmt: skip
 
 
 def test_a_kernel_that_left_the_stream_but_not_the_partition_says_so():
@@ -102,34 +91,15 @@ def test_the_story_has_two_sorts():
 def test_where_nothing_strayed_it_is_false_and_says_so(trace):
     found = strays(trace)
     assert not found
-    assert len(found.to_pandas()) == 0
     assert found.groups == ()
     told = "selected stream" if found.work_count else "only ranges: capture them with lab.capture('kernels')"
     assert told in " ".join(str(found).split())
     assert "Strays" not in summary_text(trace)
-    assert ET.fromstring(found._repr_html_()).tag == "div"
 
 
 def test_work_outside_all_ranges_is_no_stray():
     spans = [(HOST, "cudf: join", 0, 10, {"kind": "annotation"}), ("a", "k", 0, 10, {"parent": 0}), ("a", "k", 10, 20)]
     assert not strays(make_kernel_trace(spans))
-
-
-def test_parents_that_point_in_a_circle_end():
-    spans = [
-        (HOST, "x", 0, 10, {"kind": "annotation", "parent": 1}),
-        (HOST, "y", 0, 10, {"kind": "annotation", "parent": 0}),
-        ("a", "k", 0, 10, {"parent": 0}),
-    ]
+    # nor is work whose parents point in a circle
+    spans = [(HOST, "x", 0, 10, {"kind": "annotation", "parent": k}) for k in (1, 0)] + [("a", "k", 0, 10, {"parent": 0})]
     assert not strays(make_kernel_trace(spans))
-
-
-def test_many_groups_are_counted_and_hostile_names_are_text():
-    spans = [("a", EVIL_NAME, 0, 10_000, {"kind": "range"})]
-    spans += [("b", f"{EVIL_NAME} {k}", 10 * k, 10 * k + 5, {"parent": 0}) for k in range(30)]
-    found = strays(make_kernel_trace(spans))
-    html = found._repr_html_()
-    assert EVIL_NAME not in html
-    assert "10 more: see .to_pandas()" in html
-    assert "10 more: see .to_pandas()" in str(found)
-    ET.fromstring(html)

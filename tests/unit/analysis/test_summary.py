@@ -1,11 +1,39 @@
-"""The summary stands for the picture in words."""
+"""What a summary says: spans, kernels, partitions, and what is missing."""
 
 from __future__ import annotations
 
-from gpustreamlab.analysis import headline, missing_facts, summary_text
+from dataclasses import replace
+
+import pytest
+
+from gpustreamlab.analysis import (
+    capture_facts,
+    change_text,
+    headline,
+    missing_facts,
+    proof_text,
+    sms_text,
+    source_facts,
+    summary_text,
+)
 from gpustreamlab.draw import plan_picture, text_timeline
-from gpustreamlab.model import Device, Lane
-from tests.helpers.traces import empty_trace, evil_trace, make_kernel_trace, pipeline_trace, random_trace
+from gpustreamlab.model import Device, Lane, Layout, Partition
+from gpustreamlab.typing import CaptureTier
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import (
+    DECODE,
+    MS,
+    PREFILL,
+    empty_trace,
+    evil_trace,
+    make_kernel_trace,
+    nested_trace,
+    partition_trace,
+    pipeline_trace,
+    random_trace,
+    repartition_trace,
+    without_spans,
+)
 
 
 def test_summary_has_spans_lanes_wall_concurrency_errors_and_tier():
@@ -15,16 +43,6 @@ def test_summary_has_spans_lanes_wall_concurrency_errors_and_tier():
         "Tier: ranges", "clock error ±500 ns", "correction of 2.60 µs", "7 spans dropped", "2 spans have not ended yet",
     ):  # fmt: skip
         assert part in text
-
-
-def test_summary_of_a_real_device_says_measured():
-    device = Device(name="NVIDIA H200", sm_count=132)
-    assert "NVIDIA H200 (measured on hardware)" in headline(pipeline_trace(device=device))
-
-
-def test_summary_of_nothing_is_sensible():
-    assert summary_text(empty_trace()).startswith("Timeline of 0 spans in 0 streams")
-    assert missing_facts(empty_trace().metadata) == []
 
 
 def test_summary_says_the_same_as_the_page_and_the_text_timeline():
@@ -46,16 +64,122 @@ def test_summary_says_the_same_as_the_page_and_the_text_timeline():
     ]
 
 
-def test_summary_of_many_lanes_counts_the_rest():
-    assert "and 80 more streams" in summary_text(random_trace(500, 100))
-
-
-def test_summary_shows_no_control_signs():
-    assert not set(summary_text(evil_trace())) & {"\u2028", "\u202e", "\x1b"}
-
-
 def test_summary_of_ten_thousand_lanes_counts_no_pairs(monkeypatch):
     monkeypatch.setattr("gpustreamlab.analysis._overlap._matrix", None)  # hours for so many
     text = summary_text(random_trace(2_000, 10_000))
     assert "in 1,811 streams" in text
     assert "and 1,791 more streams" in text
+
+
+@pytest.mark.parametrize(
+    ("windows", "words"),
+    [
+        (((0, 8 * MS),), []),
+        (((0, 3_900_000),), ["kernels captured 50% of the time: elsewhere ranges count"]),
+        (((0, MS), (2 * MS, 3 * MS)), ["kernels captured in 2 windows, 25% of the time: elsewhere ranges count"]),
+        ((), []),
+    ],
+    ids=["whole", "half", "two", "unknown"],
+)
+def test_windows_are_told_where_they_do_not_cover_everything(windows, words):
+    trace = kernel_trace(4, windows=windows)
+    assert capture_facts(trace) == words
+    assert all(fact in summary_text(trace) for fact in words)
+
+
+def test_what_is_missing_is_said_with_its_reason():
+    meta = kernel_trace(dropped_spans=1_200, dropped_records=1_000, capture_note="torch.profiler took over").metadata
+    assert missing_facts(meta) == [
+        "Some kernels are missing: torch.profiler took over",
+        "1,200 spans dropped, 1,000 of them kernels, copies and calls "
+        "(a full buffer, a closed stream, an error or an interrupt)",
+    ]
+    ranges = pipeline_trace(capture_note="nsys is active", tier=CaptureTier.RANGES).metadata
+    assert missing_facts(ranges) == ["Kernels were not captured: nsys is active"]
+
+
+def queueing_line(trace):
+    return "".join(line for line in summary_text(trace).splitlines() if line.startswith("Queueing"))
+
+
+def test_queueing_is_from_the_launch_to_the_start():
+    spans = [
+        ("a", "k", 100, 200, {"queued_ns": 50}),
+        ("a", "k", 200, 300, {"queued_ns": 60}),
+        ("a", "k", 300, 400, {"queued_ns": 70}),
+    ]
+    line = queueing_line(make_kernel_trace(spans))
+    assert line == "Queueing: kernels start 140 ns after their launch (median), at most 230 ns"
+    assert queueing_line(pipeline_trace()) == ""
+    assert queueing_line(make_kernel_trace([("a", "k", 100, 200)])) == ""
+
+
+BOTH = Layout(partitions=(PREFILL, DECODE))
+
+
+@pytest.mark.parametrize(("granted", "requested", "text"), [(96, 90, "96 SMs (asked for 90)"), (1, 1, "1 SM"), (8, 8, "8 SMs")])
+def test_sms_are_written_with_what_was_asked_for(granted, requested, text):
+    assert sms_text(granted, requested) == text
+
+
+@pytest.mark.parametrize(
+    ("sm_ids", "text"),
+    [
+        (None, ""),
+        (tuple(range(96, 132)), "verified"),
+        (tuple(range(96, 130)), "34 of 36 SMs seen"),
+        (tuple(range(95, 131)), "shares 1 SM with prefill"),
+        ((0, 1), "2 of 36 SMs seen, shares 2 SMs with prefill"),
+    ],
+)
+def test_proof_says_what_was_seen(sm_ids, text):
+    decode = replace(DECODE, sm_ids=sm_ids)
+    assert proof_text(decode, Layout(partitions=(PREFILL, decode))) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (None, None, ""),
+        (BOTH, BOTH, ""),
+        (None, BOTH, "prefill 96 SMs, decode 36 SMs"),
+        (BOTH, Layout(partitions=(PREFILL,)), "decode gone"),
+        (BOTH, Layout(partitions=(replace(PREFILL, granted_sms=64), DECODE)), "prefill 96→64"),
+        (BOTH, Layout(partitions=()), "no partitions"),
+        (None, replace(BOTH, is_enforced=False), "prefill 96 SMs, decode 36 SMs (not enforced)"),
+        (BOTH, replace(BOTH, is_enforced=False), "(not enforced)"),
+    ],
+)
+def test_changes_are_written(before, after, text):
+    assert change_text(before, after) == text
+
+
+def test_changes_of_many_partitions_are_cut():
+    layout = Layout(partitions=[Partition(name=f"p{k}", requested_sms=8, granted_sms=8) for k in range(9)])
+    assert change_text(None, layout) == "p0 8 SMs, p1 8 SMs, p2 8 SMs, p3 8 SMs and 5 more"
+
+
+def test_summary_has_a_line_for_each_partition():
+    lines = summary_text(partition_trace()).splitlines()
+    assert "Partition prefill: 96 SMs (asked for 90), queued or running 9.75 ms (98% of its time)" in lines
+    assert "Whole card: 132 SMs, queued or running 1.00 ms (10% of its time)" in lines
+    assert any(line.startswith("SM-time: ") for line in lines)
+    assert sum(line.startswith("Partition decode") for line in summary_text(repartition_trace()).splitlines()) == 2
+
+
+def test_it_says_no_more_than_it_knows():
+    text, kernels = summary_text(nested_trace()), kernel_trace()
+    assert "SM" not in text.replace("SIMULATED", "")
+    assert summary_text(empty_trace()).startswith("Timeline of 0 spans in 0 streams")
+    assert missing_facts(empty_trace().metadata) == []
+    assert not set(summary_text(evil_trace())) & {"\u2028", "\u202e", "\x1b"}
+    assert "NVIDIA H200 (measured on hardware)" in headline(pipeline_trace(device=Device(name="NVIDIA H200", sm_count=132)))
+    assert source_facts(kernels.metadata)[0] == "Tier: kernels (every kernel, copy and fill by CUPTI 13.0, ±200 ns)"
+    assert source_facts(kernel_trace(capture_source="").metadata)[0] == "Tier: kernels (every kernel, copy and fill)"
+    assert "in 5 streams and 2 host threads on" in headline(kernels)
+    assert "in 3 streams on" in headline(kernel_trace(has_host=False, has_strays=False))
+    assert "host:" not in summary_text(kernels).splitlines()[1]
+    assert ("contain waiting" in summary_text(kernels), "At most" in summary_text(kernels)) == (False, False)
+    assert "contain waiting" in summary_text(kernel_trace(6, windows=((2 * MS, 5 * MS),)))
+    assert capture_facts(without_spans(kernels)) == []
+    assert capture_facts(without_spans(kernel_trace(windows=((0, MS), (2 * MS, 3 * MS))))) == ["kernels captured in 2 windows"]

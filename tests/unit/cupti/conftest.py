@@ -8,20 +8,14 @@ import sys
 
 import pytest
 
-from gpustreamlab.backends.cuda.cupti import _buffers, _native_callbacks
-from gpustreamlab.backends.cuda.cupti import _clients as _cupti_clients
-from gpustreamlab.backends.cuda.cupti import _work as _cupti_streams
-from tests.helpers.fake_cupti import (
-    FakeCard,
-    FakeCuptiLibrary,
-    make_source,
-)
-from tests.helpers.python_pool import PythonPool
+from gpustreamlab.backends.cuda.cupti import _buffers, _clients, _source, _work
+from tests.helpers.fake_cupti import FakeCard, FakeCuptiLibrary, make_source
+from tests.helpers.python_buffers import PythonBuffers
 
 
 @pytest.fixture(autouse=True)
 def no_other_client(monkeypatch):
-    for name in _cupti_clients._NSYS:
+    for name in _clients._NSYS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.delitem(sys.modules, "cupti", raising=False)
@@ -29,7 +23,7 @@ def no_other_client(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_known_contexts(monkeypatch):
-    monkeypatch.setattr(_cupti_streams, "_sms", {})
+    monkeypatch.setattr(_work, "_sms", {})
 
 
 @pytest.fixture
@@ -45,20 +39,18 @@ def source(monkeypatch, card):
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory):
     """Compile the callbacks once; None where there is no compiler."""
-    if not any(map(shutil.which, _native_callbacks.COMPILERS)):
+    if not any(map(shutil.which, _buffers.COMPILERS)):
         return None
     library = tmp_path_factory.mktemp("callbacks") / "callbacks.so"
-    _native_callbacks.compile_source(_native_callbacks.SOURCE, library)
+    _buffers.compile_source(_buffers.SOURCE, library)
     return library
 
 
 @pytest.fixture(autouse=True)
 def fresh_library(monkeypatch, tmp_path, compiled):
-    """Let each pool load a copy of its own; the loader takes a file once."""
+    """Let each test load a copy of its own; the loader takes a file once."""
     if compiled is None:
-        monkeypatch.setattr(_buffers, "NativePool", PythonPool)
+        monkeypatch.setattr(_source, "ActivityBuffers", PythonBuffers)
         return
     numbers = itertools.count()
-    monkeypatch.setattr(
-        _native_callbacks, "find_library", lambda: shutil.copy(compiled, tmp_path / f"callbacks-{next(numbers)}.so")
-    )
+    monkeypatch.setattr(_buffers, "find_library", lambda: shutil.copy(compiled, tmp_path / f"callbacks-{next(numbers)}.so"))

@@ -56,45 +56,35 @@ def test_it_leaves_where_a_source_is_closed_with_work_on_its_way(source, card):
     assert card.library.finalized_count == 1
 
 
-@pytest.mark.parametrize("when", ["in the recording", "after the stop"])
-def test_it_stays_where_a_graph_was_launched(source, card, when):
+REASONS = {
+    "a graph in the recording": lambda card: card.call(GRAPH_LAUNCH),
+    "a graph after the stop": None,
+    "a kernel of a graph": lambda card: card.kernel(graphId=5),
+    "peer copies of a graph": lambda card: card.library.emit(RecordKind.MEMCPY2, start=5, end=6, graphId=3, correlationId=9),
+    "another subscriber": lambda card: card.library.refused.update(cuptiSubscribe=MULTIPLE_SUBSCRIBERS),
+    "a version that cannot": lambda card: card.library.lacking.add("cuptiFinalize"),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_it_stays_where_leaving_would_do_harm(source, card, reason):
     source.start()
     card.kernel()
-    if when == "in the recording":
-        card.call(GRAPH_LAUNCH)
+    if happens := REASONS[reason]:
+        happens(card)
     source.stop()
-    if when == "after the stop":
+    if not happens:
         card.call(GRAPH_LAUNCH)
     told = source.drain(is_last=True)
     called = [told.names[name] for name in told.calls.name.tolist()]
-    assert ("cuGraphLaunch" in called) is (when == "in the recording")
+    assert ("cuGraphLaunch" in called) is (reason == "a graph in the recording")
     assert card.library.finalized_count == 0
-    record(source, card)
-    assert card.library.finalized_count == 0  # also after later recordings: the graph may still be there
-
-
-def test_it_stays_where_a_kernel_was_of_a_graph(source, card):
-    source.start()
-    card.kernel(graphId=5)
-    source.stop()
-    source.drain(is_last=True)
-    assert card.library.finalized_count == 0
-
-
-def test_it_stays_where_another_has_subscribed(source, card):
-    source.start()
-    card.library.refused["cuptiSubscribe"] = MULTIPLE_SUBSCRIBERS
-    source.stop()
-    source.drain(is_last=True)
-    assert card.library.finalized_count == 0
-    assert source.is_attached
-
-
-def test_a_version_that_cannot_leave_stays_and_gives_the_place_back(source, card):
-    card.library.lacking.add("cuptiFinalize")
-    record(source, card)
-    assert source.is_attached
     assert card.library.subscriber is None
+    assert source.is_attached
+    card.library.refused.clear()
+    record(source, card)
+    # Also after later recordings: a graph may still be there.
+    assert card.library.finalized_count == (reason == "another subscriber")
 
 
 def test_calls_after_the_stop_are_not_told_of(source, card):

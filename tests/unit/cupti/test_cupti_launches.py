@@ -9,26 +9,33 @@ import pytest
 
 from gpustreamlab.backends import CallClass
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
-from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
-from gpustreamlab.backends.cuda.cupti._calls import SLACK_NS, LaunchReader, OwnCalls
+from gpustreamlab.backends.cuda.cupti import _source
+from gpustreamlab.backends.cuda.cupti._calls import SLACK_NS, CallReader, OwnCalls
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
 from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, MarkerFlag, RecordKind
 from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
 from gpustreamlab.backends.cuda.cupti._records import concat_records, parse_buffer
 from gpustreamlab.backends.cuda.cupti._source import CALL_KINDS, NEEDED_KINDS
 from gpustreamlab.backends.cuda.cupti._work import Texts
+from tests.helpers.captured import CALL_RECORDS
 from tests.helpers.cupti_buffers import build_buffer
 from tests.helpers.fake_cupti import SYNCHRONIZE, FakeCard, FakeCuptiLibrary, make_source
 from tests.helpers.recorded_buffers import CALL_NAMES
 
 KERNEL, COPY, FILL, MARKER = RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.MARKER
-CALL_RECORDS = {RecordKind.DRIVER, RecordKind.RUNTIME}
+ME = threading.get_ident() & 0xFFFF_FFFF
+LAYOUTS = find_layouts(130001)
 
 
-def needed():
-    reader = LaunchReader()
-    reader.take_over()
+def needed(own=None):
+    """Return a reader of a thread's buffers where calls are not recorded; the wall clock is the host's."""
+    reader = CallReader(None, own or OwnCalls(lambda: 0), WallClock(lambda: 0, lambda: 0))
+    reader.find_launches()
     return reader
+
+
+def parsed(*records):
+    return parse_buffer(build_buffer(records), LAYOUTS)
 
 
 def random_thread(rng, first_call):
@@ -53,7 +60,6 @@ def random_thread(rng, first_call):
 
 
 def test_each_launch_is_placed_behind_what_its_thread_did_before():
-    layouts = find_layouts(130001)
     checked = exact = 0
     for seed in range(80):
         rng = np.random.default_rng(seed)
@@ -62,7 +68,7 @@ def test_each_launch_is_placed_behind_what_its_thread_did_before():
         for place, (records, _, _) in enumerate(threads):
             cuts = np.sort(rng.integers(0, len(records) + 1, 3)).tolist()
             for begin, end in zip([0, *cuts], [*cuts, len(records)], strict=True):
-                buffer = parse_buffer(build_buffer(records[begin:end]), layouts)
+                buffer = parsed(*records[begin:end])
                 parts.append(reader.note(buffer, 70 + place))
         told = concat_records(parts)
         found = {}
@@ -88,31 +94,28 @@ def test_each_launch_is_placed_behind_what_its_thread_did_before():
     assert exact > 1_000
 
 
-def test_a_buffer_that_comes_after_a_later_one_of_its_thread_takes_no_time_from_that():
-    layouts = find_layouts(130001)
+COPIED = (COPY, {"start": 5_000_000, "end": 5_000_001, "correlationId": 1})
+BUFFERS = {
+    "a later one of its thread came before": (
+        [
+            [(MARKER, {"timestamp": 9_000_000})],
+            [(COPY, {"start": 2_000_000, "end": 2_000_001}), (MARKER, {"timestamp": 1_000_000})],
+        ],
+        [[1_000_000 - SLACK_NS]],
+    ),
+    "without times": (
+        [[COPIED], [COPIED], [(MARKER, {"timestamp": 3_000_000})], [COPIED]],
+        [[5_000_000], [5_000_000], [3_002_000]],
+    ),
+    "before the first range": ([[COPIED, (MARKER, {"timestamp": 7_500_000})]], [[5_000_000]]),
+}
+
+
+@pytest.mark.parametrize(("buffers", "launched"), BUFFERS.values(), ids=BUFFERS)
+def test_a_buffer_takes_times_from_what_its_thread_did_before(buffers, launched):
     reader = needed()
-    later = build_buffer([(MARKER, {"timestamp": 9_000_000, "threadId": 1})])
-    earlier = build_buffer([(COPY, {"start": 2_000_000, "end": 2_000_001}), (MARKER, {"timestamp": 1_000_000, "threadId": 1})])
-    reader.note(parse_buffer(later, layouts), 7)
-    told = reader.note(parse_buffer(earlier, layouts), 7)
-    assert told.columns[COPY]["launched"].tolist() == [1_000_000 - SLACK_NS]
-
-
-def test_a_buffer_without_times_leaves_those_of_its_thread_as_they_were():
-    layouts = find_layouts(130001)
-    reader = needed()
-    copy = (COPY, {"start": 5_000_000, "end": 5_000_001})
-    told = [reader.note(parse_buffer(build_buffer(records), layouts), 7) for records in ([copy], [copy])]
-    told.append(reader.note(parse_buffer(build_buffer([(MARKER, {"timestamp": 3_000_000, "threadId": 7})]), layouts), 7))
-    told.append(reader.note(parse_buffer(build_buffer([copy]), layouts), 7))
-    launched = [part.columns[COPY]["launched"].tolist() for part in told if COPY in part.columns]
-    assert launched == [[5_000_000], [5_000_000], [3_000_000 + SLACK_NS]]
-
-
-def test_what_a_thread_did_before_its_first_range_is_not_of_that_range():
-    fill = (FILL, {"start": 1_000_000, "end": 1_000_010})
-    told = needed().note(parse_buffer(build_buffer([fill, (MARKER, {"timestamp": 2_500_000})]), find_layouts(130001)), 7)
-    assert told.columns[FILL]["launched"].tolist() == [1_000_000]
+    told = [reader.note(parsed(*records), 7) for records in buffers]
+    assert [part.columns[COPY]["launched"].tolist() for part in told if COPY in part.columns] == launched
 
 
 def test_a_copy_behind_an_own_kernel_is_not_own():
@@ -120,11 +123,10 @@ def test_a_copy_behind_an_own_kernel_is_not_own():
     stretches = OwnCalls(lambda: clock[0])
     with stretches.making():
         clock[0] = 14_000
-    thread = threading.get_ident() & 0xFFFF_FFFF
     own = (KERNEL, {"queued": 12_000, "start": 13_000, "end": 14_000, "correlationId": 3})
     copy = (COPY, {"start": 900_000, "end": 900_001, "correlationId": 4})
-    records = needed().note(parse_buffer(build_buffer([own, copy]), find_layouts(130001)), thread)
-    calls = needed().read(records, Texts(), stretches, WallClock(lambda: 0, lambda: 0), until_host_ns=10**9)
+    reader = needed(stretches)
+    calls = reader.read(reader.note(parsed(own, copy), ME), Texts(), until_host_ns=10**9)
     assert calls.correlation.tolist() == [4]
 
 
@@ -133,11 +135,10 @@ def test_work_of_one_call_is_one_launch_and_own_ones_are_left_out():
         (KERNEL, {"queued": at, "start": at + 5_000, "end": at + 6_000, "correlationId": n})
         for at, n in ((10_000, 3), (9_000, 3), (20_000, 4), (30_000, 5), (90_000, 6))
     ]
-    records = needed().note(parse_buffer(build_buffer(rows), find_layouts(130001)), 7)
     own = OwnCalls(lambda: 0)
     own.note(np.array([4]))
-    texts = Texts()
-    calls = needed().read(records, texts, own, WallClock(lambda: 0, lambda: 0), until_host_ns=80_000)
+    reader, texts = needed(own), Texts()
+    calls = reader.read(reader.note(parsed(*rows), 7), texts, until_host_ns=80_000)
     assert calls.correlation.tolist() == [3, 5]
     assert calls.start_host_ns.tolist() == calls.start_ns.tolist() == calls.end_ns.tolist() == [9_000, 30_000]
     assert set(calls.call_class.tolist()) == {CallClass.LAUNCH}
@@ -174,52 +175,34 @@ def test_without_calls_nothing_is_on_that_makes_launches_dear_and_launches_are_k
     told = source.drain()
     assert len(told.work) == len(told.calls) == 1
     assert told.calls.correlation.tolist() == told.work.correlation.tolist()
-    assert told.calls.thread.tolist() == [threading.get_ident() & 0xFFFF_FFFF]
+    assert told.calls.thread.tolist() == [ME]
     assert abs(int(told.calls.start_host_ns[0]) - before_ns - 1_000) < 2_000
     assert told.calls.start_ns[0] < told.work.start_ns[0]
-    assert told.told_until[threading.get_ident() & 0xFFFF_FFFF] >= before_ns
+    assert told.told_until[ME] >= before_ns
 
 
 def test_with_calls_launches_are_known_by_those_alone(source, card):
     source.start()
     source.drain()
     assert {*CALL_KINDS, *CALL_RECORDS} <= card.library.kinds
+    card.advance(50_000)  # else it might be one of the session's own
     card.kernel()
     told = source.drain()
     assert [told.names[name] for name in told.calls.name.tolist()] == ["cuLaunchKernel"]
 
 
-def test_calls_are_recorded_where_launches_would_not_be_known_without(monkeypatch, card, hears):
-    unheard = make_source(monkeypatch, card)
-    unheard.start(with_calls=False)
-    assert card.library.kinds >= CALL_RECORDS
-    unheard.close()
-    card.library.lacking.add("cuptiActivityEnableLatencyTimestamps")
-    unqueued = make_source(monkeypatch, card, mark_range=hears)
-    unqueued.start(with_calls=False)
-    assert card.library.kinds >= CALL_RECORDS
-
-
-def test_calls_are_recorded_where_threads_share_buffers(monkeypatch, hears):
-    card = FakeCard(FakeCuptiLibrary(28))
-    source = make_source(monkeypatch, card, mark_range=hears)
+@pytest.mark.parametrize("lack", ["our ranges", "times of queueing", "buffers for each thread", "leave of torch"])
+def test_calls_are_recorded_where_launches_would_not_be_known_without(monkeypatch, card, hears, lack):
+    if lack == "times of queueing":
+        card.library.lacking.add("cuptiActivityEnableLatencyTimestamps")
+    elif lack == "buffers for each thread":
+        card = FakeCard(FakeCuptiLibrary(28))
+    source = make_source(monkeypatch, card, **({} if lack == "our ranges" else {"mark_range": hears}))
+    if lack == "leave of torch":
+        source.start()
+        monkeypatch.setattr(_source, "is_torch_profiling", lambda: True)
     source.start(with_calls=False)
     assert card.library.kinds >= CALL_RECORDS
-
-
-def test_what_torch_profiler_records_too_stays_on(monkeypatch, source, card):
-    source.start()
-    monkeypatch.setattr(_cupti_source, "is_torch_profiling", lambda: True)
-    source.start(with_calls=False)
-    assert card.library.kinds >= CALL_RECORDS
-
-
-def test_it_stays_where_a_graph_of_peer_copies_was_launched(source, card):
-    source.start(with_calls=False)
-    card.library.emit(RecordKind.MEMCPY2, start=5, end=6, graphId=3, correlationId=9)
-    source.stop()
-    source.drain(is_last=True)
-    assert card.library.finalized_count == 0
 
 
 def test_calls_come_and_go_while_it_collects(source, card):

@@ -72,28 +72,18 @@ def test_each_record_comes_once_over_many_starts_and_drains(card, source):
     assert source.dropped_count == 0
 
 
-def test_what_was_collected_before_a_second_start_is_kept(card, source):
+def test_what_was_collected_before_a_second_start_is_kept_and_the_last_drain_takes_what_is_held_back(card, source):
     source.start()
     card.kernel("first")
     source.stop()
     source.start()
     card.kernel("second")
-
-    names = [name for name, *_ in kernels_of(drain_all(source, card))]
-
-    assert names == ["first", "second"]
-
-
-def test_the_last_drain_takes_what_is_held_back(card, source):
-    source.start()
-    card.kernel(is_late=True)
-
+    card.kernel("late", is_late=True)
     early = drain_all(source, card)
     source.stop()
-    last = source.drain(is_last=True)
 
-    assert kernels_of(early) == []
-    assert len(last.work) == 1
+    assert [name for name, *_ in kernels_of(early)] == ["first", "second"]
+    assert [name for name, *_ in kernels_of([source.drain(is_last=True)])] == ["late"]
 
 
 def test_nothing_is_on_after_a_stop(card, source):
@@ -124,27 +114,21 @@ def test_a_failing_start_leaves_nothing_on(monkeypatch, card):
     assert len(source.drain().work) == 0
 
 
-def test_kinds_that_a_version_lacks_are_left_out(monkeypatch):
+def test_what_a_version_lacks_is_left_out(monkeypatch):
     card = FakeCard(FakeCuptiLibrary(18, lacking={"cuptiActivityEnableAndDump"}, refused={RecordKind.MARKER: INVALID_KIND}))
     source = make_source(monkeypatch, card)
-
     source.start()
     card.kernel()
-
     assert {RecordKind.GREEN_CONTEXT, RecordKind.MARKER}.isdisjoint(card.library.kinds)
     assert len(kernels_of(drain_all(source, card))) == 1
     assert source.description == "CUPTI 12 (API 18)"
 
-
-def test_without_a_choice_of_calls_all_are_recorded_and_the_others_left_out_here(monkeypatch):
-    lacking = {"cuptiActivityEnableDriverApi", "cuptiActivityEnableRuntimeApi"}
-    card = FakeCard(FakeCuptiLibrary(lacking=lacking))
+    # Without a choice of calls all are recorded, and the others left out here.
+    card = FakeCard(FakeCuptiLibrary(lacking={"cuptiActivityEnableDriverApi", "cuptiActivityEnableRuntimeApi"}))
     source = make_source(monkeypatch, card)
     source.start()
-
     card.call(GET_DEVICE)
     card.call(SYNCHRONIZE)
-
     assert calls_of(drain_all(source, card)) == ["cudaStreamSynchronize"]
 
 
@@ -164,24 +148,17 @@ def test_records_are_left_unread_for_a_while_unless_there_are_many(monkeypatch, 
     assert not source.lost_reason
 
 
-def test_a_long_time_without_draining_is_no_loss(monkeypatch, card):
-    source = make_source(monkeypatch, card)
+def test_the_sessions_clock_may_fail_to_be_kept_and_a_long_time_without_draining_is_no_loss(monkeypatch, card):
+    def fail():
+        raise DeviceError("no luck")
+
+    source = make_source(monkeypatch, card, keep_time=fail)
     source.start()
     for _ in range(50):
         card.advance(200_000_000)
         source.keep_up()
     card.kernel()
     assert len(source.drain().work) == 1
-    assert not source.lost_reason
-
-
-def test_the_sessions_clock_may_fail_to_be_kept(monkeypatch, card):
-    def fail():
-        raise DeviceError("no luck")
-
-    source = make_source(monkeypatch, card, keep_time=fail)
-    source.start()
-    assert source.keep_up() in {True, False}
     assert not source.lost_reason
 
 

@@ -54,95 +54,66 @@ class ProfilerActivity(Enum):
     CUDA = 2
 
 
-def test_two_sessions_do_not_capture_at_once(monkeypatch, card, source):
+def test_two_sessions_do_not_capture_at_once_and_what_one_left_is_not_told_to_another(monkeypatch, card, source):
     other = add_source(monkeypatch, card)
     source.start()
     card.kernel("first's")
 
     with pytest.raises(CaptureUnavailableError, match=r"Another session.*other\.capture\(\"ranges\"\)"):
         other.start()
-    source.stop()
-    mine = source.drain(is_last=True)
-    other.start()
-    card.kernel("second's")
-    theirs = drain_all(other, card)
-
-    assert [name for name, *_ in kernels_of([mine])] == ["first's"]
-    assert [name for name, *_ in kernels_of(theirs)] == ["second's"]
-    assert len(source.drain(is_last=True).work) == 0
-
-
-def test_what_one_session_left_is_not_told_to_another(monkeypatch, card, source):
-    other = add_source(monkeypatch, card)
-    source.start()
-    card.kernel("first's")
-    drain_all(source, card, 1)
+    mine = drain_all(source, card, 1)
     card.kernel("never fetched")
     source.stop()
     other.start()
     card.kernel("second's")
     stolen = source.drain(is_last=True)
-
-    names = [name for name, *_ in kernels_of(drain_all(other, card))]
+    theirs = drain_all(other, card)
     other.stop()
 
-    assert "second's" in names
-    assert len(stolen.work) == 0
-    assert len(source.drain(is_last=True).work) == 0
+    assert [name for name, *_ in kernels_of(mine)] == ["first's"]
+    assert "second's" in [name for name, *_ in kernels_of(theirs)]
+    assert len(stolen.work) == len(source.drain(is_last=True).work) == 0
 
 
-def test_a_running_torch_profiler_is_not_disturbed(monkeypatch, card, source):
-    install_torch(monkeypatch, is_profiling=True)
+ACTIVE = {
+    "torch": r"torch\.profiler is running; leave its `with` block",
+    "subscriber": "another profiler has subscribed",
+    "NSYS_PROFILING_SESSION_ID": r"NSYS_PROFILING_SESSION_ID is set\); run without it",
+    "CUDA_INJECTION64_PATH": r"CUDA_INJECTION64_PATH is set\); run without it",
+    "cupti-python": "cupti-python is imported",
+}
 
-    with pytest.raises(CaptureUnavailableError, match=r"torch\.profiler is running; leave its `with` block"):
+
+@pytest.mark.parametrize(("client", "words"), ACTIVE.items())
+def test_another_client_is_named_and_not_disturbed(monkeypatch, card, source, client, words):
+    if client == "torch":
+        install_torch(monkeypatch, is_profiling=True)
+    elif client == "subscriber":
+        card.library.subscriber = "nsys"
+    elif client == "cupti-python":
+        monkeypatch.setitem(sys.modules, "cupti", types.ModuleType("cupti"))
+    else:
+        monkeypatch.setenv(client, "1")
+
+    with pytest.raises(CaptureUnavailableError, match=words):
         source.start()
 
-    assert "cuptiActivityEnable" not in card.library.history
-    assert "cuptiActivityRegisterCallbacks" not in card.library.history
-
-
-def test_another_subscriber_is_not_disturbed(monkeypatch, card, source):
-    card.library.subscriber = "nsys"
-
-    with pytest.raises(CaptureUnavailableError, match="another profiler has subscribed"):
+    assert {"cuptiActivityEnable", "cuptiActivityRegisterCallbacks"}.isdisjoint(card.library.history)
+    if client == "subscriber":  # torch keeps the place after its first use, and does not mind
+        install_torch(monkeypatch, is_profiling=False)
         source.start()
-
-    # torch keeps the place after its first use, and does not mind.
-    install_torch(monkeypatch, is_profiling=False)
-    source.start()
-    source.stop()
-    assert card.library.subscriber == "nsys"
+        source.stop()
+        assert card.library.subscriber == "nsys"
 
 
-def test_the_subscribers_place_is_given_back(card, source):
-    source.start()
-
-    assert card.library.subscriber is None
-    assert {"cuptiSubscribe", "cuptiUnsubscribe"} <= set(card.library.history)
-
-
-@pytest.mark.parametrize("name", ["NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH"])
-def test_an_injected_profiler_is_named(monkeypatch, source, name):
-    monkeypatch.setenv(name, "1")
-
-    with pytest.raises(CaptureUnavailableError, match=rf"{name} is set\); run without it"):
-        source.start()
-
-
-def test_cupti_python_is_named(monkeypatch, source):
-    monkeypatch.setitem(sys.modules, "cupti", types.ModuleType("cupti"))
-
-    with pytest.raises(CaptureUnavailableError, match="cupti-python is imported"):
-        source.start()
-
-
-def test_a_torch_without_the_question_is_no_profiler(monkeypatch, source):
+def test_the_subscribers_place_is_given_back_also_with_a_torch_without_the_question(monkeypatch, card, source):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
 
     source.start()
     source.stop()
 
-    assert source.lost_reason == ""
+    assert (card.library.subscriber, source.lost_reason) == (None, "")
+    assert {"cuptiSubscribe", "cuptiUnsubscribe"} <= set(card.library.history)
 
 
 def test_torch_profiler_in_the_middle_takes_over_and_is_left_alone(monkeypatch, card, source):
@@ -216,22 +187,10 @@ def test_a_profiler_of_the_host_alone_leaves_cupti_here_and_starts_in_any_case(m
     profiler = install_torch_profiler(monkeypatch, card, prepared)
     source.start()
     profiler._prepare_profiler("host", {ProfilerActivity.CPU})
-    reason = source.lost_reason
+    assert source.lost_reason == ""
     monkeypatch.setattr(source, "hand_over", lambda _: 1 / 0)
     profiler._prepare_profiler("both", {ProfilerActivity.CUDA})
-
-    assert reason == ""
     assert [config for config, *_ in prepared] == ["host", "both"]
-
-
-def test_a_profiler_of_the_host_alone_takes_nothing(monkeypatch, card, source):
-    torch = install_torch(monkeypatch, is_profiling=False)
-    source.start()
-    torch.is_profiling = True
-    card.kernel()
-
-    assert len(kernels_of(drain_all(source, card, 30))) == 1
-    assert source.lost_reason == ""
 
 
 def test_another_client_is_noticed_after_a_while_and_capture_can_start_again(card, source):
@@ -257,36 +216,25 @@ def test_another_client_is_noticed_after_a_while_and_capture_can_start_again(car
     assert len(kernels_of(drain_all(source, card))) == 1
 
 
-def test_a_shortly_run_torch_profiler_is_noticed_within_seconds(monkeypatch, card, source):
-    """It was over before anybody looked; what it leaves behind is that it holds the subscriber's place."""
-    install_torch(monkeypatch, is_profiling=False)
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_torch_profiler_is_noticed_within_seconds(monkeypatch, card, source, is_seen):
+    """One that was over before anybody looked leaves a sign: it holds the subscriber's place."""
+    torch = install_torch(monkeypatch, is_profiling=False)
+    if is_seen:
+        card.library.subscriber = "torch"
     source.start()
     drain_all(source, card)
     card.library.be_taken_over()
+    if is_seen:
+        torch.is_profiling = True
+        source.keep_up()
+        torch.is_profiling = False
     card.library.subscriber = "torch"
-    drain_all(source, card, 2 * LOST_AFTER_NS // 200_000_000)
+    keep_for(source, card, 2e9 if is_seen else 3 * LOST_AFTER_NS)
 
     assert source.lost_reason.startswith("torch.profiler took CUPTI over")
     source.stop()
     assert card.library.kinds == set()  # it is over, so nobody else would turn them off
-
-
-def test_a_torch_profiler_that_was_seen_running_is_noticed_soon(monkeypatch, card, source):
-    """It holds the place since before the capture: it has run once already."""
-    torch = install_torch(monkeypatch, is_profiling=False)
-    card.library.subscriber = "torch"
-    source.start()
-    drain_all(source, card)
-    torch.is_profiling = True
-    card.library.be_taken_over()
-    source.keep_up()
-    torch.is_profiling = False
-    for _ in range(10):
-        card.advance(200_000_000)
-        if source.keep_up():
-            source.drain()
-
-    assert source.lost_reason.startswith("torch.profiler took CUPTI over")
 
 
 def test_what_was_left_on_for_another_client_goes_off_once_that_is_gone(monkeypatch, card, source):
@@ -380,24 +328,19 @@ def test_a_client_without_any_sign_is_noticed_after_a_long_while(card, source):
     assert card.library.kinds == set()
 
 
-def test_kernels_that_somebody_switched_off_are_noticed_although_calls_come(card, source):
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_kernels_that_somebody_switched_off_are_noticed_but_anchors_that_do_not_run_are_no_loss(card, source, is_stuck):
+    """Calls come all the same; a card that is full for long runs anchors late."""
     source.start()
     drain_all(source, card)
-    card.library.kinds -= set(NEEDED_KINDS)
+    card.is_stuck = is_stuck
+    if not is_stuck:
+        card.library.kinds -= set(NEEDED_KINDS)
     for _ in range(70):
         card.call(SYNCHRONIZE)
         keep_for(source, card, 1e9)
 
-    assert source.lost_reason
-
-
-def test_anchors_that_do_not_run_are_no_loss(card, source):
-    """A card that is full for long runs them late."""
-    source.start()
-    card.is_stuck = True
-    drain_all(source, card, 40)
-
-    assert source.lost_reason == ""
+    assert bool(source.lost_reason) is not is_stuck
 
 
 def test_a_device_that_fails_does_not_fail_a_drain(monkeypatch, card, source):

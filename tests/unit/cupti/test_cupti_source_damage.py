@@ -7,10 +7,9 @@ import pytest
 
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
-from gpustreamlab.backends.cuda.cupti._constants import MarkerFlag, RecordKind
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
-from tests.helpers.captured import calls_of, drain_all, keep_for, kernels_of
+from tests.helpers.captured import drain_all, keep_for, kernels_of
 from tests.helpers.fake_cupti import (
     MALLOC,
     SYNCHRONIZE,
@@ -21,26 +20,16 @@ from tests.helpers.fake_cupti import (
 from tests.helpers.recorded_buffers import MIXED, read_buffers
 
 
-def test_incomplete_kernels_are_counted_as_dropped(card, source):
+def test_incomplete_kernels_are_counted_as_dropped_and_work_of_other_devices_left_out(card, source):
     source.start()
     card.kernel(start=0)
     card.kernel(end=5)
     card.kernel("fine")
     card.kernel(start=0, deviceId=1)
+    card.kernel("theirs", deviceId=1)
 
     assert [name for name, *_ in kernels_of(drain_all(source, card))] == ["fine"]
     assert source.dropped_count == 2
-
-
-def test_work_of_other_devices_is_left_out(monkeypatch, card):
-    source = make_source(monkeypatch, card)
-    source.start()
-
-    card.kernel("ours")
-    card.kernel("theirs", deviceId=1)
-
-    assert [name for name, *_ in kernels_of(drain_all(source, card))] == ["ours"]
-    assert source.dropped_count == 0
 
 
 def test_records_that_cupti_drops_are_counted_also_at_the_end(card, source):
@@ -62,7 +51,7 @@ def test_bytes_that_make_no_sense_are_counted_and_logged(card, source, caplog):
 
     assert len(done.work) == 0
     assert source.dropped_count == 1
-    assert "bytes that cannot be read: {3368601800: 1}" in caplog.text
+    assert "bytes that cannot be read: {200: 1}" in caplog.text
 
 
 def test_more_records_than_buffers_are_dropped_and_counted(monkeypatch, card):
@@ -77,15 +66,6 @@ def test_more_records_than_buffers_are_dropped_and_counted(monkeypatch, card):
     assert 0 < told < 100
     # Calls and kernels are dropped alike; the anchor's two records may be among them.
     assert source.dropped_count >= 100 - told
-
-
-def test_a_foreign_buffer_in_our_callback_is_not_touched(card, source):
-    source.start()
-    card.library.complete_foreign()
-    card.kernel()
-
-    assert len(kernels_of(drain_all(source, card))) == 1
-    assert source.dropped_count == 0
 
 
 def test_work_before_the_first_anchor_is_held_until_it_can_be_placed(card, source):
@@ -137,43 +117,6 @@ def test_recorded_buffers_become_work_and_calls(monkeypatch, version):
     assert done.dependencies.target_stream.tolist() == [14] * 3
     assert len(done.annotations) == 6
     assert (done.calls.size_bytes == 1 << 20).sum() == 2
-
-
-@pytest.mark.parametrize("bad_ns", [1, 2**62, 2**63 - 1])
-def test_a_time_that_cannot_be_spoils_nothing(card, source, bad_ns):
-    source.start()
-    drain_all(source, card)
-    error_ns = source.error_ns
-    card.advance(50_000)
-    emit, text, now_ns = card.library.emit, card.library.text, card.cupti_ns(card.now_ns)
-    memory = {"isAsync": 1, "bytes": 8, "contextId": 1, "streamId": 13, "deviceId": 0}
-    kernel = {"contextId": 1, "deviceId": 0}
-    emit(RecordKind.MARKER, flags=MarkerFlag.START, id=1, timestamp=bad_ns, threadId=7, name=text("x"), domain=text("cudf"))
-    emit(RecordKind.MARKER, flags=MarkerFlag.END, id=1, timestamp=now_ns, threadId=7)
-    emit(RecordKind.MEMORY2, memoryOperationType=1, address=8, timestamp=bad_ns, **memory)
-    emit(RecordKind.CONCURRENT_KERNEL, start=now_ns, end=bad_ns, streamId=13, name=text("bad"), **kernel)
-    emit(RecordKind.CONCURRENT_KERNEL, start=bad_ns, end=bad_ns, streamId=12, dynamicSharedMemory=9, **kernel)  # an anchor
-    emit(RecordKind.RUNTIME, start=bad_ns, end=bad_ns, cbid=SYNCHRONIZE[1], threadId=5, correlationId=9)
-    card.kernel("fine")
-    parts = drain_all(source, card)
-
-    assert [name for name, *_ in kernels_of(parts)] == ["fine"]
-    assert calls_of(parts) == ["cuLaunchKernel"]
-    assert sum(len(part.annotations) + len(part.memory) for part in parts) == 0
-    assert source.error_ns <= error_ns + 100
-    assert source.dropped_count == 5
-
-
-def test_a_marker_or_allocation_without_a_time_is_dropped(card, source):
-    source.start()
-    drain_all(source, card)
-    card.library.emit(RecordKind.MARKER, flags=MarkerFlag.START, id=1, timestamp=0, threadId=7)
-    card.library.emit(RecordKind.MEMORY2, timestamp=0, memoryOperationType=1, isAsync=1, address=8, bytes=5, deviceId=0)
-    parts = drain_all(source, card)
-
-    assert sum(len(part.memory) for part in parts) == 0
-    assert source.error_ns < 20_000
-    assert source.dropped_count == 2
 
 
 def test_records_that_wait_for_the_first_anchor_are_bounded(monkeypatch, card, source):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import string
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.backends.cuda.cupti import _strings as _cupti_strings
+from gpustreamlab.backends.cuda.cupti import _strings
 from gpustreamlab.backends.cuda.cupti._strings import SHORT_LIMIT, StringReader, demangle, short_name
 
 KERNELS = {
@@ -65,21 +66,10 @@ KERNELS = {
     ),
     "void saxpy<double>(int, double, double const*, double*)": "saxpy<double>",
     "spin": "spin",
-    # operators, lambdas, functions in functions, return types of several words
-    "bool ns::operator< <int>(ns::A<int> const&, ns::A<int> const&)": "ns::operator<<int>",
-    "Scale<float>::operator()(int) const": "Scale::operator()",
-    "std::ostream& operator<<(std::ostream&, int)": "operator<<",
-    "Foo::operator float() const": "Foo::operator float",
-    "ns::Array::operator[](int)": "Array::operator[]",
-    "main::{lambda(int, float)#2}::operator()(int, float) const": "{lambda#2}::operator()",
-    "launch(int)::local::run<4>(int)": "run<4>",
     "unsigned long long const* ns::next(int)": "next",
-    "decltype (a+b) add<int>(int)": "add<int>",
     "void k<(a > b), 3>(int)": "k<...>",
     "void k<(int)4, (bool)1, -3l>(int)": "k<4, 1, -3>",
     "helper(int) [clone .constprop.0]": "helper",
-    "Tree<int>::~Tree()": "~Tree",
-    "void (*pick(int))(char)": "(*pick(int))",
     "name with spaces": "name with spaces",
     # what does not fit together
     "<<<": "<<<",
@@ -99,19 +89,13 @@ KERNELS = {
 LONG = 65_536
 HOSTILE = {
     "open angles": "<" * LONG,
-    "open parentheses": "(" * LONG,
     "mixed": "(" * (LONG // 2) + ">" * (LONG // 2),
     "crossed": "<" * (LONG // 2) + ")" * (LONG // 2),
     "inside one": "(" + "<" * (LONG // 2) + ")" * (LONG // 2),
-    "operators": "operator " * (LONG // 9),
-    "conversions": "operator a" * (LONG // 10) + "(",
     "scopes": "a::" * (LONG // 3),
     "templates": "a<" * (LONG // 4) + ">" * (LONG // 4) + "(int)",
     "arguments": "x<" + "1," * (LONG // 2),
-    "lambdas": "{lambda(" * (LONG // 8),
     "anonymous": "(anonymous namespace)::" * (LONG // 23) + "f()",
-    "words": "a" * (LONG // 2) + "()" + " " * (LONG // 2),
-    "hashes": "{lambda(" + "#" * LONG,
     "plain": "x" * LONG,
     "linker name": "_ZN" + "1a" * (LONG // 2) + "E",
     "linker number": "_Z" + "9" * LONG,
@@ -141,37 +125,34 @@ def test_any_name_gets_a_short_one(parts):
     assert len(short) <= SHORT_LIMIT
 
 
-def test_name_that_libstdcxx_refuses_is_kept_and_shortened():
-    long = "_ZN7cutlass13device_kernelIN5flash11enable_sm90I" + "N3abc1fE" * 200 + "EEEEvv"
-    assert demangle(long) == long
-    assert short_name(long) == "device_kernel<...>"
+REFUSED = {
+    "too long for libstdc++": (
+        "_ZN7cutlass13device_kernelIN5flash11enable_sm90I" + "N3abc1fE" * 200 + "EEEEvv",
+        "device_kernel<...>",
+    ),
+    "would fill the memory": (
+        "_Z4boom1AIiiE" + "".join(f"S_IS{digit}_S{digit}_E" for digit in string.ascii_uppercase * 2),
+        "boom",
+    ),
+    **{name: (name, None) for name in ("_Znotaname", "_Z", "spin", "_ZÄ", "", "_Z1f\n")},
+}
 
 
-def test_name_that_would_fill_the_memory_is_kept():
-    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    bomb = "_Z4boom1AIiiE" + "".join(f"S_IS{digit}_S{digit}_E" for digit in digits)
-    assert demangle(bomb) == bomb
-    assert short_name(bomb) == "boom"
+@pytest.mark.parametrize(("name", "short"), REFUSED.values(), ids=REFUSED)
+def test_name_that_is_no_linker_name_or_is_refused_is_kept(name, short):
+    assert demangle(name) == name
+    assert short is None or short_name(name) == short
 
 
-def test_internal_names_are_shortened_without_a_demangler(monkeypatch):
-    monkeypatch.setattr(_cupti_strings, "_load_demangler", lambda: None)
+@pytest.mark.parametrize("library", ["lib-not-there.so", "libc.so.6"])
+def test_names_are_shortened_without_a_demangler(monkeypatch, library):
+    load = ctypes.CDLL
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: load(library if name else None))
+    monkeypatch.setattr(_strings, "_load_demangler", _strings._load_demangler.__wrapped__)
     name = "_ZN2at6native12_GLOBAL__N_119cunn_SoftMaxForwardILi4EEEvi"
     assert demangle(name) == name
     assert short_name(name) == "cunn_SoftMaxForward<...>"
     assert short_name("_ZL4spinl") == "spin"
-
-
-@pytest.mark.parametrize("library", ["lib-not-there.so", "libc.so.6"])
-def test_missing_demangler_is_none(monkeypatch, library):
-    load = ctypes.CDLL
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: load(library if name else None))
-    assert _cupti_strings._load_demangler.__wrapped__() is None
-
-
-@pytest.mark.parametrize("name", ["_Znotaname", "_Z", "spin", "_ZÄ", "", "_Z1f\n"])
-def test_name_that_is_no_linker_name_is_kept(name):
-    assert demangle(name) == name
 
 
 def read_text(address, *limit):
@@ -179,25 +160,16 @@ def read_text(address, *limit):
         return strings.read(address, *limit)
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 4095, 4096, 10_000, 65_535, 65_536, 70_000])
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 10_000, 65_535, 65_536, 70_000])
 def test_string_is_read_up_to_the_limit(size):
     text = ctypes.create_string_buffer(b"k" * size)
     assert read_text(ctypes.addressof(text)) == "k" * min(size, 65_536)
-
-
-def test_string_is_cut_where_asked():
-    text = ctypes.create_string_buffer(b"abcdef")
-    assert [read_text(ctypes.addressof(text), limit) for limit in (0, 1, 5, 6, 7)] == ["", "a", "abcde", "abcdef", "abcdef"]
+    assert read_text(ctypes.addressof(text), 5) == "k" * min(size, 5)
 
 
 @pytest.mark.parametrize("address", [0, 1, 4096, 2**47, 2**63 - 1, 2**63, 2**64 - 1, 0xDEADBEEFDEADBEEF])
 def test_bad_address_is_none(address):
     assert read_text(address) is None
-
-
-def test_bytes_that_are_no_text_are_replaced():
-    text = ctypes.create_string_buffer(b"a\xff\xc3\xa9")
-    assert read_text(ctypes.addressof(text)) == "a\ufffdé"
 
 
 def test_string_at_the_end_of_the_mapped_memory_is_read():
@@ -221,23 +193,16 @@ def test_string_at_the_end_of_the_mapped_memory_is_read():
 
 
 def test_reader_reads_each_address_once():
-    text = ctypes.create_string_buffer(b"first")
+    text = ctypes.create_string_buffer(b"a\xff\xc3\xa9")
     with StringReader() as strings:
-        assert strings.read(ctypes.addressof(text)) == "first"
-        text.value = b"other"
-        assert strings.read(ctypes.addressof(text)) == "first"
-        strings.close()
-        assert strings.read(ctypes.addressof(text)) == "other"
+        assert strings.read(ctypes.addressof(text)) == "a\ufffdé"  # bytes that are no text are replaced
+        text.value = b"b"
+        assert strings.read(ctypes.addressof(text)) == "a\ufffdé"
+    strings.close()
+    assert read_text(ctypes.addressof(text)) == "b"
 
 
 def test_reader_that_may_not_read_gives_none(monkeypatch):
-    monkeypatch.setattr(_cupti_strings, "_MEMORY", "/proc/self/not-there")
+    monkeypatch.setattr(_strings, "_MEMORY", "/proc/self/not-there")
     text = ctypes.create_string_buffer(b"first")
     assert read_text(ctypes.addressof(text)) is None
-
-
-def test_closing_a_reader_twice_is_silent():
-    strings = StringReader()
-    strings.close()
-    strings.close()
-    assert strings.read(0) is None

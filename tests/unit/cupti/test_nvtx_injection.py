@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import types
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,43 +31,22 @@ def pretend_cupti(monkeypatch, version):
     monkeypatch.setattr(_nvtx, "load_cupti", lambda: types.SimpleNamespace(version=version, path="/lib/libcupti.so.13"))
 
 
-def test_it_is_set_while_it_is_held(nvtx):
-    own = nvtx.get_domain
-    injection = NvtxInjection()
-
-    assert os.environ[INJECTION_VARIABLE] == injection.path == "/lib/libcupti.so.13"
-    assert is_injection_ours()
-    assert nvtx.get_domain() == "NVTX"
-    assert nvtx.get_domain("cudf") == "cudf"
-    injection.restore()
-    injection.restore()
-    assert INJECTION_VARIABLE not in os.environ
-    assert not is_injection_ours()
-    assert nvtx.get_domain is own
-
-
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_the_last_of_two_sessions_puts_it_back(nvtx, order):
     own = nvtx.get_domain
     sessions = NvtxInjection(), NvtxInjection()
 
-    sessions[order[0]].restore()
-    assert os.environ[INJECTION_VARIABLE] == "/lib/libcupti.so.13"
-    assert nvtx.get_domain() == "NVTX"
-    sessions[order[1]].restore()
+    for _ in range(2):
+        sessions[order[0]].restore()
+        assert os.environ[INJECTION_VARIABLE] == sessions[1].path == "/lib/libcupti.so.13"
+        assert is_injection_ours()
+        assert (nvtx.get_domain(), nvtx.get_domain("cudf")) == ("NVTX", "cudf")
+    for _ in range(2):
+        sessions[order[1]].restore()
 
     assert INJECTION_VARIABLE not in os.environ
-    assert nvtx.get_domain is own
-
-
-def test_what_the_user_has_set_stays(monkeypatch):
-    monkeypatch.setenv(INJECTION_VARIABLE, "/opt/nsys/tool.so")
-    injection = NvtxInjection()
-
-    assert injection.path == ""
     assert not is_injection_ours()
-    injection.restore()
-    assert os.environ[INJECTION_VARIABLE] == "/opt/nsys/tool.so"
+    assert nvtx.get_domain is own
 
 
 def test_what_the_user_changes_meanwhile_stays(monkeypatch, nvtx):
@@ -90,26 +70,25 @@ def test_a_function_that_somebody_else_replaced_meanwhile_stays(nvtx):
     assert nvtx.get_domain is theirs
 
 
-@pytest.mark.parametrize("version", CRASHING_VERSIONS)
-def test_versions_that_crash_are_not_named(monkeypatch, nvtx, version):
+@pytest.mark.parametrize("why", ["taken", "crashes", "missing", "unknown"])
+def test_nothing_happens_without_a_usable_cupti_or_where_somebody_listens(monkeypatch, nvtx, why):
     own = nvtx.get_domain
-    pretend_cupti(monkeypatch, version)
+    if why == "taken":
+        monkeypatch.setenv(INJECTION_VARIABLE, "/opt/nsys/tool.so")
+    elif why == "crashes":
+        pretend_cupti(monkeypatch, CRASHING_VERSIONS[0])
+    else:
+        error = MissingExtraError("none", name="cupti") if why == "missing" else CaptureUnavailableError("unknown version")
+        monkeypatch.setattr(_nvtx, "load_cupti", Mock(side_effect=error))
+    before = os.environ.get(INJECTION_VARIABLE)
 
-    NvtxInjection().restore()
+    injection = NvtxInjection()
 
-    assert INJECTION_VARIABLE not in os.environ
+    assert injection.path == ""
+    assert not is_injection_ours()
     assert nvtx.get_domain is own
-
-
-@pytest.mark.parametrize("error", [MissingExtraError("none", name="cupti"), CaptureUnavailableError("unknown version")])
-def test_without_a_usable_cupti_nothing_happens(monkeypatch, error):
-    def fail():
-        raise error
-
-    monkeypatch.setattr(_nvtx, "load_cupti", fail)
-
-    assert NvtxInjection().path == ""
-    assert INJECTION_VARIABLE not in os.environ
+    injection.restore()
+    assert os.environ.get(INJECTION_VARIABLE) == before
 
 
 def test_an_nvtx_of_another_make_is_left_alone(monkeypatch):

@@ -10,26 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.draw import SpanColumns, columns_of, pack_columns
-from gpustreamlab.draw._columns import PIECE_BYTES, deflate
-from tests.helpers.traces import empty_trace, nested_trace, partition_trace, pipeline_trace, random_trace
+from gpustreamlab.draw import columns_of, pack_columns
+from gpustreamlab.draw._columns import PIECE_BYTES, deflate, wait_twins
+from gpustreamlab.model import SPAN_KINDS
+from tests.helpers.engine import make_columns
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import (
+    empty_trace,
+    make_kernel_trace,
+    nested_trace,
+    partition_trace,
+    pipeline_trace,
+    random_trace,
+)
 
 LEVELS = (None, 6)
-NAMES = ("name", "kind", "thread", "partition", "queueing")
-
-
-def make_columns(row, start_ns, end_ns, **more):
-    row, start_ns, end_ns = (np.asarray(column, np.int64) for column in (row, start_ns, end_ns))
-    zeros = np.zeros(len(row), np.int64)
-    given = {
-        "name": zeros,
-        "kind": zeros,
-        "thread": zeros,
-        "partition": zeros,
-        "queueing_ns": zeros,
-        "place": np.arange(len(row)),
-    }
-    return SpanColumns(row=row, start_ns=start_ns, end_ns=end_ns, **(given | {k: np.asarray(v) for k, v in more.items()}))
+NAMES = {"name": "name", "kind": "kind", "thread": "thread", "partition": "partition", "queueing": "queueing_ns"}
 
 
 def read_column(blob, spec, n, is_deflated):
@@ -52,36 +48,29 @@ def read_column(blob, spec, n, is_deflated):
 
 def unpack(manifest, blob):
     manifest = json.loads(json.dumps(manifest))
-    n, is_deflated = manifest["n"], manifest["deflated"]
+    n, is_deflated, place_from = manifest["n"], manifest["deflated"], manifest["columns"]["placeFrom"]
     data = zlib.decompress(blob, wbits=-15) if is_deflated else blob
     found = {name: read_column(data, spec, n, is_deflated) for name, spec in manifest["columns"].items() if spec is not None}
     row, start, end, place = [], [], [], []
-    at = 0
     for code, count in manifest["runs"]:
-        part = slice(at, at + count)
+        part = slice(len(row), len(row) + count)
         both = np.stack((found["gap"][part], found["duration"][part]), axis=1).ravel().cumsum()
         row += [code] * count
         start += both[0::2].tolist()
         end += both[1::2].tolist()
-        place += (
-            found["place"][part].cumsum().tolist() if manifest["columns"]["placeFrom"] == 1 else found["place"][part].tolist()
-        )
-        at += count
-    if manifest["columns"]["placeFrom"] != 1:
-        order = np.argsort(start, kind="stable") if manifest["columns"]["placeFrom"] == 2 else np.arange(n)
+        place += (found["place"][part].cumsum() if place_from == 1 else found["place"][part]).tolist()
+    if place_from != 1:
         ranks = np.empty(n, int)
-        ranks[order] = np.arange(n)
+        ranks[np.argsort(start, kind="stable") if place_from == 2 else np.arange(n)] = np.arange(n)
         place = (place + ranks).tolist()
-    edges = {
-        name: read_column(data, spec, manifest["edges"]["n"], is_deflated)
-        for name, spec in manifest["edges"]["columns"].items()
-    }
+    specs = manifest["edges"]["columns"]
+    edges = {name: read_column(data, spec, manifest["edges"]["n"], is_deflated) for name, spec in specs.items()}
     x0 = edges["step"].cumsum()
     return {
         "row": row, "start_ns": start, "end_ns": end, "place": place, "count": found["count"].tolist(),
         "busy_ns": found["busy"].tolist() if "busy" in found else (np.array(end, int) - np.array(start, int)).tolist(),
         "edges": np.stack((x0, edges["source"], x0 + edges["width"], edges["target"]), axis=1).tolist(),
-    } | {{"queueing": "queueing_ns"}.get(name, name): found[name].tolist() for name in NAMES}  # fmt: skip
+    } | {ours: found[name].tolist() for name, ours in NAMES.items()}  # fmt: skip
 
 
 def check_round_trip(columns, level):
@@ -100,20 +89,15 @@ def any_columns(draw):
     def column(values):
         return np.array(draw(st.lists(values, min_size=count, max_size=count)), np.int64)
 
-    start_ns = column(st.one_of(small, big))
-    more = {name: column(st.one_of(small, st.just(7))) for name in ("name", "kind", "partition")}
-    more |= {
-        "thread": column(st.integers(-1, 300)),
-        "queueing_ns": column(st.one_of(small, big)),
-        "place": column(st.integers(0, 1 << 53)),
-    }
+    start_ns, few = column(st.one_of(small, big)), st.one_of(small, st.just(7))
+    more = {name: column(few) for name in ("name", "kind", "partition")}
+    more |= {"thread": column(st.integers(-1, 300)), "queueing_ns": column(st.one_of(small, big))}
+    more |= {"place": column(st.integers(0, 1 << 53))}
     if draw(st.booleans()):
         more |= {"count": column(st.integers(1, 1 << 40)), "busy_ns": column(st.integers(0, 1 << 52))}
-    edges = draw(st.lists(st.tuples(big, small, big, small), max_size=5))
-    return make_columns(
-        np.sort(column(st.integers(0, 5))), start_ns, start_ns + column(st.one_of(small, st.integers(0, 1 << 52))),
-        edges=np.array(edges, np.int64).reshape(-1, 4), **more,
-    )  # fmt: skip
+    edges = np.array(draw(st.lists(st.tuples(big, small, big, small), max_size=5)), np.int64).reshape(-1, 4)
+    ends_ns = start_ns + column(st.one_of(small, st.integers(0, 1 << 52)))
+    return make_columns(column(st.integers(0, 5)), start_ns, ends_ns, edges=edges, **more)
 
 
 @given(columns=any_columns(), level=st.sampled_from(LEVELS))
@@ -130,23 +114,16 @@ def test_values_at_the_borders_of_the_types_come_back(level, least, most):
     check_round_trip(make_columns(np.zeros(400), np.zeros(400), np.zeros(400), queueing_ns=values), level)
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
-    "trace",
-    [empty_trace(), pipeline_trace(), nested_trace(), partition_trace(), random_trace(3_000)],
-    ids=lambda trace: str(len(trace)),
+    "trace", [empty_trace(), pipeline_trace(), nested_trace(), partition_trace(), random_trace(3_000)], ids=len
 )
-def test_a_trace_comes_back_exactly(trace, level):
-    check_round_trip(columns_of(trace, trace.lane, 0), level)
-
-
-@pytest.mark.parametrize("trace", [pipeline_trace(), nested_trace(), random_trace(3_000)], ids=lambda trace: str(len(trace)))
-def test_columns_of_a_trace_are_its_spans_sorted(trace):
-    columns = columns_of(trace, trace.lane, 1_000)
+def test_columns_of_a_trace_are_its_spans_sorted_and_come_back(trace):
+    columns, place = (found := columns_of(trace, trace.lane, 1_000)), found.place
+    for level in LEVELS:
+        check_round_trip(columns, level)
     keys = list(zip(columns.row, columns.start_ns, columns.end_ns, strict=True))
     assert keys == sorted(keys)
-    assert sorted(columns.place.tolist()) == list(range(len(trace)))
-    place = columns.place
+    assert sorted(place.tolist()) == list(range(len(trace)))
     assert columns.start_ns.tolist() == (trace.start_ns[place] - 1_000).tolist()
     assert columns.end_ns.tolist() == (trace.end_ns[place] - 1_000).tolist()
     assert columns.queueing_ns.tolist() == (trace.start_ns - trace.queued_ns)[place].tolist()
@@ -157,55 +134,39 @@ def test_columns_of_a_trace_are_its_spans_sorted(trace):
 
 def test_edges_lead_from_the_end_of_the_source_to_the_start_of_the_target():
     trace = pipeline_trace(batch_count=1)
-    columns = columns_of(trace, trace.lane + 5, 0)
-    assert columns.edges.tolist() == [
+    assert columns_of(trace, trace.lane + 5, 0).edges.tolist() == [
         [trace.end_ns[source], trace.lane[source] + 5, trace.start_ns[target], trace.lane[target] + 5]
         for source, target in zip(trace.edges.source, trace.edges.target, strict=True)
     ]
 
 
-def test_constant_and_derived_columns_take_no_bytes():
-    manifest, blob = pack_columns(make_columns([0] * 9, np.arange(9) * 10, np.arange(9) * 10 + 4), level=None)
-    assert manifest["columns"]["kind"] == 0
-    assert manifest["columns"]["place"] == 0
-    assert manifest["columns"]["busy"] is None
-    # Starts only: the first gap differs from the others.
-    assert len(blob) == 9
-
-
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("row_count", [1, 5, 64, 65])
-def test_places_in_order_of_start_come_back_and_take_few_bytes(row_count, level):
+@pytest.mark.parametrize(("row_count", "place_from"), [(1, 0), (5, 2), (64, 2), (65, 1)])
+def test_places_in_order_of_start_come_back_and_take_few_bytes(row_count, place_from, level):
     rng = np.random.default_rng(row_count)
     # Many start together, in any order.
-    start_ns = np.sort(rng.integers(0, 2_000, 4_000)) // 3
-    row = rng.integers(0, row_count, 4_000)
-    place = np.lexsort((start_ns, row))
-    columns = make_columns(row[place], start_ns[place], start_ns[place], place=place)
+    start_ns, row = np.sort(rng.integers(0, 2_000, 4_000)) // 3, rng.integers(0, row_count, 4_000)
+    columns = make_columns(row, start_ns, start_ns)
     check_round_trip(columns, level)
-    assert pack_columns(columns, level=None)[0]["columns"]["placeFrom"] == (
-        0 if row_count == 1 else 2 if row_count <= 64 else 1
-    )
+    assert pack_columns(columns, level=None)[0]["columns"]["placeFrom"] == place_from
 
 
-def test_places_of_spans_that_start_apart_take_no_bytes():
+def test_few_bytes_are_taken():
+    # Constant and derived columns take none; the first gap differs from the others.
+    manifest, blob = pack_columns(make_columns([0] * 9, np.arange(9) * 10, np.arange(9) * 10 + 4), level=None)
+    assert [manifest["columns"][name] for name in ("kind", "place", "busy")] == [0, 0, None]
+    assert len(blob) == 9
+    # Nor do places of spans that start apart.
     trace = random_trace(500, 4, mean_ns=8_000_000)
     manifest, _ = pack_columns(columns_of(trace, trace.lane, 0), level=None)
     assert (manifest["columns"]["place"], manifest["columns"]["placeFrom"]) == (0, 2)
-
-
-def test_a_refresh_takes_few_bytes_a_span():
-    trace = random_trace(1_000)
-    manifest, blob = pack_columns(columns_of(trace, trace.lane, 0), level=None)
-    assert len(blob) / len(trace) <= 14
-    assert len(json.dumps(manifest)) < 2_500
-
-
-def test_a_page_takes_few_bytes_a_span():
-    trace = random_trace(100_000)
-    _, blob = pack_columns(columns_of(trace, trace.lane, 0), level=6)
-    # 13-bit durations, 12-bit gaps and queueing of 14 bits are noise; names and the steps of places are the rest.
-    assert len(blob) / len(trace) <= 7.2
+    assert not {"detail", "size"} & set(manifest["columns"])
+    # A refresh, and a page: 13-bit durations, 12-bit gaps and queueing of 14 bits are noise.
+    for span_count, level, most in ((1_000, None, 14), (100_000, 6, 7.2)):
+        trace = random_trace(span_count)
+        manifest, blob = pack_columns(columns_of(trace, trace.lane, 0), level=level)
+        assert len(blob) / len(trace) <= most
+        assert len(json.dumps(manifest)) < 2_600
 
 
 @pytest.mark.parametrize("level", range(1, 10))
@@ -216,7 +177,24 @@ def test_deflated_pieces_are_one_stream(level):
         rng.normal(0, 9, PIECE_BYTES).astype(np.int8).tobytes(),
     ]  # fmt: skip
     assert zlib.decompress(deflate(chunks, level), wbits=-15) == b"".join(chunks)
+    assert zlib.decompress(deflate([], level), wbits=-15) == b""
 
 
-def test_nothing_deflates_to_an_empty_stream():
-    assert zlib.decompress(deflate([], 6), wbits=-15) == b""
+def test_a_wait_of_ranges_knows_that_of_the_work_in_them():
+    trace = kernel_trace()
+    twins, waits = wait_twins(trace), np.flatnonzero(trace.edges.kind == 0)
+    kinds = np.array([kind.value for kind in SPAN_KINDS])
+    found = [
+        (kinds[trace.kind[trace.edges.source[own]]], trace.names[trace.name[trace.edges.target[waits[place + twins[own]]]]])
+        for place, own in enumerate(waits.tolist())
+        if twins[own]
+    ]
+    assert found == [("range", "gemm_bf16")] * 4
+    assert not twins[trace.edges.kind != 0].any()
+
+
+@pytest.mark.parametrize(("options", "twins"), [({}, [0, 0]), ({"parent": 0}, [1, 0])])
+def test_waits_of_other_ranges_have_no_twin(options, twins):
+    step = {"kind": "range"}
+    spans = [("a", "x", 0, 10, step), ("b", "y", 20, 90, step), ("a", "k", 1, 9, options), ("b", "m", 30, 40, {"parent": 1})]
+    assert wait_twins(make_kernel_trace(spans, edges=[(0, 1), (2, 3)])).tolist() == twins

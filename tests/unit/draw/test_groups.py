@@ -15,7 +15,6 @@ from gpustreamlab.draw._groups import (
     band_steps,
     lane_partitions,
     partition_order,
-    partition_texts,
     plan_bands,
     plan_groups,
     plan_partitions,
@@ -34,37 +33,28 @@ from tests.helpers.traces import (
 )
 
 
-def test_group_labels_have_sms_and_details():
+def test_labels_of_groups_have_sms_details_and_the_sizes_that_there_were():
     groups = plan_groups(partition_trace())
     assert [(group.label, group.detail) for group in groups] == [
         ("prefill · 96 SMs", "asked for 90 · verified"),
         ("decode · 36 SMs", "verified"),
         ("whole card · 132 SMs", "shares SMs with every partition"),
     ]
-
-
-def test_label_of_a_partition_has_the_sizes_that_it_had():
     assert [group.label for group in plan_groups(repartition_trace())] == ["prefill · 96→64 SMs", "decode · 36→68 SMs"]
-
-
-def test_label_of_many_sizes_is_cut_in_the_middle():
     sizes = (8, 16, 24, 32, 40, 48)
     layouts = [Layout(partitions=(Partition(name="p", requested_sms=sms, granted_sms=sms),)) for sms in sizes]
     changes = [LayoutChange(time_ns=10 * k, layout=layout) for k, layout in enumerate(layouts)]
     lanes = (Lane(name="a", partition="p"),)
     trace = make_trace([("a", "x", 0, 100)], lanes=lanes, layouts=changes, layout=layouts[-1])
     assert plan_groups(trace)[0].label == "p · 8→16→…→48 SMs"
+    assert plan_groups(nested_trace()) == ()
+    assert plan_groups(empty_trace()) == ()
 
 
 def test_partition_without_a_size_is_named_only():
     trace = make_trace([("a", "x", 0, 10)], lanes=(Lane(name="a", partition="p", sm_count=24),))
     (group,) = plan_groups(trace)
     assert (group.label, group.detail, group.granted_sms) == ("p", "", 24)
-
-
-def test_lanes_without_any_partition_make_no_groups():
-    assert plan_groups(nested_trace()) == ()
-    assert plan_groups(empty_trace()) == ()
 
 
 def test_after_the_partitions_are_gone_lanes_stay_where_their_spans_ran_last():
@@ -117,7 +107,7 @@ def test_row_height_follows_sms_within_limits(sms, rows, px):
     assert row_px(sms, 132, rows) == px
 
 
-def test_bands_never_stack_higher_than_the_card():
+def test_bands_never_stack_higher_than_the_card_and_change_their_height():
     trace = partition_trace()
     bands = plan_bands(trace)
     steps = band_steps(trace, bands, 0)
@@ -126,9 +116,6 @@ def test_bands_never_stack_higher_than_the_card():
     assert height.max() == 132
     assert [band.style.letter for band in bands] == ["A", "B", ""]
     assert max(steps[2][1]) == 36
-
-
-def test_band_of_a_name_with_two_sizes_changes_its_height():
     trace = repartition_trace()
     bands = plan_bands(trace)
     assert bands[0].label == "prefill · 96→64 SMs"
@@ -144,16 +131,13 @@ def test_labels_are_the_same_without_the_spans():
     assert plan_partitions(tables, plan_bands(tables)) == plan_partitions(trace, plan_bands(trace))
 
 
-def test_current_partitions_in_which_nothing_ran_have_a_band():
+def test_partitions_in_which_nothing_ran_have_a_band_only_while_they_are_there():
     spare = Partition(name="spare", requested_sms=8, granted_sms=8)
     trace = partition_trace()
     trace = replace(trace, layout=Layout(partitions=(*trace.layout, spare)), layouts=())
     bands = plan_bands(trace)
     assert [band.name for band in bands] == ["prefill", "decode", "spare", None]
     assert len(band_steps(trace, bands, 0)[2][0]) == 0
-
-
-def test_partitions_that_are_gone_and_in_which_nothing_ran_have_none():
     trace = partition_trace()
     before_ns = trace.layouts[0].time_ns - 1
     gone = LayoutChange(time_ns=before_ns, layout=Layout(partitions=(Partition(name="gone", requested_sms=8, granted_sms=8),)))
@@ -163,11 +147,9 @@ def test_partitions_that_are_gone_and_in_which_nothing_ran_have_none():
     assert len(band_steps(trace, bands, 0)) == 3
 
 
-def test_every_size_of_a_partition_points_to_the_band_of_its_name():
+def test_every_size_of_a_partition_has_its_text_and_points_to_the_band_of_its_name():
     trace = repartition_trace()
     entries = plan_partitions(trace, plan_bands(trace))
     assert [(entry.granted_sms, entry.band) for entry in entries] == [(132, 2), (96, 0), (36, 1), (64, 0), (68, 1)]
-
-
-def test_texts_of_partitions_end_with_the_whole_card():
-    assert partition_texts(partition_trace()) == ["prefill · 96 SMs (asked for 90)", "decode · 36 SMs", "whole card · 132 SMs"]
+    texts = [entry.text for entry in plan_partitions(partition_trace(), ())]
+    assert texts == ["whole card · 132 SMs", "prefill · 96 SMs (asked for 90)", "decode · 36 SMs"]

@@ -1,7 +1,8 @@
-"""The layout that figure and picture share."""
+"""The layout that page, picture and text share: lanes, rows and marks; groups by partition are in `test_groups`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,11 +14,14 @@ from gpustreamlab import Session
 from gpustreamlab.analysis import RowTable, span_rows
 from gpustreamlab.draw import plan_scene
 from gpustreamlab.draw._groups import CARD_ROW_PX, LEAST_ROW_PX
-from gpustreamlab.draw._scene import LABEL_PX, LANE_GAP_PX, ROW_PX, fit_label, lane_detail, text_width_px
-from gpustreamlab.model import Lane
+from gpustreamlab.draw._scene import LABEL_PX, LANE_GAP_PX, MAX_MARKS, ROW_PX, fit_label, lane_detail, text_width_px
+from gpustreamlab.model import Lane, Layout, LayoutChange, Marker
 from gpustreamlab.workloads import spin
+from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
+    PREFILL,
     empty_trace,
+    make_kernel_trace,
     make_trace,
     many_partitions_trace,
     nested_trace,
@@ -26,30 +30,44 @@ from tests.helpers.traces import (
     repartition_trace,
 )
 
+TRACES = {
+    "nested": nested_trace(), "two": partition_trace(), "repartition": repartition_trace(), "many": many_partitions_trace(),
+    "kernels": kernel_trace(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
+def test_groups_and_lanes_and_rows_tile_the_picture(trace):
+    scene = plan_scene(trace)
+    for lane, box in enumerate(scene.lanes):
+        own = np.flatnonzero((scene.rows.lane == lane) & (scene.rows.share == 1))
+        own = own[np.argsort(scene.row_top[own])]
+        assert box.top < scene.row_top[own[0]]
+        assert scene.row_bottom[own[-1]] < box.bottom
+        assert (scene.row_top[own[1:]] > scene.row_bottom[own[:-1]]).all()
+    assert (scene.row_top < scene.row_bottom).all()
+    for box in scene.groups:
+        inside = [code for code, lane in enumerate(scene.lanes) if box.head_bottom <= lane.top and lane.bottom <= box.bottom]
+        assert inside == list(box.group.lanes)
+    for above, below in pairwise(scene.groups):
+        assert above.bottom == pytest.approx(below.top)
+    assert max(box.bottom for box in (*scene.lanes, *scene.groups)) == pytest.approx(scene.height_px)
+
 
 def test_the_axis_begins_at_the_first_start():
     scene = plan_scene(make_trace([("a", "x", 700, 900), ("b", "y", 500, 800)]))
     assert (scene.zero_ns, scene.width_ns) == (500, 400)
 
 
-def test_rows_of_bars_are_within_their_lane_and_do_not_touch():
-    scene = plan_scene(nested_trace())
-    for row, lane in enumerate(scene.rows.lane.tolist()):
-        assert scene.lanes[lane].top < scene.row_top[row] < scene.row_bottom[row] < scene.lanes[lane].bottom
-    assert (scene.row_top[1:] > scene.row_bottom[:-1]).all()
-    assert scene.lanes[-1].bottom == scene.height_px
-
-
 def test_rows_may_come_in_any_order():
     trace = make_trace([("a", "x", 0, 100), ("b", "x", 0, 100)])
     given = RowTable(
-        lane=np.array([1, 0, 0, 1]), shelf=np.array([0, 0, 1, 0]), share=np.array([1, 1, 1, 0.5]), overlaps=np.zeros(4, bool)
+        lane=np.array([1, 0, 0, 1]), sub_row=np.array([0, 0, 1, 0]), share=np.array([1, 1, 1, 0.5]), overlaps=np.zeros(4, bool)
     )
     scene = plan_scene(trace, given, zero_ns=0, width_ns=100.0)
     in_order = plan_scene(make_trace([("a", "x", 0, 100), ("a", "x", 0, 100), ("b", "x", 0, 100)]))
     assert scene.row_top[[1, 2, 0]].tolist() == in_order.row_top.tolist()
-    lower, full = scene.row_bottom[3] - scene.row_top[3], scene.row_bottom[0] - scene.row_top[0]
-    assert lower == full / 2
+    assert scene.row_bottom[3] - scene.row_top[3] == (scene.row_bottom[0] - scene.row_top[0]) / 2
     assert scene.row_top[3] + scene.row_bottom[3] == scene.row_top[0] + scene.row_bottom[0]
 
 
@@ -58,9 +76,11 @@ def test_folded_rows_are_noted():
     assert scene.notes == ("16 spans are folded into the last row of their stream, where they may cover others",)
 
 
-@pytest.mark.parametrize("lane_count", [100, 10_000])
-def test_many_lanes_have_rows_of_full_height(lane_count):
+@pytest.mark.parametrize("lane_count", [3, 100, 10_000])
+def test_without_partitions_nothing_of_them_is_drawn_and_rows_have_full_height(lane_count):
     scene = plan_scene(random_trace(500, lane_count))
+    assert (scene.groups, scene.marks, scene.mark_rows, scene.bands) == ((), (), (), ())
+    assert [(entry.text, entry.band) for entry in scene.partitions] == [("whole card · 132 SMs", -1)]
     assert np.allclose(scene.row_bottom - scene.row_top, ROW_PX - 2)
     assert scene.height_px == lane_count * (ROW_PX + LANE_GAP_PX)
 
@@ -71,15 +91,11 @@ def test_empty_trace_has_a_scene():
 
 
 @pytest.mark.parametrize(
-    ("lane", "text"),
-    [
-        (Lane(name="a"), ""),
-        (Lane(name="a", priority=-2), "priority -2"),
-        (Lane(name="a", priority=-2, partition="p"), "priority -2"),
-    ],
+    ("facts", "text"),
+    [({}, ""), ({"priority": -2, "partition": "p"}, "priority -2"), ({"outside": True}, "not made here")],
 )
-def test_lane_detail_has_the_priority_only(lane, text):
-    assert lane_detail(lane) == text
+def test_lane_detail_has_what_is_not_ordinary(facts, text):
+    assert lane_detail(Lane(name="a", **facts)) == text
 
 
 @given(st.text(max_size=200))
@@ -87,44 +103,18 @@ def test_labels_fit_beside_the_lanes(text):
     assert text_width_px(fit_label(text)) <= LABEL_PX
 
 
-def test_lanes_are_grouped_by_partition_in_the_order_of_the_layout_and_the_whole_card_is_last():
+# ---- partitions
+
+
+def test_lanes_are_grouped_by_partition_and_as_high_as_these_have_sms():
     scene = plan_scene(partition_trace())
     assert [box.label for box in sorted(scene.lanes, key=lambda box: box.top)] == ["prefill", "kv", "decode", "logging"]
     assert [box.group.name for box in scene.groups] == ["prefill", "decode", None]
     assert [box.group for box in scene.lanes] == [2, 0, 1, 0]
-
-
-@pytest.mark.parametrize(
-    "trace", [partition_trace(), repartition_trace(), many_partitions_trace()], ids=["two", "repartition", "many"]
-)
-def test_groups_and_lanes_and_rows_tile_the_picture(trace):
-    scene = plan_scene(trace)
-    for row, lane in enumerate(scene.rows.lane.tolist()):
-        assert scene.lanes[lane].top < scene.row_top[row] < scene.row_bottom[row] < scene.lanes[lane].bottom
-    full = np.flatnonzero(scene.rows.share == 1)
-    full = full[np.argsort(scene.row_top[full])]
-    assert (scene.row_top[full][1:] > scene.row_bottom[full][:-1]).all()
-    for box in scene.groups:
-        inside = [code for code, lane in enumerate(scene.lanes) if box.head_bottom <= lane.top and lane.bottom <= box.bottom]
-        assert inside == list(box.group.lanes)
-    for above, below in pairwise(scene.groups):
-        assert above.bottom == pytest.approx(below.top)
-    assert scene.groups[-1].bottom == pytest.approx(scene.height_px)
-
-
-def test_lanes_are_as_high_as_their_partitions_have_sms():
-    scene = plan_scene(partition_trace())
     heights = dict(zip((box.label for box in scene.lanes), (scene.row_bottom - scene.row_top + 2).tolist(), strict=True))
     assert heights["logging"] == CARD_ROW_PX
     assert heights["prefill"] == pytest.approx(CARD_ROW_PX * 96 / 132)
     assert heights["decode"] == LEAST_ROW_PX
-
-
-def test_without_partitions_nothing_of_them_is_drawn():
-    scene = plan_scene(random_trace(50, 3))
-    assert (scene.groups, scene.marks, scene.mark_rows, scene.bands) == ((), (), (), ())
-    assert [(entry.text, entry.band) for entry in scene.partitions] == [("whole card · 132 SMs", -1)]
-    assert np.allclose(scene.row_bottom - scene.row_top, ROW_PX - 2)
 
 
 def test_bars_tell_of_sms_alike_before_and_after_their_lanes_move():
@@ -150,3 +140,54 @@ def test_a_layout_that_is_not_enforced_has_groups_but_no_strip_of_sms():
     assert scene.bands == ()
     assert scene.groups[0].group.label == "prefill · all 132 SMs, not enforced"
     assert np.allclose(scene.row_bottom - scene.row_top + 2, CARD_ROW_PX)
+
+
+def test_without_partitions_streams_come_first_and_only_the_host_has_a_group():
+    trace = make_kernel_trace([("host: MainThread", "cuLaunchKernel", 0, 5, {"kind": "host"}), ("a", "gemm", 10, 20)])
+    scene = plan_scene(trace)
+    assert [box.group.label for box in scene.groups] == ["host"]
+    assert [box.group for box in scene.lanes] == [0, -1]
+    assert scene.lanes[1].bottom == scene.groups[0].top
+
+
+# ---- marks
+
+
+def marks_of(*changes, markers=(), spans=(("a", "x", 1_000, 1_100),)):
+    """Return the marks of a scene, and its notes; changes are tuples of a time since the first start and a layout."""
+    zero_ns = spans[0][2]
+    layouts = tuple(LayoutChange(time_ns=zero_ns + at, layout=layout) for at, layout in changes)
+    trace = make_trace(spans, layouts=layouts)
+    scene = plan_scene(
+        replace(trace, markers=tuple(Marker(time_ns=zero_ns + at, text=text, kind=kind) for at, text, kind in markers))
+    )
+    assert len(scene.mark_rows) == min(2, len(scene.marks))
+    return [(mark.time_ns, mark.text, mark.kind) for mark in scene.marks], scene.notes
+
+
+SEEN, UNSEEN = Layout(partitions=(PREFILL,)), Layout(partitions=(replace(PREFILL, sm_ids=None),))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param([(-5, SEEN), (200, None)], id="before the first and after the last span"),
+        pytest.param([(-5, UNSEEN), (50, SEEN)], id="only measured anew"),
+    ],
+)
+def test_what_changes_nothing_in_the_picture_has_no_mark(changes):
+    assert marks_of(*changes) == ([], ())
+
+
+def test_markers_and_changes_are_marked_in_order_of_time_but_for_cells_far_before():
+    markers = [(-990, "In [1]", "cell"), (80, "In [3]", "cell"), (20, "warm\nup", "mark")]
+    marks, notes = marks_of((50, SEEN), markers=markers)
+    assert marks == [(20, "warm␣up", "mark"), (50, "prefill 96 SMs", "layout"), (80, "In [3]", "cell")]
+    assert notes == ()
+
+
+def test_too_many_changes_are_cut_and_counted():
+    changes = [(k + 1, None if k % 2 else SEEN) for k in range(MAX_MARKS + 3)]
+    marks, notes = marks_of(*changes, spans=[("a", "x", 0, 10_000)])
+    assert len(marks) == MAX_MARKS
+    assert notes == ("3 of 503 changes of the partitions are not marked",)

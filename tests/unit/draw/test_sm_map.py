@@ -8,11 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpustreamlab.draw import sm_map_svg, sm_map_text
-from gpustreamlab.draw._sm_map import plan_sm_map
+from gpustreamlab.draw import grid_of, sm_map_svg, sm_map_text
 from gpustreamlab.model import Device, Layout, Partition
-from gpustreamlab.notebook._form import Surroundings, view_of
-from gpustreamlab.notebook._state import start
 from tests.helpers.traces import DECODE, EVIL_NAME, PREFILL
 
 CARD = Device(name="NVIDIA H200", sm_count=132, simulated=True)
@@ -23,96 +20,81 @@ LAYOUTS = {"known": KNOWN, "unknown": UNKNOWN, "mixed": MIXED, "none": None, "no
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def texts(svg):
+def texts_of(layout, **card):
+    svg = sm_map_svg(device=replace(CARD, **card), layout=layout)
     return ["".join(element.itertext()) for element in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
-def ids(svg):
-    return [int(text) for text in texts(svg) if text.isdigit()]
+def ids(texts):
+    return [int(text) for text in texts if text.isdigit()]
 
 
 def test_every_sm_has_a_cell_with_its_id_and_its_partitions_letter():
-    svg = sm_map_svg(device=CARD, layout=KNOWN)
-    assert ids(svg) == list(range(132))
-    letters = [text for text in texts(svg) if text in ("A", "B")]
-    # One of each is in the legend.
-    assert (letters.count("A"), letters.count("B")) == (97, 37)
+    shown = texts_of(KNOWN)
+    assert ids(shown) == list(range(132))
+    # One of each is in the legend, which has requested and granted SMs.
+    assert (shown.count("A"), shown.count("B")) == (97, 37)
+    assert {"prefill: 96 SMs (asked for 90), verified", "decode: 36 SMs, verified"} <= set(shown)
+    assert "(SIMULATED)" in shown[0]
+    assert "SIMULATED" not in texts_of(KNOWN, simulated=False)[0]
 
 
 @pytest.mark.parametrize("sm_count", [24, 132, 192, 600])
-def test_sms_stand_where_the_partitioner_has_them(sm_count):
-    # GIVEN the card as the partitioner draws it: cells column by column
-    device = replace(CARD, sm_count=sm_count)
-    view = view_of(start(device, None), Surroundings())["device"]
-    # WHEN the map draws it with all ids known
+def test_sms_stand_column_by_column_as_in_the_partitioner(sm_count):
+    grid = grid_of(replace(CARD, sm_count=sm_count))
     whole = Partition(name="all", requested_sms=sm_count, granted_sms=sm_count, sm_ids=tuple(range(sm_count)))
-    svg = ET.fromstring(sm_map_svg(device=device, layout=Layout(partitions=(whole,))))
+    svg = ET.fromstring(sm_map_svg(device=replace(CARD, sm_count=sm_count), layout=Layout(partitions=(whole,))))
     cells = [rect for rect in svg.iter(f"{SVG}rect") if rect.get("rx") == "3"][-sm_count:]
-    # THEN each SM has the same column and row
     columns, rows = ([float(cell.get(axis)) for cell in cells] for axis in "xy")
     lefts, tops = sorted(set(columns)), sorted(set(rows))
-    assert (len(lefts), len(tops)) == (view["column_count"], view["row_count"])
+    assert (len(lefts), len(tops)) == (grid.column_count, grid.row_count)
     places = [(lefts.index(x), tops.index(y)) for x, y in zip(columns, rows, strict=True)]
-    assert places == [divmod(sm_id, view["row_count"]) for sm_id in range(sm_count)]
+    assert places == [divmod(sm_id, grid.row_count) for sm_id in range(sm_count)]
 
 
-def test_legend_has_requested_and_granted_sms():
-    shown = texts(sm_map_svg(device=CARD, layout=KNOWN))
-    assert "prefill: 96 SMs (asked for 90), verified" in shown
-    assert "decode: 36 SMs, verified" in shown
-
-
-def test_simulated_card_says_so():
-    assert "(SIMULATED)" in texts(sm_map_svg(device=CARD, layout=KNOWN))[0]
-    assert "SIMULATED" not in sm_map_svg(device=replace(CARD, simulated=False), layout=KNOWN)
-
-
-def test_unknown_sms_have_no_ids():
-    svg = sm_map_svg(device=CARD, layout=UNKNOWN)
-    assert ids(svg) == []
-    assert "not located yet (count only)" in texts(svg)
+def test_unknown_sms_have_no_ids_and_stand_beside_those_that_are_known():
+    svg, shown = sm_map_svg(device=CARD, layout=UNKNOWN), texts_of(UNKNOWN)
+    assert ids(shown) == []
+    assert "not located yet (count only)" in shown
     assert svg.count("stroke-dasharray") == 132
-    assert plan_sm_map(CARD, UNKNOWN).located == ()
+    mixed = texts_of(MIXED)
+    assert (mixed.count("A"), mixed.count("B"), len(ids(mixed))) == (97, 37, 132)
+    assert any("lab.partitions.verify()" in text for text in mixed)
+    assert "   ?  B x 36, not located" in sm_map_text(device=CARD, layout=MIXED)
 
 
-def test_known_sms_stand_beside_a_count_of_unknown_ones():
-    plan = plan_sm_map(CARD, MIXED)
-    assert [places for places in plan.located if places] == [(0,)] * 96
-    assert plan.loose == ((1, 36),)
-    assert any("lab.partitions.verify()" in note for note in plan.notes)
+SHARED = Layout(partitions=(PREFILL, replace(DECODE, sm_ids=tuple(range(90, 126)))))
 
 
-def test_sms_in_no_partition_are_counted():
-    layout = Layout(partitions=(DECODE,), remainder_sms=96)
-    assert "in no partition: 96 SMs" in texts(sm_map_svg(device=CARD, layout=layout))
+@pytest.mark.parametrize(
+    ("layout", "told"),
+    [
+        pytest.param(Layout(partitions=(DECODE,), remainder_sms=96), ["in no partition: 96 SMs"], id="in none"),
+        pytest.param(SHARED, ["A+B", "shares 6 SMs with decode"], id="of two partitions"),
+        pytest.param(
+            Layout(partitions=(PREFILL, replace(DECODE, sm_ids=DECODE.sm_ids[:30]))),
+            ["decode: 36 SMs, 30 of 36 SMs seen", "not seen in any partition: 6 SMs"], id="not all seen",
+        ),
+        pytest.param(
+            replace(KNOWN, is_enforced=False),
+            ["prefill: asked for 90 SMs, not enforced", "cannot be partitioned"], id="not enforced",
+        ),
+        pytest.param(
+            Layout(partitions=(Partition(name="p", requested_sms=2, granted_sms=2, sm_ids=(0, 143)),)),
+            ["have gaps: cells up to 143"], id="ids with gaps",
+        ),
+    ],
+)  # fmt: skip
+def test_legend_tells_of_sms_that_are_not_as_they_should_be(layout, told):
+    shown = " | ".join(texts_of(layout))
+    assert [text for text in told if text not in shown] == []
 
 
-def test_sm_of_two_partitions_has_both_letters_and_a_warning():
-    layout = Layout(partitions=(PREFILL, replace(DECODE, sm_ids=tuple(range(90, 126)))))
-    shown = texts(sm_map_svg(device=CARD, layout=layout))
-    assert shown.count("A+B") == 6
-    assert any("shares 6 SMs with decode" in text for text in shown)
-    assert "######" in sm_map_text(device=CARD, layout=layout)
-
-
-def test_partition_that_was_not_seen_in_full_says_how_many_were():
-    layout = Layout(partitions=(PREFILL, replace(DECODE, sm_ids=DECODE.sm_ids[:30])))
-    shown = texts(sm_map_svg(device=CARD, layout=layout))
-    assert "decode: 36 SMs, 30 of 36 SMs seen" in shown
-    assert "not seen in any partition: 6 SMs" in shown
-
-
-def test_layout_that_is_not_enforced_colours_nothing():
-    layout = replace(KNOWN, is_enforced=False)
-    assert all(not places for places in plan_sm_map(CARD, layout).located)
-    assert "prefill: asked for 90 SMs, not enforced" in texts(sm_map_svg(device=CARD, layout=layout))
-    assert any("cannot be partitioned" in text for text in texts(sm_map_svg(device=CARD, layout=layout)))
-
-
-def test_ids_with_gaps_get_cells_and_a_note():
-    plan = plan_sm_map(CARD, Layout(partitions=(Partition(name="p", requested_sms=2, granted_sms=2, sm_ids=(0, 143)),)))
-    assert len(plan.located) == 144
-    assert any("have gaps" in note for note in plan.notes)
+def test_signs_of_such_sms():
+    assert texts_of(SHARED).count("A+B") == 6
+    assert "######" in sm_map_text(device=CARD, layout=SHARED)
+    not_enforced = texts_of(replace(KNOWN, is_enforced=False))
+    assert (not_enforced.count("A"), not_enforced.count("B")) == (1, 1)  # in the legend only
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

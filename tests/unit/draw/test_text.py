@@ -12,8 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpustreamlab.draw import TextTimeline, text_timeline
-from gpustreamlab.draw._text import NOT_BUSY
-from gpustreamlab.draw._text_grid import MAX_LETTERS, MAX_TEXT_LANES, choose_rows, plan_text_grid
+from gpustreamlab.draw._text import MAX_LETTERS, MAX_TEXT_LANES, NOT_BUSY, choose_rows, plan_text_grid
 from tests.helpers.traces import (
     empty_trace,
     evil_trace,
@@ -31,10 +30,6 @@ from tests.helpers.traces import (
 HEBREW, FAMILY = "\u05e2\u05d1\u05e8\u05d9\u05ea", "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 
 
-def grid_of(trace, column_count):
-    return plan_text_grid(trace, choose_rows(trace), column_count)
-
-
 def lane_line(text, name):
     return next(line for line in text.splitlines() if line.strip().startswith(name) and "│" in line)
 
@@ -43,38 +38,45 @@ def bar_of(text, name):
     return lane_line(text, name).split("│")[1]
 
 
-def test_shades_say_how_busy_each_column_was():
-    # GIVEN 53 columns of 10 ns, the first five busy none, a tenth, a half, nine tenths, all of it
-    spans = [("a", "x", 19, 20), ("a", "y", 25, 30), ("a", "z", 31, 40), ("a", "x", 40, 50), ("b", "w", 0, 530)]
-    # WHEN
+NUMBERED = [("a", f"h2d {k}", 10 * k, 10 * k + 10) for k in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("spans", "bar", "told"),
+    [
+        pytest.param(
+            # The first five columns of 10 ns are busy none, a tenth, a half, nine tenths, all of it.
+            [("a", "x", 19, 20), ("a", "y", 25, 30), ("a", "z", 31, 40), ("a", "x", 40, 50), ("b", "w", 0, 530)],
+            " ░▒▓█", "A w 530 ns ×1", id="shades",
+        ),
+        pytest.param(
+            [("a", "gemm", 0, 400), ("a", "copy", 400, 530)],
+            "A" + "█" * 39 + "B" + "█" * 12, "A gemm 400 ns ×1   B copy 130 ns ×1", id="a letter where the name changes",
+        ),
+        pytest.param(
+            [("a", "step", 0, 530), ("a", "gemm", 0, 200, {"parent": 0})],
+            "B" + "█" * 19 + "A" + "█" * 32, "A step 530 ns ×1", id="the name of an inner range wins",
+        ),
+        pytest.param(
+            [*NUMBERED, ("b", "step 1", 0, 100), ("b", "step 1", 100, 150), ("b", "end", 530, 530)],
+            "A" + "█" * 29, "A h2d * 300 ns ×30   B step 1 150 ns ×2", id="one letter for names that differ by a number",
+        ),
+        pytest.param(
+            [("a", "x", 0, 10), ("a", "wait", 10, 20, {"kind": "wait"}), ("a", "tick", 530, 530)],
+            "█" + NOT_BUSY + " " * 50 + NOT_BUSY, f"{NOT_BUSY} waits, host, marks, no length", id="not busy",
+        ),
+    ],
+)  # fmt: skip
+def test_signs_of_a_lane_in_53_columns_of_10_ns(spans, bar, told):
     text = text_timeline(make_trace(spans), 77)
-    # THEN
-    assert bar_of(text, "a") == " ░▒▓█".ljust(53)
-    assert bar_of(text, "b") == "A" + "█" * 52
+    assert bar_of(text, "a") == bar.ljust(53)
+    assert told in text
 
 
-def test_letter_stands_where_the_name_changes_and_is_in_the_legend():
-    text = text_timeline(make_trace([("a", "gemm", 0, 400), ("a", "copy", 400, 530)]), 77)
-    assert bar_of(text, "a") == "A" + "█" * 39 + "B" + "█" * 12
-    assert "A gemm 400 ns ×1   B copy 130 ns ×1" in text
-
-
-def test_name_of_an_inner_range_wins_over_the_outer_one():
-    spans = [("a", "step", 0, 530), ("a", "gemm", 0, 200, {"parent": 0})]
-    assert bar_of(text_timeline(make_trace(spans), 77), "a") == "B" + "█" * 19 + "A" + "█" * 32
-
-
-def test_no_letter_where_no_name_has_most_of_the_column():
+def test_letters_are_bounded_and_none_stands_where_no_name_has_most_of_the_column():
     text = text_timeline(unnumbered(random_trace(20_000)), 80)
     assert set(bar_of(text, "stream 3")) <= set(" ░▒▓█")
-    assert "and 2 more names" in text
-
-
-def test_waits_and_spans_of_no_length_are_seen_but_not_busy():
-    spans = [("a", "x", 0, 10), ("a", "wait", 10, 20, {"kind": "wait"}), ("a", "tick", 530, 530)]
-    text = text_timeline(make_trace(spans), 77)
-    assert bar_of(text, "a") == "█" + NOT_BUSY + " " * 50 + NOT_BUSY
-    assert f"{NOT_BUSY} waits, host, marks, no length" in text
+    assert f"and {12 - MAX_LETTERS} more names" in text
 
 
 def test_busy_line_is_the_mean_number_of_busy_streams():
@@ -92,7 +94,8 @@ def test_busy_line_is_the_mean_number_of_busy_streams():
 def test_shares_are_those_of_a_brute_force_count(rows, column_count):
     # GIVEN busy times counted in steps of a tenth of a column's share of one ns
     trace = make_trace([(f"lane {lane}", "x", start, start + length) for lane, start, length in rows])
-    grid, shown = grid_of(trace, column_count), choose_rows(trace)
+    shown = choose_rows(trace)
+    grid = plan_text_grid(trace, shown, column_count)
     borders = np.linspace(grid.zero_ns, grid.zero_ns + grid.width_ns, column_count + 1)
     expected = np.zeros((len(trace.lanes), column_count))
     for place, lane in enumerate(shown.lanes):
@@ -168,9 +171,7 @@ def test_lanes_stand_below_their_partition_with_its_sms():
         for start in ("prefill · 96 SMs", "  kv", "decode · 36 SMs", "  decode", "whole card · 132 SMs", "  logging")
     ]
     assert places == sorted(places)
-
-
-def test_changes_of_the_partitions_are_marked_and_listed():
+    # Changes of the partitions are marked and listed.
     text = text_timeline(repartition_trace(), 80)
     assert text.splitlines()[2].count("▼") == 2
     assert "▼ 5.95 ms prefill 96→64, decode 36→68" in text
@@ -208,7 +209,7 @@ def test_axis_has_units_from_ns_to_minutes():
     assert "╵10 min" in axis(3000 * 10**9)
 
 
-def test_rich_draws_the_same_with_colours_at_its_own_width():
+def test_rich_draws_the_same_with_colours_at_its_own_width_and_str_at_that_of_the_terminal(monkeypatch):
     def printed(**options):
         console = Console(file=io.StringIO(), width=72, **options)
         console.print(TextTimeline(partition_trace()))
@@ -218,23 +219,5 @@ def test_rich_draws_the_same_with_colours_at_its_own_width():
     assert [line.rstrip() for line in plain.splitlines()] == text_timeline(partition_trace(), 72).splitlines()
     assert "\x1b[" in printed(force_terminal=True, color_system="standard")
     assert "\x1b[" not in plain
-
-
-def test_width_of_the_terminal_is_used_where_none_is_given(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert str(TextTimeline(pipeline_trace())) == text_timeline(pipeline_trace(), 100)
-
-
-def test_names_that_differ_by_a_number_have_one_letter():
-    spans = [("a", f"h2d {k}", 10 * k, 10 * k + 10) for k in range(30)] + [("b", "step 1", 0, 100), ("b", "step 1", 100, 150)]
-    text = text_timeline(make_trace(spans), 77)
-    assert "A h2d * 300 ns ×30   B step 1 150 ns ×2" in text
-    assert "more names" not in text
-    assert bar_of(text, "a") == "A" + "█" * 52
-
-
-def test_number_of_letters_is_bounded():
-    grid = grid_of(unnumbered(random_trace(500, 4, name_count=40)), 60)
-    assert len(grid.names) == MAX_LETTERS
-    assert grid.more_names == 30
-    assert grid.letters.max() < MAX_LETTERS

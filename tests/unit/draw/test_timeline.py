@@ -11,7 +11,6 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.analysis import overlap
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.sinks.reading import load_trace
 from gpustreamlab.timeline import Timeline
 from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace
 
@@ -60,47 +59,18 @@ def test_full_disk_is_a_trace_file_error_and_leaves_the_old_file(tmp_path, monke
         assert file.read() == b"old"
 
 
-def test_failing_save_leaves_the_old_file(tmp_path):
-    target = tmp_path / "run.html"
-    target.mkdir()
-    with pytest.raises(TraceFileError):
-        Timeline(pipeline_trace()).save(target)
-    assert list(tmp_path.iterdir()) == [target]
-
-
 def test_bundle_has_text_page_and_picture():
     bundle = Timeline(pipeline_trace())._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html", "image/svg+xml"}
     assert bundle["text/plain"].startswith("Image pipeline: timeline of 24 spans in 3 streams")
     assert "\x1b" not in bundle["text/plain"]
-
-
-@pytest.mark.parametrize("trace", [empty_trace(), evil_trace()], ids=["empty", "evil"])
-def test_bundle_of_odd_traces(trace):
-    assert all(Timeline(trace)._repr_mimebundle_().values())
-
-
-def test_bundle_honours_include_and_exclude():
     timeline = Timeline(pipeline_trace())
     assert set(timeline._repr_mimebundle_(include={"text/plain"})) == {"text/plain"}
     assert set(timeline._repr_mimebundle_(exclude={"text/html"})) == {"text/plain", "image/svg+xml"}
-
-
-def test_repr_is_one_line_and_str_is_the_summary():
-    timeline = Timeline(pipeline_trace())
     assert repr(timeline) == "<Image pipeline: timeline of 24 spans in 3 streams on NVIDIA H200 (SIMULATED)>"
     assert "worked at once" in str(timeline)
-
-
-def test_timeline_keeps_its_trace():
-    trace = pipeline_trace()
-    assert Timeline(trace).trace is trace
-
-
-def test_load_trace_reads_what_save_wrote(tmp_path):
-    trace = pipeline_trace()
-    trace.save(tmp_path / "run.parquet")
-    assert load_trace(tmp_path / "run.parquet").start_ns.tolist() == trace.start_ns.tolist()
+    for trace in (empty_trace(), evil_trace()):
+        assert all(Timeline(trace)._repr_mimebundle_().values())
 
 
 def test_work_with_no_stream_selected_is_hinted_at_where_there_is_nothing_else():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -9,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from gpustreamlab.model import (
     COLUMN_DTYPES,
     EDGE_KINDS,
+    SCHEMA_VERSION,
     SPAN_KINDS,
     Counters,
     Device,
@@ -43,67 +46,46 @@ def codes(size: int, count: int, *, lowest: int = 0) -> st.SearchStrategy[np.nda
     return columns(np.int64, size, st.integers(lowest, count - 1))
 
 
-devices = st.builds(
+def built(cls, **known: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    """Draw a value of the model: its texts, whole numbers that are not negative, and truths by their annotations."""
+    plain = {"str": texts, "Count": st.integers(0, 2**31), "Whole": st.integers(-(2**31), 2**31), "bool": st.booleans()}
+    fields = {field.name: plain[field.type] for field in dataclasses.fields(cls) if field.type in plain}
+    return st.builds(cls, **fields | known)
+
+
+def tuples(values: st.SearchStrategy[object], size: int = 4) -> st.SearchStrategy[tuple[object, ...]]:
+    """Draw up to four of them."""
+    return st.lists(values, max_size=size).map(tuple)
+
+
+sizes = st.integers(1, 16)
+resources = built(SMResource, min_sms=sizes, alignment_sms=sizes, group_sms=sizes, group_count=sizes)
+devices = built(
     Device,
-    name=texts,
-    ordinal=st.integers(0, 7),
     sm_count=st.integers(1, 200),
     compute_capability=st.tuples(st.integers(0, 12), st.integers(0, 9)),
-    memory_bytes=st.integers(0, 2**40),
-    driver_version=texts,
-    simulated=st.booleans(),
-    sm_resource=st.none()
-    | st.builds(
-        SMResource,
-        min_sms=st.integers(1, 16),
-        alignment_sms=st.integers(1, 16),
-        group_sms=st.integers(1, 16),
-        group_count=st.integers(1, 16),
-        remainder_sms=st.integers(0, 16),
-        is_structured=st.booleans(),
-    ),
+    sm_resource=st.none() | resources,
 )
-metadatas = st.builds(
+metadatas = built(
     TraceMetadata,
     backend=st.sampled_from(["sim", "cuda"]),
     device=devices,
-    clock=texts,
-    clock_error_ns=st.integers(0, 10**9),
-    range_error_ns=st.integers(0, 10**9),
-    range_correction_ns=st.integers(-(10**9), 10**9),
-    host_error_ns=st.integers(0, 10**9),
     tier=st.sampled_from(CaptureTier),
     dropped_spans=st.integers(0, 2**63 - 1),
-    pending_spans=st.integers(0, 2**31),
-    dropped_markers=st.integers(0, 2**31),
-    unselected_work=st.integers(0, 2**31),
-    epoch_unix_ns=st.integers(0, 2**63 - 1),
-    title=texts,
+    schema_version=st.just(SCHEMA_VERSION),
 )
-partitions = st.builds(
-    Partition,
-    name=texts,
-    requested_sms=st.integers(0, 132),
-    granted_sms=st.integers(0, 132),
-    groups=st.lists(st.integers(0, 15), max_size=4).map(tuple),
-    coscheduled_sms=st.integers(0, 16),
-    preferred_coscheduled_sms=st.integers(0, 16),
-    backfill=st.booleans(),
-    sm_ids=st.none() | st.lists(st.integers(0, 131), max_size=4).map(tuple),
+partitions = built(Partition, groups=tuples(st.integers(0, 15)), sm_ids=st.none() | tuples(st.integers(0, 131)))
+queues = st.builds(
+    WorkqueueOptions,
+    sharing_scope=st.sampled_from(["green_ctx_balanced", "device_ctx"]),
+    concurrency_limit=st.none() | st.integers(1, 128),
 )
-layouts = st.builds(
+layouts = built(
     Layout,
     partitions=st.lists(partitions, max_size=3, unique_by=lambda partition: partition.name).map(tuple),
-    remainder_sms=st.integers(0, 132),
-    workqueue=st.none()
-    | st.builds(
-        WorkqueueOptions,
-        sharing_scope=st.sampled_from(["green_ctx_balanced", "device_ctx"]),
-        concurrency_limit=st.none() | st.integers(1, 128),
-    ),
-    is_enforced=st.booleans(),
+    workqueue=st.none() | queues,
 )
-markers = st.builds(Marker, time_ns=TIMES_NS, text=texts, kind=st.sampled_from(MarkerKind))
+markers = built(Marker, time_ns=TIMES_NS, kind=st.sampled_from(MarkerKind))
 layout_changes = st.builds(LayoutChange, time_ns=TIMES_NS, layout=st.none() | layouts)
 
 
@@ -112,18 +94,8 @@ def lanes(draw: st.DrawFn) -> tuple[Lane, ...]:
     """Draw lanes whose names and keys do not repeat; handles are as large as addresses get."""
     names = draw(st.lists(texts, min_size=1, max_size=4, unique=True))
     handles = draw(st.lists(st.integers(0, 2**64 - 1), min_size=len(names), max_size=len(names), unique=True))
-    return tuple(
-        Lane(
-            name=name,
-            device=draw(st.integers(0, 7)),
-            context=draw(st.integers(0, 9)),
-            stream=handle,
-            partition=draw(st.none() | texts),
-            sm_count=draw(st.integers(0, 132)),
-            priority=draw(st.integers(-5, 0)),
-        )
-        for name, handle in zip(names, handles, strict=True)
-    )
+    made = built(Lane, partition=st.none() | texts)
+    return tuple(dataclasses.replace(draw(made), name=name, stream=handle) for name, handle in zip(names, handles, strict=True))
 
 
 @st.composite

@@ -9,8 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.errors import OptionError, TraceError
-from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Device, Edges, Lane, Layout, Partition, Trace, TraceMetadata
-from gpustreamlab.typing import EdgeKind, SpanKind
+from gpustreamlab.model import (
+    COLUMN_DTYPES,
+    Counters,
+    Device,
+    Edges,
+    Lane,
+    Layout,
+    Marker,
+    Partition,
+    SMResource,
+    Trace,
+    TraceMetadata,
+)
+from gpustreamlab.typing import EdgeKind
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
 
@@ -37,31 +49,13 @@ def make(**changes):
 
 
 @settings(max_examples=40, deadline=None)
-@given(traces())
-def test_arrow_round_trip_is_exact(trace):
-    assert_same_trace(Trace.from_arrow(trace.to_arrow()), trace)
-
-
-@settings(max_examples=40, deadline=None)
-@given(traces())
-def test_arrow_stream_interface_round_trip_is_exact(trace):
-    # GIVEN a reader that knows nothing but the PyCapsule interface
-    reader = pa.RecordBatchReader.from_stream(trace)
-
-    # WHEN the table it read is turned back
-    again = Trace.from_arrow(reader.read_all())
-
-    # THEN nothing was lost
-    assert_same_trace(again, trace)
-
-
-@settings(max_examples=40, deadline=None)
 @given(traces(), st.integers(1, 3))
-def test_a_table_in_many_chunks_is_the_same_trace(trace, rows_per_chunk):
+def test_arrow_round_trips_are_exact_in_chunks_and_through_the_capsule_interface(trace, rows_per_chunk):
     chunks = trace.to_arrow().to_batches(max_chunksize=rows_per_chunk)
     table = pa.Table.from_batches(chunks, schema=trace.to_arrow().schema)
 
     assert_same_trace(Trace.from_arrow(table), trace)
+    assert_same_trace(Trace.from_arrow(pa.RecordBatchReader.from_stream(trace).read_all()), trace)
 
 
 def test_arrow_text_columns_are_readable():
@@ -86,15 +80,6 @@ def test_pandas_has_every_row_and_the_duration(trace):
 
 
 @pytest.mark.parametrize("column", [*COLUMN_DTYPES, "extra"])
-def test_columns_cannot_be_written(column):
-    trace = make(extra={"size_bytes": np.array([1, 2])})
-    array = trace.extra["size_bytes"] if column == "extra" else getattr(trace, column)
-
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 7
-
-
-@pytest.mark.parametrize("column", [*COLUMN_DTYPES, "extra"])
 def test_columns_share_nothing_with_the_caller(column):
     # GIVEN the caller's own array, of the dtype that is stored
     dtype = COLUMN_DTYPES.get(column, np.int64)
@@ -106,9 +91,11 @@ def test_columns_share_nothing_with_the_caller(column):
     # WHEN the caller writes into it
     given_array[:] = 1
 
-    # THEN the trace does not change
+    # THEN the trace does not change, and neither can it be written
     assert not np.shares_memory(stored, given_array)
     assert stored.tolist() == before
+    with pytest.raises(ValueError, match="read-only"):
+        stored[0] = 7
 
 
 def _safe(column, given_array):
@@ -117,42 +104,24 @@ def _safe(column, given_array):
     return {"start_ns": [0, 0], "end_ns": [1, 1], column: given_array}
 
 
-def test_extra_mapping_cannot_be_written():
-    trace = make(extra={"x": [1, 2]})
-
-    with pytest.raises(TypeError):
-        trace.extra["y"] = np.array([1, 2])
-
-
-def test_changing_the_callers_tables_changes_nothing():
-    names, extra = ["step", "gemm"], {"x": np.array([1, 2])}
+def test_tables_cannot_be_changed_either():
+    names, extra = ["step", "gemm"], {"x": np.array([1, 2], ">i4")}
     trace = make(names=names, extra=extra)
-
     names[0], extra["z"] = "other", np.array([3, 4])
 
-    assert trace.names == ("step", "gemm")
-    assert list(trace.extra) == ["x"]
-
-
-def test_attributes_cannot_be_set():
+    assert (trace.names, list(trace.extra), trace.extra["x"].dtype) == (("step", "gemm"), ["x"], np.dtype("=i4"))
+    with pytest.raises(TypeError):
+        trace.extra["y"] = np.array([1, 2])
     with pytest.raises(dataclasses.FrozenInstanceError):
-        make().names = ("x", "y")
-
-
-def test_edges_and_counters_are_frozen():
-    edges = Edges(source=[0], target=[1], kind=[0])
-    counters = Counters(time_ns=[0], lane=[0], name=[0], value=[np.nan], names=("pool_bytes",))
-
-    for array in (edges.source, edges.target, edges.kind, counters.time_ns, counters.lane, counters.name, counters.value):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 0
-
-
-def test_extra_columns_of_the_other_byte_order_are_stored_natively():
-    trace = make(extra={"x": np.array([1, 2], ">i4")})
-
-    assert trace.extra["x"].dtype == np.dtype("=i4")
-    assert trace.to_arrow()["x"].to_pylist() == [1, 2]
+        trace.names = ("x", "y")
+    with pytest.raises(ValueError, match="read-only"):
+        Edges(source=[0], target=[1], kind=[0]).kind[0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        Counters(time_ns=[0], lane=[0], name=[0], value=[np.nan], names=("pool_bytes",)).value[0] = 0
+    marks = [Marker(time_ns=np.int64(time_ns), text="a", kind="mark") for time_ns in (9, 2)]
+    assert make(markers=marks).markers == (marks[1], marks[0])
+    assert Lane(name="a\ud800", device=1, context=2, stream=3).key == (1, 2, 3)
+    assert Lane(name="é\ud800").name == "é?"
 
 
 def test_repr_counts_spans_and_lanes():
@@ -162,51 +131,28 @@ def test_repr_counts_spans_and_lanes():
     assert repr(make(metadata=simulated)) == "<Trace: 2 spans in 2 lanes on demo (simulated), 1,200 dropped>"
 
 
-def test_kinds_are_stored_by_their_order():
-    assert [SPAN_KINDS.index(kind) for kind in SpanKind] == list(range(len(SpanKind)))
-
-
 INVALID_TRACES = {
     "two dimensions": ({"start_ns": [[0, 500]]}, r"'start_ns' has 2 dimensions"),
     "unequal lengths": ({"end_ns": [1000]}, r"differ in length.*'end_ns': 1"),
     "fractional time": ({"start_ns": [0.5, 500]}, r"'start_ns' holds values that int64 cannot store exactly"),
     "NaN time": ({"start_ns": [np.nan, 500]}, r"'start_ns' holds NaN or infinity"),
-    "infinite time": ({"end_ns": [np.inf, 900]}, r"'end_ns' holds NaN or infinity"),
     "time beyond int64": ({"end_ns": np.array([2**63, 900], np.uint64)}, r"'end_ns' holds values that int64 cannot"),
-    "float time beyond int64": ({"end_ns": [2.0**63, 900]}, r"'end_ns' holds values that int64 cannot"),
     "text as time": ({"start_ns": ["0", "500"]}, r"'start_ns' holds .*, not numbers"),
-    "objects as time": ({"start_ns": [None, 1]}, r"'start_ns' holds object, not numbers"),
     "end before start": ({"end_ns": [1000, 499]}, r"Span 1 ends at 499 ns, before its start at 500 ns"),
     "lane code too large": ({"lane": [0, 2]}, r"'lane' points outside its table of 2 entries"),
-    "lane code negative": ({"lane": [-1, 0]}, r"'lane' points outside"),
     "lane code beyond int32": ({"lane": [0, 2**31]}, r"'lane' holds values that int32 cannot store"),
-    "name code too large": ({"name": [0, 2]}, r"'name' points outside"),
-    "kind code too large": ({"kind": [0, len(SPAN_KINDS)]}, r"'kind' points outside"),
-    "thread code too large": ({"thread": [0, 1]}, r"'thread' points outside"),
     "partition code too large": ({"partition": [-1, 0]}, r"'partition' points outside"),
-    "partition code below -1": ({"partition": [-2, -1]}, r"'partition' points outside"),
-    "partition column too short": ({"partition": [-1]}, r"differ in length.*'partition': 1"),
-    "thread code below -1": ({"thread": [0, -2]}, r"'thread' points outside"),
     "parent too large": ({"parent": [-1, 2]}, r"'parent' points outside the 2 spans; use -1"),
-    "parent below -1": ({"parent": [-2, 0]}, r"'parent' points outside"),
     "own parent": ({"parent": [-1, 1]}, r"its own parent; use -1"),
     "names repeat": ({"names": ("a", "a")}, r"'names' repeat"),
     "name is no text": ({"names": ("a", 1)}, r"names is .*Expected `str`, got `int`"),
     "lone surrogate in a name": ({"names": ("a", "\ud800")}, r"'names' holds .*lone surrogates"),
-    "lone surrogate in a thread": ({"threads": ("\udfff",)}, r"'threads' holds .*lone surrogates"),
     "threads repeat": ({"threads": ("a", "a")}, r"'threads' repeat"),
     "lane names repeat": ({"lanes": (Lane(name="a", stream=1), Lane(name="a", stream=2))}, r"Two lanes have the same name"),
     "extra column too short": ({"extra": {"x": [1]}}, r"differ in length.*'x': 1"),
     "extra column of text": ({"extra": {"x": ["a", "b"]}}, r"'x' holds .*; extra columns are integers or floats"),
-    "extra column of bools": ({"extra": {"x": [True, False]}}, r"'x' holds bool"),
-    "extra column of complex": ({"extra": {"x": [1j, 2j]}}, r"'x' holds complex128"),
     "extra column with a taken name": ({"extra": {"start_ns": [1, 2]}}, r"may not be named \['start_ns'\]"),
-    "extra column named duration_ns": ({"extra": {"duration_ns": [1, 2]}}, r"may not be named \['duration_ns'\]"),
-    "lone surrogate in an extra column's name": ({"extra": {"\ud800": [1, 2]}}, r"'extra' holds .*surrogates"),
-    "NUL in an extra column's name": ({"extra": {"a\0b": [1, 2]}}, r"NUL character in its name"),
-    "extra column of long doubles": ({"extra": {"x": np.zeros(2, np.longdouble)}}, r"'x' holds .*extra columns are"),
     "edge beyond the spans": ({"edges": Edges(source=[0], target=[2], kind=[0])}, r"Edges.target points outside the 2 spans"),
-    "negative edge": ({"edges": Edges(source=[-1], target=[1], kind=[0])}, r"Edges.source points outside"),
     "counter of an unknown lane": (
         {"counters": Counters(time_ns=[0], lane=[2], name=[0], value=[0.0], names=("x",))},
         r"'Counters.lane' points outside",
@@ -222,8 +168,6 @@ def test_an_invalid_trace_cannot_be_made(changes, message):
 
 INVALID_PARTS = {
     "device of negative SMs": (lambda: Device(name="x", sm_count=-1), r"sm_count is -1.*>= 0"),
-    "negative ordinal": (lambda: Device(name="x", sm_count=1, ordinal=-1), r"ordinal is -1.*>= 0"),
-    "negative request": (lambda: Partition(name="p", requested_sms=-1, granted_sms=0), r"requested_sms is -1.*>= 0"),
     "negative grant": (lambda: Partition(name="p", requested_sms=0, granted_sms=-8), r"granted_sms is -8.*>= 0"),
     "partition named twice": (
         lambda: Layout(partitions=(Partition(name="p", requested_sms=1, granted_sms=8),) * 2),
@@ -237,15 +181,14 @@ INVALID_PARTS = {
     "lane of a huge device": (lambda: Lane(name="a", device=1 << 70), r"Lane\.device is .*<= "),
     "layout of texts": (lambda: Layout(partitions=("a",)), r"Layout\.partitions is .*object"),
     "trace with a text as layout": (lambda: make(layout="all"), r"Trace\.layout is 'all'"),
+    "a moment that is no number": (lambda: Marker(time_ns=float("nan"), text="a", kind="mark"), "time_ns is nan"),
+    "a moment far away": (lambda: Marker(time_ns=1 << 70, text="a", kind="mark"), "time_ns is "),
+    "an unknown marker": (lambda: Marker(time_ns=0, text="a", kind="celll"), "Marker.kind is 'celll'"),
+    "SMs of no group": (lambda: SMResource(min_sms=0, alignment_sms=1, group_sms=1, group_count=1), "Expected `int` >= 1"),
     "negative error": (lambda: dataclasses.replace(METADATA, clock_error_ns=-1), r"clock_error_ns is -1"),
-    "negative dropped": (lambda: dataclasses.replace(METADATA, dropped_spans=-1), r"dropped_spans is -1"),
-    "negative pending": (lambda: dataclasses.replace(METADATA, pending_spans=-1), r"pending_spans is -1"),
-    "negative range error": (lambda: dataclasses.replace(METADATA, range_error_ns=-1), r"range_error_ns is -1"),
-    "negative host error": (lambda: dataclasses.replace(METADATA, host_error_ns=-1), r"host_error_ns is -1"),
     "unknown tier": (lambda: dataclasses.replace(METADATA, tier="everything"), r"everything"),
     "edges of unequal length": (lambda: Edges(source=[0], target=[], kind=[]), r"columns of Edges differ in length"),
     "unknown edge kind": (lambda: Edges(source=[0], target=[1], kind=[9]), r"'kind' points outside"),
-    "counters of unequal length": (lambda: Counters(time_ns=[0]), r"columns of Counters differ in length"),
     "unknown counter": (lambda: Counters(time_ns=[0], lane=[0], name=[0], value=[0.0]), r"'name' points outside"),
     "counter names repeat": (lambda: Counters(names=("a", "a")), r"'Counters.names' repeat"),
 }
@@ -269,15 +212,3 @@ def test_edges_of_one_kind_are_selected(kind):
 def test_an_unknown_kind_of_edge_is_told_with_the_nearest(kind, hint):
     with pytest.raises(OptionError, match=hint):
         Edges().select(kind)
-
-
-def test_lane_key_has_device_and_context_too():
-    assert Lane(name="a", device=1, context=2, stream=3).key == (1, 2, 3)
-
-
-def test_simulated_device_says_so():
-    device = Device(name="h200", sm_count=132, simulated=True)
-
-    assert device.label == "h200 (simulated)"
-    assert TraceMetadata(backend="sim", device=device).simulated
-    assert DEVICE.label == "demo"

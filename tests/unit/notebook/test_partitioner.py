@@ -13,6 +13,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.analysis import plan_partitions
+from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import PartitionInUseError
 from gpustreamlab.model import Device, SMResource
 from gpustreamlab.notebook.widgets import Partitioner
@@ -46,6 +47,7 @@ class FakeTarget:
         self.layout = plan_partitions(shares, device) if shares else None
         self.state = SessionState.OPEN
         self.partitions = self  # what a session has in a group, this has itself
+        self.streams = {}
         self.expected: set[str] = {"plan_moves"}
         self.moves: tuple[str, ...] = ()
         self.error: Exception | None = None
@@ -106,6 +108,10 @@ def send(widget, do, **arguments):
 def test_apply_asks_the_session_for_the_plan_on_the_screen(make):
     target = FakeTarget(prefill=96, decode=36)
     widget = make(target)
+    send(widget, "apply")  # without a change, and without a plan, nothing is asked for
+    send(widget, "set_request", key=0, text="133")
+    send(widget, "apply")
+    assert target.asked == []
     send(widget, "set_request", key=0, text="64")
     send(widget, "set_name", key=1, text="chat")
     target.expected |= {"partition"}
@@ -114,8 +120,7 @@ def test_apply_asks_the_session_for_the_plan_on_the_screen(make):
     plan, rounding, renamed = target.asked[0]
     assert [(part.name, part.granted_sms) for part in plan] == [("prefill", 64), ("chat", 36)]
     assert (rounding, renamed) == ("up", {"decode": "chat"})
-    assert view["notice"] == "Applied."
-    assert not view["is_dirty"]
+    assert (view["notice"], view["is_dirty"]) == ("Applied.", False)
 
 
 def test_drafts_ask_the_session_for_nothing_but_what_would_move(make):
@@ -130,12 +135,16 @@ def test_drafts_ask_the_session_for_nothing_but_what_would_move(make):
     assert target.asked == []
 
 
-def test_each_message_is_answered_also_a_wrong_one(make):
-    widget = make(FakeTarget(prefill=96, decode=36))
-    for content in ({"action": {"do": "look"}, "seq": 1, "client": "a"}, {"seq": 2, "client": "a"}, {}, "x", None, [1]):
+def test_each_message_is_answered_also_a_wrong_one(make, caplog):
+    target = FakeTarget(prefill=96, decode=36)
+    widget = make(target)
+    contents = ({"action": {"do": "look"}, "seq": 1, "client": "a"}, {"seq": 2, "client": "a"}, {}, "x", None, [1])
+    for content in (*contents, {"action": {"do": "set_request", "key": 0, "text": 7}, "seq": 3}):
         widget._handle_custom_msg(content, [])
 
-    assert [message["ack"] for message in widget.sent] == [1, 2, None, None, None, None]
+    assert [message["ack"] for message in widget.sent] == [1, 2, None, None, None, None, 3]
+    assert "could not do" in caplog.text
+    assert [row["request"] for row in widget.view["rows"]] == ["96", "36"]
 
 
 def test_what_the_session_refuses_is_shown_and_the_draft_kept(make):
@@ -147,8 +156,7 @@ def test_what_the_session_refuses_is_shown_and_the_draft_kept(make):
 
     view = send(widget, "apply")
     assert (view["notice"], view["is_notice_bad"]) == ("Not applied: Stream 'decode' is selected.", True)
-    assert view["apply"]["detail"] == "Stream 'decode' is selected."
-    assert not view["apply"]["is_enabled"]
+    assert (view["apply"]["detail"], view["apply"]["is_enabled"]) == ("Stream 'decode' is selected.", False)
     assert view["rows"][0]["request"] == "64"
 
 
@@ -161,24 +169,17 @@ def test_a_bug_of_the_session_is_shown_too(make, caplog):
     assert "could not do" in caplog.text
 
 
-def test_apply_without_a_change_and_without_a_plan_asks_for_nothing(make):
-    target = FakeTarget(prefill=96, decode=36)
-    widget = make(target)
-    send(widget, "apply")
-    send(widget, "set_request", key=0, text="133")
-    send(widget, "apply")
-
-    assert target.asked == []
-
-
-def test_a_layout_from_elsewhere_is_shown(make):
+@pytest.mark.parametrize("is_aside", [False, True], ids=["here", "from another thread"])
+def test_a_layout_from_elsewhere_is_shown(make, is_aside):
     target = FakeTarget(prefill=96, decode=36)
     widget = make(target)
     target.layout = None
-    target.tell()
+    thread = threading.Thread(target=target.tell)
+    (thread.start if is_aside else target.tell)()
+    if is_aside:
+        thread.join()
 
-    assert widget.view["rows"] == []
-    assert widget.python_line == "lab.partition(None)"
+    assert (widget.view["rows"], widget.python_line) == ([], "lab.partition(None)")
 
 
 def test_close_stops_following_the_session_and_twice_is_silent(make):
@@ -191,39 +192,21 @@ def test_close_stops_following_the_session_and_twice_is_silent(make):
     assert target.listeners == []
 
 
-def test_widget_does_not_keep_its_session_alive(make):
+def test_a_session_that_is_closed_or_gone_is_said_at_the_next_look(make):
     target = FakeTarget(prefill=96, decode=36)
-    widget = make(target)
-    gone = weakref.ref(target)
-    del target
-    gc.collect()
-
-    assert gone() is None
-    view = send(widget, "add")
-    assert "closed" in view["obstacle"]
-    assert [row["name"] for row in view["rows"]] == ["prefill", "decode"]
-
-
-def test_session_does_not_keep_a_dropped_widget_busy(make):
-    target = FakeTarget(prefill=96, decode=36)
-    listener = target.listeners
-    widget = make(target)
-    widget.close()
-    listener.append(lambda layout: None)
-    target.tell()
-
-    assert len(target.listeners) == 1
-
-
-def test_a_closed_session_is_said_at_the_next_look(make):
-    target = FakeTarget(prefill=96, decode=36)
-    widget = make(target)
+    widget, other = make(target), make(target)
     target.state = SessionState.CLOSED
 
     view = send(widget, "look")
-    assert not view["can_edit"]
     assert "closed" in view["obstacle"]
     assert send(widget, "apply") == view
+    gone = weakref.ref(target)
+    del target
+    gc.collect()
+    assert gone() is None
+    view = send(other, "add")
+    assert ("closed" in view["obstacle"], view["can_edit"]) == (True, False)
+    assert [row["name"] for row in view["rows"]] == ["prefill", "decode"]
 
 
 def test_a_device_that_cannot_partition_says_why_and_shows_its_card(make):
@@ -232,15 +215,15 @@ def test_a_device_that_cannot_partition_says_why_and_shows_its_card(make):
     view = send(widget, "add")
     assert "the driver supports CUDA 12.2" in view["obstacle"]
     assert (view["can_edit"], view["device"]["sm_count"], view["rows"]) == (False, 24, [])
+    assert send(widget, "verify") == send(widget, "apply") == view
 
 
 def test_apply_from_a_subshell_waits_for_the_cells_thread_and_drafts_do_not(make):
-    handler = signal.getsignal(signal.SIGINT)
     target = FakeTarget(prefill=96, decode=36)
     target.expected |= {"partition"}
 
     async def cell():
-        widget = make(target)
+        widget, handler = make(target), signal.getsignal(signal.SIGINT)
 
         def subshell():
             send(widget, "set_request", key=0, text="64")
@@ -254,43 +237,29 @@ def test_apply_from_a_subshell_waits_for_the_cells_thread_and_drafts_do_not(make
         assert target.asked == []
         assert len(widget.sent) == 2
         await asyncio.sleep(0)  # the cell has ended
+        assert len(widget.sent) == 3
+        assert signal.getsignal(signal.SIGINT) is handler
         return widget
 
     widget = asyncio.run(cell())
     assert [plan["prefill"].granted_sms for plan, *_ in target.asked] == [64]  # as it was when Apply was pressed
     assert (widget.view["notice"], widget.view["rows"][0]["request"]) == ("Applied. The draft was changed since.", "40")
-    assert len(widget.sent) == 3
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_an_interrupt_while_applying_shows_what_is_in_use(make):
+def test_an_interrupt_while_applying_shows_what_is_in_use(make, monkeypatch):
     target = FakeTarget(prefill=96, decode=36)
     widget = make(target)
     send(widget, "set_request", key=0, text="64")
     target.expected = {"plan_moves", "partition"}
-    target.partition = interrupt
+    target.error = KeyboardInterrupt()
+    monkeypatch.setattr(target, "plan_moves", lambda layout, *, renamed: ())
 
     view = send(widget, "apply")
     assert view["notice"] == "Interrupted. This is the layout in use."
     assert view["is_dirty"]
 
 
-def interrupt(plan, **options):
-    raise KeyboardInterrupt
-
-
-def test_layouts_from_another_thread_are_taken(make):
-    target = FakeTarget(prefill=96, decode=36)
-    widget = make(target)
-    target.layout = plan_partitions({"train": 64}, H200)
-    thread = threading.Thread(target=target.tell)
-    thread.start()
-    thread.join()
-
-    assert [row["name"] for row in widget.view["rows"]] == ["train"]
-
-
-def test_other_forms_say_the_same_without_a_widget(make):
+def test_other_forms_say_the_same_without_a_widget_and_hold_names_as_text(make):
     widget = make(FakeTarget(prefill=96, decode=7))
     data, _ = widget._repr_mimebundle_()
 
@@ -301,14 +270,8 @@ def test_other_forms_say_the_same_without_a_widget(make):
     assert [line.split() for line in text.splitlines()[2:4]] == [["A", "prefill", "96", "96"], ["B", "decode", "7", "8"]]
     assert "28 SMs are in no partition." in text
     assert "<code>lab.partition(prefill=96, decode=7, round=&#x27;up&#x27;)</code>" in data["text/html"]
-    assert "<script" not in data["text/html"]
-
-
-def test_other_forms_hold_names_as_text(make):
-    widget = make(FakeTarget(prefill=96))
     send(widget, "set_name", key=0, text="<script>alert(1)</script>")
     html = widget._repr_mimebundle_()[0]["text/html"]
-
     assert "<script" not in html
     assert "&lt;script&gt;" in html
 
@@ -321,10 +284,7 @@ def test_state_that_goes_to_the_page_is_json_and_holds_no_path(make):
     assert "/gpustreamlab/" not in str(state)
     assert "export default" in state["_esm"]
     assert ".gsl-part" in state["_css"]
-
-
-def test_repr_is_one_line(make):
-    assert repr(make(FakeTarget(decode=32))) == "<Partitioner of H200 (simulated): lab.partition(decode=32, round='up')>"
+    assert repr(widget) == "<Partitioner of H200 (simulated): lab.partition(prefill=96, decode=36, round='up')>"
 
 
 def test_it_fits_a_real_session(make):
@@ -351,9 +311,6 @@ def test_it_fits_a_real_session(make):
 
 
 def test_session_on_a_laptop_says_why_it_cannot(make):
-    from gpustreamlab.backends.sim import SimBackend
-
     with Session(SimBackend("laptop")) as lab:
-        widget = make(lab)
-        assert "not available" in widget.view["obstacle"]
+        assert "not available" in make(lab).view["obstacle"]
         assert lab.layout is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import pairwise
 
 import numpy as np
@@ -83,11 +82,6 @@ def test_ranges_are_what_a_plain_search_finds(seed):
     opened_ns = [row[2] for row in ranges]
     start, end = extents.times(np.array(numbers), np.array(opened_ns))
     assert list(zip(start.tolist(), end.tolist(), strict=True)) == plain_times(numbers, opened_ns, ranges, work)
-
-
-def test_a_range_that_nothing_was_laid_against_is_where_it_was_opened():
-    start, end = WorkExtents().times(np.array([3, 4]), np.array([50, 60]))
-    assert (start.tolist(), end.tolist()) == ([50, 60], [50, 60])
 
 
 class TimingSource(SimActivitySource):
@@ -174,7 +168,7 @@ def test_ranges_come_when_their_work_has_ended_and_not_before(lab):
 def test_they_put_no_event_on_the_stream(lab, monkeypatch):
     with lab.capture("kernels"):
         monkeypatch.setattr(lab._recorder, "new_pair", lambda: pytest.fail("an event"))
-        lab._recorder._waiting.take_idle_pairs()
+        lab._recorder.in_flight.take_idle_pairs()
         with lab.on("a", "outer"), lab.range("inner"):
             spin(lab, 1_000)
         opened = lab.recording.start_range("a", "handed over")
@@ -196,23 +190,6 @@ def test_a_range_that_is_open_for_many_takes_keeps_its_first_start(lab):
         lab.synchronize()
     kernels = rows(lab.trace, SpanKind.KERNEL)
     assert ranges_of(lab)["outer"] == (kernels[0].start_ns, kernels[-1].end_ns)
-
-
-def test_ranges_of_threads_and_closed_lanes_are_kept(lab):
-    with lab.capture("kernels"):
-
-        def use(name):
-            with lab.on(name, f"of {name}"):
-                spin(lab, 10_000)
-
-        threads = [threading.Thread(target=use, args=(name,)) for name in "ab"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        lab.stream("b").close()
-        lab.synchronize()
-        assert set(ranges_of(lab)) == {"of a", "of b"}
 
 
 def test_ranges_closed_after_the_last_word_of_a_lost_source_are_dropped_and_counted(lab, monkeypatch):

@@ -7,9 +7,8 @@ import itertools
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.errors import DeviceError, InvalidNameError, SessionClosedError
-from gpustreamlab.model import Marker
-from gpustreamlab.record._markers import KEPT_MARKERS, Markers
+from gpustreamlab.errors import DeviceError
+from gpustreamlab.record._tables import KEPT_MARKERS, Markers
 from gpustreamlab.typing import MarkerKind
 
 
@@ -69,15 +68,6 @@ def test_a_cell_that_runs_is_marked_as_soon_as_it_records(lab):
     assert texts(lab) == ["In [1]"]
 
 
-def test_looking_at_the_trace_is_no_range(lab):
-    lab._begin_cell("In [1]")
-    for _ in range(5):
-        assert texts(lab) == []
-    lab._end_cell("In [1]")
-
-    assert texts(lab) == []
-
-
 def test_the_cell_that_made_the_session_is_marked_where_it_was_made():
     with Session("sim") as lab:
         lab.stream("copy")
@@ -88,17 +78,6 @@ def test_the_cell_that_made_the_session_is_marked_where_it_was_made():
 
     assert marker.text == "In [7]"
     assert 0 <= marker.time_ns < start_ns
-
-
-def test_a_cell_within_a_cell_is_marked_too(lab):
-    lab._begin_cell("In [1]")
-    record(lab)
-    lab._begin_cell("In [2]")
-    record(lab)
-    lab._end_cell("In [2]")
-    lab._end_cell("In [1]")
-
-    assert texts(lab) == ["In [1]", "In [2]"]
 
 
 def test_the_newest_marks_are_kept_and_the_others_counted(lab):
@@ -127,31 +106,17 @@ def test_long_and_broken_text_is_kept_as_far_as_it_can_be_stored(lab):
     assert [len(text) for text in texts(lab)] == [1_001, 1]
 
 
-def test_a_mark_that_is_no_text_is_refused(lab):
-    with pytest.raises(InvalidNameError, match=r"lab.mark\('5'\)"):
-        lab.mark(5)
-
-
-def test_a_closed_session_takes_no_mark():
-    lab = Session("sim")
-    lab.close()
-    with pytest.raises(SessionClosedError, match="mark a moment"):
-        lab.mark("late")
-
-
 def test_markers_are_in_order_of_time_and_survive_a_device_that_fails():
     markers = Markers(itertools.count().__next__, 0)
     markers.note("late", MarkerKind.MARK, 20)
     markers.note("early", MarkerKind.MARK, 10)
-    assert [marker.text for marker in markers.changes(lambda host_ns: host_ns)] == ["early", "late"]
 
-    def fail(host_ns):
-        raise DeviceError("lost")
+    def until_it_fails(host_ns):
+        if host_ns == 30:
+            raise DeviceError("lost")
+        return host_ns
 
+    assert [marker.text for marker in markers.made(until_it_fails)] == ["early", "late"]
     markers.note("lost", MarkerKind.MARK, 30)
-    assert [marker.text for marker in markers.changes(fail)] == ["early", "late"]
-    assert [marker.text for marker in markers.changes(lambda host_ns: host_ns)] == ["early", "late", "lost"]
-
-
-def test_a_marker_is_a_value():
-    assert Marker(time_ns=1, text="a", kind="mark") == Marker(time_ns=1, text="a", kind=MarkerKind.MARK)
+    assert [marker.text for marker in markers.made(until_it_fails)] == ["early", "late"]
+    assert [marker.text for marker in markers.made(int)] == ["early", "late", "lost"]

@@ -2,68 +2,48 @@
 
 import logging
 import threading
-import time
 
 import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.backends import ClockInfo, RangeTimes, green_capabilities
+from gpustreamlab.backends import RangeTimes
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
-from gpustreamlab.model import Device
-from gpustreamlab.record._names import NameTable
+from tests.helpers.instant_backend import InstantBackend, InstantStream
 
 
-class PlayedStream:
+class PlayedStream(InstantStream):
     """Records events in order; they happen when the test says so."""
 
-    key, handle, priority, sm_count = (0, 0, 7), 7, 0, 1
+    def __init__(self, backend, number):
+        super().__init__(backend, number)
+        self.record = self.record_raw = self._record
 
-    def __init__(self, backend):
-        self.backend = backend
-
-    def record_raw(self, event):
+    def _record(self, event):
         if self.backend.is_broken:
             raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
         self.backend.recorded.append(event)
         event["at_ns"] = len(self.backend.recorded) * 1_000
 
-    record = record_raw
-
     def synchronize(self):
-        self.backend.done_count = len(self.backend.recorded)
-
-    def close(self):
-        pass
+        self.backend.synchronize()
 
 
-class PlayedBackend:
-    """A device of which the test decides how far it has come. Everything else raises, as a fake should."""
-
-    name, xp, priority_range = "played", np, (0, -5)
-    device = Device(name="played", sm_count=1)
-    capabilities = green_capabilities((13, 0), (13, 0), None)
+class PlayedBackend(InstantBackend):
+    """A device of which the test decides how far it has come."""
 
     def __init__(self):
-        self.recorded, self.done_count, self.is_broken = [], 0, False
-        self.made, self.released, self.ticks, self.pushed = 0, 0, [], []
-        self.now_ns = 0
+        super().__init__()
+        self.done_count, self.is_broken, self.now_ns = 0, False, 0
+        self.ticks, self.pushed = [], []
+        self.push_range, self.pop_range = self.pushed.append, lambda: self.pushed.append("pop")
 
     def create_stream(self, *, priority):
-        return PlayedStream(self)
-
-    def select(self, stream):
-        return None
-
-    def restore(self, token):
-        pass
+        return PlayedStream(self, next(self._numbers))
 
     def acquire_event(self):
-        self.made += 1
+        super().acquire_event()
         return {}
-
-    def release_events(self, events):
-        self.released += len(list(events))
 
     def is_event_done(self, event):
         if self.is_broken:
@@ -77,12 +57,6 @@ class PlayedBackend:
         self.now_ns += 10
         return self.now_ns
 
-    def glance_ns(self):
-        return self.now_ns
-
-    def host_to_clock_ns(self, host_ns):
-        return host_ns
-
     def tick(self, now_ns):
         self.ticks.append(now_ns)
         return now_ns + 1_000
@@ -90,20 +64,6 @@ class PlayedBackend:
     def resolve(self, starts, ends, queued_host_ns):
         times = [np.array([event["at_ns"] for event in events], np.int64) for events in (starts, ends)]
         return RangeTimes(*times, queued_host_ns)
-
-    def clock_info(self):
-        return ClockInfo(
-            description="played", epoch_unix_ns=0, clock_error_ns=0, range_error_ns=0, range_correction_ns=0, host_error_ns=0
-        )
-
-    def annotation(self, name):
-        return name
-
-    def push_range(self, annotation):
-        self.pushed.append(annotation)
-
-    def pop_range(self):
-        self.pushed.append("pop")
 
     def map_error(self, error, doing):
         return DeviceError(f"{doing} failed: {error}")
@@ -149,7 +109,7 @@ def test_events_are_used_again(lab, backend):
             pass
         backend.synchronize()
         lab.trace  # noqa: B018 - collects
-    assert backend.made == 2
+    assert backend.made_count == 2
 
 
 def test_many_ranges_are_collected_in_passing(lab, backend):
@@ -157,7 +117,7 @@ def test_many_ranges_are_collected_in_passing(lab, backend):
         for _ in range(20_000):
             with lab.range("x"):
                 backend.done_count = len(backend.recorded)
-    assert backend.made <= 2 * 4_100
+    assert backend.made_count <= 2 * 4_100
 
 
 def test_what_the_device_does_not_get_done_is_dropped_and_counted(backend):
@@ -232,10 +192,17 @@ def test_a_range_inside_itself(lab, backend):
     assert lab.trace.parent.tolist() == [-1, 0, 1]
 
 
-def test_names_beyond_the_limit_share_one():
-    table = NameTable(3)
-    assert [table.code(text) for text in ("a", "b", "c", "d", "a")] == [0, 1, 2, 2, 0]
-    assert table.texts == ("a", "b", NameTable.OTHER)
+def test_a_range_lies_inside_its_parent_whatever_the_correction_of_times_says(lab, backend, monkeypatch):
+    with lab.on("a", "outer"), lab.range("inner"):
+        pass
+    backend.synchronize()
+    start_ns, end_ns = np.array([50, 10]), np.array([95, 90])
+    monkeypatch.setattr(backend, "resolve", lambda *_: RangeTimes(start_ns, end_ns, start_ns))
+    trace = lab.trace
+    assert list(zip(names(trace), trace.start_ns.tolist(), trace.end_ns.tolist(), strict=True)) == [
+        ("outer", 10, 90),
+        ("inner", 50, 90),
+    ]
 
 
 def test_names_that_utf8_cannot_write_are_replaced(lab, backend):
@@ -263,24 +230,3 @@ def test_writers_of_ended_threads_go_away(lab, backend):
         backend.synchronize()
         lab.trace  # noqa: B018 - collects
     assert len(lab.streams["a"]._recorded.writers) <= 1
-
-
-def test_many_threads_on_one_lane_lose_nothing():
-    with Session("sim") as lab:
-        lab.stream("a")
-
-        def work(number):
-            for _ in range(200):
-                with lab.on("a", f"t{number}"), lab.range("inner"):
-                    time.sleep(0)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        lab.synchronize()
-        trace = lab.trace
-        assert len(trace) == 3_200
-        inner = np.flatnonzero(trace.name == trace.names.index("inner"))
-        assert (trace.thread[inner] == trace.thread[trace.parent[inner]]).all()

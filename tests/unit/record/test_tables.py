@@ -1,50 +1,25 @@
-"""What is kept beside the ring: bounded logs, counters, details, lanes, windows, launches."""
+"""The ring of rows and what is kept beside it: counters, details, lanes, windows, launches; how intervals are found."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpustreamlab.backends import StreamFacts
+from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Lane, WorkDetail
-from gpustreamlab.record import _kernel_tier
-from gpustreamlab.record._buffer import ColumnLog
+from gpustreamlab.record import RowRing, _kernel_tier
+from gpustreamlab.record._buffer import SPAN_COLUMNS, Intervals, find_innermost
 from gpustreamlab.record._counters import CounterLog
 from gpustreamlab.record._kernel_tier import CaptureWindows
-from gpustreamlab.record._lanes import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
+from gpustreamlab.record._names import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
 from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
 
 
 def ints(*values):
     return np.array(values, np.int64)
-
-
-class TestColumnLog:
-    def test_the_newest_rows_are_kept(self):
-        log = ColumnLog(("a", "b"), limit=3)
-        for first in (0, 2, 4):
-            log.append({"a": ints(first, first + 1), "b": ints(first, first + 1) * 10})
-
-        assert log.read()["a"].tolist() == [3, 4, 5]
-        assert log.read()["b"].tolist() == [30, 40, 50]
-        assert (len(log), log.appended_count) == (3, 6)
-
-    def test_a_cursor_reads_what_is_new_and_still_there(self):
-        log = ColumnLog(("a",), limit=3)
-        log.append({"a": ints(0, 1)})
-        assert log.read(log.appended_count)["a"].tolist() == []
-        log.append({"a": ints(2)})
-        assert log.read(2)["a"].tolist() == [2]
-        log.clear()
-        log.append({"a": ints(3)})
-        assert log.read(0)["a"].tolist() == [3]
-
-    def test_many_small_blocks_take_no_more_memory_than_their_rows(self):
-        log = ColumnLog(("a",), limit=100_000)
-        for number in range(2_000):
-            log.append({"a": ints(number)})
-        assert len(log._blocks) <= 257
-        assert log.read()["a"].tolist() == list(range(2_000))
 
 
 class TestCounters:
@@ -72,12 +47,6 @@ class TestCounters:
         log.settle()
         assert log.counters().value.tolist() == [96.0, 97.0, 98.0, 99.0]
 
-    def test_clear_forgets_them(self):
-        log = CounterLog()
-        self.append(log, (1, 0, log.code("bytes"), 1.0))
-        log.clear()
-        assert len(log.counters()) == 0
-
 
 class TestDetails:
     def test_beyond_the_limit_one_detail_is_shared(self):
@@ -92,11 +61,6 @@ class TestDetails:
         table.codes([WorkDetail(full_name="x" * 65_536), WorkDetail(full_name="y" * 65_536), WorkDetail(full_name="z")])
         shown = [detail.full_name[:1] + detail.full_name[-1:] for detail in table.all]
         assert shown == ["x…", "()", "zz"]
-
-    def test_a_name_that_utf8_cannot_write_is_replaced(self):
-        table = DetailTable()
-        table.codes([WorkDetail(full_name="a\ud800")] * 2)
-        assert [detail.full_name for detail in table.all] == ["a?"]
 
 
 class TestLanes:
@@ -135,12 +99,6 @@ class TestStreamKeys:
         keys.note((1, 7), lane=0, partition=3, from_ns=500)
         keys.note((1, 7), lane=0, partition=3, from_ns=600)
         assert self.find(keys, (1, 7, 5), (1, 7, 499), (1, 7, 500), (1, 7, 10**9)) == [(0, -1), (0, -1), (0, 3), (0, 3)]
-
-    def test_the_same_stream_number_in_two_contexts_is_two_streams(self):
-        keys = StreamKeys()
-        keys.note((1, 7), lane=0, partition=-1, from_ns=0)
-        keys.note((2, 7), lane=1, partition=2, from_ns=0)
-        assert self.find(keys, (2, 7, 5), (1, 7, 5), (3, 9, 5), (3, 9, 6)) == [(1, 2), (0, -1), (99, -1), (99, -1)]
 
 
 class TestWindows:
@@ -193,13 +151,105 @@ class TestLaunches:
         launches.clear()
         assert launches.find(ints(7)).tolist() == [-1]
 
-    def test_nothing_is_found_where_there_is_nothing(self):
-        launches = Launches()
-        assert launches.take(launches.find(ints(1)))[2].tolist() == [-1]
+
+def columns(first, count):
+    return {name: np.arange(first, first + count, dtype=np.int64) * (place + 1) for place, name in enumerate(SPAN_COLUMNS)}
 
 
-@pytest.mark.parametrize("size", [0, 1])
-def test_a_log_takes_empty_blocks(size):
-    log = ColumnLog(("a",), limit=2)
-    log.append({"a": np.zeros(size, np.int64)})
-    assert len(log.read()["a"]) == size
+@given(
+    ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20), reads=st.lists(st.booleans(), max_size=20)
+)
+def test_a_reader_sees_every_span_once_or_is_told_how_many_it_missed(ring_size, blocks, reads):
+    buffer = RowRing(ring_size)
+    appended = cursor = missed = 0
+    seen = []
+    for block, is_read in zip(blocks, [*reads, *[True] * len(blocks)], strict=False):
+        buffer.append(columns(appended, block))
+        appended += block
+        if is_read:
+            drained = buffer.read(cursor)
+            cursor, missed = drained.cursor, missed + drained.missed
+            seen += drained.columns["start_ns"].tolist()
+            assert all(len(values) == len(drained.columns["start_ns"]) for values in drained.columns.values())
+    drained = buffer.read(cursor)
+    seen += drained.columns["start_ns"].tolist()
+    missed += drained.missed
+    assert len(seen) + missed == appended
+    assert seen == sorted(set(seen))
+    assert seen[-ring_size:] == list(range(appended))[-ring_size:][-len(seen[-ring_size:]) :]
+
+
+@given(ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20))
+def test_the_newest_stay_and_the_rest_is_counted(ring_size, blocks):
+    buffer = RowRing(ring_size)
+    appended = 0
+    for block in blocks:
+        buffer.append(columns(appended, block))
+        appended += block
+    kept = buffer.read().columns["start_ns"].tolist()
+    assert kept == list(range(appended))[-ring_size:]
+    assert buffer.dropped_count == appended - len(kept)
+
+
+def test_memory_grows_with_use_and_a_clear_gives_it_back_while_append_indices_go_on():
+    buffer = RowRing(5_000)
+    assert buffer.size_bytes == 0
+    buffer.append(columns(0, 9_000))
+    assert buffer.size_bytes > 100_000
+    buffer.clear()
+    assert (buffer.size_bytes, len(buffer), buffer.dropped_count) == (0, 0, 0)
+    buffer.append(columns(9_000, 3))
+    found = buffer.read(8_000)
+    assert (found.columns["start_ns"].tolist(), found.missed, found.clear_count) == ([9_000, 9_001, 9_002], 0, 1)
+    assert buffer.size_bytes < 200_000
+
+
+def test_drained_columns_are_copies():
+    buffer = RowRing(10)
+    buffer.append(columns(0, 5))
+    buffer.read().columns["start_ns"][:] = -1
+    assert buffer.read().columns["start_ns"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("ring_size", [0, -1, True, 1.5, "10"])
+def test_a_ring_of_no_size_is_refused(ring_size):
+    with pytest.raises(OptionError, match="ring_size"):
+        RowRing(ring_size)
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 6)), max_size=12)
+MOMENTS = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 20)), max_size=12)
+
+
+def plainly(rows, group, at):
+    """Of those around the moment the one that started last, and of two such the later one."""
+    around = [
+        (start, number) for number, (mine, start, width) in enumerate(rows) if mine == group and start <= at < start + width
+    ]
+    return max(around)[1] if around else -1
+
+
+@given(ROWS, MOMENTS)
+def test_the_one_that_started_last_is_found(rows, moments):
+    group, start, width = np.array(rows, np.int64).reshape(-1, 3).T
+    asked, at = np.array(moments, np.int64).reshape(-1, 2).T
+    found = find_innermost(Intervals(group, start, start + width, np.arange(len(rows))), asked, at)
+
+    assert found.tolist() == [plainly(rows, *moment) for moment in moments]
+
+
+def test_an_interval_is_not_around_itself():
+    nested = Intervals(*np.array([[1, 1, 1], [0, 0, 5], [10, 10, 8], [0, 1, 2]]))
+    found = find_innermost(nested, np.array([1, 1, 1]), np.array([0, 0, 5]), itself=np.array([0, 1, 2]))
+
+    assert found.tolist() == [-1, 0, 1]
+
+
+def test_a_long_row_of_siblings_takes_few_rounds():
+    count = 200_000
+    start = np.append(0, np.arange(count) * 10)
+    end = np.append(count * 10 + 1, start[1:] + 5)
+    intervals = Intervals(np.zeros(count + 1, np.int64), start, end, np.arange(count + 1))
+    found = find_innermost(intervals, np.zeros(2, np.int64), np.array([count * 10 - 7, count * 10 - 3]))
+
+    assert found.tolist() == [count, 0]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends import Activities, CallClass, StreamFacts
-from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
-from gpustreamlab.record import START
+from gpustreamlab.record._names import OTHER_NAMES, LaneTable, Threads
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
 from tests.helpers.threads import run_in_thread
@@ -187,11 +187,6 @@ def test_work_waits_one_drain_for_its_call(lab, source):
     assert trace.queued_ns[row_named(trace, "alone")] == trace.start_ns[row_named(trace, "alone")]
 
 
-def test_a_trace_holds_no_work_back(lab, source):
-    source.push_work(10, 20, stream=key(lab, "a"), correlation=7, name="early")
-    assert name_of(trace_of(lab), 0) == "early"
-
-
 def test_a_range_that_is_still_open_encloses_what_is_launched_in_it(lab):
     with lab.on("a", "open"):
         launch(lab, "a", 1, name="inside")
@@ -299,12 +294,6 @@ def test_records_that_make_no_sense_are_counted_and_nowhere(lab, source):
     assert trace.metadata.dropped_records == trace.metadata.dropped_spans == 7
 
 
-def test_times_far_off_are_kept_as_they_are(lab, source):
-    source.push_work(1, 2**60, stream=key(lab, "a"), name="endless")
-    source.push_annotation(2**61, 2**61 + 1, name="far")
-    assert len(trace_of(lab)) == 2
-
-
 def test_clear_forgets_work_samples_and_drops(lab, source):
     launch(lab, "a", 1, name="warm-up")
     source.push_memory(10, 4096.0, stream=key(lab, "a"))
@@ -332,13 +321,6 @@ def test_a_trace_since_a_checkpoint_has_what_was_launched_after_it(lab):
     assert lab._recorder.trace(since=10**9).extra["work_count"].tolist() == []
 
 
-def test_cells_without_ranges_are_not_marked_because_of_kernels(lab):
-    lab._begin_cell("In [1]")
-    launch(lab, "a", 1, name="kernel")
-    assert len(trace_of(lab).markers) == 0
-    lab._end_cell("In [1]")
-
-
 def test_memory_of_streams_is_counters_of_their_lanes(lab, source):
     source.push_memory(5_000_000, 512.0, stream=key(lab, "b"))
     counters = trace_of(lab).counters
@@ -362,40 +344,6 @@ def test_the_trace_says_what_was_captured_and_when(lab, source):
     assert windows[0][0] == start_ns
 
 
-def test_a_trace_without_kernels_has_no_such_columns():
-    with Session("sim", capture="ranges") as session:
-        session.stream("a")
-        with session.on("a"):
-            pass
-        trace = trace_of(session)
-    assert dict(trace.extra) == {}
-    assert trace.metadata.tier is CaptureTier.RANGES
-
-
-def test_work_that_ends_after_stop_is_still_taken(lab, source):
-    with lab.on("a", "outer"):
-        source.push_call(lab._recorder._look_at_clock(), 10**9, correlation=1)
-    lab._recorder.stop_capture()
-    source.push_work(10**6, 10**6 + 1, stream=key(lab, "a"), correlation=1, name="late")
-    assert parent_of(trace_of(lab), "late") == "outer"
-
-
-def test_a_source_that_fails_ends_the_capture_and_nothing_else(lab, source):
-    told = []
-    lab._recorder.stop_capture()
-    lab._recorder.start_capture(source, tell_loss=told.append)
-    source.drain_error = DeviceError("bang")
-    with lab.on("a", "outer"):
-        pass
-    trace = trace_of(lab)
-    lab._recorder.trace()
-
-    assert told == ["DeviceError: bang"]
-    assert not lab._recorder.is_capturing
-    assert "bang" in trace.metadata.capture_note
-    assert name_of(trace, 0) == "outer"
-
-
 def test_calls_that_wait_and_allocate_have_rows(lab, source):
     source.push_call(10, 500, name="cudaStreamSynchronize", call_class=CallClass.SYNCHRONIZE)
     source.push_call(600, 700, name="cudaMallocAsync", call_class=CallClass.MEMORY, size_bytes=4096)
@@ -403,22 +351,6 @@ def test_calls_that_wait_and_allocate_have_rows(lab, source):
     row = row_named(trace, "cudaMallocAsync")
     assert trace.extra["size_bytes"][row] == 4096
     assert trace.duration_ns[row_named(trace, "cudaStreamSynchronize")] == 490
-
-
-def test_live_readers_get_details_counters_and_dependencies_by_cursor(lab, source):
-    recorder = lab._recorder
-    launch(lab, "a", 1, detail=kernel_detail("one"))
-    source.push_dependency(source=(0, 1), record=1, target=(0, 2), wait=2)
-    source.push_memory(10, 1.0, stream=key(lab, "a"))
-    cursor = recorder.changes(until=START).cursor
-    first = recorder.changes(cursor)
-    second = recorder.changes(first.cursor)
-
-    assert (first.is_changed, second.is_changed) == (True, False)
-    assert [detail.full_name for detail in first.details] == ["one"]
-    assert first.dependencies["wait"].tolist() == [2]
-    assert first.counters.value.tolist() == [1.0]
-    assert [len(second.details), len(second.dependencies["wait"]), len(second.counters)] == [0, 0, 0]
 
 
 def test_random_records_never_raise(lab, source):
@@ -442,3 +374,147 @@ def test_random_records_never_raise(lab, source):
         assert lab.recording.tier is CaptureTier.KERNELS
     assert len(trace) > 100
     assert told * 0.5 < trace.metadata.dropped_records < told - len(trace)
+
+
+# Launches of CUDA graphs are spans that cover their nodes
+
+
+def launch_graph(lab, stream, correlation, starts_ns, graph=7):
+    source, now_ns = lab._backend.source_given, lab._recorder._look_at_clock()
+    lab._backend.host_time_ns()  # time goes on
+    for place, after_ns in enumerate(starts_ns):
+        detail = replace(kernel_detail(f"node{place}"), graph=graph)
+        start_ns = now_ns + after_ns
+        push = source.push_launch if place == 0 else source.push_work
+        times = (now_ns, start_ns, start_ns + 1_000) if place == 0 else (start_ns, start_ns + 1_000)
+        push(*times, correlation=correlation, stream=lab.stream(stream)._backend_stream, name=f"node{place}", detail=detail)
+
+
+def test_a_launch_covers_its_nodes_and_lies_in_the_range_around_it(lab):
+    with lab.on("a", "step"):
+        launch_graph(lab, "a", 5, [3_000, 9_000])
+    trace = trace_of(lab)
+    (row,) = rows(trace, SpanKind.ANNOTATION).tolist()
+    nodes = [row_named(trace, f"node{place}") for place in range(2)]
+    assert trace.names[trace.name[row]] == "graph 7"
+    assert trace.lanes[trace.lane[row]].name == "a"
+    assert trace.names[trace.name[trace.parent[row]]] == "step"
+    assert trace.parent[nodes].tolist() == [row, row]
+    assert (trace.start_ns[row], trace.end_ns[row]) == (trace.start_ns[nodes[0]], trace.end_ns[nodes[1]])
+    assert trace.extra["work_count"][row] == 2
+    assert trace.extra["work_count"][trace.parent[row]] == 2
+    assert (np.diff(trace.start_ns) >= 0).all()
+
+
+def test_each_launch_of_a_graph_is_a_span(lab):
+    for correlation in (5, 6):
+        with lab.on("a", "step"):
+            launch_graph(lab, "a", correlation, [3_000, 9_000])
+    with lab.on("b", "step"):
+        launch_graph(lab, "b", 7, [3_000], graph=8)
+    trace = trace_of(lab)
+    assert [trace.names[trace.name[row]] for row in rows(trace, SpanKind.ANNOTATION).tolist()] == [
+        "graph 7",
+        "graph 7",
+        "graph 8",
+    ]
+    assert [trace.lanes[trace.lane[row]].name for row in rows(trace, SpanKind.ANNOTATION).tolist()] == ["a", "a", "b"]
+    assert not lab.trace.strays()
+
+
+# Which thread of the host a call, an annotation, or work was of
+
+
+def run_pair(*targets):
+    """Run functions in threads that live at the same time and have the same name."""
+    together = threading.Barrier(len(targets), timeout=60)
+
+    def run(target):
+        together.wait()
+        target()
+        together.wait()
+
+    threads = [threading.Thread(target=run, args=(target,), name="worker") for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_the_first_annotation_of_a_thread_is_in_the_lane_of_its_calls(lab, source):
+    source.push_annotation(1_000, 9_000, name="cudf: join")
+    source.push_launch(2_000, 3_000, 4_000, stream=0, correlation=7)
+    trace = lab.trace
+    lanes = {trace.lanes[trace.lane[row_named(trace, name)]].name for name in ("cudf: join", "cudaLaunchKernel")}
+    assert lanes == {"host: MainThread"}
+
+
+def test_work_is_in_annotations_of_its_own_thread_not_of_one_of_the_same_name(lab, source):
+    idents = []
+    run_pair(*[lambda: (idents.append(threading.get_ident()), lab._recorder.thread_state())] * 2)
+    run_pair(*[lambda: lab.trace] * 2)
+    source.push_annotation(1_000, 9_000, name="cudf: join", thread=idents[0])
+    for number, ident in enumerate(idents):
+        source.push_call(2_000, 2_100, correlation=7 + number, thread=ident)
+        source.push_work(3_000, 4_000, stream=0, correlation=7 + number, name=f"kernel {number}")
+    trace = lab.trace
+
+    assert parent_of(trace, "kernel 0") == "cudf: join"
+    assert parent_of(trace, "kernel 1") is None
+
+
+@pytest.mark.parametrize("skew_ns", [-30_000, 0, 30_000])
+def test_annotations_are_matched_to_ranges_on_the_hosts_clock(lab, source, skew_ns):
+    """The two clocks are put on each other within tens of microseconds, ranges follow each other within two."""
+    backend = lab._backend
+
+    def annotated(name):
+        begin_ns, call_ns, end_ns = (backend.host_time_ns() for _ in range(3))
+        times = begin_ns + skew_ns, end_ns + skew_ns
+        source.push_annotation(*times, name=f"in {name}", start_host_ns=begin_ns)
+        source.push_call(call_ns + skew_ns, end_ns + skew_ns, correlation=call_ns, start_host_ns=call_ns)
+        source.push_work(end_ns + 10**6, end_ns + 2 * 10**6, stream=0, correlation=call_ns, name=f"kernel of {name}")
+
+    backend.launch_spin(lab.stream("a")._backend_stream, 10**6, blocks=1, fill_sms=False)  # no time below zero is told
+    lab.synchronize()
+    with lab.on("a", "outer"):
+        for name in ("first", "second"):
+            with lab.range(name):
+                annotated(name)
+        annotated("outer")
+    trace = trace_of(lab)
+
+    for name in ("first", "second", "outer"):
+        assert parent_of(trace, f"in {name}") == name
+        assert parent_of(trace, f"kernel of {name}") == f"in {name}"
+
+
+class TestThreads:
+    def test_they_are_bounded(self):
+        threads = Threads(LaneTable(), limit=3)
+        codes = [threads.code(ident, "worker") for ident in range(100)]
+        assert threads.texts == ("worker", "worker (2)", OTHER_NAMES)
+        assert set(codes[2:]) == {2}
+        assert len(threads._codes) <= 3
+
+
+def test_a_number_that_is_used_again_is_another_thread():
+    threads = Threads(LaneTable())
+    threads.note(5, "first", 1_000)
+    threads.note(5, "second", 2_000)
+
+    codes = threads.codes(np.array([5, 5, 5, 6]), np.array([500, 1_999, 2_000, 0]))
+
+    assert codes[0] == codes[1] != codes[2]
+    assert len(set(codes.tolist())) == 3
+    assert len(set(threads.lanes(np.array([5, 5]), np.array([0, 3_000])).tolist())) == 2
+
+
+def test_a_thread_that_has_ended_gives_its_name_to_no_other():
+    threads = Threads(LaneTable())
+    threads.note(5, "ended", 0)
+    threads.look(1_000)
+
+    codes = threads.codes(np.array([5, 5]), np.array([999, 1_000])).tolist()
+
+    assert [threads.texts[code] for code in codes] == ["ended", "thread 5"]

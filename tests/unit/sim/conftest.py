@@ -18,7 +18,25 @@ def xp(backend):
 
 
 @pytest.fixture
+def stream(backend):
+    return backend.create_stream(priority=0)
+
+
+@pytest.fixture
 def works(backend):
+    """Everything that ended."""
     seen = []
     backend.set_observer(seen.append)
     return seen
+
+
+@pytest.fixture
+def cost_ns(backend):
+    """Return how long the host takes for a call."""
+
+    def run(call):
+        before_ns = backend.driver.clock.now_ns
+        call()
+        return backend.driver.clock.now_ns - before_ns
+
+    return run

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.backends.sim import DevicePreset, DeviceWork, KernelSpec
-from gpustreamlab.backends.sim._commands import CopySpec, Mark, Wait
+from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, Mark, Wait
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from tests.unit.sim.sim_reference import Job, Reference
 
@@ -60,7 +60,7 @@ def run_real(streams, jobs, *, catch_up):
             spec = KernelSpec(name="k", blocks=job.blocks, block_slots=job.slots, block_ns=job.block_ns)
             scheduler.submit_kernel(lane, spec, job.submit_ns)
         elif job.kind == "copy":
-            scheduler.submit_copy(lane, CopySpec("c", job.engine, 1, job.block_ns), job.submit_ns)
+            scheduler.submit(lane, CopyRun(lane, CopySpec("c", job.engine, 1, job.block_ns)), job.submit_ns)
         elif job.kind == "record":
             marks[job.event] = Mark()
             scheduler.submit(lane, marks[job.event], job.submit_ns)

@@ -1,4 +1,4 @@
-"""Green contexts of the simulated device: what they cost, where their work runs, and what closing them leaves."""
+"""Green contexts of the simulated device: where their work runs, and what closing them leaves."""
 
 from __future__ import annotations
 
@@ -9,37 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpustreamlab.backends import Backend, ContextSpec, SplitGroup
+from gpustreamlab.backends import ContextSpec
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.errors import DeviceError, InvalidHandleError, OptionError, SessionClosedError, StreamClosedError
+from gpustreamlab.errors import DeviceError, InvalidHandleError, OptionError, StreamClosedError
 
 MS = 1_000_000
 REMAINDER = 15
 EIGHTH = frozenset({0, 1, 16, 17, 32, 33, 48, 49})  # group 0 of an H200
 
 
-@pytest.fixture
-def works(backend):
-    seen = []
-    backend.set_observer(seen.append)
-    return seen
-
-
 def stream_on(backend, *groups, priority=0):
     return backend.create_context(ContextSpec(groups=groups)).create_stream(priority=priority)
 
 
-def fill_card(backend, stream, count=1):
-    for _ in range(count):
-        backend.launch_spin(stream, MS, blocks=132, fill_sms=True)
+def fill_card(backend, stream, blocks=132):
+    backend.launch_spin(stream, MS, blocks=blocks, fill_sms=True)
 
 
 def durations_ms(works):
     return [(work.end_ns - work.start_ns) / MS for work in works]
-
-
-def overlaps(first, second):
-    return max(first.start_ns, second.start_ns) < min(first.end_ns, second.end_ns)
 
 
 class TestContexts:
@@ -47,177 +35,100 @@ class TestContexts:
         first = backend.create_context(ContextSpec(groups=(0,)))
         second = backend.create_context(ContextSpec(groups=(1, REMAINDER)))
         streams = [first.create_stream(priority=0), second.create_stream(priority=-2), backend.create_stream(priority=0)]
-        assert [stream.key for stream in streams] == [(0, 1, 3), (0, 2, 4), (0, 0, 5)]
-        assert streams[1].priority == -2
+        streams.append(backend.adopt_stream(streams[1]))
+        assert [stream.key for stream in streams] == [(0, 1, 3), (0, 2, 4), (0, 0, 5), (0, 2, 4)]
+        assert [stream.priority for stream in streams] == [0, -2, 0, -2]
         assert (first.sm_count, second.sm_count) == (8, 20)
 
-    def test_an_adopted_stream_keeps_its_context(self, backend):
-        owner = stream_on(backend, 3, priority=-1)
-        adopted = backend.adopt_stream(owner)
-        assert (adopted.key, adopted.priority) == (owner.key, -1)
+    def test_what_is_refused_costs_nothing(self, backend, cost_ns):
+        def refused():
+            with pytest.raises(DeviceError):
+                backend.create_context(ContextSpec(groups=(16,)))
 
-    def test_costs_are_virtual_host_time(self, backend):
-        clock, host = backend.driver.clock, backend.preset.host
-        start_ns = clock.now_ns
-        context = backend.create_context(ContextSpec(groups=(0,)))
-        created_ns = clock.now_ns
-        context.create_stream(priority=0)
-        stream_ns = clock.now_ns
-        context.close()
-        assert created_ns - start_ns == host.create_context_ns == 1_300_000
-        assert stream_ns - created_ns == host.create_stream_ns == 8_000
-        assert clock.now_ns - stream_ns == host.destroy_context_ns
+        assert (cost_ns(refused), backend.context_bytes) == (0, 0)
+        for priority in (1, -6):
+            with pytest.raises(OptionError, match="Use priority="):
+                stream_on(backend, 0, priority=priority)
 
-    def test_each_context_costs_4_mib_for_good(self, backend):
-        assert backend.context_bytes == 0
-        for _ in range(3):
-            backend.create_context(ContextSpec(groups=(0,))).close()
-        assert backend.context_bytes == 3 * 4 * 2**20
-
-    def test_a_refused_context_costs_nothing(self, backend):
-        before = backend.driver.clock.now_ns
-        with pytest.raises(DeviceError):
-            backend.create_context(ContextSpec(groups=(16,)))
-        assert (backend.context_bytes, backend.driver.clock.now_ns) == (0, before)
-
-    @pytest.mark.parametrize("priority", [1, -6])
-    def test_priorities_outside_the_range_are_refused(self, backend, priority):
-        with pytest.raises(OptionError, match="Use priority="):
-            stream_on(backend, 0, priority=priority)
-
-    def test_the_backend_keeps_the_protocol(self, backend):
-        checked: Backend = backend  # for mypy; at run time the members are looked for
-        for member in ("capabilities", "create_context", "probe_sms", "host_to_clock_ns"):
-            assert hasattr(checked, member)
-        assert backend.host_to_clock_ns(12) == 12
-
-    def test_streams_do_not_wait_for_the_null_stream(self, backend, works):
-        fill_card(backend, backend.null_stream)
-        backend.launch_spin(stream_on(backend, 0), 1_000, blocks=1, fill_sms=False)
-        backend.synchronize()
-        assert works[0].stream == backend.null_stream.handle  # it held all SMs: order comes from SMs, not from the stream rule
-        assert not backend.driver._blocking
-
-
-class TestClosing:
-    def test_its_streams_cannot_be_used_any_more(self, backend):
+    def test_a_closed_one_makes_no_streams_and_its_streams_cannot_be_used(self, backend, works):
         context = backend.create_context(ContextSpec(groups=(0,)))
         stream, event = context.create_stream(priority=0), backend.acquire_event()
+        adopted = backend.adopt_stream(stream)
+        fill_card(backend, stream)
         context.close()
         for call in (
             lambda: fill_card(backend, stream),
+            lambda: fill_card(backend, adopted),
             lambda: stream.record(event),
             lambda: backend.select(stream),
             lambda: backend.probe_sms([stream]),
         ):
             with pytest.raises(StreamClosedError, match="closed before"):
                 call()
-
-    def test_an_adopted_stream_of_it_cannot_be_used_either(self, backend):
-        context = backend.create_context(ContextSpec(groups=(0,)))
-        adopted = backend.adopt_stream(context.create_stream(priority=0))
-        context.close()
-        with pytest.raises(StreamClosedError, match="closed before"):
-            fill_card(backend, adopted)
-
-    def test_it_makes_no_more_streams(self, backend):
-        context = backend.create_context(ContextSpec(groups=(0,)))
-        context.close()
         with pytest.raises(InvalidHandleError, match=r"Context 1 .*lab\.partition") as caught:
             context.create_stream(priority=0)
         assert caught.value.driver_code == "CONTEXT_IS_DESTROYED"
         assert "closed" in repr(context)
-
-    def test_work_that_its_streams_hold_still_runs_on_its_sms(self, backend, works):
-        context = backend.create_context(ContextSpec(groups=(0,)))
-        fill_card(backend, context.create_stream(priority=0))
-        context.close()
         backend.synchronize()
-        assert durations_ms(works) == [17.0]  # 132 blocks on 8 SMs
+        assert durations_ms(works) == [17.0]  # what it held still ran: 132 blocks on 8 SMs
 
-    def test_closing_twice_or_after_the_device_is_silent(self, backend):
-        first, second = (backend.create_context(ContextSpec(groups=(0,))) for _ in range(2))
-        first.close()
-        spent_ns = backend.driver.clock.now_ns
-        first.close()
-        assert backend.driver.clock.now_ns == spent_ns
-        backend.close()
-        second.close()
-        assert second.is_closed
-
-    def test_a_closed_device_makes_no_contexts_and_no_streams_of_them(self, backend):
-        context = backend.create_context(ContextSpec(groups=(0,)))
-        backend.close()
-        for call in (lambda: backend.create_context(ContextSpec(groups=(0,))), context.create_stream):
-            with pytest.raises(SessionClosedError, match="was closed"):
-                call()
-
-    def test_closed_streams_are_not_kept(self, backend):
-        context = backend.create_context(ContextSpec(groups=(0,)))
-        for _ in range(100):
-            context.create_stream(priority=0).close()
-        assert len(context._streams) == 1
+    def test_closed_streams_and_contexts_leave_the_scheduler_small(self, backend):
+        for number in range(300):
+            context = backend.create_context(ContextSpec(groups=(number % 10, 10 + number % 3)))
+            for _ in range(3):
+                context.create_stream(priority=0).close()
+            assert len(context._streams) <= 1
+            fill_card(backend, context.create_stream(priority=0))
+            context.close()
+        backend.synchronize()
+        assert len(backend.driver.scheduler.pool.groups) <= 17
         assert len(backend.driver.scheduler.streams) == 1
+        assert backend.driver.streams == {}
+        assert backend.context_bytes == 300 * 4 * 2**20
+
+
+# Partitions by their groups, each with priorities of streams and blocks of their kernels; what the kernels take, in ms.
+SIDE_BY_SIDE = {
+    **{f"{count} groups": ([(range(count), [(0, 132)])], [-(-132 // (8 * count))]) for count in (1, 3, 8, 12, 15)},
+    "96 and 36 SMs": ([(range(12), [(0, 132)]), ((12, 13, 14, REMAINDER), [(0, 132)])], [2, 4]),
+    "four of 24 SMs": ([(range(first, first + 3), [(0, 132)]) for first in (0, 3, 6, 9)], [6] * 4),  # FACTS.md: 6.1 ms
+    "the remainder alone": ([((REMAINDER,), [(0, 132)])], [11]),
+    "a priority acts within its partition only": (
+        [((0, 1), [(0, 160), (-5, 16)]), ((2, 3), [(0, 160)])],
+        [11, 1, 10],
+    ),
+}
 
 
 class TestConfinement:
-    @pytest.mark.parametrize("count", [1, 3, 8, 12, 15])
-    def test_a_card_filling_kernel_takes_132_over_n_times_as_long_in_whole_waves(self, backend, works, count):
-        fill_card(backend, stream_on(backend, *range(count)))
+    @pytest.mark.parametrize(("partitions", "expected_ms"), SIDE_BY_SIDE.values(), ids=SIDE_BY_SIDE)
+    def test_disjoint_partitions_run_side_by_side_in_whole_waves(self, backend, works, partitions, expected_ms):
+        contexts = [backend.create_context(ContextSpec(groups=tuple(groups))) for groups, _ in partitions]
+        streams = [
+            (context.create_stream(priority=priority), blocks)
+            for context, (_, own) in zip(contexts, partitions, strict=True)
+            for priority, blocks in own
+        ]
+        for stream, blocks in streams:
+            fill_card(backend, stream, blocks)
         backend.synchronize()
-        assert durations_ms(works) == [-(-132 // (8 * count))]
+        by_stream = {work.stream: work for work in works}
+        assert durations_ms([by_stream[stream.handle] for stream, _ in streams]) == expected_ms
+        assert max(work.start_ns for work in works) < min(work.end_ns for work in works) or 1 in expected_ms
 
-    def test_disjoint_partitions_run_side_by_side(self, backend, works):
-        left, right = stream_on(backend, *range(12)), stream_on(backend, 12, 13, 14, REMAINDER)
-        fill_card(backend, left)
-        fill_card(backend, right)
-        backend.synchronize()
-        assert overlaps(*works)
-        assert durations_ms(works) == [2.0, 4.0]  # on 96 and on 36 SMs
-
-    def test_four_partitions_run_side_by_side_where_plain_streams_queue(self, backend, works):
-        for first in (0, 3, 6, 9):
-            fill_card(backend, stream_on(backend, first, first + 1, first + 2))
-        backend.synchronize()
-        assert durations_ms(works) == [6.0] * 4  # FACTS.md: 6.1 ms on an H200
-        assert all(overlaps(*pair) for pair in itertools.combinations(works, 2))
-
-    def test_streams_of_one_partition_queue_up(self, backend, works):
-        context = backend.create_context(ContextSpec(groups=(0, 1, 2)))
-        for _ in range(2):
-            fill_card(backend, context.create_stream(priority=0))
-        backend.synchronize()
-        assert works[1].start_ns == works[0].end_ns - MS  # on what the last wave of the first leaves over
-        assert works[1].end_ns - works[0].start_ns == 11 * MS  # 264 blocks on 24 SMs
-
-    def test_equal_and_overlapping_contexts_share_their_sms(self, backend, works):
-        for groups in ((0, 1, 2), (0, 1, 2), (2, 3)):
-            fill_card(backend, stream_on(backend, *groups))
+    @pytest.mark.parametrize("groups", [((0, 1, 2), (0, 1, 2)), ((0, 1, 2), (0, 1, 2), (2, 3))])
+    def test_streams_and_contexts_that_share_sms_queue_up(self, backend, works, groups):
+        for own in groups:
+            fill_card(backend, stream_on(backend, *own))
         backend.synchronize()
         assert works[1].end_ns - works[0].start_ns == 11 * MS  # 264 blocks on 24 SMs
-
-    def test_the_remainder_alone_is_a_partition(self, backend, works):
-        stream = stream_on(backend, REMAINDER)
-        fill_card(backend, stream)
-        backend.synchronize()
-        assert durations_ms(works) == [11.0]
-        assert backend.probe_sms([stream])[0].tolist() == list(range(120, 132))
-
-    def test_a_priority_acts_within_its_partition_only(self, backend, works):
-        context = backend.create_context(ContextSpec(groups=(0, 1)))
-        low, high = context.create_stream(priority=0), context.create_stream(priority=-5)
-        other = stream_on(backend, 2, 3)
-        backend.launch_spin(low, MS, blocks=160, fill_sms=True)
-        backend.launch_spin(other, MS, blocks=160, fill_sms=True)
-        backend.launch_spin(high, MS, blocks=16, fill_sms=True)
-        backend.synchronize()
-        span = {work.stream: work for work in works}
-        assert span[high.handle].start_ns == span[low.handle].start_ns + MS  # at the next block boundary
-        assert durations_ms([span[low.handle], span[other.handle]]) == [11.0, 10.0]
+        if len(groups) == 2:
+            assert works[1].start_ns == works[0].end_ns - MS  # on what the last wave of the first leaves over
 
     def test_a_latency_critical_kernel_does_not_wait_behind_another_partition(self, backend, works):
         bulk, urgent = stream_on(backend, *range(14)), stream_on(backend, 14)
-        fill_card(backend, bulk, count=20)
+        for _ in range(20):
+            fill_card(backend, bulk)
         backend.launch_spin(urgent, 50_000, blocks=8, fill_sms=True)
         submitted_ns = backend.driver.clock.now_ns
         backend.synchronize()
@@ -225,18 +136,17 @@ class TestConfinement:
         assert work.end_ns == submitted_ns + 50_000
 
     def test_memory_bandwidth_is_shared_across_partitions(self, backend, works):
-        xp, half = backend.xp, 8_000_000
+        half = 8_000_000
         streams = [stream_on(backend, *range(7)), stream_on(backend, *range(7, 14))]  # 56 SMs each can draw more than all have
-        arrays = [xp.empty(half, "f4") for _ in streams]
-        for array, stream in zip(arrays, streams, strict=True):
-            token = backend.select(stream)
+        array = backend.xp.empty(half, "f4")
+        for stream in streams:
+            backend.select(stream)
             _ = array + 1
-            backend.restore(token)
         backend.synchronize()
         alone_ns = 2 * half * 4 / 4.25e12 * 1e9
         assert min(work.end_ns - work.start_ns for work in works) > 1.8 * alone_ns
 
-    def test_array_work_is_confined_too(self, backend, works):
+    def test_array_work_is_confined_too(self, backend):
         stream, xp = stream_on(backend, 0), backend.xp
         a = xp.ones((512, 512), "f4")  # products of 64 tiles; sums and additions of 32 and more blocks
         seen = watch_placements(backend)
@@ -286,36 +196,27 @@ class TestProbe:
         assert [len(seen) for seen in ids] == [96, 36, 132]
         assert sorted(np.concatenate(ids[:2]).tolist()) == ids[2].tolist() == list(range(132))
         assert all(seen.dtype == np.int64 for seen in ids)
+        assert backend.probe_sms([stream_on(backend, REMAINDER)])[0].tolist() == list(range(120, 132))
+        assert backend.probe_sms([]) == []
 
-    def test_it_takes_less_than_50_ms_of_virtual_time_for_many_streams(self, backend):
+    def test_it_takes_less_than_50_ms_of_virtual_time_for_many_streams(self, backend, cost_ns):
         contexts = [backend.create_context(ContextSpec(groups=(group,))) for group in range(16)]
         streams = [context.create_stream(priority=0) for context in contexts for _ in range(4)]
-        start_ns = backend.driver.clock.now_ns
-        backend.probe_sms(streams)
-        spent_ns = backend.driver.clock.now_ns - start_ns
-        assert 100_000 < spent_ns < 50 * MS
+        assert 100_000 < cost_ns(lambda: backend.probe_sms(streams)) < 50 * MS
 
     def test_crowded_streams_are_tried_again_alone(self, backend):
         context = backend.create_context(ContextSpec(groups=(0, 1, 2, 3, 4)))
         crowd = [context.create_stream(priority=0) for _ in range(5)] + [backend.create_stream(priority=0) for _ in range(3)]
         assert [len(ids) for ids in backend.probe_sms(crowd)] == [40] * 5 + [132] * 3
 
-    def test_its_kernels_are_real_work_that_waits_its_turn(self, backend, works):
+    def test_its_kernels_are_real_work_that_waits_its_turn_and_shows_a_fault(self, backend, works):
         stream = stream_on(backend, 0)
         fill_card(backend, stream)
-        assert backend.probe_sms([stream])[0].tolist() == sorted(EIGHTH)
-        assert [work.name for work in works] == ["spin", "gpustreamlab_probe"]
+        assert [ids.tolist() for ids in backend.probe_sms([stream, stream])] == [sorted(EIGHTH)] * 2
+        assert [work.name for work in works] == ["spin", "gpustreamlab_probe", "gpustreamlab_probe"]
         assert works[1].start_ns >= works[0].end_ns - MS
-
-    def test_a_fault_in_confinement_shows(self, backend):
-        stream = stream_on(backend, 0)
         stream.queue.mask = backend.driver.scheduler.pool.full_mask
         assert len(backend.probe_sms([stream])[0]) == 132
-
-    def test_no_streams_and_the_same_stream_twice(self, backend):
-        assert backend.probe_sms([]) == []
-        stream = stream_on(backend, 0)
-        assert [ids.tolist() for ids in backend.probe_sms([stream, stream])] == [sorted(EIGHTH)] * 2
 
     def test_it_leaves_nothing_behind_also_where_it_fails(self, backend, monkeypatch):
         stream = stream_on(backend, 0)
@@ -328,45 +229,3 @@ class TestProbe:
             backend.probe_sms([stream])
         assert backend.driver.scheduler.placement_observer is None
         assert len(backend.probe_sms([stream])[0]) == 8
-
-    def test_streams_of_others_are_refused(self, backend):
-        with pytest.raises(InvalidHandleError, match="not one of its streams"):
-            backend.probe_sms([SimBackend().create_stream(priority=0)])
-
-
-def run_program(preset):
-    """Use partitions in every way the preset allows; return what ended, what was seen and the host's time."""
-    backend, works = SimBackend(preset), []
-    backend.set_observer(works.append)
-    specs = [ContextSpec(groups=(0, 2, 4)), ContextSpec(groups=(1, REMAINDER)), ContextSpec(groups=(4, 5))]
-    if preset == "h200-cuda13.1":
-        split = (SplitGroup(sms=48, coscheduled_sms=4), SplitGroup(sms=30, backfill=True))
-        specs += [ContextSpec(split=split, place=place) for place in (0, 1)]
-    contexts = [backend.create_context(spec) for spec in specs]
-    streams = [context.create_stream(priority=-(place % 2)) for place, context in enumerate(contexts)]
-    for number in range(60):
-        stream = streams[number % len(streams)]
-        backend.launch_spin(stream, 1_000 + 37 * number, blocks=30 + 5 * number, fill_sms=number % 2 == 0)
-        if number == 40:
-            contexts[0].close()
-            streams[0] = backend.create_context(ContextSpec(groups=(0, 1, 2))).create_stream(priority=0)
-    seen = [ids.tolist() for ids in backend.probe_sms(streams)]
-    backend.synchronize()
-    return works, seen, backend.host_time_ns()
-
-
-@pytest.mark.parametrize("preset", ["h200", "h200-cuda13.1"])
-def test_the_same_program_gives_the_same_times_to_the_bit(preset):
-    assert run_program(preset) == run_program(preset)
-
-
-def test_hundreds_of_contexts_of_a_few_sets_leave_the_scheduler_small():
-    backend = SimBackend()
-    for number in range(300):
-        context = backend.create_context(ContextSpec(groups=(number % 10, 10 + number % 3)))
-        fill_card(backend, context.create_stream(priority=0))
-        context.close()
-    backend.synchronize()
-    assert len(backend.driver.scheduler.pool.groups) <= 17
-    assert backend.driver.streams == {}
-    assert backend.context_bytes == 300 * 4 * 2**20

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.backends.sim import DevicePreset, KernelSpec
-from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, CopySpec, Mark, Wait
 from gpustreamlab.backends.sim._scheduler import Scheduler, share_bandwidth
 from gpustreamlab.errors import OptionError
 
@@ -119,35 +118,6 @@ def test_cutting_a_group_while_kernels_run_changes_no_time(lab):
     assert pool.free == [len(group) * 4 for group in pool.groups]
 
 
-def test_a_wait_holds_the_stream_until_the_mark(lab):
-    first, second, mark = lab.stream(), lab.stream(), Mark()
-    lab.launch(first, 0, blocks=1, ns=100)
-    lab.scheduler.submit(first, mark, 1)
-    lab.scheduler.submit(second, Wait(mark), 2)
-    lab.launch(second, 3, blocks=1, ns=10)
-    assert lab.spans() == [(0, 0, 100), (1, 100, 110)]
-    assert mark.time_ns == 100
-
-
-def test_a_mark_on_an_idle_stream_is_reached_at_once(lab):
-    mark = Mark()
-    lab.scheduler.submit(lab.stream(), mark, 7)
-    assert lab.spans() == []
-    assert mark.time_ns == 7
-
-
-def test_each_copy_engine_serves_one_copy_at_a_time(lab):
-    for at, engine in enumerate((HOST_TO_DEVICE, HOST_TO_DEVICE, DEVICE_TO_HOST)):
-        lab.scheduler.submit_copy(lab.stream(), CopySpec("copy", engine, 1, 100), at)
-    assert lab.spans() == [(0, 0, 100), (2, 2, 102), (1, 100, 200)]
-
-
-def test_copies_and_kernels_overlap(lab):
-    lab.launch(lab.stream(), 0, blocks=4, ns=100)
-    lab.scheduler.submit_copy(lab.stream(), CopySpec("copy", HOST_TO_DEVICE, 1, 100), 1)
-    assert lab.spans() == [(0, 0, 100), (1, 1, 101)]
-
-
 def test_a_kernel_bound_by_arithmetic_is_not_slowed_by_its_neighbour(lab):
     lab.launch(lab.stream(), 0, blocks=1, ns=1_000, block_bytes=100, block_limit_bytes_per_s=1_000_000_000)
     lab.launch(lab.stream(), 0, **memory_bound(3, 1_000))  # gets 1.9 GB/s of the 3 that it wants until the first ends
@@ -233,15 +203,6 @@ def check_slots(scheduler, allowed):
     for number, group in enumerate(groups):
         assert held[number] + scheduler.pool.free[number] == 4 * len(group)
         assert scheduler.pool.free[number] >= 0
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.permutations([(1, 300), (2, 100), (4, 700), (3, 100), (2, 900)]))
-def test_order_of_independent_submissions_keeps_the_total(kernels):
-    lab = Lab()
-    for at, (blocks, ns) in enumerate(kernels):
-        lab.launch(lab.stream(), at, blocks=blocks, ns=ns, slots=1)
-    assert sum(end - start for _, start, end in lab.spans()) == 2_100
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(1, 1e3)), min_size=1, max_size=20), st.floats(1, 1e4))

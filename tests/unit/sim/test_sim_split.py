@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -22,137 +23,118 @@ OLD = "h200-cuda12.2"
 NEW = SMSplitter(PRESETS["h200-cuda13.1"])
 
 
-class TestGroups:
-    def test_those_of_an_h200_are_as_measured(self):
-        groups = H200.sm_groups.cut(132)
-        assert [len(group) for group in groups] == [8] * 15 + [12]
-        assert groups[0] == (0, 1, 16, 17, 32, 33, 48, 49)
-        assert groups[1] == (2, 3, 18, 19, 34, 35, 50, 51)
-        assert groups[7] == (14, 15, 30, 31, 46, 47, 62, 63)
-        assert groups[8] == (64, 65, 78, 79, 92, 93, 106, 107)
-        assert groups[14] == (76, 77, 90, 91, 104, 105, 118, 119)
-        assert groups[15] == tuple(range(120, 132))
-        assert sorted(sm for group in groups for sm in group) == list(range(132))
-
-    def test_without_a_table_they_follow_each_other(self):
-        assert SMGroups(min_sms=6, alignment_sms=4).cut(20) == (tuple(range(8)), tuple(range(8, 16)), (16, 17, 18, 19))
-        assert SMGroups(min_sms=2, alignment_sms=2).cut(4) == ((0, 1), (2, 3), ())
-
-    @pytest.mark.parametrize(
-        "wrong",
-        [
-            {"min_sms": 0},
-            {"alignment_sms": 0},
-            {"table": ((0, 1),)},
-            {"table": ((0, 1, 2, 3), (3, 4, 5, 6))},
-        ],
-    )
-    def test_impossible_sizes_are_refused(self, wrong):
-        with pytest.raises(OptionError, match="SMGroups has"):
-            SMGroups(**{"min_sms": 4, "alignment_sms": 4, **wrong})
-
-    @pytest.mark.parametrize("table", [(), ((0, 1, 2, 3), (4, 5, 6, 7))])
-    def test_groups_that_do_not_fit_the_device_are_refused(self, table):
-        with pytest.raises(OptionError, match="do not fit"):
-            DevicePreset(name="x", sm_count=3, sm_groups=SMGroups(min_sms=4, alignment_sms=4, table=table))
-
-    @pytest.mark.parametrize("version", ["", "13", "13.x", "13.0.1", "v13.0"])
-    def test_a_version_is_two_numbers(self, version):
-        with pytest.raises(OptionError, match="driver_version"):
-            DevicePreset(name="x", sm_count=3, driver_version=version)
+def test_groups_of_an_h200_are_as_measured():
+    groups = H200.sm_groups.cut(132)
+    assert [len(group) for group in groups] == [8] * 15 + [12]
+    assert groups[0] == (0, 1, 16, 17, 32, 33, 48, 49)
+    assert groups[8] == (64, 65, 78, 79, 92, 93, 106, 107)
+    assert groups[14] == (76, 77, 90, 91, 104, 105, 118, 119)
+    assert groups[15] == tuple(range(120, 132))
+    assert sorted(sm for group in groups for sm in group) == list(range(132))
 
 
-class TestPresets:
-    def test_what_they_can_do(self):
-        has = {name: {item.feature for item in SimBackend(name).capabilities if item.available} for name in PRESETS}
-        memory = Feature.STREAM_ORDERED_MEMORY
-        assert has == {
-            "h200": {Feature.GREEN_CONTEXTS, memory},
-            "h200-cuda13.1": set(Feature),
-            OLD: {memory},
-            "laptop": {memory},
-        }
-
-    @pytest.mark.parametrize(
-        ("name", "version"), [("h200", "13.0"), ("h200-cuda13.1", "13.1"), (OLD, "12.2"), ("laptop", "13.0")]
-    )
-    def test_the_device_names_its_driver(self, name, version):
-        backend = SimBackend(name)
-        assert backend.device.driver_version == version
-        assert backend.name == "sim"
-
-    def test_how_the_sms_can_be_shared_out(self):
-        expected = SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12)
-        assert SimBackend().device.sm_resource == expected
-        assert SimBackend("h200-cuda13.1").device.sm_resource == dataclasses.replace(expected, is_structured=True)
-        assert SimBackend(OLD).device.sm_resource is None
-        assert SimBackend("laptop").device.sm_resource is None
-
-    @pytest.mark.parametrize(
-        ("name", "reason"), [(OLD, "the driver supports CUDA 12.2"), ("laptop", "this device cannot partition its SMs")]
-    )
-    def test_the_capability_says_why_there_are_no_green_contexts(self, name, reason):
-        assert SimBackend(name).capabilities[Feature.GREEN_CONTEXTS].detail == reason
-
-    def test_variants_differ_in_the_driver_only(self):
-        for name in ("h200-cuda13.1", OLD):
-            assert dataclasses.replace(PRESETS[name], driver_version=H200.driver_version) == H200
-
-    @pytest.mark.parametrize(("version", "available"), [("12.4", False), ("12.5", True), ("13.0", True), ("14.0", True)])
-    def test_a_driver_of_ones_own(self, version, available):
-        preset = dataclasses.replace(LAPTOP, sm_groups=SMGroups(min_sms=4, alignment_sms=2), driver_version=version)
-        resource = SimBackend(preset).device.sm_resource
-        assert (resource is not None) is available
-        if available:
-            assert (resource.group_sms, resource.group_count, resource.remainder_sms) == (4, 6, 0)
+def test_groups_without_a_table_follow_each_other():
+    assert SMGroups(min_sms=6, alignment_sms=4).cut(20) == (tuple(range(8)), tuple(range(8, 16)), (16, 17, 18, 19))
+    assert SMGroups(min_sms=2, alignment_sms=2).cut(4) == ((0, 1), (2, 3), ())
 
 
-class TestGates:
-    @pytest.mark.parametrize(
-        ("preset", "spec", "feature"),
-        [
-            (OLD, GREEN, "green-contexts"),
-            ("laptop", GREEN, "green-contexts"),
-            (OLD, STRUCTURED, "green-contexts"),
-            ("h200", STRUCTURED, "unequal-split"),
-            ("h200", WORKQUEUE, "workqueues"),
-        ],
-    )
-    def test_what_is_missing_is_refused_by_name(self, preset, spec, feature):
-        with pytest.raises(DeviceError, match=f"has no {feature}.*It needs .*Without it: ") as caught:
-            SimBackend(preset).create_context(spec)
-        assert caught.value.driver_code == "NOT_SUPPORTED"
+TABLE = ((0, 1, 2, 3), (4, 5, 6, 7))
 
-    @pytest.mark.parametrize(
-        ("preset", "spec", "sms"), [("h200", GREEN, 8), ("h200-cuda13.1", STRUCTURED, 32), ("h200-cuda13.1", WORKQUEUE, 8)]
-    )
-    def test_what_is_there_is_granted(self, preset, spec, sms):
-        assert SimBackend(preset).create_context(spec).sm_count == sms
 
-    @pytest.mark.parametrize("groups", [(16,), (-1,), (0, 99), (3, 3), (10**9,)])
-    def test_groups_that_are_not_there_are_refused(self, groups):
-        with pytest.raises(DeviceError, match="0 to 15.*15 is the remainder of 12 SMs") as caught:
-            NEW.find_sm_ids(ContextSpec(groups=groups))
-        assert caught.value.driver_code == "INVALID_RESOURCE_CONFIGURATION"
+@pytest.mark.parametrize(
+    ("groups", "preset", "words"),
+    [
+        ({"min_sms": 0}, {}, "SMGroups has"),
+        ({"alignment_sms": 0}, {}, "SMGroups has"),
+        ({"table": ((0, 1),)}, {}, "SMGroups has"),
+        ({"table": ((0, 1, 2, 3), (3, 4, 5, 6))}, {}, "SMGroups has"),
+        ({}, {"sm_count": 3}, "do not fit"),
+        ({"table": TABLE}, {"sm_count": 3}, "do not fit"),
+        *(({}, {"driver_version": version}, "driver_version") for version in ("", "13", "13.x", "13.0.1", "v13.0")),
+    ],
+)
+def test_impossible_sizes_and_versions_are_refused(groups, preset, words):
+    with pytest.raises(OptionError, match=words):
+        DevicePreset(
+            **{"name": "x", "sm_count": 8, **preset}, sm_groups=SMGroups(**{"min_sms": 4, "alignment_sms": 4, **groups})
+        )
 
-    def test_a_device_without_a_remainder_has_no_number_for_it(self):
-        preset = DevicePreset(name="x", sm_count=16, sm_groups=SMGroups(min_sms=8, alignment_sms=8))
-        with pytest.raises(DeviceError, match=r"0 to 1, each once\.$"):
-            SMSplitter(preset).find_sm_ids(ContextSpec(groups=(2,)))
 
-    @pytest.mark.parametrize(
-        "spec",
-        [
-            ContextSpec(),
-            dataclasses.replace(STRUCTURED, groups=(0,)),
-            dataclasses.replace(STRUCTURED, place=2),
-            dataclasses.replace(STRUCTURED, place=-1),
-        ],
-    )
-    def test_specs_that_say_nothing_or_too_much_are_refused(self, spec):
-        with pytest.raises(DeviceError, match="Give") as caught:
-            NEW.find_sm_ids(spec)
-        assert caught.value.driver_code == "INVALID_VALUE"
+EIGHTS = SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=15, remainder_sms=12)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "features", "resource", "reason"),
+    [
+        ("h200", "13.0", {Feature.GREEN_CONTEXTS}, EIGHTS, "132 SMs|120"),
+        ("h200-cuda13.1", "13.1", set(Feature), dataclasses.replace(EIGHTS, is_structured=True), "132 SMs|120"),
+        (OLD, "12.2", set(), None, "the driver supports CUDA 12.2"),
+        ("laptop", "13.0", set(), None, "this device cannot partition its SMs"),
+    ],
+)
+def test_what_the_presets_can_do(name, version, features, resource, reason):
+    backend = SimBackend(name)
+    available = {item.feature for item in backend.capabilities if item.available}
+    assert available == features | {Feature.STREAM_ORDERED_MEMORY}
+    assert (backend.device.driver_version, backend.device.sm_resource, backend.name) == (version, resource, "sim")
+    assert re.search(reason, backend.capabilities[Feature.GREEN_CONTEXTS].detail)
+    if name.startswith("h200"):
+        assert dataclasses.replace(PRESETS[name], driver_version=H200.driver_version) == H200
+
+
+@pytest.mark.parametrize(("version", "available"), [("12.4", False), ("12.5", True), ("13.0", True), ("14.0", True)])
+def test_a_driver_of_ones_own(version, available):
+    preset = dataclasses.replace(LAPTOP, sm_groups=SMGroups(min_sms=4, alignment_sms=2), driver_version=version)
+    resource = SimBackend(preset).device.sm_resource
+    assert (resource is not None) is available
+    if available:
+        assert (resource.group_sms, resource.group_count, resource.remainder_sms) == (4, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("preset", "spec", "feature"),
+    [
+        (OLD, GREEN, "green-contexts"),
+        ("laptop", GREEN, "green-contexts"),
+        (OLD, STRUCTURED, "green-contexts"),
+        ("h200", STRUCTURED, "unequal-split"),
+        ("h200", WORKQUEUE, "workqueues"),
+    ],
+)
+def test_what_is_missing_is_refused_by_name(preset, spec, feature):
+    with pytest.raises(DeviceError, match=f"has no {feature}.*It needs .*Without it: ") as caught:
+        SimBackend(preset).create_context(spec)
+    assert caught.value.driver_code == "NOT_SUPPORTED"
+
+
+@pytest.mark.parametrize(
+    ("preset", "spec", "sms"), [("h200", GREEN, 8), ("h200-cuda13.1", STRUCTURED, 32), ("h200-cuda13.1", WORKQUEUE, 8)]
+)
+def test_what_is_there_is_granted(preset, spec, sms):
+    assert SimBackend(preset).create_context(spec).sm_count == sms
+
+
+SIXTEEN = SMSplitter(DevicePreset(name="x", sm_count=16, sm_groups=SMGroups(min_sms=8, alignment_sms=8)))
+
+
+@pytest.mark.parametrize(
+    ("splitter", "spec", "code", "words"),
+    [
+        *(
+            (NEW, ContextSpec(groups=groups), "INVALID_RESOURCE_CONFIGURATION", "0 to 15.*15 is the remainder of 12 SMs")
+            for groups in ((16,), (-1,), (0, 99), (3, 3), (10**9,))
+        ),
+        (SIXTEEN, ContextSpec(groups=(2,)), "INVALID_RESOURCE_CONFIGURATION", r"0 to 1, each once\.$"),
+        (NEW, ContextSpec(), "INVALID_VALUE", "neither was given"),
+        (NEW, dataclasses.replace(STRUCTURED, groups=(0,)), "INVALID_VALUE", "both was given"),
+        (NEW, dataclasses.replace(STRUCTURED, place=2), "INVALID_VALUE", "Give 0 to 1"),
+        (NEW, dataclasses.replace(STRUCTURED, place=-1), "INVALID_VALUE", "Give 0 to 1"),
+    ],
+)
+def test_specs_that_name_no_sms_are_refused(splitter, spec, code, words):
+    with pytest.raises(DeviceError, match=words) as caught:
+        splitter.find_sm_ids(spec)
+    assert caught.value.driver_code == code
 
 
 def split(*groups):

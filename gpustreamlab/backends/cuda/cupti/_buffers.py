@@ -1,71 +1,172 @@
 """The buffers that CUPTI fills: pooled, bounded, and taken back as they are.
 
 CUPTI asks for an empty buffer in the thread of the user's call and hands full ones over in a thread of its own. Both only move
-a buffer from one list to another; reading happens later, elsewhere. That is done without Python (`NativePool`): CUPTI may hold
-a lock of its own while it calls, and a thread that enters CUDA with the interpreter's lock held waits for that one, so a
-callback that waits for the interpreter may wait for ever.
+a buffer from one list to another; reading happens later, elsewhere. That is done in C (callbacks.c): CUPTI may hold a lock of
+its own while it calls, and a thread that enters CUDA with the interpreter's lock held waits for that one, so a callback that
+waits for the interpreter may wait for ever. The machine's own compiler compiles it when kernels are captured for the first
+time, and the library is kept in the user's cache.
 """
 
 from __future__ import annotations
 
-import logging
+import ctypes
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab.backends.cuda._idle import keep_for_good
 from gpustreamlab.backends.cuda.cupti._library import Cupti
-from gpustreamlab.backends.cuda.cupti._native_callbacks import FilledBuffer, NativePool
 from gpustreamlab.errors import CaptureUnavailableError
-
-_log = logging.getLogger(__name__)
-
 
 BUFFER_BYTES = 1 << 20
 """Size of a buffer: 4,800 kernels."""
 BUFFER_LIMIT = 256
 """Buffers that exist at most: 256 MiB, 1.2 million kernels that nobody has fetched. More records are dropped and counted."""
 
-_ALIGNMENT = 64
+_SIZE = ctypes.POINTER(ctypes.c_size_t)
+REQUEST = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), _SIZE, _SIZE)
+"""CUpti_BuffersCallbackRequestFunc."""
+COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+"""CUpti_BuffersCallbackCompleteFunc."""
+
+SOURCE = Path(__file__).with_name("callbacks.c")
+COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-pthread")
+_COMPILE_S = 60
+"""How long a compiler may take: ziglang makes its own libraries on its first run."""
+
+
+class FilledBuffer(NamedTuple):
+    """What CUPTI has filled."""
+
+    ticket: int
+    """Its address, for `give_back`."""
+    data: NDArray[np.uint8]
+    """The records."""
+    thread: int
+    """Whose records they are: ``threading.get_ident() & 0xFFFF_FFFF`` of the thread that asked for the buffer."""
 
 
 class ActivityBuffers:
-    """The buffers of this process.
+    """The buffers of this process, as CUPTI knows one pair of callbacks.
 
     Parameters
     ----------
     buffer_bytes, buffer_limit
-        Size of each, and how many exist at most.
+        Size of each, and how many there are.
+
+    Raises
+    ------
+    CaptureUnavailableError
+        If there is no compiler, or what it made cannot be used. Callbacks in Python would do, but for ever wait where a thread
+        enters CUDA with the interpreter's lock held.
     """
 
     def __init__(self, *, buffer_bytes: int = BUFFER_BYTES, buffer_limit: int = BUFFER_LIMIT) -> None:
         self.buffer_bytes = buffer_bytes
-        self.buffer_limit = buffer_limit
         try:
-            self._pool = NativePool(buffer_bytes=buffer_bytes, buffer_limit=buffer_limit)
+            self._library = self._load(buffer_limit)
         except OSError as error:
-            # Callbacks in Python would do, but for ever wait where a thread enters CUDA with the interpreter's lock held.
             raise CaptureUnavailableError(
                 f"CUPTI's callbacks cannot be made on this machine, so kernels are not seen. {error}"
             ) from error
+        self.request = ctypes.cast(self._library.request_buffer, REQUEST)
+        """What CUPTI calls for an empty buffer."""
+        self.complete = ctypes.cast(self._library.complete_buffer, COMPLETE)
+        """What CUPTI calls with a full one."""
 
     def register(self, cupti: Cupti) -> None:
         """Let CUPTI use these buffers."""
         # CUPTI calls these until the process ends, even while the interpreter is taken down: this reference is never dropped.
-        keep_for_good(self._pool)
-        cupti.require("cuptiActivityRegisterCallbacks", self._pool.request, self._pool.complete)
-
-    @property
-    def refused_count(self) -> int:
-        """How often CUPTI got none because all were in use."""
-        return self._pool.refused_count
+        keep_for_good(self)
+        cupti.require("cuptiActivityRegisterCallbacks", self.request, self.complete)
 
     @property
     def full_bytes(self) -> int:
         """Bytes in buffers that wait to be taken."""
-        return self._pool.full_count * self.buffer_bytes
+        return int(self._library.count_full()) * self.buffer_bytes
 
     def take(self) -> list[FilledBuffer]:
-        """Return what was filled since the last time."""
-        return self._pool.take()
+        """Return what was filled since the last time, in that order."""
+        taken = []
+        valid_bytes, thread = ctypes.c_uint64(), ctypes.c_uint64()
+        while address := self._library.take_full(ctypes.byref(valid_bytes), ctypes.byref(thread)):
+            data = np.ctypeslib.as_array((ctypes.c_uint8 * valid_bytes.value).from_address(address))
+            taken.append(FilledBuffer(address, data, thread.value & 0xFFFF_FFFF))
+        return taken
 
     def give_back(self, ticket: int) -> None:
-        """Let a buffer be filled again."""
-        self._pool.give_back(ticket)
+        """Let a buffer that was taken be filled again."""
+        self._library.give_back(ticket)
+
+    def _load(self, buffer_limit: int) -> ctypes.PyDLL:
+        # PyDLL keeps the interpreter's lock: each call takes nanoseconds. The library is never closed.
+        library = ctypes.PyDLL(str(find_library()))
+        library.set_up.argtypes = (ctypes.c_size_t, ctypes.c_uint64)
+        library.take_full.restype = ctypes.c_void_p
+        library.give_back.argtypes = (ctypes.c_void_p,)
+        library.give_back.restype = None
+        library.count_full.restype = ctypes.c_uint64
+        if library.set_up(self.buffer_bytes, buffer_limit):
+            raise OSError("The buffers of this process were made before, or there is no memory for them.")
+        return library
+
+
+def find_library() -> Path:
+    """Return the compiled callbacks: of the user's cache, where they were made before, else compiled now.
+
+    Raises
+    ------
+    OSError
+        If they cannot be compiled here.
+    """
+    if sys.platform != "linux":
+        raise OSError(f"CUPTI's callbacks are compiled on Linux alone; this is {sys.platform}.")
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "gpustreamlab")
+    library = folder / f"callbacks-{digest}-{platform.machine()}.so"
+    if not library.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside it, so that it appears there whole
+            made = Path(scratch, library.name)
+            compile_source(SOURCE, made)
+            made.replace(library)
+    return library
+
+
+def compile_source(source: Path, target: Path) -> None:
+    """Compile a library of C with the first compiler that there is.
+
+    Raises
+    ------
+    OSError
+        If there is none, or it fails.
+    """
+    command = _find_compiler()
+    try:
+        done = subprocess.run(  # noqa: S603 - a compiler of this machine, and a file of this package
+            [*command, *_FLAGS, "-o", str(target), str(source)], check=False, capture_output=True, text=True, timeout=_COMPILE_S
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{' '.join(command)} took more than {_COMPILE_S} s.") from None
+    if done.returncode:
+        raise OSError(f"{' '.join(command)} could not compile {source.name}: {done.stderr.strip()[-300:]}")
+
+
+def _find_compiler() -> list[str]:
+    found = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if found:
+        return [found]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise OSError("There is no C compiler here. Install one (cc, gcc or clang), or: pip install 'gpustreamlab[native]'.")

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +24,8 @@ KEPT_STRETCHES = 1_024
 """Stretches of own calls that are remembered; a few a second at most."""
 KEPT_CALLS = 16_384
 """Numbers of own calls that are remembered: their records may come later than those of the kernels that they launched."""
+KNOWN_EVENTS = 1_048_576
+"""Events whose last record is known."""
 SLACK_NS = 2_000
 """CUPTI's time of a call and the host's clock agree to about a microsecond."""
 
@@ -72,34 +74,75 @@ class OwnCalls:
         return is_own
 
 
-OPEN_MARKERS = 65_536
-"""NVTX ranges that may be open at once; the oldest are forgotten."""
-_HOST_TIMES = (
-    (RecordKind.DRIVER, "end"),
-    (RecordKind.RUNTIME, "end"),
-    (RecordKind.MARKER, "timestamp"),
-    (RecordKind.CONCURRENT_KERNEL, "queued"),
-)
-"""Records that tell when a thread of the host was where, and their fields."""
-KNOWN_EVENTS = 1_048_576
-"""Events whose last record is known, by their number."""
+CALL_NAME = "launch"
+"""How a call is named of which nothing but its work is known."""
+
+_NEVER = np.iinfo(np.int64).max
 
 
 class CallReader:
-    """Turns records of calls into columns.
+    """Tells of calls: by their records, or, where calls are not recorded, by the work that they launched.
 
     Parameters
     ----------
     cupti
         Knows the functions' names.
+    own
+        Tells own calls, which are left out.
+    wall
+        Puts CUPTI's times of calls on the host's clock.
     """
 
-    def __init__(self, cupti: Cupti) -> None:
+    def __init__(self, cupti: Cupti, own: OwnCalls, wall: WallClock) -> None:
         self._cupti = cupti
+        self._own = own
+        self._wall = wall
+        self._finds_launches = False
+        self._until_ns = _NEVER
+        self._last: dict[int, int] = {}
+        """By thread, the newest time in its buffers so far."""
 
-    def read(
-        self, records: Records, texts: Texts, own: OwnCalls, wall: WallClock, *, until_host_ns: int = 2**63 - 1
-    ) -> CallBatch:
+    def begin(self) -> None:
+        """Forget what threads did before, and take that all calls are recorded."""
+        self._finds_launches = False
+        self._last.clear()
+
+    def find_launches(self) -> None:
+        """Find launches from now on: calls are not recorded any more."""
+        self._finds_launches, self._until_ns = True, _NEVER
+
+    def find_launches_until(self, wall_ns: int) -> None:
+        """Find launches up to this time of CUPTI's clock: later ones have their calls."""
+        self._until_ns = wall_ns
+
+    def note(self, records: Records, thread: int) -> Records:
+        """Return the records of one buffer, with two fields more for work: ``threadId`` and ``launched``.
+
+        Parameters
+        ----------
+        records
+            Of one buffer, with the places of all.
+        thread
+            Whose buffer it is.
+
+        Notes
+        -----
+        ``launched`` is when the call was made, by CUPTI's clock, or a time that lies before that and after all else that the
+        thread did before; 0 where launches need not be found.
+        """
+        kinds = [kind for kind in (*WORK_KINDS, RecordKind.MARKER) if kind in records.columns]
+        if not kinds:
+            return records
+        tables = [records.columns[kind] for kind in kinds]
+        places = [len(table[PLACE]) for table in tables]
+        launched = self._find(tables, thread) if self._finds_launches else [np.zeros(count, np.int64) for count in places]
+        columns = dict(records.columns)
+        for kind, table, times in zip(kinds, tables, launched, strict=True):
+            if kind != RecordKind.MARKER:
+                columns[kind] = {**table, "launched": times, "threadId": np.full(len(times), thread, np.uint32)}
+        return replace(records, columns=columns)
+
+    def read(self, records: Records, texts: Texts, *, until_host_ns: int = _NEVER) -> CallBatch:
         """Return the calls but own ones; `start_ns` and `end_ns` stay CUPTI's.
 
         Parameters
@@ -108,73 +151,141 @@ class CallReader:
             What was parsed.
         texts
             Takes the functions' names.
-        own
-            Tells own calls.
-        wall
-            Puts CUPTI's times of calls on the host's clock.
         until_host_ns
             Calls that were made later are left out.
         """
-        parts = [
-            self._part(records.columns[kind], domain, texts, own, wall, until_host_ns)
-            for kind, domain in CALL_DOMAINS.items()
-            if kind in records.columns
+        tables = [
+            *self._launches(records, texts),
+            *(
+                self._recorded(records.columns[kind], domain, texts)
+                for kind, domain in CALL_DOMAINS.items()
+                if kind in records.columns
+            ),
         ]
-        if not parts:
+        if not tables:
             return CallBatch()
-        sizes = _sizes_by_correlation(records)
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        joined["size_bytes"] = sizes(joined["correlation"])
-        return CallBatch(**joined)
+        joined = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+        start_host_ns = joined["start_host_ns"] = self._wall.to_host_ns(joined.pop("wall_ns"))
+        is_own = self._own.are_own(
+            thread=joined.pop("own_thread"), start_host_ns=start_host_ns, correlation=joined["correlation"]
+        )
+        kept = (start_host_ns <= until_host_ns) & ~is_own
+        found = {name: values[kept] for name, values in joined.items()}
+        return CallBatch(**found, size_bytes=_sizes(records, found["correlation"]))
 
-    def _part(
-        self, columns: Columns, domain: CallbackDomain, texts: Texts, own: OwnCalls, wall: WallClock, until_host_ns: int
-    ) -> dict[str, Int64Array]:
+    def _recorded(self, columns: Columns, domain: CallbackDomain, texts: Texts) -> dict[str, Int64Array]:
         numbers, place = distinct(columns["cbid"].astype(np.int64))
         classes = self._cupti.call_classes[domain]
         kind = np.array([classes.get(number, -1) for number in numbers.tolist()], np.int64)[place]
-        correlation = columns["correlationId"].astype(np.int64)
-        thread = columns["threadId"].astype(np.int64) & 0xFFFF_FFFF
-        kept = (kind >= 0) & (columns["start"] > 0) & (columns["end"] > 0)
-        start_host_ns = wall.to_host_ns(columns["start"].astype(np.int64))
-        kept &= start_host_ns <= until_host_ns
-        kept &= ~own.are_own(thread=thread, start_host_ns=start_host_ns, correlation=correlation)
         named = [texts.name(self._cupti.call_name(domain, n)) if n in classes else -1 for n in numbers.tolist()]
+        kept = (kind >= 0) & (columns["start"] > 0) & (columns["end"] > 0)
         start_ns = columns["start"][kept].astype(np.int64)
+        thread = columns["threadId"][kept].astype(np.int64) & 0xFFFF_FFFF
         return {
             "start_ns": start_ns,
             "end_ns": np.maximum(columns["end"][kept].astype(np.int64), start_ns),
-            "start_host_ns": start_host_ns[kept],
-            "thread": thread[kept],
+            "wall_ns": start_ns,
+            "thread": thread,
+            "own_thread": thread,
             "name": np.array(named, np.int64)[place][kept],
             "call_class": kind[kept],
-            "correlation": correlation[kept],
+            "correlation": columns["correlationId"][kept].astype(np.int64),
         }
 
+    def _launches(self, records: Records, texts: Texts) -> list[dict[str, Int64Array]]:
+        """Return the launches without records of calls, one for each call.
 
-def join_calls(*batches: CallBatch) -> CallBatch:
-    """Put batches behind each other."""
-    full = [batch for batch in batches if len(batch)]
-    if len(full) < 2:
-        return full[0] if full else CallBatch()
-    return CallBatch(**{one.name: np.concatenate([getattr(batch, one.name) for batch in full]) for one in fields(CallBatch)})
+        ``start_ns`` and ``end_ns`` are when the work was queued, or, where nothing tells of that, when it started.
+        """
+        parts = [_launch_rows(records.columns[kind]) for kind in WORK_KINDS if kind in records.columns]
+        rows = np.concatenate([np.empty((5, 0), np.int64), *parts], axis=1)
+        rows = rows[:, np.lexsort((rows[2], rows[1], rows[0]))]
+        recorded = [records.columns[kind]["correlationId"] for kind in CALL_DOMAINS if kind in records.columns]
+        kept = (np.diff(rows[0], prepend=0) > 0) & (rows[1] <= self._until_ns)
+        kept &= ~np.isin(rows[0], np.concatenate([np.empty(0, np.int64), *recorded]))
+        correlation, launched_ns, called_ns, thread, is_exact = rows[:, kept]
+        if not len(correlation):
+            return []
+        return [
+            {
+                "start_ns": called_ns,
+                "end_ns": called_ns,
+                "wall_ns": launched_ns,
+                "thread": thread,
+                "own_thread": np.where(is_exact, thread, -1),  # a time that lies before the launch may be that of an own kernel
+                "name": np.full(len(correlation), texts.name(CALL_NAME), np.int64),
+                "call_class": np.full(len(correlation), CallClass.LAUNCH, np.int64),
+                "correlation": correlation,
+            }
+        ]
+
+    def _find(self, tables: list[Columns], thread: int) -> list[Int64Array]:
+        """Return for each table when its work was launched, or a time shortly before."""
+        known = np.concatenate([_known_times(table) for table in tables])
+        order = np.argsort(np.concatenate([table[PLACE] for table in tables]), kind="stable")
+        times = known[order]
+        at = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), -1))
+        # What comes first in its buffer was launched after what the thread did before, and before what follows. A launch takes
+        # longer than two clocks differ, so that one after the begin of a range is not taken for one before it.
+        following = int(times[times > 0][0]) - SLACK_NS if (times > 0).any() else _NEVER
+        first = min(self._last[thread] + SLACK_NS if thread in self._last else _NEVER, following)
+        before = np.where(at >= 0, times[at] + SLACK_NS, first)
+        if times.max() > 0:
+            self._last[thread] = max(self._last.get(thread, 0), int(times.max()))
+        launched = np.empty_like(before)
+        launched[order] = np.where(times > 0, times, before)
+        parts = np.split(launched, np.cumsum([len(table[PLACE]) for table in tables])[:-1])
+        # Work starts after its launch, which is all that is known of a thread that has told nothing else; and the first range
+        # of a thread takes a millisecond to open, so that what it did before may lie well before that.
+        return [np.minimum(part, _latest_launch(table)) for part, table in zip(parts, tables, strict=True)]
 
 
-def _sizes_by_correlation(records: Records) -> Callable[[Int64Array], Int64Array]:
-    """Return a function of the bytes that a call allocated or freed, 0 where it did not."""
+def _latest_launch(table: Columns) -> Int64Array:
+    """Return when work started, or a time that never comes."""
+    if "start" not in table:
+        return np.full(len(table[PLACE]), _NEVER)
+    start: Int64Array = table["start"].astype(np.int64)
+    return np.where(start > 0, start, _NEVER)
+
+
+def _known_times(table: Columns) -> Int64Array:
+    """Return when the host did what a record is of, 0 where it does not tell."""
+    if "timestamp" in table:
+        return table["timestamp"].astype(np.int64)
+    if "queued" not in table:
+        return np.zeros(len(table[PLACE]), np.int64)
+    # What a node of a graph says is taken where it can be.
+    return np.where((table["graphId"] == 0) | (table["queued"] <= table["start"]), table["queued"], 0)
+
+
+def _launch_rows(table: Columns) -> Int64Array:
+    """Return correlation, time of the launch, time to show for it, thread, and whether the time is exact; shape (5, n)."""
+    is_known = (table["launched"] > 0) & (table["correlationId"] > 0)
+    queued = _known_times(table)
+    called = np.where(queued > 0, queued, table["start"])
+    rows = (table["correlationId"], table["launched"], called, table["threadId"], queued > 0)
+    return np.stack([values[is_known].astype(np.int64) for values in rows])
+
+
+def _sizes(records: Records, correlation: Int64Array) -> Int64Array:
+    """Return the bytes that each call allocated or freed, 0 where it did not."""
     columns = records.columns.get(RecordKind.MEMORY2)
     if columns is None:
-        return np.zeros_like
-    number = columns["correlationId"].astype(np.int64)
-    order = np.argsort(number, kind="stable")
-    number, size = number[order], columns["bytes"].astype(np.int64)[order]
+        return np.zeros_like(correlation)
+    number, first = np.unique(columns["correlationId"].astype(np.int64), return_index=True)
+    size = columns["bytes"].astype(np.int64)[first]
+    at = np.minimum(np.searchsorted(number, correlation), len(number) - 1)
+    found: Int64Array = np.where(number[at] == correlation, size[at], 0)
+    return found
 
-    def sizes(correlation: Int64Array) -> Int64Array:
-        at = np.minimum(np.searchsorted(number, correlation), len(number) - 1)
-        found: Int64Array = np.where(number[at] == correlation, size[at], 0)
-        return found
 
-    return sizes
+_HOST_TIMES = (
+    (RecordKind.DRIVER, "end"),
+    (RecordKind.RUNTIME, "end"),
+    (RecordKind.MARKER, "timestamp"),
+    (RecordKind.CONCURRENT_KERNEL, "queued"),
+)
+"""Records that tell when a thread of the host was where, and their fields."""
 
 
 def told_until(records: Records, wall: WallClock) -> dict[int, int]:
@@ -199,65 +310,46 @@ class DependencyReader:
     """Finds which stream was told to wait for what, from recorded events and waits."""
 
     def __init__(self) -> None:
-        # By the event's number: correlation of its last record, and where that was.
-        self._last = np.zeros((3, 64), np.int64)
+        self._last = np.empty((4, 0), np.int64)
+        """Of the last record of each event so far: event, number of the call, context, stream."""
 
     def read(self, records: Records) -> DependencyBatch:
         """Return the waits of these records."""
-        recorded = _event_rows(records)
+        recorded = np.concatenate([self._last, _rows(records.columns.get(RecordKind.CUDA_EVENT), "eventId")], axis=1)
+        recorded = recorded[:, np.lexsort((recorded[1], recorded[0]))]
+        self._last = recorded[:, np.diff(recorded[0], append=-1) != 0][:, -KNOWN_EVENTS:]
         waits = records.columns.get(RecordKind.SYNCHRONIZATION)
-        found = DependencyBatch() if waits is None else self._match(waits, recorded)
-        self._remember(recorded)
-        return found
-
-    def _match(self, waits: Columns, recorded: Int64Array) -> DependencyBatch:
-        rows = np.flatnonzero((waits["type"] == SynchronizationKind.STREAM_WAIT_EVENT) & (waits["cudaEventId"] < KNOWN_EVENTS))
-        event = waits["cudaEventId"][rows].astype(np.int64)
-        wait = waits["correlationId"][rows].astype(np.int64)
-        source = self._known(event)
-        if recorded.shape[1]:
-            # The last record of the same event before the wait: both are sorted by event, then by number of the call.
-            # Numbers of 64 bits that are told of together lie within 2**33.
-            low = min(int(recorded[1].min()), int(wait.min(initial=recorded[1, 0])))
-            key = (recorded[0] << 40) + recorded[1] - low
-            at = np.searchsorted(key, (event << 40) + wait - low) - 1
-            is_here = (at >= 0) & (recorded[0, at] == event)
-            source = np.where(is_here, recorded[1:, at], source)
-        is_known = (source[0] > 0) & (source[0] < wait)
+        wait = _rows(waits, "cudaEventId")
+        if waits is not None:
+            wait = wait[:, waits["type"] == SynchronizationKind.STREAM_WAIT_EVENT]
+        # Behind each record of an event, in order of the calls, stand those that wait for it.
+        both = np.concatenate([recorded, wait], axis=1)
+        order = np.lexsort((both[1], both[0]))
+        is_record = order < recorded.shape[1]
+        newest = np.maximum.accumulate(np.where(is_record, np.arange(len(order)), 0))
+        source, target = order[newest][~is_record], order[~is_record]
+        is_known = (source < recorded.shape[1]) & (both[0, source] == both[0, target])
+        in_order = np.argsort(target[is_known])
+        source, target = source[is_known][in_order], target[is_known][in_order]
         return DependencyBatch(
-            record=source[0][is_known],
-            source_context=source[1][is_known],
-            source_stream=source[2][is_known],
-            target_context=waits["contextId"][rows][is_known].astype(np.int64),
-            target_stream=waits["streamId"][rows][is_known].astype(np.int64),
-            wait=wait[is_known],
+            record=both[1, source],
+            source_context=both[2, source],
+            source_stream=both[3, source],
+            target_context=both[2, target],
+            target_stream=both[3, target],
+            wait=both[1, target],
         )
 
-    def _known(self, event: Int64Array) -> Int64Array:
-        inside = event < self._last.shape[1]
-        found: Int64Array = np.where(inside, self._last[:, np.where(inside, event, 0)], 0)
-        return found
 
-    def _remember(self, recorded: Int64Array) -> None:
-        if not recorded.shape[1]:
-            return
-        most = int(recorded[0].max()) + 1
-        if most > self._last.shape[1]:
-            grown = np.zeros((3, min(KNOWN_EVENTS, 2 * most)), np.int64)
-            grown[:, : self._last.shape[1]] = self._last
-            self._last = grown
-        # Sorted by number of the call within each event: of several values for one place the last one stays.
-        self._last[:, recorded[0]] = recorded[1:]
-
-
-def _event_rows(records: Records) -> Int64Array:
-    """Return recorded events as rows event, correlation, context, stream, sorted by the first two; shape (4, n)."""
-    columns = records.columns.get(RecordKind.CUDA_EVENT)
+def _rows(columns: Columns | None, event: str) -> Int64Array:
+    """Return the event, the number of the call, the context and the stream of records; shape (4, n)."""
     if columns is None:
         return np.empty((4, 0), np.int64)
-    rows = np.stack([columns[name].astype(np.int64) for name in ("eventId", "correlationId", "contextId", "streamId")])
-    rows = rows[:, rows[0] < KNOWN_EVENTS]
-    return rows[:, np.lexsort((rows[1], rows[0]))]
+    return np.stack([columns[name].astype(np.int64) for name in (event, "correlationId", "contextId", "streamId")])
+
+
+OPEN_MARKERS = 65_536
+"""NVTX ranges that may be open at once; the oldest are forgotten."""
 
 
 class MarkerReader:
@@ -314,136 +406,3 @@ class MarkerReader:
         while len(self._open) >= OPEN_MARKERS:
             del self._open[next(iter(self._open))]
         self._open[number] = (at_ns, thread, f"{domain}: {text}" if domain not in {"", DEFAULT_DOMAIN} else text)
-
-
-CALL_NAME = "launch"
-"""How a call is named of which nothing but its work is known."""
-
-_NEVER = np.iinfo(np.int64).max
-
-
-class LaunchReader:
-    """Finds launches without records of calls."""
-
-    def __init__(self) -> None:
-        self._is_needed = False
-        self._until_ns = _NEVER
-        self._last: dict[int, int] = {}
-        """By thread, the newest time in its buffers so far."""
-
-    def begin(self) -> None:
-        """Forget what threads did before, and take that all calls are recorded."""
-        self._is_needed = False
-        self._last.clear()
-
-    def take_over(self) -> None:
-        """Find launches from now on: calls are not recorded any more."""
-        self._is_needed, self._until_ns = True, _NEVER
-
-    def leave_off(self, wall_ns: int) -> None:
-        """Find launches up to this time of CUPTI's clock: later ones have their calls."""
-        self._until_ns = wall_ns
-
-    def note(self, records: Records, thread: int) -> Records:
-        """Return the records of one buffer, with two fields more for work: ``threadId`` and ``launched``.
-
-        Parameters
-        ----------
-        records
-            Of one buffer, with the places of all.
-        thread
-            Whose buffer it is.
-
-        Notes
-        -----
-        ``launched`` is when the call was made, by CUPTI's clock, or a time that lies before that and after all else that the
-        thread did before; 0 where launches need not be found.
-        """
-        kinds = [kind for kind in (*WORK_KINDS, RecordKind.MARKER) if kind in records.columns]
-        if not kinds:
-            return records
-        tables = [records.columns[kind] for kind in kinds]
-        places = [len(table[PLACE]) for table in tables]
-        launched = self._find(kinds, tables, thread) if self._is_needed else [np.zeros(count, np.int64) for count in places]
-        columns = dict(records.columns)
-        for kind, table, times in zip(kinds, tables, launched, strict=True):
-            if kind != RecordKind.MARKER:
-                columns[kind] = {**table, "launched": times, "threadId": np.full(len(times), thread, np.uint32)}
-        return replace(records, columns=columns)
-
-    def read(self, records: Records, texts: Texts, own: OwnCalls, wall: WallClock, *, until_host_ns: int) -> CallBatch:
-        """Return the launches but own ones, one for each call; see `CallReader.read`.
-
-        The times of `start_ns` and `end_ns` are that at which the work was queued, or, where nothing tells of that, its start.
-        """
-        tables = [records.columns[kind] for kind in WORK_KINDS if kind in records.columns]
-        parts = [_launch_rows(table) for table in tables]
-        rows = np.concatenate([np.empty((5, 0), np.int64), *parts], axis=1)
-        if not rows.shape[1]:
-            return CallBatch()
-        rows = rows[:, np.lexsort((rows[2], rows[1], rows[0]))]
-        correlation, launched_ns, called_ns, thread, is_exact = rows[:, np.diff(rows[0], prepend=0) > 0]
-        start_host_ns = wall.to_host_ns(launched_ns)
-        recorded = [records.columns[kind]["correlationId"] for kind in CALL_DOMAINS if kind in records.columns]
-        kept = (start_host_ns <= until_host_ns) & (launched_ns <= self._until_ns)
-        kept &= ~np.isin(correlation, np.concatenate([np.empty(0, np.int64), *recorded]))
-        # A time that lies before the launch may be that of an own kernel.
-        kept &= ~own.are_own(thread=np.where(is_exact, thread, -1), start_host_ns=start_host_ns, correlation=correlation)
-        count = int(kept.sum())
-        return CallBatch(
-            start_ns=called_ns[kept],
-            end_ns=called_ns[kept],
-            start_host_ns=start_host_ns[kept],
-            thread=thread[kept],
-            name=np.full(count, texts.name(CALL_NAME), np.int64),
-            call_class=np.full(count, CallClass.LAUNCH, np.int64),
-            correlation=correlation[kept],
-            size_bytes=np.zeros(count, np.int64),
-        )
-
-    def _find(self, kinds: list[RecordKind], tables: list[Columns], thread: int) -> list[Int64Array]:
-        """Return for each table when its work was launched, or a time shortly before."""
-        known = np.concatenate([_known_times(kind, table) for kind, table in zip(kinds, tables, strict=True)])
-        order = np.argsort(np.concatenate([table[PLACE] for table in tables]), kind="stable")
-        times = known[order]
-        at = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), -1))
-        # What comes first in its buffer was launched after what the thread did before, and before what follows. A launch takes
-        # longer than two clocks differ, so that one after the begin of a range is not taken for one before it.
-        following = int(times[times > 0][0]) - SLACK_NS if (times > 0).any() else _NEVER
-        first = min(self._last[thread] + SLACK_NS if thread in self._last else _NEVER, following)
-        before = np.where(at >= 0, times[at] + SLACK_NS, first)
-        if times.max() > 0:
-            self._last[thread] = max(self._last.get(thread, 0), int(times.max()))
-        launched = np.empty_like(before)
-        launched[order] = np.where(times > 0, times, before)
-        parts = np.split(launched, np.cumsum([len(table[PLACE]) for table in tables])[:-1])
-        # Work starts after its launch, which is all that is known of a thread that has told nothing else; and the first range
-        # of a thread takes a millisecond to open, so that what it did before may lie well before that.
-        return [np.minimum(part, _latest_launch(table)) for part, table in zip(parts, tables, strict=True)]
-
-
-def _latest_launch(table: Columns) -> Int64Array:
-    """Return when work started, or a time that never comes."""
-    if "start" not in table:
-        return np.full(len(table[PLACE]), _NEVER)
-    start: Int64Array = table["start"].astype(np.int64)
-    return np.where(start > 0, start, _NEVER)
-
-
-def _known_times(kind: RecordKind, table: Columns) -> Int64Array:
-    """Return when the host did what a record is of, 0 where it does not tell."""
-    if kind == RecordKind.MARKER:
-        return table["timestamp"].astype(np.int64)
-    if "queued" not in table:
-        return np.zeros(len(table[PLACE]), np.int64)
-    # What a node of a graph says is taken where it can be.
-    return np.where((table["graphId"] == 0) | (table["queued"] <= table["start"]), table["queued"], 0)
-
-
-def _launch_rows(table: Columns) -> Int64Array:
-    """Return correlation, time of the launch, time to show for it, thread, and whether the time is exact; shape (5, n)."""
-    is_known = (table["launched"] > 0) & (table["correlationId"] > 0)
-    queued = _known_times(RecordKind.KERNEL, table)
-    called = np.where(queued > 0, queued, table["start"])
-    rows = (table["correlationId"], table["launched"], called, table["threadId"], queued > 0)
-    return np.stack([values[is_known].astype(np.int64) for values in rows])

@@ -12,16 +12,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind
-from gpustreamlab.backends.cuda.cupti._records import Columns, Records
-from gpustreamlab.typing import BoolArray, Int64Array
+from gpustreamlab.typing import Int64Array
 
 _log = logging.getLogger(__name__)
 
@@ -212,15 +210,13 @@ class CuptiClock:
 
 def wall_minus_host_ns(wall_time_ns: Callable[[], int], host_time_ns: Callable[[], int]) -> int:
     """Return the wall clock minus the host's monotonic clock, from the fastest of a few readings."""
-    best: tuple[int, int] | None = None
+    readings = []
     for _ in range(5):
         before = host_time_ns()
         wall = wall_time_ns()
         after = host_time_ns()
-        if best is None or after - before < best[0]:
-            best = (after - before, wall - (before + after) // 2)
-    assert best is not None  # noqa: S101 - five readings were taken
-    return best[1]
+        readings.append((after - before, wall - (before + after) // 2))
+    return min(readings)[1]
 
 
 def anchor_launcher(spin: Callable[..., Any], pinned_empty: Callable[..., NDArray[Any]]) -> Callable[[int], NDArray[np.uint64]]:
@@ -252,22 +248,6 @@ SAME_NS = 2_000
 """Readings of the distance that differ by less are equal: that is how well it can be read."""
 JUMP_NS = 50_000
 """A greater change of the distance is told in the log: somebody has set the wall clock."""
-SLACK_NS = 1_000_000_000
-"""How far a time may lie before the begin of the capture, or after now: CUPTI's own clock drifts by 10 ms an hour."""
-
-_TIMES = ("start", "end", "timestamp")
-_TIMED = (
-    RecordKind.CONCURRENT_KERNEL,
-    RecordKind.KERNEL,
-    RecordKind.MEMCPY,
-    RecordKind.MEMCPY2,
-    RecordKind.MEMSET,
-    RecordKind.DRIVER,
-    RecordKind.RUNTIME,
-    RecordKind.MARKER,
-    RecordKind.MEMORY2,
-)
-"""Kinds whose times are used."""
 
 
 class _Stretch(NamedTuple):
@@ -294,20 +274,12 @@ class WallClock:
     def __init__(self, wall_time_ns: Callable[[], int], host_time_ns: Callable[[], int]) -> None:
         self._wall_time_ns = wall_time_ns
         self._host_time_ns = host_time_ns
-        self._stretches: deque[_Stretch] = deque(maxlen=KEPT_STRETCHES)
-        self._least_ahead_ns = self._most_ahead_ns = 0
-        self._begin_host_ns = 0
-        self.look()
+        ahead_ns, now_ns = wall_minus_host_ns(wall_time_ns, host_time_ns), host_time_ns()
+        self._stretches = deque([_Stretch(now_ns, now_ns, ahead_ns)], maxlen=KEPT_STRETCHES)
 
     def look(self) -> None:
         """Read how far the clocks are apart."""
-        ahead_ns = wall_minus_host_ns(self._wall_time_ns, self._host_time_ns)
-        now_ns = self._host_time_ns()
-        if not self._stretches:
-            self._least_ahead_ns = self._most_ahead_ns = ahead_ns
-            self._begin_host_ns = now_ns
-            self._stretches.append(_Stretch(now_ns, now_ns, ahead_ns))
-            return
+        ahead_ns, now_ns = wall_minus_host_ns(self._wall_time_ns, self._host_time_ns), self._host_time_ns()
         last = self._stretches[-1]
         change_ns = ahead_ns - last.ahead_ns
         if abs(change_ns) < SAME_NS:
@@ -315,8 +287,6 @@ class WallClock:
             return
         if abs(change_ns) > JUMP_NS:
             _log.warning("The wall clock was set by %+.6f s; times of the host around that may be off by it", change_ns / 1e9)
-        self._least_ahead_ns = min(self._least_ahead_ns, ahead_ns)
-        self._most_ahead_ns = max(self._most_ahead_ns, ahead_ns)
         self._stretches.append(_Stretch(now_ns, now_ns, ahead_ns))
 
     def to_host_ns(self, wall_ns: Int64Array) -> Int64Array:
@@ -332,38 +302,3 @@ class WallClock:
         """Put a time of the host's clock on the wall clock."""
         held = next((stretch for stretch in reversed(self._stretches) if stretch.first_host_ns <= host_ns), self._stretches[0])
         return host_ns + held.ahead_ns
-
-    def are_plausible(self, wall_ns: Int64Array) -> BoolArray:
-        """Tell which times lie between the begin and now, within a second; shape (n,), bool."""
-        first_ns = self._begin_host_ns + self._least_ahead_ns - SLACK_NS
-        last_ns = self._host_time_ns() + self._most_ahead_ns + SLACK_NS
-        found: BoolArray = (wall_ns >= first_ns) & (wall_ns <= last_ns)
-        return found
-
-
-def without_implausible(records: Records, wall: WallClock) -> tuple[Records, int]:
-    """Leave out the records whose times cannot be: one of them would spoil the stated error of all. Also return how many.
-
-    A kernel, copy or call with a time of zero is incomplete; that is for others to judge.
-    """
-    columns, refused_count = dict(records.columns), 0
-    for kind in _TIMED:
-        if kind not in columns:
-            continue
-        is_good = _have_plausible_times(columns[kind], wall, may_be_zero=kind not in {RecordKind.MARKER, RecordKind.MEMORY2})
-        if is_good.all():
-            continue
-        refused_count += int((~is_good).sum())
-        kept = {name: values[is_good] for name, values in columns.pop(kind).items()}
-        if is_good.any():  # no kind is there without records
-            columns[kind] = kept
-    return (replace(records, columns=columns) if refused_count else records), refused_count
-
-
-def _have_plausible_times(columns: Columns, wall: WallClock, *, may_be_zero: bool) -> BoolArray:
-    is_good = np.ones(len(next(iter(columns.values()))), bool)
-    for name in _TIMES:
-        if name in columns:
-            times = columns[name].astype(np.int64, copy=False)
-            is_good &= wall.are_plausible(times) | ((times == 0) if may_be_zero else False)
-    return is_good

@@ -154,7 +154,7 @@ class Cupti:
         if self.has_seen_graphs:
             return
         calls = (
-            np.isin(columns[kind]["cbid"], [*self._graph_calls[domain]]).any()
+            np.isin(columns[kind]["cbid"], self._graph_calls[domain]).any()
             for kind, domain in CALL_DOMAINS.items()
             if kind in columns
         )
@@ -168,7 +168,8 @@ class Cupti:
         Dynamic Attach and Detach. It waits for the work that the device has then, so the interpreter's lock is not kept: that
         work may wait for Python, as a host function does.
         """
-        number = self._detaching_number
+        names = self._names[CallbackDomain.DRIVER_API]
+        number = next((number for number, name in names.items() if name == _DETACHING_CALL), None)
         if number is None:
             return False
         caller = threading.get_ident()
@@ -249,42 +250,40 @@ class Cupti:
     def _set_other_calls(self, *, is_on: int) -> None:
         """Let the functions that we do not record be left out of the calls, or be among them again."""
         for domain, setter in _SETTERS.items():
-            for number in self._callbacks[domain] - self.call_classes[domain].keys():
+            for number in self._names[domain].keys() - self.call_classes[domain].keys():
                 if self.call(setter, ctypes.c_uint32(number), ctypes.c_uint8(is_on)) == -1:
                     return
 
     def call_name(self, domain: CallbackDomain, number: int) -> str:
-        """Return a function's name as it is called in programs, for example ``"cudaLaunchKernel"``."""
-        text = ctypes.c_char_p()
-        code = self.call("cuptiGetCallbackName", int(domain), ctypes.c_uint32(number), ctypes.byref(text))
-        return _SUFFIX.sub("", text.value.decode()).lstrip("_") if code == 0 and text.value else ""
+        """Return a function's name as it is called in programs, for example ``"cudaLaunchKernel"``; empty if there is none."""
+        return self._names[domain].get(number, "")
 
     @cached_property
     def call_classes(self) -> dict[CallbackDomain, dict[int, CallClass]]:
         """For the driver's and the runtime's functions that are recorded: by callback id what they are for."""
-        found: dict[CallbackDomain, dict[int, CallClass]] = {}
-        for domain, numbers in self._callbacks.items():
-            classes = {number: classify_call(self.call_name(domain, number)) for number in numbers}
-            found[domain] = {number: kind for number, kind in classes.items() if kind is not None}
-        return found
-
-    @cached_property
-    def _detaching_number(self) -> int | None:
-        domain = CallbackDomain.DRIVER_API
-        return next((number for number in self._callbacks[domain] if self.call_name(domain, number) == _DETACHING_CALL), None)
-
-    @cached_property
-    def _graph_calls(self) -> dict[CallbackDomain, set[int]]:
-        """The functions that launch a graph."""
         return {
-            domain: {number for number in numbers if "GraphLaunch" in self.call_name(domain, number)}
-            for domain, numbers in self._callbacks.items()
+            domain: {number: kind for number, name in names.items() if (kind := classify_call(name)) is not None}
+            for domain, names in self._names.items()
         }
 
     @cached_property
-    def _callbacks(self) -> dict[CallbackDomain, set[int]]:
-        """Every callback id in use."""
-        return {domain: {n for n in range(1, _LAST_CALLBACK) if self.call_name(domain, n)} for domain in _SETTERS}
+    def _graph_calls(self) -> dict[CallbackDomain, list[int]]:
+        """The functions that launch a graph."""
+        return {
+            domain: [number for number, name in names.items() if "GraphLaunch" in name] for domain, names in self._names.items()
+        }
+
+    @cached_property
+    def _names(self) -> dict[CallbackDomain, dict[int, str]]:
+        """The name of every callback id in use."""
+        found: dict[CallbackDomain, dict[int, str]] = {domain: {} for domain in _SETTERS}
+        text = ctypes.c_char_p()
+        for domain, names in found.items():
+            for number in range(1, _LAST_CALLBACK):
+                code = self.call("cuptiGetCallbackName", int(domain), ctypes.c_uint32(number), ctypes.byref(text))
+                if code == 0 and text.value:
+                    names[number] = _SUFFIX.sub("", text.value.decode()).lstrip("_")
+        return found
 
 
 _SETTERS = {
@@ -366,6 +365,7 @@ def find_installed() -> str:
         found = pathfinder.load_nvidia_dynamic_lib("cupti").abs_path
     except Exception as error:
         raise MissingExtraError(
-            f"CUPTI, which records every kernel, is not installed. Install it with: {cupti_line()}", name="cupti"
+            f"CUPTI, which records every kernel, is not installed. Install it with: {cupti_line()}",
+            name="cupti",
         ) from error
     return str(found)

@@ -1,26 +1,22 @@
 """Read CUPTI's raw activity buffers into columns.
 
 A buffer holds records of many kinds, each a struct of a known size that begins with its kind. Finding where the records
-begin is the only sequential part: stretches in which sizes repeat (a run of kernels; a call and its kernel in turn) are stepped
-over with numpy, the rest one by one in a loop that only adds.
+begin is the only sequential part: a loop that only adds.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends.cuda.cupti._layouts import Layouts
-from gpustreamlab.typing import BoolArray, Int64Array
-
-__all__ = ["PLACE", "Columns", "Records", "concat_records", "parse_buffer"]
-
+from gpustreamlab.typing import Int64Array
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """The fields of the records of one kind, each of shape (n_records,), or (n_records, 32) for a TPC mask."""
@@ -31,15 +27,7 @@ PLACE = "place"
 _UNIT = 8
 """Records begin at multiples of 8 bytes. Source: ACTIVITY_RECORD_ALIGNMENT in cupti_activity.h."""
 _KINDS = 256
-"""Kinds are below this; a greater one is not a record. Source: CUpti_ActivityKind, 59 at most in CUPTI 13.5."""
-_FIRST_STRETCH, _LAST_STRETCH = 64, 8192
-"""How many units are walked one by one before numpy looks whether sizes repeat: few after a long run, then more."""
-_LONGEST_PERIOD = 6
-"""After how many records sizes may repeat at most."""
-_LONG_RUN = 128
-"""How many records numpy must have found at once for the next stretch to be short."""
-_FIRST_WINDOW = 256
-"""How many periods numpy looks at first; each further look takes four times as many."""
+"""Kinds are below this. Source: CUpti_ActivityKind, 59 at most in CUPTI 13.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,17 +75,12 @@ def parse_buffer(data: NDArray[np.uint8], layouts: Layouts) -> Records:
     >>> parse_buffer(data, find_layouts(130001)).columns[5]["start"]
     array([100])
     """
-    data = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
-    steps = _make_steps(layouts)
-    places, kinds, end_unit = _find_records(data, steps)
-    end = end_unit * _UNIT
-    unknown: dict[int, int] = {}
-    if end + _UNIT <= data.size:
-        kind = int.from_bytes(data[end : end + 4].tobytes(), "little")
-        if kind >= _KINDS or not steps[kind]:
-            unknown[kind] = 1
+    data = np.ascontiguousarray(data)
+    places, kinds, end = _find_records(data, layouts)
+    unknown = {kind: 1 for kind in data[end : end + _UNIT : _UNIT].tolist() if kind not in layouts.sizes}
     counts, columns = {}, {}
-    for kind, where in _group_by_kind(places, kinds).items():
+    for kind in np.flatnonzero(np.bincount(kinds)).tolist():
+        where = places[kinds == kind]
         counts[kind] = where.size
         if kind in layouts.fields:
             columns[kind] = {**_read_columns(data, where, kind, layouts), PLACE: where}
@@ -115,116 +98,24 @@ def concat_records(parts: Sequence[Records]) -> Records:
         )
     return Records(
         columns=columns,
-        counts=_add_up([part.counts for part in parts]),
-        unknown_kinds=_add_up([part.unknown_kinds for part in parts]),
+        counts=sum((Counter(part.counts) for part in parts), Counter()),
+        unknown_kinds=sum((Counter(part.unknown_kinds) for part in parts), Counter()),
         skipped_bytes=sum(part.skipped_bytes for part in parts),
     )
 
 
-def _add_up(tables: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for table in tables:
-        for kind, count in table.items():
-            total[kind] = total.get(kind, 0) + count
-    return total
-
-
-def _make_steps(layouts: Layouts) -> bytes:
-    """Return how many units each kind takes, 0 where that is not known."""
-    steps = bytearray(_KINDS)
-    for kind, size in layouts.sizes.items():
-        steps[kind] = size // _UNIT
-    return bytes(steps)
-
-
-def _find_records(data: NDArray[np.uint8], steps: bytes) -> tuple[Int64Array, NDArray[np.uint32], int]:
-    """Return where each record begins, each one's kind, and where the last one ends; places in units."""
-    low = data[: data.size // _UNIT * _UNIT : _UNIT]
-    places = np.frombuffer(_walk(low, steps), np.uint32).astype(np.int64)
-    kinds = np.ndarray((low.size,), "<u4", data, 0, (_UNIT,))[places] if low.size else np.empty(0, np.uint32)
-    # The walk looked at the lowest byte of each kind only.
-    is_false = kinds >= _KINDS
-    if is_false.any():
-        count = int(np.argmax(is_false))
-        return places[:count], kinds[:count], int(places[count])
-    end = int(places[-1]) + steps[int(kinds[-1])] if places.size else 0
-    if end > low.size:
-        return places[:-1], kinds[:-1], int(places[-1])
-    return places, kinds, end
-
-
-def _walk(low: NDArray[np.uint8], steps: bytes) -> array[int]:
-    """Go from record to record by the low byte of each unit, until an unknown kind or the end."""
+def _find_records(data: NDArray[np.uint8], layouts: Layouts) -> tuple[Int64Array, NDArray[np.uint8], int]:
+    """Return where each record begins, in units, each one's kind, and where the last one ends, in bytes."""
+    low = data[: data.size // _UNIT * _UNIT : _UNIT]  # the lowest byte of a kind tells it
+    steps = [layouts.sizes.get(kind, 0) // _UNIT for kind in range(_KINDS)]
+    kinds, end = low.tobytes(), low.size
     places = array("I")
-    position, stretch = 0, _FIRST_STRETCH
-    while position < low.size:
-        first = len(places)
-        position = _walk_stretch(low, steps, position, stretch, places)
-        if position < low.size and not steps[low[position]]:
-            break
-        sizes = _find_period(places[first:], position)
-        if sizes:
-            run = _find_run(low, steps, position, sizes)
-            places.frombytes(run.tobytes())
-            position += run.size // len(sizes) * sum(sizes)
-            if run.size >= _LONG_RUN:
-                stretch = _FIRST_STRETCH
-                continue
-        stretch = min(stretch * 2, _LAST_STRETCH)
-    return places
-
-
-def _walk_stretch(low: NDArray[np.uint8], steps: bytes, position: int, stretch: int, places: array[int]) -> int:
-    """Add the records that begin in a stretch of units; return where the next one begins."""
-    kinds = low[position : position + stretch].tobytes()
-    begin, place, end = position, 0, len(kinds)
-    append = places.append
-    while place < end:
-        step = steps[kinds[place]]
-        if not step:
-            break
-        append(begin + place)
+    append, place = places.append, 0
+    while place < end and (step := steps[kinds[place]]) and place + step <= end:
+        append(place)
         place += step
-    return begin + place
-
-
-def _find_period(places: array[int], end: int) -> list[int]:
-    """Return the sizes that the last records repeat, in their order; empty where nothing repeats."""
-    last = [*places[-2 * _LONGEST_PERIOD :], end]
-    sizes = [following - place for place, following in pairwise(last)]
-    for period in range(1, len(sizes) // 2 + 1):
-        if sizes[-period:] == sizes[-2 * period : -period]:
-            return sizes[-period:]
-    return []
-
-
-def _find_run(low: NDArray[np.uint8], steps: bytes, position: int, sizes: list[int]) -> NDArray[np.uint32]:
-    """Return where the records begin that have these sizes in turn, as far as whole periods begin inside the buffer."""
-    size_of = np.frombuffer(steps, np.uint8)
-    period = sum(sizes)
-    offsets = np.cumsum([0, *sizes[:-1]])
-    count = min(
-        _count_run(low[position + offset :: period], size_of == size) for offset, size in zip(offsets, sizes, strict=True)
-    )
-    begins = np.arange(count, dtype=np.int64) * period + position
-    run: NDArray[np.uint32] = (begins[:, np.newaxis] + offsets).astype(np.uint32).reshape(-1)
-    return run
-
-
-def _count_run(kinds: NDArray[np.uint8], is_same: BoolArray) -> int:
-    """Count the kinds at the begin that have the size."""
-    begin, window = 0, _FIRST_WINDOW
-    while begin < kinds.size:
-        same = is_same[kinds[begin : begin + window]]
-        if not same.all():
-            return begin + int(np.argmin(same))
-        begin, window = begin + window, window * 4
-    return int(kinds.size)
-
-
-def _group_by_kind(places: Int64Array, kinds: NDArray[np.uint32]) -> dict[int, Int64Array]:
-    found = np.flatnonzero(np.bincount(kinds)).tolist()
-    return {found[0]: places} if len(found) == 1 else {kind: places[np.flatnonzero(kinds == kind)] for kind in found}
+    found = np.frombuffer(places, np.uint32).astype(np.int64)
+    return found, low[found], place * _UNIT
 
 
 def _read_columns(data: NDArray[np.uint8], places: Int64Array, kind: int, layouts: Layouts) -> dict[str, NDArray[Any]]:

@@ -7,8 +7,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -23,10 +23,8 @@ from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._calls import (
     CallReader,
     DependencyReader,
-    LaunchReader,
     MarkerReader,
     OwnCalls,
-    join_calls,
     told_until,
 )
 from gpustreamlab.backends.cuda.cupti._clients import (
@@ -36,13 +34,13 @@ from gpustreamlab.backends.cuda.cupti._clients import (
     call_before_torch_profiles,
     is_torch_profiling,
 )
-from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock, without_implausible
+from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock
 from gpustreamlab.backends.cuda.cupti._constants import RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records, parse_buffer
 from gpustreamlab.backends.cuda.cupti._strings import StringReader
-from gpustreamlab.backends.cuda.cupti._work import StreamBook, Texts, kernel_rows, without_untimed, work_batch
+from gpustreamlab.backends.cuda.cupti._work import StreamBook, Texts, without_untimed, work_batch
 from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
 from gpustreamlab.typing import BoolArray
 
@@ -58,10 +56,11 @@ WISHED_KINDS = (
     RecordKind.CONTEXT,
     RecordKind.GREEN_CONTEXT,
 )
-"""What a version lacks of these is left out. Not `KERNEL`: that makes kernels run one after the other."""
+"""What a version lacks of these is left out. Not CUPTI_ACTIVITY_KIND_KERNEL: that makes kernels run one after the other."""
 CALL_KINDS = (RecordKind.SYNCHRONIZATION, RecordKind.CUDA_EVENT)
 """What belongs to calls: each of these costs a launch as much as the records of calls do, and with them nothing more."""
 
+ALL_KINDS = (*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS)
 UNSHARED_KINDS = (RecordKind.MARKER, RecordKind.MEMORY2, RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT)
 """What torch.profiler does not ask for: what of it is on is ours, also while it runs."""
 
@@ -138,8 +137,6 @@ class CuptiSource:
         self._host_time_ns = host_time_ns
         self._streams = StreamBook(cupti, ordinal=ordinal, sm_count=sm_count)
         self._clock_key = self._streams.key_of(clock_handle)
-        self._calls = CallReader(cupti)
-        self._launches = LaunchReader()
         self._watch = watch
         self._mark_range = mark_range
         self._keep_session_time = keep_time
@@ -148,53 +145,39 @@ class CuptiSource:
         self._dependencies = DependencyReader()
         self._markers = MarkerReader(DOMAIN_NAME)
         self._wall = WallClock(time.time_ns, host_time_ns)
+        self._calls = CallReader(cupti, self._own_calls, self._wall)
         self._numbers = CallNumbers()
         self._loss = LossWatch(cupti, host_time_ns)
         self._lock = process_lock()
-        self._is_on = False
-        self._lost_reason = ""
-        self._dropped_count = 0
-        self._next_anchor_ns = 0
-        self._drained_ns = 0
+        self.is_collecting = False
+        """Whether it was started and not stopped."""
+        self.lost_reason = ""
+        """Why nothing comes any more although nobody stopped it; empty if not so."""
+        self.dropped_count = 0
+        """Records that are missing so far: CUPTI found no room for them, or they made no sense."""
+        self._next_anchor_ns = self._drained_ns = 0
         self._held: list[Records] = []
         """Records from before the first anchor came back."""
         self._is_drained = True
         """Whether everything of the last capture was told."""
-        self._is_left_on = False
-        """Whether kinds were left on for another client."""
-        self._is_handed_over = False
-        """Whether another client has CUPTI now, and nothing of ours is on or in its hands."""
+        # Whether kinds were left on for another client; whether one has CUPTI now, and nothing of ours is on or in its hands.
+        self._is_left_on = self._is_handed_over = False
         self._stopped_host_ns = NEVER_NS
         self.times_ranges = False
         """Whether ranges can be timed by the work inside them."""
         self.is_attached = False
         """Whether CUPTI is in the calls of this process because of this source."""
-        self._home = HomeProcess()
-
-    @property
-    def lost_reason(self) -> str:
-        """Why nothing comes any more although nobody stopped it; empty if not so."""
-        return self._lost_reason
+        self._home = HomeProcess()  # in a forked child CUDA does not work, and a lock may be held for ever
 
     @property
     def complete_until_host_ns(self) -> int:
         """The host's time up to which nothing is missing: now, or before another client took over."""
-        return self._loss.complete_until_host_ns if self._lost_reason else self._host_time_ns()
-
-    @property
-    def dropped_count(self) -> int:
-        """Records that are missing so far: CUPTI found no room for them, or they made no sense."""
-        return self._dropped_count
+        return self._loss.complete_until_host_ns if self.lost_reason else self._host_time_ns()
 
     @property
     def error_ns(self) -> int:
         """Bound on the error of a start or end of device work on the backend's clock."""
         return self._clock.error_ns
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether it was started and not stopped."""
-        return self._is_on
 
     @property
     def tail_ns(self) -> int | None:
@@ -208,7 +191,7 @@ class CuptiSource:
         ----------
         with_calls
             Whether to record calls, waits and events. Without them a launch costs half as much more, and is known by its work
-            (`LaunchReader`); where CUPTI does not hear our ranges, they are recorded all the same.
+            (`CallReader`); where CUPTI does not hear our ranges, they are recorded all the same.
 
         Raises
         ------
@@ -216,8 +199,8 @@ class CuptiSource:
             If another client, or another session, is collecting, or CUPTI refuses.
         """
         with self._lock, _owner_lock:
-            if self._is_on:
-                if not (self._lost_reason or is_torch_profiling()):  # the kinds are its own, too
+            if self.is_collecting:
+                if not (self.lost_reason or is_torch_profiling()):  # the kinds are its own, too
                     self._record_calls(is_on=with_calls or not self.times_ranges)
                 return
             if _owner and _owner[0] is not self and _owner[0].is_collecting:
@@ -233,29 +216,29 @@ class CuptiSource:
 
     def stop(self) -> None:
         """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
-        if self._is_in_child():
+        if self._home.is_another:
             return
         with self._lock:
-            if not self._is_on:
+            if not self.is_collecting:
                 return
-            self._is_on = False
+            self.is_collecting = False
             self._stopped_host_ns = self._host_time_ns()
             self._watch.stop()
-            if not self._lost_reason:
+            if not self.lost_reason:
                 self._send_anchor(is_waited_for=True)
             if not self._is_handed_over:
                 self._switch_off()
 
     def hand_over(self, who: str) -> None:
         """Let another client have CUPTI, with nothing of ours in it any more; what had ended by then can still be drained."""
-        if self._is_in_child():
+        if self._home.is_another:
             return
         with self._lock:
-            if self._lost_reason or self._is_handed_over:
+            if self.lost_reason or self._is_handed_over:
                 return
-            if self._is_on:
+            if self.is_collecting:
                 self._send_anchor(is_waited_for=True)
-                self._lost_reason = _taken_over_by(who)
+                self.lost_reason = _taken_over_by(who)
             self._is_handed_over = True
             self._switch_all_off()
             records = self._fetch(is_forced=True)
@@ -265,14 +248,15 @@ class CuptiSource:
 
     def keep_up(self) -> bool:
         """Keep the clock true, and tell whether it is time to drain: reading records in the middle of launches slows those."""
-        if self._is_in_child():
+        if self._home.is_another:
             return False
         with self._lock:
             self._switch_off_the_rest()
-            if not self._is_on or self._lost_reason:
+            if not self.is_collecting or self.lost_reason:
                 return True
             call_before_torch_profiles(_hand_over)  # torch may have been imported meanwhile
-            self._keep_time()
+            with suppress(GPUStreamLabError):  # a device that has failed tells so elsewhere
+                self._keep_session_time()  # it records events, which are no calls that are shown
             self._wall.look()
             waited_ns = self._host_time_ns() - self._drained_ns
             is_due = waited_ns >= (LOST_TO_TORCH_NS if self._loss.look_for_torch() else DRAIN_EVERY_NS)
@@ -283,38 +267,36 @@ class CuptiSource:
 
     def drain(self, *, is_last: bool = False) -> Activities:
         """Return what is complete by now; with `is_last` also what CUPTI holds back as something near it still runs."""
-        if self._is_in_child():
+        if self._home.is_another:
             return Activities()
         with self._lock:
             self._switch_off_the_rest()
             if self._is_handed_over:
-                self._is_drained = is_last and not self._is_on
+                self._is_drained = is_last and not self.is_collecting
                 return self._read(concat_records([]), is_last=is_last)
-            if self._is_drained or self._lost_reason or self not in _owner:
+            if self._is_drained or self.lost_reason or self not in _owner:
                 return Activities()  # what comes now is another's
-            if self._is_on and self._is_young:
+            if self.is_collecting and self._is_young:
                 self._keep_anchored()  # and wait for it
             self._drained_ns = self._host_time_ns()
             self._await(self._clock.newest_sent)  # one that still runs would hold back the buffer that it is in
             self._wall.look()
             records = self._fetch(is_forced=is_last)
-            if self._is_on:
+            if self.is_collecting:
                 records = self._look_for_loss(records)
                 # Not before the flush: an anchor that has not run yet would hold back the buffer that it is in.
-                if not (self._is_young or self._lost_reason):
+                if not (self._is_young or self.lost_reason):
                     self._keep_anchored()
-            self._is_drained = is_last and not self._is_on
+            self._is_drained = is_last and not self.is_collecting
             if self._is_drained:
                 with _owner_lock:  # nobody else becomes the owner meanwhile
                     if self in _owner:
                         self._detach()
             return self._read(records, is_last=is_last)
 
-    @contextmanager
-    def own_calls(self) -> Iterator[None]:
+    def own_calls(self) -> AbstractContextManager[None]:
         """Leave out what this thread calls inside, for clocks and calibrations."""
-        with self._own_calls.making():
-            yield
+        return self._own_calls.making()
 
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the context and the stream as CUPTI numbers them."""
@@ -329,7 +311,7 @@ class CuptiSource:
     def close(self) -> None:
         """Stop, and forget what has not been drained. Idempotent."""
         self.stop()
-        if not self._is_in_child():
+        if not self._home.is_another:
             with self._lock:
                 self._switch_off_the_rest()
                 with _owner_lock:
@@ -345,7 +327,7 @@ class CuptiSource:
         if not _buffers:
             _buffers.append(ActivityBuffers())
         buffers = _buffers[0]
-        self._lost_reason, self._is_handed_over = "", False
+        self.lost_reason, self._is_handed_over = "", False
         call_before_torch_profiles(_hand_over)
         buffers.register(self._cupti)
         if self._is_drained:  # else it is our own from before
@@ -353,7 +335,7 @@ class CuptiSource:
                 buffers.give_back(buffer.ticket)
             self._watch.take()
             self._numbers.begin()
-            self._launches.begin()
+            self._calls.begin()
         if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
@@ -371,7 +353,7 @@ class CuptiSource:
         self.is_attached, self._stopped_host_ns = True, NEVER_NS
         self._clock.forget_sent()
         self._loss.begin()
-        self._is_on, self._is_drained, self._is_left_on = True, False, False
+        self.is_collecting, self._is_drained, self._is_left_on = True, False, False
         self._watch.start(self._streams.key_of)
         self._send_anchor(is_waited_for=True)
 
@@ -382,16 +364,16 @@ class CuptiSource:
                 self._streams.enable(kind)
             self._cupti.enable_calls()
             self._cupti.tell_queue_times(is_on=False)
-            self._launches.leave_off(self._wall.to_wall_ns(self._host_time_ns()))
+            self._calls.find_launches_until(self._wall.to_wall_ns(self._host_time_ns()))
         else:
-            self._launches.take_over()
+            self._calls.find_launches()
             self._cupti.disable(CALL_KINDS)
             self._cupti.disable_calls()
             self._dependencies = DependencyReader()  # events that are recorded meanwhile are not told of
 
     def _switch_all_off(self) -> None:
         self._cupti.tell_queue_times(is_on=False)
-        self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
+        self._cupti.disable(ALL_KINDS)
         self._cupti.disable_calls()
 
     def _switch_off(self) -> None:
@@ -402,10 +384,10 @@ class CuptiSource:
             self._cupti.disable(UNSHARED_KINDS)
             self._is_left_on = True
         else:
-            is_over = bool(self._lost_reason) or self._is_left_on
+            is_over = bool(self.lost_reason) or self._is_left_on
             if not is_over:
                 self._cupti.watch_for_graphs()  # until `_detach`, which must miss no launch of one
-            self._cupti.disable((*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS))
+            self._cupti.disable(ALL_KINDS)
             if is_over:
                 self._cupti.disable_calls()
             self._is_left_on = False
@@ -416,10 +398,10 @@ class CuptiSource:
         It is not where NVTX was used in this process before the first session, or where somebody else listens to it.
         """
         self._mark_range()
-        dropped_count = self._dropped_count
+        dropped_count = self.dropped_count
         records = self._fetch(is_forced=False)
         # What lies between two captures, maybe by another profiler's clock, is missed by nobody.
-        self._dropped_count = dropped_count
+        self.dropped_count = dropped_count
         if records.record_count:
             self._held.append(without_untimed(records))
         markers = records.columns.get(RecordKind.MARKER)
@@ -438,28 +420,18 @@ class CuptiSource:
             return
         self._fetch(is_forced=False)  # the last look for graphs
         self._cupti.disable_calls()
-        is_harmless = not (self._is_left_on or self._lost_reason or self._cupti.has_seen_graphs or active_client(self._cupti))
+        is_harmless = not (self._is_left_on or self.lost_reason or self._cupti.has_seen_graphs or active_client(self._cupti))
         self.is_attached = not (is_harmless and self._cupti.detach())
 
     def _is_another_collecting(self) -> bool:
-        return bool(active_client(self._cupti)) if self._lost_reason else is_torch_profiling()
+        return bool(active_client(self._cupti)) if self.lost_reason else is_torch_profiling()
 
     def _switch_off_the_rest(self) -> None:
         """Turn off what was left on for another client, once that has gone: it knows only of what it turned on itself."""
-        if self._is_left_on and not self._is_on and self in _owner and not self._is_another_collecting():
+        if self._is_left_on and not self.is_collecting and self in _owner and not self._is_another_collecting():
             self._switch_off()
 
-    def _is_in_child(self) -> bool:
-        """Tell whether this is a forked child: CUDA does not work there, and a lock may be held for ever."""
-        return self._home.is_another
-
     # Anchors
-
-    def _keep_time(self) -> None:
-        try:
-            self._keep_session_time()  # it records events, which are no calls that are shown
-        except GPUStreamLabError as error:
-            _log.debug("The session's clock could not be kept: %s", error)
 
     @property
     def _is_young(self) -> bool:
@@ -492,10 +464,10 @@ class CuptiSource:
     def _fetch(self, *, is_forced: bool) -> Records:
         """Ask for what is complete, or for everything, and take it."""
         self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_forced else 0)
-        records, refused_count = without_implausible(self._take_records(), self._wall)
-        self._dropped_count += refused_count
-        self._count_dropped()
-        records = self._numbers.continue_in(records)
+        records = self._numbers.continue_in(self._take_records())
+        dropped = ctypes.c_size_t()
+        if self._cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)) == 0:
+            self.dropped_count += dropped.value
         self._note_anchors(records)
         if (fills := records.columns.get(RecordKind.MEMSET)) is not None:
             self._own_calls.note(fills["correlationId"][are_fences(fills)].astype(np.int64))
@@ -512,12 +484,15 @@ class CuptiSource:
                 part = parse_buffer(data, self._cupti.layouts)
             finally:
                 buffers.give_back(ticket)
-            parts.append(self._launches.note(part, thread))
+            parts.append(self._calls.note(part, thread))
         records = concat_records(parts)
         if records.skipped_bytes:
-            self._dropped_count += 1
+            self.dropped_count += 1
             _log.warning(
-                "%s wrote %d bytes that cannot be read: %s", self.description, records.skipped_bytes, records.unknown_kinds
+                "%s wrote %d bytes that cannot be read: %s",
+                self.description,
+                records.skipped_bytes,
+                dict(records.unknown_kinds),
             )
         return records
 
@@ -531,10 +506,7 @@ class CuptiSource:
         with StringReader() as reader:
             work = work_batch(records, texts, reader.read, self._is_wanted)
             annotations = self._markers.read(records, texts, reader.read, self._wall)
-        until_host_ns = self._stopped_host_ns
-        launches = self._launches.read(records, texts, self._own_calls, self._wall, until_host_ns=until_host_ns)
-        calls = self._calls.read(records, texts, self._own_calls, self._wall, until_host_ns=until_host_ns)
-        calls = join_calls(launches, calls)  # of two for one number the later one counts
+        calls = self._calls.read(records, texts, until_host_ns=self._stopped_host_ns)
         memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
         self._streams.note_names(work, tuple(texts.details))
         return Activities(
@@ -551,11 +523,11 @@ class CuptiSource:
     def _hold(self, records: Records, *, is_last: bool) -> None:
         """Keep records until an anchor tells when they were, as far as there is room."""
         held_count = sum(part.record_count for part in self._held)
-        if is_last or self._lost_reason:
-            self._dropped_count += held_count + records.record_count
+        if is_last or self.lost_reason:
+            self.dropped_count += held_count + records.record_count
             self._held = []
         elif held_count + records.record_count > HELD_RECORDS:
-            self._dropped_count += records.record_count
+            self.dropped_count += records.record_count
         elif records.record_count:
             self._held.append(records)
 
@@ -571,12 +543,12 @@ class CuptiSource:
         is_shown = ~is_clock & (columns["deviceId"] == self._ordinal)
         if "value" in columns:
             is_shown &= ~are_fences(columns)
-        self._dropped_count += int((~is_complete & is_shown).sum())
+        self.dropped_count += int((~is_complete & is_shown).sum())
         wanted: BoolArray = is_complete & is_shown
         return wanted
 
     def _note_anchors(self, records: Records) -> None:
-        columns = kernel_rows(records)
+        columns = records.columns.get(RecordKind.CONCURRENT_KERNEL)
         if columns is None:
             return
         context, stream = self._clock_key
@@ -586,11 +558,6 @@ class CuptiSource:
         self._clock.note(*(columns[name][complete].astype(np.int64) for name in ("start", "end", "dynamicSharedMemory")))
 
     # What is missing
-
-    def _count_dropped(self) -> None:
-        dropped = ctypes.c_size_t()
-        if self._cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)) == 0:
-            self._dropped_count += dropped.value
 
     def _look_for_loss(self, records: Records) -> Records:
         """See whether records go elsewhere; return those that were asked for once more behind the given ones."""
@@ -602,7 +569,7 @@ class CuptiSource:
             if self._loss.is_overdue(self._clock.oldest_waiting_host_ns):
                 who = "torch.profiler" if "torch" in sys.modules else "another profiler"
         if who:
-            self._lost_reason = _taken_over_by(who)
+            self.lost_reason = _taken_over_by(who)
         return records
 
 

@@ -13,10 +13,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from types import TracebackType
-from typing import Any, NamedTuple, Self
-
-__all__ = ["StringReader", "demangle", "short_name"]
-
+from typing import Any, Self
 
 STRING_LIMIT = 65_536
 """Longest string that is read, in bytes."""
@@ -149,8 +146,11 @@ def short_name(full: str) -> str:
     'Kernel<...>'
     """
     full = full.strip() or full
-    short = _read_linker_name(full) if full.startswith("_Z") else _read_declaration(full)
-    short = short or full
+    short = full
+    if full.startswith("_Z"):
+        short = _read_linker_name(full) or full
+    elif any(sign in full for sign in ("(", "::", "<")):
+        short = _read_declaration(full) or full
     return short if len(short) <= SHORT_LIMIT else short[: SHORT_LIMIT - 1] + "…"
 
 
@@ -169,34 +169,14 @@ def _load_demangler() -> tuple[Any, Any] | None:
 
 _BACK_REFERENCE = re.compile(r"S[0-9A-Z]*_")
 
-_OPERATORS = (
-    r"\(\)|\[\]|<=>|<<=|>>=|->\*|->|<<|>>|<=|>=|==|!=|&&|\|\||\+\+|--"
-    r"|[-+*/%^&|]=|[-+*/%^&|~!=<>,]| new(?:\[\])?| delete(?:\[\])?"
-)
-_TOKEN = re.compile(
-    r"\(anonymous (?:namespace|class|enum|struct)\)"
-    rf"|\boperator(?:(?:{_OPERATORS})(?: (?=<))?| [\w:<>, *&]{{1,200}}(?=\())"
-    r"|::|->|[<>(){}\[\] ]"
-)
-"""What gives a declaration its shape. Operators come as one token, so that their brackets are not counted."""
+_TOKEN = re.compile(r"\(anonymous (?:namespace|class|enum|struct)\)|::|->|[<>(){}\[\] ]")
+"""What gives a declaration its shape. No kernel is an operator, a lambda, or within a function."""
 _PAIRS = {")": "(", "]": "[", "}": "{", ">": "<"}
 _ARGUMENT = re.compile(r" ?(?:\([\w: ]{1,40}\)(?=-?\d))?([-\w][\w. ]{0,71}\*?) ?(?=[,>])")
 """A template argument that is worth keeping: a number, a word, a plain type. The cast before a number is left out."""
 _LINKER_PART = re.compile(r"(?P<size>[1-9]\d{0,5})|N[rVKRO]*|L(?=\d)|St|S[0-9A-Z]*_")
 """A part of a linker name before its template arguments: the length of a word, the begin of a nested name, a known scope."""
 _NUMBER = re.compile(r"(-?\d+)u?l{0,2}")
-_NOT_NAMES = {"decltype", "noexcept", "requires", "auto"}
-
-
-class _Name(NamedTuple):
-    """Where a function's name lies in a declaration."""
-
-    begin: int
-    end: int
-    template: int
-    """Where the template arguments begin, or -1."""
-    owner: str
-    """The class or scope before it."""
 
 
 def _top_level(full: str) -> Iterator[tuple[str, int, int]]:
@@ -227,39 +207,18 @@ def _top_level(full: str) -> Iterator[tuple[str, int, int]]:
         yield full[outer], outer, len(full)
 
 
-def _find_name(full: str) -> _Name:
-    begin, template, owner = 0, -1, ""
-    found: _Name | None = None
-    for piece, start, end in _top_level(full):
-        if piece == "::":
-            # What was found so far is a scope: a class, or a function with something inside.
-            owner = full[begin : start if template < 0 else template]
-            begin, template, found = end, -1, None
-        elif piece == " " and (found is None or full[found.begin : min(found.end, found.begin + 16)] in _NOT_NAMES):
-            begin, template, owner, found = end, -1, "", None
+def _read_declaration(full: str) -> str:
+    begin, end, template = 0, len(full), -1
+    for piece, start, after in _top_level(full):
+        if piece in {"::", " "}:
+            begin, template = after, -1
         elif piece == "<" and template < 0 and start > begin:
             template = start
-        elif piece == "(" and found is None and start > begin:
-            found = _Name(begin, start, template, owner)
-    return found or _Name(begin, len(full), template, owner)
-
-
-def _read_declaration(full: str) -> str:
-    if not any(sign in full for sign in ("(", "::", "<")):
-        return full
-    name = _find_name(full)
-    base = full[name.begin : name.end if name.template < 0 else name.template].strip()
-    if base.startswith("operator") and name.owner:
-        base = f"{_without_arguments(name.owner)}::{base}"
-    base = _without_arguments(base)
-    return base + _short_template(full, name.template) if base and name.template >= 0 else base
-
-
-def _without_arguments(base: str) -> str:
-    """Shorten the scope of a lambda: ``{lambda(int, float)#2}`` to ``{lambda#2}``."""
-    if not base.startswith("{lambda("):
-        return base
-    return f"{{lambda{base[base.rfind('#') :]}" if "#" in base else "{lambda}"
+        elif piece == "(":
+            end = start
+            break
+    base = full[begin : end if template < 0 else template].strip()
+    return base + _short_template(full, template) if base and template >= 0 else base
 
 
 def _short_template(full: str, place: int) -> str:

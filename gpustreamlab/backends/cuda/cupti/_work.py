@@ -24,9 +24,6 @@ from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 UNKNOWN_KERNEL = "(unknown kernel)"
 """Stands for a kernel whose name cannot be read."""
 
-KERNELS = (RecordKind.CONCURRENT_KERNEL, RecordKind.KERNEL)
-COPIES = (RecordKind.MEMCPY, RecordKind.MEMCPY2)
-
 _KERNEL_SHAPE = (
     "name",
     "gridX",
@@ -69,11 +66,6 @@ class _Shape(NamedTuple):
     detail: WorkDetail
 
 
-def kernel_rows(records: Records) -> Columns | None:
-    """Return the columns of all kernels, or None where there are none."""
-    return next((records.columns[kind] for kind in KERNELS if kind in records.columns), None)
-
-
 def without_untimed(records: Records) -> Records:
     """Leave out the work that CUPTI could not time, as that which ran while another client had set its clock."""
     columns = dict(records.columns)
@@ -98,16 +90,17 @@ def work_batch(
     keep
         Tells which rows are wanted.
     """
+    shapes: dict[RecordKind, tuple[SpanKind, Sequence[str], Callable[[Mapping[str, int]], _Shape]]] = {
+        RecordKind.CONCURRENT_KERNEL: (SpanKind.KERNEL, _KERNEL_SHAPE, lambda row: _kernel_shape(row, read_text)),
+        RecordKind.MEMCPY: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
+        RecordKind.MEMCPY2: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
+        RecordKind.MEMSET: (SpanKind.FILL, _FILL_SHAPE, _fill_shape),
+    }
     parts = []
-    for kinds, span_kind, shape, describe in (
-        (KERNELS, SpanKind.KERNEL, _KERNEL_SHAPE, lambda row: _kernel_shape(row, read_text)),
-        (COPIES, SpanKind.COPY, _COPY_SHAPE, _copy_shape),
-        ((RecordKind.MEMSET,), SpanKind.FILL, _FILL_SHAPE, _fill_shape),
-    ):
-        for kind in kinds:
-            columns = records.columns.get(kind)
-            if columns is not None:
-                parts.append(_part(_select(columns, keep(columns)), span_kind, shape, describe, texts))
+    for kind, shape in shapes.items():
+        columns = records.columns.get(kind)
+        if columns is not None:
+            parts.append(_part(_select(columns, keep(columns)), *shape, texts))
     if not parts:
         return WorkBatch()
     return WorkBatch(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})

@@ -2,7 +2,7 @@
  *
  * CUPTI may hold a lock of its own while it calls, and a thread of Python may enter CUDA with the interpreter's lock held: callbacks
  * that wait for the interpreter then wait for ever. The lock in here is held for nanoseconds, and nothing waits for Python in it.
- * _native_callbacks.py compiles this and calls it.
+ * _buffers.py compiles this and calls it.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -21,7 +21,7 @@ struct buffer {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t *arena; /* all buffers, one behind the other; never unmapped, as CUPTI calls until the process ends */
 static size_t stride_bytes, buffer_bytes;
-static uint64_t buffer_count, free_count, first_full, full_count, refused_count;
+static uint64_t buffer_count, free_count, first_full, full_count;
 static struct buffer *buffers;
 static uint64_t *free_ones; /* a stack: what was used last is lent first */
 static uint64_t *full_ones; /* a ring: `full_count` of them from `first_full` on */
@@ -69,8 +69,6 @@ void request_buffer(uint8_t **address, size_t *size, size_t *most_records)
         buffers[index].thread = (uint64_t)pthread_self();
         *address = arena + index * stride_bytes;
         *size = buffer_bytes;
-    } else {
-        refused_count++;
     }
     pthread_mutex_unlock(&lock);
 }
@@ -119,11 +117,11 @@ void give_back(uint8_t *address)
     pthread_mutex_unlock(&lock);
 }
 
-/* For Python: how many buffers wait to be taken, and how often CUPTI got none. */
-void count(uint64_t *full, uint64_t *refused)
+/* For Python: how many buffers wait to be taken. */
+uint64_t count_full(void)
 {
     pthread_mutex_lock(&lock);
-    *full = full_count;
-    *refused = refused_count;
+    uint64_t full = full_count;
     pthread_mutex_unlock(&lock);
+    return full;
 }

@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.backends.cuda.cupti._native_callbacks import COMPLETE, REQUEST, FilledBuffer
+from gpustreamlab.backends.cuda.cupti._buffers import (
+    BUFFER_BYTES,
+    BUFFER_LIMIT,
+    COMPLETE,
+    REQUEST,
+    ActivityBuffers,
+    FilledBuffer,
+)
 
 _ALIGNMENT = 64
 
 
-class PythonPool:
-    """Buffers that CUPTI takes and gives back through Python.
+class PythonBuffers(ActivityBuffers):
+    """Buffers that CUPTI takes and gives back through Python."""
 
-    Parameters
-    ----------
-    buffer_bytes, buffer_limit
-        Size of each, and how many exist at most.
-    """
-
-    def __init__(self, *, buffer_bytes: int, buffer_limit: int) -> None:
-        self.refused_count = 0
-        self._buffer_bytes = buffer_bytes
+    def __init__(self, *, buffer_bytes: int = BUFFER_BYTES, buffer_limit: int = BUFFER_LIMIT) -> None:
+        self.buffer_bytes = buffer_bytes
         self._buffer_limit = buffer_limit
         self._idle: list[tuple[int, NDArray[np.uint8]]] = []
         self._lent: dict[int, tuple[NDArray[np.uint8], int]] = {}
@@ -37,9 +37,9 @@ class PythonPool:
         self.complete = COMPLETE(self._take_back)
 
     @property
-    def full_count(self) -> int:
-        """Buffers that wait to be taken."""
-        return len(self._full)
+    def full_bytes(self) -> int:
+        """Bytes in buffers that wait to be taken."""
+        return len(self._full) * self.buffer_bytes
 
     def take(self) -> list[FilledBuffer]:
         """Return what was filled since the last time, in that order."""
@@ -50,11 +50,11 @@ class PythonPool:
             taken.append(FilledBuffer(address, memory[:valid_bytes], thread))
         return taken
 
-    def give_back(self, address: int) -> None:
+    def give_back(self, ticket: int) -> None:
         """Let a buffer that was taken be filled again."""
-        memory = self._taken.pop(address, None)
+        memory = self._taken.pop(ticket, None)
         if memory is not None:
-            self._idle.append((address, memory))
+            self._idle.append((ticket, memory))
 
     def _give(self, address: Any, size: Any, most_records: Any) -> None:
         most_records[0] = 0
@@ -64,20 +64,19 @@ class PythonPool:
         except IndexError:
             made = self._make()
             if made is None:
-                self.refused_count += 1
                 return
             ticket, memory = made
         self._lent[ticket] = memory, threading.get_ident() & 0xFFFF_FFFF
-        address[0], size[0] = ticket, self._buffer_bytes
+        address[0], size[0] = ticket, self.buffer_bytes
 
     def _make(self) -> tuple[int, NDArray[np.uint8]] | None:
         with self._lock:
             if self._made_count >= self._buffer_limit:
                 return None
             self._made_count += 1
-        raw = np.empty(self._buffer_bytes + _ALIGNMENT, np.uint8)
+        raw = np.empty(self.buffer_bytes + _ALIGNMENT, np.uint8)
         skip = -raw.ctypes.data % _ALIGNMENT
-        memory = raw[skip : skip + self._buffer_bytes]
+        memory = raw[skip : skip + self.buffer_bytes]
         return memory.ctypes.data, memory
 
     def _take_back(self, _context: int, _stream: int, address: int, _size: int, valid_bytes: int) -> None:

@@ -1,0 +1,498 @@
+"""Ranges from their opening until they are in the buffer: open, or closed while their work has not ended."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+
+from gpustreamlab._util.defences import process_lock
+from gpustreamlab.analysis import distinct
+from gpustreamlab.backends import Backend, RangeTimes
+from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
+from gpustreamlab.record._buffer import Intervals, RowFinder, RowRing, find_innermost
+from gpustreamlab.record._extents import NEVER, RANGE_CODE, WorkExtents
+from gpustreamlab.record._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
+from gpustreamlab.typing import Int64Array
+
+TIMED_BY_WORK = -1
+"""Stands in the column ``correlation``, which says nothing else of a range, where it was timed by the work inside it."""
+DEFAULT_PENDING_LIMIT = 65_536
+"""Closed ranges of one lane and thread whose device work has not ended, beyond which new ones are dropped."""
+IDLE_PAIRS = 65_536
+"""Pairs of events kept for later ranges; more go back to the backend's pool."""
+CLOSED_RANGES = 262_144
+"""Ranges in the buffer that launches are looked up in, while kernels are captured; the newest count."""
+
+_NO_THREAD = -1
+_INTERVAL_COLUMNS = ("thread", "opened_ns", "closed_ns", "number")
+
+
+class InFlight(NamedTuple):
+    """A range that is not in the buffer yet."""
+
+    number: int
+    """Ranges are numbered as they open."""
+    parent: int
+    """Number of the enclosing range, or -1."""
+    lane: RecordedLane
+    """Where it was opened."""
+    name: int
+    """Code of its name."""
+    thread: int
+    """As activities number threads; -1 for a range that any thread may end."""
+    opened_ns: int
+    """On the host's clock."""
+    closed_ns: int
+    """Likewise; `NEVER` while it is open."""
+    is_timed_by_work: bool
+    """Whether no event tells when it began."""
+
+
+class Unended(NamedTuple):
+    """Ranges that have not ended, as columns; each encloses one that was read, or was asked for."""
+
+    number: Int64Array
+    """Shape (n,), int64."""
+    parent: Int64Array
+    """Number of the enclosing range, or -1; shape (n,), int64."""
+    lane: Int64Array
+    """Shape (n,), int64."""
+    queued_host_ns: Int64Array
+    """When each was opened, on the host's clock; shape (n,), int64."""
+
+
+class RangesInFlight:
+    """The ranges of all lanes on their way into the buffer. Who changes them holds `lock`.
+
+    Parameters
+    ----------
+    backend, buffer
+        The recorder's.
+    pending_limit
+        How many closed ranges of one lane and thread may wait; later ones are counted as dropped.
+    """
+
+    def __init__(self, backend: Backend, buffer: RowRing, pending_limit: int) -> None:
+        if type(pending_limit) is not int or pending_limit < 1:
+            raise OptionError(
+                f"pending_limit is {pending_limit!r}; it must be a number of ranges, at least 1. "
+                "Use gpustreamlab.Session(pending_limit=65_536)."
+            )
+        self._backend = backend
+        self._buffer = buffer
+        self._pending_limit = pending_limit
+        self.lock = process_lock()
+        """The recorder's."""
+        self._is_collecting = False
+        self._extents = WorkExtents()
+        self._places: dict[int, tuple[RecordedLane, ...]] = {}  # by the index of their lane
+        self._sweeps_at = 0
+        self._told_until: dict[int, int] = {}  # host time by thread: see `Activities.told_until`
+        self._done_until: dict[int, int] = {}  # host time by lane: what was launched there before it has ended
+        self._closed = RowRing(CLOSED_RANGES, _INTERVAL_COLUMNS)
+        self.states: WeakSet[ThreadState] = WeakSet()
+        """Of the threads that have used the session."""
+        self.is_awaiting_work = False
+        """True while work that was captured may still be told of: so long, what leaves here is looked up too."""
+        self.idle_pairs: list[tuple[Any, Any]] = []
+        """Pairs of events for the next ranges."""
+        self.overflowed_count = 0
+        """Ranges that were dropped because too many waited."""
+
+    @property
+    def lanes(self) -> list[RecordedLane]:
+        """Where ranges can be open or wait."""
+        return [lane for places in [*self._places.values()] for lane in places]
+
+    def places_of(self, index: int) -> tuple[RecordedLane, ...]:
+        """Return those of them that are of one lane."""
+        return self._places.get(index, ())
+
+    @property
+    def waiting_count(self) -> int:
+        """How many waited when they were last collected."""
+        return sum(len(lane.handed_over) + sum(len(writer.finished) for writer in tuple(lane.writers)) for lane in self.lanes)
+
+    @property
+    def first_collection_at(self) -> int:
+        """How many closed ranges of a new writer bring about its first collection in passing."""
+        return min(COLLECT_EVERY, self._pending_limit + 1)
+
+    def add_lane(self, recorded: RecordedLane) -> None:
+        """Take in a lane; those from which nothing more can come go."""
+        if len(self._places) >= self._sweeps_at:  # not each time: to look at all of thousands takes long
+            for index, places in [*self._places.items()]:
+                kept = tuple(known for known in places if known.has_waiting or not (known.is_closed and known.is_idle))
+                if kept:
+                    self._places[index] = kept
+                else:
+                    del self._places[index]
+            self._sweeps_at = len(self._places) + len(self._places) // 8
+        known = self.places_of(recorded.index)
+        self._places[recorded.index] = (*(place for place in known if place.has_waiting or not place.is_spent), recorded)
+
+    # What there is. A range goes from the open ones to the closed ones, and from these to the buffer, and whoever looks in
+    # this order misses none. The first step takes no lock.
+
+    def open(self) -> list[InFlight]:
+        """Return the ranges that are open."""
+        with self.lock:
+            found = []
+            for state in self.states:
+                parent = -1
+                for events, opened_ns, number, entered in state.open_ranges:
+                    by_work = events[0] is None
+                    one = InFlight(number, parent, entered.lane, entered.name_code, state.ident, opened_ns, NEVER, by_work)
+                    found.append(one)
+                    parent = number
+            for lane in self.lanes:
+                for started in tuple(lane.started):
+                    events, name, opened_ns, number, parent, _ = started.row
+                    found.append(InFlight(number, parent, lane, name, _NO_THREAD, opened_ns, NEVER, events[0] is None))
+        return found
+
+    def closed(self) -> list[InFlight]:
+        """Return the ranges that are closed and not in the buffer."""
+        return [
+            InFlight(number, parent, lane, name, thread, opened_ns, closed_ns, events[0] is None)
+            for lane in self.lanes
+            for queue, thread in lane.queues()
+            for events, name, opened_ns, number, parent, closed_ns in queue
+        ]
+
+    def find_unended(self, columns: Mapping[str, Int64Array], awaited: Collection[int]) -> Unended:
+        """Find the ranges that enclose rows and have not ended.
+
+        Parameters
+        ----------
+        columns
+            What was read just now, under the same lock.
+        awaited
+            Numbers of more ranges to look for.
+        """
+        parent = columns["parent"][columns["parent"] >= 0]
+        missing = {*awaited}
+        if len(parent):
+            around = distinct(parent)[0]
+            missing |= {*around[RowFinder(columns["number"]).rows_of(around) < 0].tolist()}
+        found: dict[int, InFlight] = {}
+        known: dict[int, InFlight] = {}
+        for look in (self.open, self.closed):
+            if missing - found.keys():
+                known |= {one.number: one for one in look()}
+                for wanted in missing:
+                    number = wanted
+                    while number in known and number not in found:
+                        found[number] = known[number]
+                        number = known[number].parent
+        rows = [(one.number, one.parent, one.lane.index, one.opened_ns) for one in found.values()]
+        return Unended(*np.array(rows, np.int64).reshape(-1, 4).T.copy())
+
+    def find_enclosing(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
+        """Return the number of the innermost range that each thread had open at each moment of the host, or -1.
+
+        Parameters
+        ----------
+        thread
+            Shape (n,), int64: as activities number threads.
+        at_host_ns
+            Shape (n,), int64.
+        """
+        if not len(at_host_ns):
+            return np.empty(0, np.int64)
+        with self.lock:
+            # Those that any thread may end are of no thread that anyone asks for.
+            rows = [(one.thread, one.opened_ns, one.closed_ns, one.number) for one in (*self.open(), *self.closed())]
+            ended = np.stack([*self._closed.read().columns.values()])
+        ended = ended[:, (ended[2] > at_host_ns.min()) & (ended[1] <= at_host_ns.max())]
+        whole = np.concatenate((np.array(rows, np.int64).reshape(-1, 4).T, ended), axis=1)
+        # Seen in two places, it counts as closed.
+        whole = whole[:, np.lexsort((whole[2], whole[3]))]
+        whole = whole[:, np.diff(whole[3], prepend=-2) > 0]
+        found = find_innermost(Intervals(*whole), thread, at_host_ns)
+        return np.where(found >= 0, whole[3][found], -1) if whole.shape[1] else found
+
+    def find_idle(self) -> list[int]:
+        """Return the lanes that hold closed ranges without events, and no work in any of their places."""
+        with self.lock:
+            asked = {
+                lane.index for lane in self.lanes if any(row[0] is NO_EVENTS for queue, _ in lane.queues() for row in queue)
+            }
+            busy = {lane.index for lane in self.lanes if lane.index in asked and not is_done(lane)}
+        return sorted(asked - busy)
+
+    # What becomes of them
+
+    def hand_over(self, lane: RecordedLane, row: FinishedRange, thread: int) -> None:
+        """Take a closed range that any thread could end; where too many wait for the device, drop it and count it."""
+        lane.handed_over.append((row, thread))
+        if lane.is_retired and lane not in self.places_of(lane.index):
+            self._places[lane.index] = (*self.places_of(lane.index), lane)  # it counted as spent while the range was open
+        if len(lane.handed_over) % COLLECT_EVERY == 0 or len(lane.handed_over) > self._pending_limit:
+            self.collect()
+        if len(lane.handed_over) > self._pending_limit:
+            self._release([lane.handed_over.pop()[0]])
+            self.overflowed_count += 1
+
+    def collect_in_passing(self, writer: LaneWriter) -> None:
+        """Collect when many ranges have closed, and drop the newest where the device falls behind."""
+        with self.lock:
+            self.collect()
+            waiting = writer.finished
+            while len(waiting) > self._pending_limit:
+                self._release([waiting.pop()])
+                self.overflowed_count += 1
+            writer.collect_at = min(len(waiting) + COLLECT_EVERY, self._pending_limit + 1)
+
+    def collect(self, only: RecordedLane | None = None) -> None:
+        """Move ranges whose device work has ended into the buffer, of all lanes or of one. Never waits for the device."""
+        with self.lock:
+            if self._is_collecting:
+                return  # called from inside itself: who collects already goes on when this returns
+            self._is_collecting = True
+            try:
+                for lane in self.lanes if only is None else [only]:
+                    self._collect_lane(lane)
+            finally:
+                self._is_collecting = False
+
+    def take_idle_pairs(self) -> list[tuple[Any, Any]]:
+        """Return the pairs of events that no range holds, and keep none."""
+        with self.lock:
+            pairs = self.idle_pairs[:]
+            self.idle_pairs.clear()
+        return pairs
+
+    def leave_to_parent(self) -> None:
+        """Begin anew in a forked child: a thread that is not in this process may have been collecting."""
+        self._is_collecting = self.is_awaiting_work = False
+
+    def end_awaiting(self) -> None:
+        """Note that no more work is told of, and forget what it is looked up in."""
+        with self.lock:
+            self.is_awaiting_work = False
+            self._closed.clear()
+
+    def store(
+        self,
+        blocks: Iterable[Mapping[str, Int64Array]],
+        work: Int64Array,
+        told_until: Mapping[int, int],
+        idle: Mapping[int, int],
+    ) -> None:
+        """Take what was told of kernels: rows for the buffer, and what says which ranges have ended.
+
+        Parameters
+        ----------
+        blocks
+            Columns of rows.
+        work
+            What `WorkExtents.fold` takes.
+        told_until
+            See `Activities.told_until`.
+        idle
+            By lane, the host time when it had no work left.
+        """
+        with self.lock:
+            for block in blocks:
+                self._buffer.append(block)
+            self._fold(work)
+            # Not before: who collects meanwhile would take ranges without this work. A stream ends its work in the order of
+            # the launches.
+            lane, launched_ns = work[:2]
+            newest = {one: int(launched_ns[lane == one].max()) - 1 for one in np.unique(lane).tolist()}
+            for known, told in ((self._told_until, told_until), (self._done_until, newest), (self._done_until, idle)):
+                for key, until_ns in told.items():
+                    known[key] = max(until_ns, known.get(key, -1))
+            with suppress(DeviceError):  # whoever uses the device is told
+                self.collect()
+
+    def drop_untold(self, until_host_ns: int) -> None:
+        """Drop and count the ranges without events that were closed later: of their work nobody will tell."""
+
+        def is_kept(row: FinishedRange) -> bool:
+            return row[0] is not NO_EVENTS or row[5] <= until_host_ns
+
+        with self.lock:
+            for lane in self.lanes:
+                for writer in lane.writers:
+                    # In one step, since their thread may close another one meanwhile.
+                    rows = writer.finished[:]
+                    kept = [row for row in rows if is_kept(row)]
+                    writer.finished[: len(rows)] = kept
+                    self.overflowed_count += len(rows) - len(kept)
+                handed_over = [entry for entry in lane.handed_over if is_kept(entry[0])]
+                self.overflowed_count += len(lane.handed_over) - len(handed_over)
+                lane.handed_over = handed_over
+
+    def _fold(self, work: Int64Array) -> None:
+        """Lay work that was told of just now against the ranges that are timed by it; see `WorkExtents.fold`."""
+        rows = [
+            (one.number, one.lane.index, one.opened_ns, one.closed_ns)
+            for one in (*self.open(), *self.closed())
+            if one.is_timed_by_work
+        ]
+        whole = np.array(rows, np.int64).reshape(-1, 4).T
+        # One that was closed in between is seen twice; as closed it comes first.
+        whole = whole[:, np.lexsort((whole[3], whole[0]))]
+        self._extents.fold(whole[:, np.diff(whole[0], prepend=-1) > 0], work)
+
+    def _told_until_ns(self, lane: int, thread: int | None) -> int:
+        """Return the host time up to which all work that a thread, or any, has launched on a lane has ended and was told of."""
+        if not self.is_awaiting_work:
+            return NEVER
+        told = self._told_until
+        return min(self._done_until.get(lane, -1), max(told.values(), default=-1) if thread is None else told.get(thread, -1))
+
+    def _collect_lane(self, lane: RecordedLane) -> None:
+        for writer in lane.writers:
+            count, rows, kept = self._sort(lane, writer)
+            if rows:
+                if self.is_awaiting_work:  # twice is as good as once
+                    known = [(writer.ident, row[2], row[5], row[3]) for row in rows]
+                    self._closed.append(dict(zip(_INTERVAL_COLUMNS, np.array(known, np.int64).T, strict=True)))
+                self._append_rows(lane, rows, [writer.thread] * len(rows))
+                # Between these two lines no interrupt can come: a row is either waiting or in the buffer.
+                writer.finished[:count] = kept
+                self._release(rows)
+        if lane.handed_over:
+            self._collect_handed_over(lane)
+        if any(_is_spent(writer) for writer in lane.writers):
+            lane.writers[:] = [writer for writer in lane.writers if not _is_spent(writer)]
+
+    def _collect_handed_over(self, lane: RecordedLane) -> None:
+        ended: list[tuple[FinishedRange, int]] = []
+        waiting: list[tuple[FinishedRange, int]] = []
+        told_ns = self._told_until_ns(lane.index, None)
+        for row, thread in lane.handed_over:
+            if row[0] is NO_EVENTS:
+                is_over = row[5] <= told_ns
+            else:
+                is_over = self._is_told(row) and self._backend.is_event_done(row[0][1])
+            (ended if is_over else waiting).append((row, thread))
+        if ended:
+            rows, threads = zip(*ended, strict=True)
+            self._append_rows(lane, rows, threads)
+            lane.handed_over = waiting
+            self._release(rows)
+
+    def _append_rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> None:
+        if _have_pairs(rows):
+            self._buffer.append(self._columns(lane, rows, threads))
+            return
+        blocks = []
+        # By a pair of events, by work alone, by work and an event at the end.
+        for kind in ((False, False), (True, True), (True, False)):
+            chosen = [
+                (row, thread)
+                for row, thread in zip(rows, threads, strict=True)
+                if (row[0][0] is None, row[0][1] is None) == kind
+            ]
+            if chosen:
+                blocks.append(self._columns(lane, *zip(*chosen, strict=True)))
+        columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        self._buffer.append(columns)  # at the end: an interrupt leaves all of them in the buffer, or none
+
+    def _columns(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> dict[str, Int64Array]:
+        """Return the columns of ranges that are timed alike; their times are put on the backend's clock."""
+        pairs, names, queued, numbers, parents, _ = zip(*rows, strict=True)
+        queued_host_ns = np.array(queued, np.int64)
+        starts, ends = zip(*pairs, strict=True)
+        if starts[0] is None:
+            queued_ns = to_clock(self._backend, queued_host_ns)
+            start_ns, end_ns = self._extents.times(np.array(numbers, np.int64), queued_ns)
+            times = RangeTimes(start_ns, end_ns, np.minimum(queued_ns, start_ns))
+            if ends[0] is not None:
+                told_ns = self._backend.resolve(ends, ends, queued_host_ns).end_ns
+                times = times._replace(end_ns=np.maximum(start_ns, told_ns))
+        else:
+            times = self._backend.resolve(starts, ends, queued_host_ns)
+        count = len(rows)
+        same = {
+            "lane": lane.index,
+            "kind": RANGE_CODE,
+            "partition": lane.partition,
+            "detail": -1,
+            "size_bytes": 0,
+            "correlation": TIMED_BY_WORK if pairs[0] is NO_EVENTS else 0,
+        }
+        told = {"name": names, "parent": parents, "thread": threads, "number": numbers}
+        return {
+            "start_ns": times.start_ns,
+            "end_ns": times.end_ns,
+            "queued_ns": times.queued_ns,
+            **{name: np.full(count, value, np.int64) for name, value in same.items()},
+            **{name: np.array(values, np.int64) for name, values in told.items()},
+        }
+
+    def _release(self, rows: Sequence[FinishedRange]) -> None:
+        """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""
+        pairs = [row[0] for row in rows if row[0][0] is not None]
+        if len(pairs) < len(rows):
+            self._backend.release_events([row[0][1] for row in rows if row[0][0] is None and row[0][1] is not None])
+        room = max(0, IDLE_PAIRS - len(self.idle_pairs))
+        self.idle_pairs.extend(pairs[:room])
+        for events in pairs[room:]:
+            self._backend.release_events(events)
+
+    def _sort(self, lane: RecordedLane, writer: LaneWriter) -> tuple[int, list[FinishedRange], list[FinishedRange]]:
+        """Return how many closed ranges were looked at, those of them that have ended, and those that stay."""
+        waiting = writer.finished[:]
+        if _have_pairs(waiting):
+            reached = self._count_reached(waiting)
+            return reached, waiting[:reached], []
+        with_events = [row for row in waiting if row[0] is not NO_EVENTS]
+        reached = self._count_reached(with_events)
+        # Nobody hears any more from a thread that has ended.
+        told_ns = self._told_until_ns(lane.index, None if writer.owner() is None else writer.ident)
+        ended = {row[3] for row in with_events[:reached] if self._is_told(row)}
+        ended |= {row[3] for row in waiting if row[0] is NO_EVENTS and row[5] <= told_ns}
+        return len(waiting), [row for row in waiting if row[3] in ended], [row for row in waiting if row[3] not in ended]
+
+    def _is_told(self, row: FinishedRange) -> bool:
+        """Tell whether nothing more comes of a range with an event: one with an end alone begins with work."""
+        return row[0][0] is not None or not self.is_awaiting_work
+
+    def _count_reached(self, waiting: Sequence[FinishedRange]) -> int:
+        """Return how many ranges with events have ended: a stream ends them in order, so a few questions are enough."""
+        is_over = self._backend.is_event_done
+        if waiting and is_over(waiting[-1][0][1]):
+            return len(waiting)
+        return bisect_left(waiting, 1, key=lambda row: int(not is_over(row[0][1])))
+
+
+def to_clock(backend: Backend, host_ns: Int64Array) -> Int64Array:
+    """Put host times on the backend's clock; shape (n,), one at least.
+
+    Between the first and the last the two clocks drift evenly, as far as the host's error goes: two questions are enough.
+    """
+    bounds = np.array([host_ns.min(), host_ns.max()])
+    ahead_ns = np.array([backend.host_to_clock_ns(bound) - bound for bound in bounds.tolist()])
+    drift_ns = np.interp(host_ns - bounds[0], bounds - bounds[0], ahead_ns - ahead_ns[0])
+    shifted: Int64Array = host_ns + ahead_ns[0] + np.rint(drift_ns).astype(np.int64)
+    return shifted
+
+
+def is_done(lane: RecordedLane) -> bool:
+    """Tell whether a stream has no work left in one place. One that is captured into a graph is not asked: that ends it."""
+    try:
+        # A place that is being closed still has work, until its stream is closed.
+        is_over = bool(getattr(lane.stream, "is_closed", lane.is_closed))
+        return is_over or (not lane.stream.is_capturing and lane.stream.query())
+    except GPUStreamLabError:
+        return lane.is_closed  # it may have been closed meanwhile; a device that has failed tells so elsewhere
+
+
+def _have_pairs(rows: Sequence[FinishedRange]) -> bool:
+    """Tell whether all have two events, as everywhere but on a GPU whose kernels are recorded."""
+    return not any(row[0][0] is None for row in rows)
+
+
+def _is_spent(writer: LaneWriter) -> bool:
+    """Tell whether nothing more can come from a writer: its thread has ended and its ranges are collected."""
+    return not writer.finished and writer.owner() is None
