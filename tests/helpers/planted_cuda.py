@@ -119,17 +119,6 @@ def first_sort(lab):
     workloads.spin(lab, 50 * MS, stream="b")
 
 
-def first_fft(lab):
-    pair(lab)
-    with lab.on("b"):
-        values = cupy.random.rand(1 << 20)
-    lab.synchronize()
-    workloads.spin(lab, 300 * MS, stream="a")
-    with lab.on("b"):
-        cupy.fft.fft(values)
-    workloads.spin(lab, 50 * MS, stream="b")
-
-
 def no_shared_memory_left(lab):
     pair(lab)
     large, small = spin_kernel("large", 100 << 10), spin_kernel("small", 160 << 10)
@@ -151,6 +140,7 @@ def no_threads_left(lab):
 
 
 def sixteen_streams(lab):
+    """With CUDA_DEVICE_MAX_CONNECTIONS=1 they share a queue; without, an H200 runs them side by side."""
     for turn in range(16):
         lab.stream(f"s{turn}")
     for turn in range(16):
@@ -192,9 +182,8 @@ PLANTED_CUDA = {
     Cause.HOST_LATE: [asleep, computing, asleep_in_ranges],
     Cause.ALLOC_SYNC: [free, allocate_pinned, free_in_a_loop],
     Cause.QUEUE_FULL: [full_queue],
-    Cause.LAZY_LOAD: [first_sort, first_fft],
+    Cause.LAZY_LOAD: [first_sort],
     Cause.SM_RESOURCES: [no_shared_memory_left, no_threads_left],
-    Cause.QUEUE_ALIAS: [sixteen_streams],
     Cause.LEGACY_STREAM: [blocking_stream_and_default],
     Cause.SLOWED_DOWN: [bandwidth],
 }
