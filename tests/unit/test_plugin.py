@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 pytest_plugins = ["pytester"]
 
@@ -16,7 +18,7 @@ def run(lab, wait=False):
         if wait:
             lab.synchronize()
 """
-RUN = ("-p", "gpustreamlab.testing.plugin", "-p", "no:cacheprovider", "--gpulab-backend", "sim")
+RUN = ("-p", "no:cacheprovider", "--gpulab-backend", "sim")
 
 
 def test_a_failing_expectation_explains_itself_and_keeps_trace_and_timeline(pytester):
@@ -61,3 +63,9 @@ def test_a_baseline_is_written_compared_by_ratio_and_missed(pytester, monkeypatc
     slow = pytester.runpytest_subprocess(*RUN)
     slow.assert_outcomes(failed=1)
     slow.stdout.fnmatch_lines(["*expected were 0.83 times or more*"])
+
+
+def test_a_start_of_pytest_loads_next_to_nothing():
+    code = "import sys, gpustreamlab.testing.plugin; print([name for name in ('numpy', 'bokeh') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
