@@ -121,14 +121,16 @@ class Explanation(Reported):
         return f"{together}; {gain}{offered}"
 
     def _report(self) -> Report:
-        rows = [["why", "stream", "instead of beside", "saves at most", "times", "what happened", "what to do"]]
+        rows = [["why", "which", "saves at most", "what happened, and what to do"]]
         for finding in self.findings[:LISTED_FINDINGS]:
-            sure = f" ({finding.certainty})" if finding.certainty is Certainty.LIKELY else ""
-            cells = [f"{finding.code}{sure}", finding.stream, finding.other or "others"]
-            rows.append([*cells, format_ns(finding.saves_ns), f"{finding.piece_count:,}", finding.text, finding.fix])
+            sure = " (likely)" if finding.certainty is Certainty.LIKELY else ""
+            times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
+            which = f"{display_name(finding.stream, 32)}, not beside {display_name(finding.other or 'others', 32)}"
+            saves = f"{format_ns(finding.saves_ns)}{times}"
+            rows.append([f"{finding.code}{sure}", which, saves, f"{finding.text} {finding.fix}"])
         rows += more_row(len(self.findings) - LISTED_FINDINGS, len(rows[0]), "more: see .findings")
         lines = [line for place, finding in enumerate(self.findings[:LISTED_FINDINGS], 1) for line in _lines(place, finding)]
-        table = ReportTable(caption="Why work began late", rows=rows, names=(1, 2), lines=lines, wraps=True)
+        table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
         return Report(title="Why:", line=self._line(), tables=(table,) if self.findings else (), notes=tuple(self._notes()))
 
     def _notes(self) -> list[str]:
