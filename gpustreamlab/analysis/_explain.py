@@ -137,6 +137,10 @@ class Explanation(Reported):
         notes = []
         if self.findings:
             notes.append("Saves at most: if that alone were mended and the work ran as fast beside the other as alone.")
+        elif len(self.streams) > 1 and self.gain_ns >= max(LEAST_NS, LEAST_SHARE * self.active_ns):
+            notes.append(
+                "No cause stands out. Cells that ran one after the other are not compared, nor what cost less than 1%."
+            )
         if self.is_ranges:
             notes.append(
                 "Only ranges are known, and they contain waiting: type lab.capture('kernels', host=True) and run it again."

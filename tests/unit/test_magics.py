@@ -235,6 +235,7 @@ MISUSED = {
     "%gpulab start --as 1st": "--as takes a variable's name, not '1st'",
     "%gputimeline --save nowhere/at/all.html": "cannot be written",
     "%gputimeline --save run.htm": ".html",
+    "%gpuexplain nowhere": "no stream, range or kernel 'nowhere'",
     "%gpucapture kernel": "invalid choice: 'kernel'. Did you mean 'kernels'?",
     "%gpucapture --no-host": "--no-host needs a tier",
     "%gpucapture kernels --host": "there is no option or argument '--host'",
@@ -257,7 +258,15 @@ def test_misuse_is_one_line_with_the_nearest_choice(shell, lab, cell, words):
 
 @pytest.mark.parametrize(
     "magic",
-    ["%gpulab -h", "%%gpustream -h\n", "%%gpustream copy --help\n1/0", "%gputimeline -h", "%gpupartition -h", "%gpucapture -h"],
+    [
+        "%gpulab -h",
+        "%%gpustream -h\n",
+        "%%gpustream copy --help\n1/0",
+        "%gputimeline -h",
+        "%gpuexplain -h",
+        "%gpupartition -h",
+        "%gpucapture -h",
+    ],
 )
 def test_help(shell, lab, magic):
     result, printed = run(shell, magic)
@@ -575,3 +584,13 @@ def test_what_is_captured_is_chosen_and_told(shell, lab):
     assert "Captured: ranges\n" in run(shell, "%gpucapture")[1]
     run(shell, "%gpucapture kernels")
     assert "Captured: kernels and host calls (simulated device)\n" in run(shell, "%gpucapture")[1]
+
+
+def test_gpuexplain_says_what_lab_explain_says_and_completes_streams(shell, lab):
+    run(shell, "%gpucapture kernels")
+    run(shell, "copy, compute = lab.stream('copy'), lab.stream('compute')\nfrom gpustreamlab.workloads import spin")
+    run(shell, "spin(lab, 1_000_000, stream=copy)\ncopy.synchronize()\nspin(lab, 1_000_000, stream=compute)\nlab.synchronize()")
+    result, _ = run(shell, "%gpuexplain copy compute")
+    assert [finding.code for finding in result.result.findings] == ["HOST_SYNC_STREAM"]
+    assert str(result.result) == str(lab.explain("copy", "compute"))
+    assert {"copy", "compute"} <= completed(shell, "%gpuexplain co")

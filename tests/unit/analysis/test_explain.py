@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab.model import Marker
 from gpustreamlab.typing import Cause, Certainty
 from gpustreamlab.workloads import copy_to_device, copy_to_host, spin
 from tests.helpers.planted import CLEAN, MB, MS, PLANTED, host_arrays, pair, wait_for_device, wait_for_stream
@@ -167,3 +169,11 @@ def test_a_million_spans_are_explained():
     found = trace.explain()
     assert [finding.code for finding in found.findings] == [Cause.LAUNCH_BOUND] * 2
     assert sum(finding.piece_count for finding in found.findings) == count - 1
+
+
+def test_work_of_two_cells_is_not_compared():
+    trace = run(wait_for_stream)
+    between_ns = int(trace.end_ns[trace.name == trace.names.index("spin")].min()) + 1_000
+    found = replace(trace, markers=(Marker(time_ns=between_ns, text="In [2]", kind="cell"),)).explain()
+    assert not found.findings
+    assert "Cells that ran one after the other are not compared" in " ".join(str(found).split())
