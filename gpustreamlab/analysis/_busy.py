@@ -207,7 +207,7 @@ def _of_kinds(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
 
 def busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
     """Add up for how long each lane was busy with some of the rows, in ns."""
-    return sum(map(interval_sum_ns, _edges_of(trace, rows))) if rows.any() else 0
+    return sum(map(interval_sum_ns, edges_of(trace, rows))) if rows.any() else 0
 
 
 def _uncaptured_ranges(trace: Trace) -> BoolArray:
@@ -247,11 +247,12 @@ def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[In
     list of ndarray of int64, shape (2 * n_intervals,)
         One array a lane, threads of the host among them, strictly increasing, in ns: start, end, start, end and so on.
     """
-    return _edges_of(trace, counted_rows(trace, kinds))
+    return edges_of(trace, counted_rows(trace, kinds))
 
 
-def _edges_of(trace: Trace, counted: BoolArray) -> list[Int64Array]:
-    rows, offsets = _rows_by_lane(trace, counted)
+def edges_of(trace: Trace, counted: BoolArray) -> list[Int64Array]:
+    """Return when each lane became busy and idle with these rows; see `busy_edges`."""
+    rows, offsets = rows_by_lane(trace, counted)
 
     def edges_of(lane: int) -> Int64Array:
         part = slice(int(offsets[lane]), int(offsets[lane + 1]))
@@ -298,7 +299,7 @@ def map_threaded(work: Callable[[_Item], _Result], items: Sequence[_Item], *, ro
         return list(pool.map(work, items))
 
 
-def _rows_by_lane(trace: Trace, counted: BoolArray) -> tuple[Int64Array | None, Int64Array]:
+def rows_by_lane(trace: Trace, counted: BoolArray) -> tuple[Int64Array | None, Int64Array]:
     """Return the counted rows grouped by lane (None: all rows, as they are) and where each lane's group begins."""
     kept = None if counted.all() else np.flatnonzero(counted)
     lane = trace.lane if kept is None else trace.lane[kept]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import counted_rows, union_edges
 from gpustreamlab.analysis._concurrency import SM_REGISTERS, SM_THREADS, blocks_that_fit
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
-from gpustreamlab.analysis._pieces import Pieces, behind_on_lane, last_of_others
+from gpustreamlab.analysis._pieces import Pieces, StepTime, behind_on_lane, last_of_others
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, Trace
@@ -41,9 +41,7 @@ LEAST_SHARE = 0.1
 """A cause of the host counts from this share of the time for which the launch was late."""
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
-_ALLOCATES = re.compile(
-    r"^cu(da)?(mem)?(malloc|alloc|free|host(alloc|register|unregister)|mallochost|freehost|memfree)", re.IGNORECASE
-)
+_ALLOCATES = re.compile(r"^cu(da)?(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
 _LOADS = re.compile(r"^cu(da)?(module|library)load", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
@@ -79,12 +77,20 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
     """Find out what held each piece up: first the host, until its launch; then the device, until its start."""
     if not len(pieces.row):
         return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
-    parts = [_serialised(trace, pieces)] if is_serialised(trace) else [*_of_host(trace, pieces), _of_device(trace, pieces)]
+    parts = [_serialised(trace, pieces)] if is_serialised(trace) else _held_up(trace, pieces)
     parts += [_strayed(trace, pieces), _slowed(trace, pieces)]
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Found(**dict(zip(Found.__slots__, columns, strict=True)))
 
 
+def _held_up(trace: Trace, pieces: Pieces) -> list[_Part]:
+    """Name what held pieces up, on the host and on the device."""
+    slow = tuple(_slow_launches(trace))
+    return [*_of_host(trace, pieces, slow), _of_device(trace, pieces, slow)]
+
+
+_Calls = tuple[Cause, Int64Array]
+"""A cause, and the rows of the calls that have it."""
 _Part = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
 
 
@@ -205,7 +211,7 @@ def piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
 # The host: what it did while the stream was idle, until it launched.
 
 
-def _of_host(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
+def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_Part]:
     """Share out the time until the launch among what the launching thread did meanwhile."""
     late = np.flatnonzero(pieces.is_launch_known & (pieces.host_ns > 0))
     row, before = pieces.row[late], pieces.before[late]
@@ -213,7 +219,7 @@ def _of_host(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     lane = thread_lanes(trace)(row)
     none = np.full(len(late), -1, np.int64)
     left_ns = pieces.host_ns[late].copy()
-    for cause, calls in _blocking_calls(trace):
+    for cause, calls in _blocking_calls(trace, slow):
         blocked_ns, last = _time_in_calls(trace, calls, lane, from_ns, to_ns)
         # A call that waited until the work in front had ended would have done so whatever the host did before.
         awaits = (last >= 0) & (before >= 0) & (trace.end_ns[last] > from_ns) & (cause in _WAITING)
@@ -232,7 +238,7 @@ def _of_host(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     yield _part(late[rest], codes, Certainty.PROVED, before[rest], none[rest], left_ns[rest])
 
 
-def _blocking_calls(trace: Trace) -> Iterator[tuple[Cause, Int64Array]]:
+def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     """Yield the rows of calls that hold up the host, by what they do; each call once."""
     is_call = trace.kind == SPAN_KINDS.index(SpanKind.HOST)
     if not is_call.any():
@@ -249,11 +255,11 @@ def _blocking_calls(trace: Trace) -> Iterator[tuple[Cause, Int64Array]]:
     yield Cause.HOST_SYNC_DEVICE, np.flatnonzero(of_device)
     yield Cause.HOST_SYNC_STREAM, np.flatnonzero(blocks)
     yield Cause.PAGEABLE_COPY, np.flatnonzero(pageable)
-    yield from _slow_launches(trace)
+    yield from slow
     yield Cause.ALLOC_SYNC, np.flatnonzero(allocates & ~of(lambda name: "async" in name.lower()))
 
 
-def _slow_launches(trace: Trace) -> Iterator[tuple[Cause, Int64Array]]:
+def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     """Yield the rows of launches that took far longer than their kind does, by what they did meanwhile."""
     launches = trace.edges.select(EdgeKind.LAUNCH)
     calls, kernels = launches.source, launches.target
@@ -295,31 +301,11 @@ def _time_in_calls(
         own = calls[trace.lane[calls] == thread]
         own = own[np.argsort(trace.start_ns[own], kind="stable")]
         asked = np.flatnonzero(lane == thread)
-        lasted_ns[asked] = time_within(union_edges(trace.start_ns[own], trace.end_ns[own]), from_ns[asked], to_ns[asked])
+        steps = StepTime([union_edges(trace.start_ns[own], trace.end_ns[own])])
+        lasted_ns[asked] = steps.between(from_ns[asked], to_ns[asked])
         place = np.searchsorted(trace.start_ns[own], to_ns[asked], side="left") - 1
         last[asked] = np.where(place >= 0, own[place], -1)
     return lasted_ns, last
-
-
-def time_within(edges_ns: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
-    """Return how much of each stretch of time lies in a union of intervals.
-
-    Examples
-    --------
-    >>> time_within(np.array([0, 10, 20, 30]), np.array([5, 12]), np.array([25, 15])).tolist()
-    [10, 0]
-    """
-    if not len(edges_ns):
-        return np.zeros(len(from_ns), np.int64)
-    sums = np.concatenate(([0], np.cumsum(np.diff(edges_ns) * (np.arange(len(edges_ns) - 1) % 2 == 0))))
-
-    def up_to(time_ns: Int64Array) -> Int64Array:
-        place = np.searchsorted(edges_ns, time_ns, side="right") - 1
-        inside = np.where(place % 2 == 0, time_ns - edges_ns[place], 0)
-        return np.where(place >= 0, sums[place] + inside, 0)
-
-    within: Int64Array = up_to(to_ns) - up_to(from_ns)
-    return within
 
 
 def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, late_ns: Int64Array) -> BoolArray:
@@ -344,7 +330,7 @@ def _is_launch_bound(trace: Trace, row: Int64Array, before: Int64Array) -> BoolA
 # The device: what was in front of work that had been launched.
 
 
-def _of_device(trace: Trace, pieces: Pieces) -> _Part:
+def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> _Part:
     """Name what kept pieces from starting when they were launched; where the launch is not known, as far as it goes."""
     waited_ns = np.where(pieces.is_launch_known, pieces.device_ns, pieces.host_ns)
     held = np.flatnonzero(waited_ns > 0)
@@ -355,7 +341,7 @@ def _of_device(trace: Trace, pieces: Pieces) -> _Part:
     source, waits = event_waits(trace, row, pieces.latency_ns)
     before = np.where(waits, source, before)
     near = (before >= 0) & (trace.start_ns[row] - trace.end_ns[before] <= pieces.latency_ns)
-    for code, certainty, fits in _tests(trace, row, before, near, waits, call):
+    for code, certainty, fits in _tests(trace, row, before, near, waits, call, slow):
         chosen = fits & (cause == CODES.index(Cause.UNKNOWN))
         cause[chosen] = CODES.index(code)
         # Without the time of its launch nobody can say that it stood in a queue; a recorded wait needs none.
@@ -367,24 +353,35 @@ def _of_device(trace: Trace, pieces: Pieces) -> _Part:
 def event_waits(trace: Trace, row: Int64Array, latency_ns: int) -> tuple[Int64Array, BoolArray]:
     """Return for each row the last to end of what its stream waited for, and whether it began as that ended."""
     waits = trace.edges.select(EdgeKind.WAIT)
-    source = np.full(len(trace), -1, np.int64)
-    # Written in this order, the last to end stays.
-    order = np.argsort(trace.end_ns[waits.source], kind="stable")
-    source[waits.target[order]] = waits.source[order]
-    found = source[row]
+    found = last_awaited(trace, waits.source, waits.target)[row]
     began_as = (found >= 0) & (np.abs(trace.start_ns[row] - trace.end_ns[found]) <= latency_ns)
     return found, began_as
+
+
+def last_awaited(trace: Trace, source: Int64Array, target: Int64Array) -> Int64Array:
+    """Return for each row, as a target, the source that ended last, or -1; shape (n_spans,), int64."""
+    last = np.full(len(trace), -1, np.int64)
+    # Written in this order, the last to end stays.
+    order = np.argsort(trace.end_ns[source], kind="stable")
+    last[target[order]] = source[order]
+    return last
 
 
 _Test = tuple[Cause, Certainty, BoolArray]
 
 
 def _tests(
-    trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray, waits: BoolArray, call: Int64Array
+    trace: Trace,
+    row: Int64Array,
+    before: Int64Array,
+    near: BoolArray,
+    waits: BoolArray,
+    call: Int64Array,
+    slow: Sequence[_Calls],
 ) -> Iterator[_Test]:
     """Yield each cause of the device with the rows that it fits; the first that fits a row counts."""
     yield Cause.EVENT_WAIT, Certainty.PROVED, waits
-    for cause, calls in _slow_launches(trace):
+    for cause, calls in slow:
         # The launch itself must have lasted for most of the wait: else it only was slow, too.
         is_long = trace.duration_ns[call] >= 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long

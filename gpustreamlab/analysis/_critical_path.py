@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
-from gpustreamlab.analysis._causes import launch_calls, thread_lanes
+from gpustreamlab.analysis._causes import last_awaited, launch_calls, thread_lanes
 from gpustreamlab.analysis._host_waits import host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import EdgeKind, Int64Array, PathStep, SpanKind
@@ -82,16 +82,9 @@ class CriticalPath(Reported):
     @property
     def parts(self) -> tuple[PathPart, ...]:
         """Steps of one kind, name and lane together; what takes most of the path first."""
-        if not len(self):
-            return ()
-        keys, group = np.unique(np.stack((self.step, self.name, self.lane), axis=1), axis=0, return_inverse=True)
-        total_ns = np.bincount(group.reshape(-1), weights=self.end_ns - self.start_ns).astype(np.int64)
-        counts = np.bincount(group.reshape(-1))
         return tuple(
             PathPart(STEPS[step], self._name(STEPS[step], name), self.lanes[lane].name if lane >= 0 else "host", total, count)
-            for (step, name, lane), total, count in sorted(
-                zip(keys.tolist(), total_ns.tolist(), counts.tolist(), strict=True), key=lambda part: -part[1]
-            )
+            for (step, name, lane), count, total in add_up((self.step, self.name, self.lane), self.end_ns - self.start_ns)
         )
 
     def _name(self, step: PathStep, name: int) -> str:
@@ -111,14 +104,12 @@ class CriticalPath(Reported):
         """
         import pandas as pd
 
-        names = np.array([*self.names, None], dtype=object)
-        lanes = np.array([*(lane.name for lane in self.lanes), None], dtype=object)
         return pd.DataFrame(
             {
                 "step": [STEPS[code].value for code in self.step.tolist()],
                 "row": self.row,
-                "name": pd.Series(names[self.name], dtype=object),
-                "lane": pd.Series(lanes[self.lane], dtype=object),
+                "name": text_column(self.names, self.name),
+                "lane": text_column((lane.name for lane in self.lanes), self.lane),
                 "start_ns": self.start_ns,
                 "duration_ns": self.end_ns - self.start_ns,
             }
@@ -243,10 +234,9 @@ def _work_behind(trace: Trace, rows: Int64Array) -> Int64Array:
     # What is no work of a stream, or began later, cannot have been in front.
     is_sound = is_row[waits.source] & is_row[waits.target] & (trace.start_ns[waits.source] < trace.start_ns[waits.target])
     source, target = waits.source[is_sound], waits.target[is_sound]
-    for place in np.argsort(trace.end_ns[source], kind="stable").tolist():
-        one, other = int(source[place]), int(target[place])
-        if behind[other] < 0 or trace.end_ns[one] > trace.end_ns[behind[other]]:
-            behind[other] = one
+    awaited = last_awaited(trace, source[::-1], target[::-1])  # of two that ended at once, the first
+    is_later = (awaited >= 0) & ((behind < 0) | (trace.end_ns[awaited] > trace.end_ns[behind]))
+    behind[is_later] = awaited[is_later]
     return behind
 
 

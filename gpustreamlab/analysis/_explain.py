@@ -233,7 +233,7 @@ def _of_row(trace: Trace, rows: BoolArray, row: int) -> Explanation:
 def _explanation(
     trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
 ) -> Explanation:
-    whole = concurrency(trace[rows] if is_part else trace)
+    whole = concurrency(trace[rows]) if is_part else concurrency(trace, pieces.edges, pieces.steps.steps)
     gain_ns = max(whole.active_ns - whole.ideal_ns, 0)
     if least_ns is None:
         least_ns = max(LEAST_NS, int(LEAST_SHARE * whole.active_ns))
@@ -262,9 +262,7 @@ def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:
         return of_stream
     if name not in trace.names:
         hint = nearest_hint(str(name)[:60], [*streams, *trace.names])
-        raise StreamNotFoundError(
-            f"The trace has no stream, range or kernel {name!r:.60}. {hint} Use trace.explain({streams[:1]!r})."
-        )
+        raise StreamNotFoundError(f"The trace has no stream, range or kernel {name!r:.60}. {hint} Use trace.explain() for all.")
     member = trace.name == trace.names.index(str(name))
     found: BoolArray = rows & descendants(trace, member)
     if not found.any():

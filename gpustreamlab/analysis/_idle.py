@@ -9,8 +9,8 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
 from gpustreamlab.analysis._causes import event_waits
-from gpustreamlab.analysis._pieces import launch_latency_ns, rows_by_lane
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes
+from gpustreamlab.analysis._pieces import launch_latency_ns, ordered_by_lane
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes, text_column
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.model import Lane, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import IdleKind, Int64Array
@@ -102,11 +102,10 @@ class Idle(Reported):
         """Return one row for each gap: ``row``, ``stream``, ``start_ns``, ``duration_ns``, ``kind``."""
         import pandas as pd
 
-        lanes = np.array([lane.name for lane in self.lanes], dtype=object)
         return pd.DataFrame(
             {
                 "row": self.row,
-                "stream": pd.Series(lanes[self.lane] if len(self) else [], dtype=object),
+                "stream": text_column((lane.name for lane in self.lanes), self.lane),
                 "start_ns": self.start_ns,
                 "duration_ns": self.duration_ns,
                 "kind": [KINDS[code].value for code in self.kind.tolist()],
@@ -184,7 +183,7 @@ def idle(trace: Trace) -> Idle:
     """
     require_trace(trace, "idle")
     rows, gaps_ns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for part in rows_by_lane(trace, counted_rows(trace)):
+    for part in ordered_by_lane(trace, counted_rows(trace)):
         since_ns = np.maximum.accumulate(trace.end_ns[part])[:-1]
         lasted_ns = trace.start_ns[part[1:]] - since_ns
         rows.append(part[1:][lasted_ns > 0])

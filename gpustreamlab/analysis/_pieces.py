@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import map_threaded, union_edges
+from gpustreamlab.analysis._busy import edges_of, map_threaded, rows_by_lane, union_edges
+from gpustreamlab.analysis._sweep import count_steps
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
 
@@ -26,13 +27,9 @@ class StepTime:
     """How long, up to any time, any stream was busy, and how long exactly one was."""
 
     def __init__(self, edges: list[Int64Array]) -> None:
-        times_ns = np.concatenate(edges)
-        change = np.ones(len(times_ns), np.int8)
-        # Each array is start, end, start, end; their lengths are even.
-        change[1::2] = -1
-        order = np.argsort(times_ns, kind="stable")
-        self._time_ns = times_ns[order]
-        self._depth = np.cumsum(change[order], dtype=np.int32)
+        self.steps = count_steps(edges)
+        """As `count_steps` returns them."""
+        self._time_ns, self._depth = self.steps
         self._counts = {False: self._depth > 0, True: self._depth == 1}
         lasted_ns = np.diff(self._time_ns, append=self._time_ns[-1:])
         self._sums = {
@@ -41,7 +38,15 @@ class StepTime:
         }
 
     def between(self, from_ns: Int64Array, to_ns: Int64Array, *, alone: bool = False) -> Int64Array:
-        """Return for how long between two times any stream was busy, or exactly one; same shape as the times, in ns."""
+        """Return for how long between two times any stream was busy, or exactly one; same shape as the times, in ns.
+
+        Examples
+        --------
+        >>> StepTime([np.array([0, 10, 20, 30])]).between(np.array([5, 12]), np.array([25, 15])).tolist()
+        [10, 0]
+        """
+        if not len(self._time_ns):
+            return np.zeros(len(from_ns), np.int64)
         counts, sums = self._counts[alone], self._sums[alone]
 
         def up_to(time_ns: Int64Array) -> Int64Array:
@@ -96,6 +101,8 @@ class Pieces:
     """Row of the work of another stream that was the last to end before it began, or that still ran; -1 for none."""
     latency_ns: int
     """Within this time of its launch a piece counts as begun at once."""
+    edges: list[Int64Array]
+    """When each lane became busy and idle, as `busy_edges` returns it."""
     steps: StepTime
     """When how many streams were busy."""
 
@@ -105,7 +112,7 @@ class Pieces:
         edges = [
             union_edges(self.launched_ns[own], self.end_ns[own]) for own in (self.lane == lane for lane in np.unique(self.lane))
         ]
-        return StepTime(edges).together_ns if edges else 0
+        return StepTime(edges).together_ns
 
 
 def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
@@ -118,12 +125,12 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     rows : ndarray of bool, shape (n_spans,)
         What counts as work.
     """
-    by_lane = rows_by_lane(trace, rows)
+    by_lane = ordered_by_lane(trace, rows)
     if not by_lane:
         none = np.empty(0, np.int64)
         columns: dict[str, Any] = {field.name: none for field in fields(Pieces)}
-        return Pieces(**columns | {"latency_ns": 0, "steps": StepTime([none])})
-    edges = map_threaded(lambda part: union_edges(trace.start_ns[part], trace.end_ns[part]), by_lane, row_count=len(trace))
+        return Pieces(**columns | {"latency_ns": 0, "edges": [], "steps": StepTime([])})
+    edges = edges_of(trace, rows)
     steps = StepTime(edges)
     parts = map_threaded(lambda part: _cut(trace, part), by_lane, row_count=len(trace))
     row, start_ns, end_ns, idle_since_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -153,6 +160,7 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
         device_ns=np.minimum(waited_ns, alone_ns),
         before=_work_before(trace, np.concatenate(by_lane), row, idle_since_ns, latency_ns),
         latency_ns=latency_ns,
+        edges=edges,
         steps=steps,
     )
 
@@ -173,21 +181,17 @@ def launch_latency_ns(delay_ns: Int64Array) -> int:
     return int(np.clip(LATENCY_TIMES * np.quantile(delay_ns, 0.25), LEAST_LATENCY_NS, MOST_LATENCY_NS))
 
 
-def rows_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
+def ordered_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
     """Return the rows of each lane in order of their starts, of lanes that have any."""
-    kept = np.flatnonzero(rows)
-    if (np.diff(trace.start_ns[kept]) < 0).any():
-        kept = kept[np.argsort(trace.start_ns[kept], kind="stable")]
-    lane = trace.lane[kept]
-    kept = kept[np.argsort(lane.astype(np.uint16) if len(trace.lanes) <= 1 << 16 else lane, kind="stable")]
-    counts = np.bincount(lane, minlength=len(trace.lanes))
-    return np.split(kept, np.cumsum(counts[counts > 0])[:-1]) if len(kept) else []
+    kept, offsets = rows_by_lane(trace, rows)
+    parts = np.split(np.arange(len(trace)) if kept is None else kept, offsets[1:-1])
+    return [part[np.argsort(trace.start_ns[part], kind="stable")] for part in parts if len(part)]
 
 
 def behind_on_lane(trace: Trace, rows: BoolArray) -> Int64Array:
     """Return for each of these rows the one before it on its lane that ended last, else -1; shape (n_spans,), int64."""
     behind = np.full(len(trace), -1, np.int64)
-    for part in rows_by_lane(trace, rows):
+    for part in ordered_by_lane(trace, rows):
         reach_ns = np.maximum.accumulate(trace.end_ns[part])
         latest = np.maximum.accumulate(np.where(trace.end_ns[part] == reach_ns, np.arange(len(part)), 0))
         behind[part[1:]] = part[latest[:-1]]
