@@ -69,7 +69,9 @@ class Found:
     call: Int64Array
     """Row of the call that proves it, or -1."""
     waited_ns: Int64Array
-    """For how long others ran meanwhile, but no longer than the piece ran alone, in ns."""
+    """For how long others ran meanwhile, but no longer than the piece lasted; of one that was slowed how much longer it took."""
+    saves_ns: Int64Array
+    """The most that it would save if this piece had not been held up: no longer than it ran alone, in ns."""
 
     def among(self, rows: BoolArray) -> Found:
         """Return some of them; shape (n_found,), bool."""
@@ -82,8 +84,11 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
         return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
     parts = [_serialised(trace, pieces)] if is_serialised(trace) else _held_up(trace, pieces)
     parts += [_strayed(trace, pieces), _slowed(trace, pieces)]
-    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Found(**dict(zip(Found.__slots__, columns, strict=True)))
+    piece, cause, certainty, before, call, waited_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    saves_ns = np.where(cause == CODES.index(Cause.SLOWED_DOWN), waited_ns, np.minimum(waited_ns, pieces.alone_ns[piece]))
+    return Found(
+        piece=piece, cause=cause, certainty=certainty, before=before, call=call, waited_ns=waited_ns, saves_ns=saves_ns
+    )
 
 
 def _held_up(trace: Trace, pieces: Pieces) -> list[_Part]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
+from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace, union_edges
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launch_calls, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
@@ -371,17 +371,21 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
     other = np.where(found.before >= 0, trace.lane[found.before], -1)
     width = len(trace.lanes) + 1
     pairs, pair = np.unique((found.cause * width + pieces.lane[found.piece]) * width + other + 1, return_inverse=True)
-    cause, cost_ns = pairs // (width * width), np.bincount(pair, weights=found.waited_ns)
+    cause, cost_ns = pairs // (width * width), np.bincount(pair, weights=found.saves_ns)
     by_cost = np.lexsort((-cost_ns, cause))
     rank = np.empty(len(pairs), np.int64)
     rank[by_cost] = np.arange(len(pairs)) - np.searchsorted(cause[by_cost], cause[by_cost])
     is_told = (rank < PAIRS_TOLD) & (cost_ns >= least_ns)
-    unique, group_of_pair = np.unique(np.where(is_told, np.arange(len(pairs)), len(pairs) + cause), return_inverse=True)
+    groups, group_of_pair = np.unique(np.where(is_told, np.arange(len(pairs)), len(pairs) + cause), return_inverse=True)
     group = group_of_pair[pair]
-    waited_ns = np.bincount(group, weights=found.waited_ns).astype(np.int64)
+    waited_ns = np.bincount(group, weights=found.saves_ns)
+    for place in np.flatnonzero(groups >= len(pairs)).tolist():
+        of_cause = found.cause == groups[place] - len(pairs)
+        told_ns = cost_ns[is_told & (cause == groups[place] - len(pairs))].sum()
+        waited_ns[place] = max(min(_most_ns(pieces, found.among(of_cause)), gain_ns) - told_ns, waited_ns[place])
     counts, pair_counts = np.bincount(group), np.bincount(group_of_pair)
-    longest = np.empty(len(unique), np.int64)
-    order = np.argsort(found.waited_ns, kind="stable")
+    longest = np.empty(len(groups), np.int64)
+    order = np.lexsort((found.waited_ns, found.saves_ns))
     longest[group[order]] = order
     return [
         _finding(
@@ -396,6 +400,21 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
         )
         for place in np.flatnonzero(waited_ns >= least_ns).tolist()
     ]
+
+
+def _most_ns(pieces: Pieces, found: Found) -> int:
+    """Return what it would save at most if none of these pieces, of one cause, had been held up, in ns.
+
+    That is more than what each alone would save: where three that waited for one thing run beside each other, none of them
+    runs alone. It is no more than the time in which nothing else ran, nor than what they waited in all.
+    """
+    is_late = np.zeros(len(pieces.row), bool)
+    is_late[found.piece] = True
+    active_ns, others_ns = (
+        int(np.diff(union_edges(pieces.start_ns[chosen], pieces.end_ns[chosen]))[::2].sum())
+        for chosen in (slice(None), ~is_late)
+    )
+    return min(active_ns - others_ns, int(found.waited_ns.sum()))
 
 
 def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, **figures: int) -> Finding:

@@ -116,11 +116,14 @@ class Pieces:
     is_launch_known: BoolArray
     """Whether the trace has the time of the launch; shape (n_pieces,), bool."""
     host_ns: Int64Array
-    """The most that launching it at once would save: how long others ran before its launch, but no longer than it ran alone."""
+    """For how long others ran before its launch while its stream was idle, but no longer than it lasted."""
     device_ns: Int64Array
-    """The most that starting it at its launch would save: the same from its launch to its start."""
+    """The same from its launch to its start."""
+    alone_ns: Int64Array
+    """For how long no other stream worked while it lasted: the most that starting this piece at once would save."""
     costly: Int64Array
-    """Which pieces are looked into, shape (n_costly,): all that cost anything; of more than `MOST_PIECES` the costliest."""
+    """Which pieces are looked into, shape (n_costly,): all that waited while others ran; of more than `MOST_PIECES` those
+    that waited longest."""
     before: Int64Array
     """Row of the work of another stream that was the last to end before it began, or that still ran; -1 for none,
     and for pieces that are not `costly`."""
@@ -133,10 +136,10 @@ class Pieces:
 
     @property
     def looked_share(self) -> float:
-        """How much of what all pieces cost the `costly` ones did; 1.0 if they are all."""
-        cost_ns = self.host_ns + self.device_ns
-        total_ns = int(cost_ns.sum())
-        return int(cost_ns[self.costly].sum()) / total_ns if total_ns else 1.0
+        """For how much of the time that all pieces waited the `costly` ones did; 1.0 if they are all."""
+        waited_ns = self.host_ns + self.device_ns
+        total_ns = int(waited_ns.sum())
+        return int(waited_ns[self.costly].sum()) / total_ns if total_ns else 1.0
 
     @cached_property
     def offered(self) -> StepTime:
@@ -189,13 +192,13 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     latency_ns = launch_latency_ns((start_ns - queued_ns)[is_known & (queued_ns >= idle_since_ns)])
     alone_ns = np.minimum(steps.up_to(end_ns)[1] - alone_by_start_ns, end_ns - start_ns)
     busy_by_launch_ns = steps.up_to(launched_ns)[0]
-    waited_ns = np.where(start_ns - launched_ns > latency_ns, busy_by_start_ns - busy_by_launch_ns, 0)
-    host_ns, device_ns = np.minimum(busy_by_launch_ns - busy_since_ns, alone_ns), np.minimum(waited_ns, alone_ns)
-    cost_ns = host_ns + device_ns
-    costly = np.flatnonzero(cost_ns)
+    queued_for_ns = np.where(start_ns - launched_ns > latency_ns, busy_by_start_ns - busy_by_launch_ns, 0)
+    host_ns, device_ns = (
+        np.minimum(waited_ns, end_ns - start_ns) for waited_ns in (busy_by_launch_ns - busy_since_ns, queued_for_ns)
+    )
+    costly = np.flatnonzero(host_ns + device_ns)
     if len(costly) > MOST_PIECES:
-        costly = costly[np.argpartition(cost_ns[costly], -MOST_PIECES)[-MOST_PIECES:]]
-        costly.sort()
+        costly = np.sort(costly[np.argpartition((host_ns + device_ns)[costly], -MOST_PIECES)[-MOST_PIECES:]])
     before = np.full(len(row), -1, np.int64)
     before[costly] = _work_before(trace, np.concatenate(by_lane), row[costly], idle_since_ns[costly], latency_ns)
     return Pieces(
@@ -208,6 +211,7 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
         is_launch_known=is_known,
         host_ns=host_ns,
         device_ns=device_ns,
+        alone_ns=alone_ns,
         costly=costly,
         before=before,
         latency_ns=latency_ns,
