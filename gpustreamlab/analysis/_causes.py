@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, union_edges
-from gpustreamlab.analysis._concurrency import SM_REGISTERS, SM_THREADS, blocks_that_fit
+from gpustreamlab.analysis._concurrency import block_needs, blocks_that_fit
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
 from gpustreamlab.analysis._pieces import Pieces, StepTime, behind_on_lane, last_of_others
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._strays import strays
-from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
 
 HARDWARE_QUEUES = 8
@@ -45,7 +45,10 @@ LEAST_SHARE = 0.1
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
 _ALLOCATES = re.compile(r"^cu(da)?(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
-_LOADS = re.compile(r"^cu(da)?(module|library)load", re.IGNORECASE)
+_LOADS = re.compile(r"^cu(da)?(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
+_FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
+_PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
+_ADDS_FUNCTION = re.compile(r"^cu(da)?(LaunchHostFunc|StreamAddCallback)")
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
 _WAITING = (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.PAGEABLE_COPY)
@@ -69,7 +72,7 @@ class Found:
     call: Int64Array
     """Row of the call that proves it, or -1."""
     waited_ns: Int64Array
-    """For how long others ran meanwhile, but no longer than the piece lasted; of one that was slowed how much longer it took."""
+    """For how long others ran meanwhile, but no longer than the piece lasted; if it was slowed, how much longer it took."""
     saves_ns: Int64Array
     """The most that it would save if this piece had not been held up: no longer than it ran alone, in ns."""
 
@@ -260,14 +263,11 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
 
 def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     """Yield the rows of calls that hold up the host, by what they do; each call once."""
-    is_call = trace.kind == SPAN_KINDS.index(SpanKind.HOST)
-    if not is_call.any():
+    if not (trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any():
         return
 
     def of(told: Callable[[str], object]) -> BoolArray:
-        by_name = np.array([*(bool(told(name)) for name in trace.names), False])
-        found: BoolArray = is_call & by_name[trace.name]
-        return found
+        return named_calls(trace, told)
 
     allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
     of_device, pageable = syncs & of(_OF_DEVICE.search), (pageable_copies(trace) >= 0) & ~syncs
@@ -277,6 +277,14 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     yield Cause.PAGEABLE_COPY, np.flatnonzero(pageable)
     yield from slow
     yield Cause.ALLOC_SYNC, np.flatnonzero(allocates & ~of(lambda name: "async" in name.lower()))
+    yield Cause.PROFILER_OVERHEAD, np.flatnonzero(of(_PROFILES.search))
+
+
+def named_calls(trace: Trace, told: Callable[[str], object]) -> BoolArray:
+    """Tell which rows are calls of the host with a name that fits; shape (n_spans,), bool."""
+    by_name = np.array([*(bool(told(name)) for name in trace.names), False])
+    found: BoolArray = (trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & by_name[trace.name]
+    return found
 
 
 def _slow_launches(trace: Trace) -> Iterator[_Calls]:
@@ -290,13 +298,13 @@ def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     first = np.full(len(trace.names), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(first, trace.name[kernels], trace.queued_ns[kernels])
     is_first = trace.queued_ns[kernels] == first[trace.name[kernels]]
-    loads = np.array([_LOADS.search(name) is not None for name in trace.names], bool)[trace.name]
-    loading = np.flatnonzero(loads & (trace.kind == SPAN_KINDS.index(SpanKind.HOST)))
+    loading = np.flatnonzero(named_calls(trace, _LOADS.search))
     yield Cause.LAZY_LOAD, np.concatenate((calls[is_slow & is_first], loading))
     queued_ns, start_ns = np.sort(trace.queued_ns[kernels]), np.sort(trace.start_ns[kernels])
     end_ns = trace.end_ns[calls]
     outstanding = np.searchsorted(queued_ns, end_ns) - np.searchsorted(start_ns, end_ns)
-    yield Cause.QUEUE_FULL, calls[is_slow & ~is_first & (outstanding >= QUEUE_LENGTH)]
+    full = np.flatnonzero(named_calls(trace, _FILLS_QUEUE.search))
+    yield Cause.QUEUE_FULL, np.concatenate((calls[is_slow & ~is_first & (outstanding >= QUEUE_LENGTH)], full))
 
 
 def thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
@@ -404,6 +412,7 @@ def _tests(
     for cause, calls in slow:
         # The launch itself must have lasted for most of the wait: else it only was slow, too.
         is_long = trace.duration_ns[call] >= 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
+        yield cause, Certainty.PROVED, _contain(trace, call, calls) & is_long
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long
     graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
     correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
@@ -414,17 +423,45 @@ def _tests(
     together = np.logical_or.reduce([way[row] & way[before] for way in directions])
     yield Cause.COPY_ENGINE, Certainty.PROVED, near & is_copy[row] & is_copy[before] & together
     yield from _full_sms(trace, row, before, near)
+    functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
+    if len(functions):
+        behind = behind_on_lane(trace, counted_rows(trace))[row]
+        since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
+        last = _time_in_calls(trace, functions, thread_lanes(trace)(row), since_ns, trace.queued_ns[row])[1]
+        yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns)
+    channels = hardware_queues(trace)
+    is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
+    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before])
     streams = sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & (streams > HARDWARE_QUEUES)
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & (streams > HARDWARE_QUEUES)
+
+
+def hardware_queues(trace: Trace) -> Int64Array:
+    """Return the hardware queue that each kernel came through, -1 where unknown; shape (n_spans,), int64."""
+    channels = np.array([*(detail.channel for detail in trace.details), -1], np.int64)
+    found: Int64Array = channels[trace.extra.get("detail", np.full(len(trace), -1))]
+    return found
+
+
+def _contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:
+    """Tell which calls (-1 for none) another call began in; same shape as `outer`."""
+    found = np.zeros(len(outer), bool)
+    for thread in np.unique(trace.lane[inner]).tolist():
+        starts_ns = np.sort(trace.start_ns[inner[trace.lane[inner] == thread]])
+        own = (outer >= 0) & (trace.lane[outer] == thread)
+        first, last = trace.start_ns[outer[own]], trace.end_ns[outer[own]]
+        found[own] = np.searchsorted(starts_ns, last) > np.searchsorted(starts_ns, first, side="right")
+    return found
 
 
 def _legacy_streams(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
-    """Yield pairs of the legacy default stream and a stream of others: ours are non-blocking, and cannot be hit."""
+    """Yield pairs of the legacy default stream and a blocking stream: those of a session are not, and cannot be hit."""
     is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
-    is_others = np.array([lane.kind is LaneKind.STREAM and lane.outside for lane in trace.lanes])
+    blocks = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
+    may_block = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.is_blocking is None for lane in trace.lanes])
     own, other = trace.lane[row], trace.lane[before]
-    pair = (is_legacy[own] & is_others[other]) | (is_legacy[other] & is_others[own])
-    yield Cause.LEGACY_STREAM, Certainty.LIKELY, near & pair
+    for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block)):
+        yield Cause.LEGACY_STREAM, certainty, near & ((is_legacy[own] & hit[other]) | (is_legacy[other] & hit[own]))
 
 
 def _full_sms(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
@@ -446,10 +483,8 @@ def _full_sms(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray
     yield Cause.SAME_SM_PRIORITY, Certainty.LIKELY, fills & overtaken
     yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & (trace.partition[row] >= 0) & (sms[row] < card_sms)
     yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills
-    none = np.zeros(len(trace), np.int64)
-    threads, registers, shared = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
     resident = np.ceil(np.minimum(blocks[before] / np.maximum(sms[before], 1), fit[before]))
     crowded = np.zeros(len(row), bool)
-    for needed, there_are in ((threads, SM_THREADS), (registers * threads, SM_REGISTERS), (shared, SM_SHARED_BYTES)):
+    for needed, there_are in block_needs(trace):
         crowded |= resident * needed[before] + needed[row] > there_are
     yield Cause.SM_RESOURCES, Certainty.PROVED, shares & near & crowded & (blocks[before] >= sms[before])

@@ -421,7 +421,14 @@ def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, **figures
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
     text, fix = finding_texts(
-        code, trace, pieces, piece=piece, before=before, call=call, waited_ns=int(found.waited_ns[longest])
+        code,
+        trace,
+        pieces,
+        piece=piece,
+        before=before,
+        call=call,
+        waited_ns=int(found.waited_ns[longest]),
+        is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
     )
     return Finding(
         code=code,

@@ -16,7 +16,7 @@ from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
 CLOSE_NS = 4_000
 """Work of one stream that follows within this time is one piece: a card starts the next kernel of a stream 1 to 2 us after the
 one before. Source: FACTS.md, an H200."""
-PAUSE_NS = 100_000_000
+PAUSE_NS = 1_000_000_000
 """Where the whole card was idle for longer, nothing is asked to overlap with what was before."""
 LEAST_LATENCY_NS, MOST_LATENCY_NS = 8_000, 50_000
 """Between these the time lies within which work counts as begun when it was launched; see `launch_latency_ns`."""
