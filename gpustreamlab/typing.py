@@ -167,6 +167,8 @@ class Cause(StrEnum):
     """Each launch waited for its kernel, as with CUDA_LAUNCH_BLOCKING=1."""
     SLOWED_DOWN = "SLOWED_DOWN"
     """They overlapped, and slowed each other down."""
+    NOT_OFFERED = "NOT_OFFERED"
+    """Only one stream had work queued or running: nothing was there to overlap with."""
     UNKNOWN = "UNKNOWN"
     """The trace does not tell."""
 

@@ -35,8 +35,11 @@ TAIL_SHARE = 0.1
 FEW = 5
 """From how many launches on a median is told, or a rule of all of them."""
 MEDIAN_ROWS = 1_000_000
+"""Of more kernels than this a sample tells which may have been slowed."""
 SLOWED_TIMES = 1.2
 """From how many times its median alone a kernel beside others counts as slowed."""
+EVEN_TIMES = 1.2
+"""A kernel of which nine of ten launches take at most this many times their median takes always the same."""
 LEAST_SHARE = 0.1
 """A cause of the host counts from this share of the time for which the launch was late."""
 
@@ -66,7 +69,9 @@ class Found:
     call: Int64Array
     """Row of the call that proves it, or -1."""
     waited_ns: Int64Array
-    """For how long others ran meanwhile, but no longer than the piece ran alone, in ns."""
+    """For how long others ran meanwhile, but no longer than the piece lasted; of one that was slowed how much longer it took."""
+    saves_ns: Int64Array
+    """The most that it would save if this piece had not been held up: no longer than it ran alone, in ns."""
 
     def among(self, rows: BoolArray) -> Found:
         """Return some of them; shape (n_found,), bool."""
@@ -79,8 +84,11 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
         return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
     parts = [_serialised(trace, pieces)] if is_serialised(trace) else _held_up(trace, pieces)
     parts += [_strayed(trace, pieces), _slowed(trace, pieces)]
-    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Found(**dict(zip(Found.__slots__, columns, strict=True)))
+    piece, cause, certainty, before, call, waited_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    saves_ns = np.where(cause == CODES.index(Cause.SLOWED_DOWN), waited_ns, np.minimum(waited_ns, pieces.alone_ns[piece]))
+    return Found(
+        piece=piece, cause=cause, certainty=certainty, before=before, call=call, waited_ns=waited_ns, saves_ns=saves_ns
+    )
 
 
 def _held_up(trace: Trace, pieces: Pieces) -> list[_Part]:
@@ -118,7 +126,7 @@ def is_serialised(trace: Trace) -> bool:
 
 
 def _serialised(trace: Trace, pieces: Pieces) -> _Part:
-    held = np.flatnonzero(pieces.host_ns + pieces.device_ns > 0)
+    held = pieces.costly
     waited_ns = pieces.host_ns[held] + pieces.device_ns[held]
     call = launch_calls(trace)[pieces.before[held]]
     return _part(held, Cause.SERIALISED_BY_TOOL, Certainty.PROVED, pieces.before[held], call, waited_ns)
@@ -146,23 +154,37 @@ def _strayed(trace: Trace, pieces: Pieces) -> _Part:
 
 def _slowed(trace: Trace, pieces: Pieces) -> _Part:
     """Find kernels that took longer beside others than alone, by launches of one kernel with one grid."""
-    empty = np.empty(0, np.int64)
-    nothing = _part(empty, Cause.SLOWED_DOWN, Certainty.LIKELY, empty, empty, empty)
     rows = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (trace.duration_ns > 0))
+    sample = rows[:: -(-len(rows) // MEDIAN_ROWS) or 1]
+    row, lost_ns = _slowed_rows(trace, pieces, sample)
+    if len(sample) < len(rows):
+        # Of many rows a sample tells which kernels are looked at in full.
+        named = np.zeros(len(trace.names), bool)
+        named[trace.name[row]] = True
+        row, lost_ns = _slowed_rows(trace, pieces, rows[named[trace.name[rows]]])
+    other = np.full(len(row), -1, np.int64)
+    if len(row):
+        work = np.flatnonzero(counted_rows(trace))
+        other = last_of_others(trace, work, trace.start_ns, row, trace.end_ns[row] - 1)
+    piece = piece_of(trace, pieces, row)
+    return _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
+
+
+def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return which of these kernels took longer beside others, and how much longer than is typical of them alone, in ns."""
     rows = rows[piece_of(trace, pieces, rows) >= 0]
     if not len(rows):
-        return nothing
+        return rows, rows
     kernel, duration_ns = _kernel_codes(trace, rows), trace.duration_ns[rows]
     beside = 1 - pieces.steps.between(trace.start_ns[rows], trace.end_ns[rows], alone=True) / duration_ns
     alone, together = beside <= 0.05, beside >= 0.5
     count = int(kernel.max()) + 1
-    typical_ns, beside_ns = (_medians(kernel[chosen], duration_ns[chosen], count) for chosen in (alone, together))
-    is_slow = together & (beside_ns >= SLOWED_TIMES * typical_ns)[kernel] & (duration_ns > typical_ns[kernel])
-    row = rows[is_slow]
-    piece = piece_of(trace, pieces, row)
-    other = last_of_others(trace, np.flatnonzero(counted_rows(trace)), trace.start_ns, row, trace.end_ns[row] - 1)
-    lost_ns = (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
-    return _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
+    typical_ns, most_ns = _quantiles(kernel[alone], duration_ns[alone], count, 0.5, 0.9)
+    (beside_ns,) = _quantiles(kernel[together], duration_ns[together], count, 0.5)
+    # The longer a kernel, the likelier it meets another: of one whose time varies when alone nothing is claimed.
+    is_even = most_ns <= EVEN_TIMES * typical_ns
+    is_slow = together & (is_even & (beside_ns >= SLOWED_TIMES * typical_ns))[kernel] & (duration_ns > typical_ns[kernel])
+    return rows[is_slow], (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
 
 
 def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
@@ -177,21 +199,19 @@ def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
     return codes
 
 
-def _medians(group: Int64Array, values: Int64Array, count: int) -> FloatArray:
-    """Return the median of each group that has at least `FEW` values, NaN for the others; shape (count,), float64.
-
-    Of more than `MEDIAN_ROWS` values every so manieth is taken.
-    """
-    step = -(-len(group) // MEDIAN_ROWS) or 1
-    group, values = group[::step], values[::step]
+def _quantiles(group: Int64Array, values: Int64Array, count: int, *shares: float) -> list[FloatArray]:
+    """Return these quantiles of each group that has at least `FEW` values, NaN for the others; each of shape (count,)."""
     order = np.lexsort((values, group))
     sizes = np.bincount(group, minlength=count)
-    first = np.cumsum(sizes) - sizes
-    medians = np.full(count, np.nan)
+    last = np.cumsum(sizes) - 1
     enough = sizes >= FEW
-    middle = first[enough] + (sizes[enough] - 1) // 2, first[enough] + sizes[enough] // 2
-    medians[enough] = (values[order[middle[0]]] + values[order[middle[1]]]) / 2
-    return medians
+    found = []
+    for share in shares:
+        quantiles = np.full(count, np.nan)
+        below, above = (last[enough] - turn((sizes[enough] - 1) * (1 - share)).astype(np.int64) for turn in (np.ceil, np.floor))
+        quantiles[enough] = (values[order[below]] + values[order[above]]) / 2
+        found.append(quantiles)
+    return found
 
 
 def piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
@@ -213,7 +233,7 @@ def piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
 
 def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_Part]:
     """Share out the time until the launch among what the launching thread did meanwhile."""
-    late = np.flatnonzero(pieces.is_launch_known & (pieces.host_ns > 0))
+    late = pieces.costly[(pieces.is_launch_known & (pieces.host_ns > 0))[pieces.costly]]
     row, before = pieces.row[late], pieces.before[late]
     from_ns, to_ns = pieces.idle_since_ns[late], pieces.launched_ns[late]
     lane = thread_lanes(trace)(row)
@@ -263,7 +283,7 @@ def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     """Yield the rows of launches that took far longer than their kind does, by what they did meanwhile."""
     launches = trace.edges.select(EdgeKind.LAUNCH)
     calls, kernels = launches.source, launches.target
-    typical_ns = _medians(trace.name[calls].astype(np.int64), trace.duration_ns[calls], len(trace.names))
+    (typical_ns,) = _quantiles(trace.name[calls].astype(np.int64), trace.duration_ns[calls], len(trace.names), 0.5)
     took_ns = trace.duration_ns[calls]
     is_slow = (took_ns > SLOW_CALL_NS) & ~(took_ns <= SLOW_CALL_TIMES * typical_ns[trace.name[calls]])
     is_slow &= trace.kind[kernels] == SPAN_KINDS.index(SpanKind.KERNEL)
@@ -333,7 +353,7 @@ def _is_launch_bound(trace: Trace, row: Int64Array, before: Int64Array) -> BoolA
 def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> _Part:
     """Name what kept pieces from starting when they were launched; where the launch is not known, as far as it goes."""
     waited_ns = np.where(pieces.is_launch_known, pieces.device_ns, pieces.host_ns)
-    held = np.flatnonzero(waited_ns > 0)
+    held = pieces.costly[waited_ns[pieces.costly] > 0]
     row, before, known = pieces.row[held], pieces.before[held].copy(), pieces.is_launch_known[held]
     call = launch_calls(trace)[row]
     cause = np.full(len(held), CODES.index(Cause.UNKNOWN), np.int64)

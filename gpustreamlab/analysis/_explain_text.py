@@ -94,6 +94,10 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "{name} took {waited} longer beside {other} than it takes alone (median of its launches).",
             "Share out the SMs: lab.partition(...). If both are bound by memory, nothing is gained by overlap.",
         ),
+        Cause.NOT_OFFERED: (
+            "For {missing} only one stream had work queued or running, the longest time {stream} for {longest}.",
+            "If other work does not need its result, launch that first, in the same cell or from a second thread.",
+        ),
         Cause.UNKNOWN: (
             "{work} began {queued} after its launch, while {other} ran, and nothing in the trace tells why.",
             "Ruled out: a wait of the session, one copy engine, full SMs, a slow launch.",
