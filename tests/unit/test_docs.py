@@ -11,7 +11,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,7 +25,7 @@ from gpustreamlab.analysis import Finding, HostWaits, Overlap, Strays
 from gpustreamlab.groups import Memory, PartitionTools, Recording
 from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
 from gpustreamlab.sinks.spool import Spool
-from gpustreamlab.typing import Cause, Certainty, Unavailable
+from gpustreamlab.typing import Cause, Unavailable
 from scripts import bench_table, docs_pictures
 from tests.helpers.shells import one_shell
 
@@ -178,9 +178,7 @@ def test_each_cause_has_a_page_that_begins_with_it_and_the_list_has_all():
 
 
 def finding_of(cause: Cause) -> Finding:
-    blank = dict.fromkeys(("stream", "other", "text", "fix"), "")
-    numbers = dict.fromkeys(("saves_ns", "waited_ns", "piece_count", "row", "other_row", "call_row"), 0)
-    return Finding(code=cause, certainty=Certainty.PROVED, **blank, **numbers)
+    return Finding(**(dict.fromkeys((field.name for field in fields(Finding)), 0) | {"code": cause}))
 
 
 def linked_pages(page: Path) -> set[Path]:
