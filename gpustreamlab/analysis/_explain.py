@@ -69,11 +69,11 @@ class Finding:
 
     @property
     def page(self) -> str:
-        """Where the documentation tells of this cause."""
-        return f"docs/how-to/why-no-overlap.md#{self.code.lower()}"
+        """Page of the documentation on this cause, with a program that shows it and the same mended."""
+        return f"docs/how-to/why/{self.code.lower().replace('_', '-')}.md"
 
     def __str__(self) -> str:
-        return f"{self.code} ({self.certainty}): {self.text} {self.fix}"
+        return f"{self.code} ({self.certainty}): {self.text} {self.fix} See {self.page}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
