@@ -17,6 +17,7 @@ from gpustreamlab.analysis._pieces import Pieces, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.analysis._stacks import name_threads
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, LaneKind, SpanKind
@@ -60,6 +61,18 @@ class Finding:
     """What happened, in one sentence with the figures of the longest."""
     fix: str
     """What to type, or to do."""
+    thread: str | None = None
+    """The thread that launched late; None where the host is not the cause, or the thread not known."""
+    last_call_row: int = -1
+    """Row of the last call of that thread before the launch of the longest, or -1."""
+    launch_row: int = -1
+    """Row of that launch, or -1."""
+    function: str | None = None
+    """Where the thread stood most often, in all such gaps of the stream; None without samples of its stack."""
+    function_share: float = 0.0
+    """In which share of the samples."""
+    sample_count: int = 0
+    """How many samples there are in these gaps."""
 
     @property
     def page(self) -> str:
@@ -237,7 +250,7 @@ def _explanation(
     gain_ns = max(whole.active_ns - whole.ideal_ns, 0)
     if least_ns is None:
         least_ns = max(LEAST_NS, int(LEAST_SHARE * whole.active_ns))
-    findings = _grouped(trace, pieces, found, gain_ns, least_ns)
+    findings = name_threads(trace, pieces, found, _grouped(trace, pieces, found, gain_ns, least_ns))
     used = np.unique(trace.lane[rows])
     return Explanation(
         findings=tuple(findings),
