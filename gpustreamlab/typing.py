@@ -61,7 +61,7 @@ class SpanKind(StrEnum):
     ANNOTATION = "annotation"
     """A range that others named (NVTX), on the host: it covers what was launched in it."""
     SAMPLE = "sample"
-    """Where a thread's Python stood when it was looked at; it is drawn until the next look. No call, and no work."""
+    """Where a thread's Python stood when it was looked at; it lasts until the next look. No call, and no work."""
 
 
 class EdgeKind(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,6 +61,20 @@ def count_functions(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: 
     return tuple(FunctionCount(trace.names[code], int(counts[code])) for code in order.tolist() if counts[code])
 
 
+def functions_text(functions: Sequence[FunctionCount]) -> str:
+    """Say in which share of the samples a thread stood in the most frequent function.
+
+    Examples
+    --------
+    >>> functions_text((FunctionCount("step (run.py:7)", 3), FunctionCount("load (run.py:2)", 1)))
+    '75% of 4 samples of the Python stack stand in step (run.py:7)'
+    """
+    count = sum(one.sample_count for one in functions)
+    samples = f"{count:,} sample{'s' if count > 1 else ''} of the Python stack"
+    function = display_name(functions[0].function, _FUNCTION_WIDTH)
+    return f"{format_share(functions[0].sample_count / count)} of {samples} stand in {function}"
+
+
 def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[Finding]) -> list[Finding]:
     """Add to each finding of a late host the thread, the calls around the gap, and the function in which it stood."""
     findings = list(findings)
@@ -81,6 +95,7 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
         functions = count_functions(trace, lanes, pieces.idle_since_ns[late], pieces.launched_ns[late])
         count = sum(one.sample_count for one in functions)
         function, most = functions[0] if functions else (None, 0)
+        stood = f". In all such gaps of the stream {functions_text(functions)}" if functions else ""
         result = replace(
             finding,
             thread=thread,
@@ -90,7 +105,7 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
             function_share=most / max(count, 1),
             sample_count=count,
         )
-        return replace(result, text=f"{finding.text} {_sentences(trace, result)}")
+        return replace(result, text=f"{finding.text} {_launch_text(trace, result)}{stood}.")
 
     return [told(finding) for finding in findings]
 
@@ -108,7 +123,7 @@ def _call_before(trace: Trace, calls: Int64Array, launch: int) -> int:
     return int(own[np.argmax(trace.end_ns[own])]) if launch >= 0 and len(own) else -1
 
 
-def _sentences(trace: Trace, finding: Finding) -> str:
+def _launch_text(trace: Trace, finding: Finding) -> str:
     def name(row: int) -> str:
         return display_name(trace.names[int(trace.name[row])], _NAME_WIDTH)
 
@@ -118,8 +133,4 @@ def _sentences(trace: Trace, finding: Finding) -> str:
     if finding.last_call_row >= 0:
         apart_ns = int(trace.start_ns[finding.launch_row] - trace.end_ns[finding.last_call_row])
         text += f", {format_ns(apart_ns)} after its call before, {name(finding.last_call_row)}"
-    if finding.function is None:
-        return f"{text}."
-    samples = f"{finding.sample_count:,} sample{'s' if finding.sample_count > 1 else ''} of its stack in such gaps"
-    function = display_name(finding.function, _FUNCTION_WIDTH)
-    return f"{text}. {format_share(finding.function_share)} of {samples} stand in {function}."
+    return text

@@ -18,8 +18,9 @@ from gpustreamlab._util.defences import process_lock
 from gpustreamlab.typing import Int64Array
 
 STACK_HZ = 200.0
-"""Looks a second, at most: while one waits for the interpreter, which a thread keeps for up to 5 ms, there is no other."""
-PERIOD_NS = round(1e9 / STACK_HZ)
+"""Looks a second, at most: each waits for the interpreter, which a busy thread keeps for up to 5 ms."""
+MOST_NS = 20_000_000
+"""For how long a look stands at most: where no thread could look for longer, nobody knows."""
 MAX_FRAMES = 12
 """Frames that are kept of a stack, from the innermost on."""
 MAX_DEPTH = 100
@@ -41,7 +42,7 @@ class StackBatch(NamedTuple):
     start_host_ns: Int64Array
     """When it was looked, on the host's clock."""
     end_host_ns: Int64Array
-    """When it was looked again, but no more than `PERIOD_NS` later."""
+    """When it was looked again, but no more than `MOST_NS` later."""
     stack: Int64Array
     """Index into `stacks`."""
     stacks: tuple[tuple[str, str], ...]
@@ -139,7 +140,7 @@ class StackSampler:
                     if key not in places:
                         places[key] = len(stacks)
                         stacks.append(_texts(codes))
-                    end_ns = min(looks[0][0] if looks else now_ns, start_ns + PERIOD_NS)
+                    end_ns = min(looks[0][0] if looks else now_ns, start_ns + MOST_NS)
                     rows.append((ident, start_ns, end_ns, places[key]))
         thread, start_host_ns, end_host_ns, stack = np.array(rows, np.int64).reshape(-1, 4).T
         return StackBatch(thread, start_host_ns, end_host_ns, stack, tuple(stacks))
