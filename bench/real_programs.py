@@ -2,7 +2,7 @@
 
 A decoder of GPT-2's size that decodes in a thread beside a prefill in another one, each on its partition (torch); a pipeline of
 copies and transforms (CuPy); a stencil whose steps are checked on the host (Numba-CUDA); a loop of small kernels (Triton) or of
-a jitted function (JAX). For each the explanation is printed, and the trace is kept as Parquet:
+a jitted function (JAX). For each the explanation is printed, and the trace kept as Parquet where a folder is given:
 
     python -m bench.real_programs --out traces                  # all four
     python -m bench.real_programs gpt2 cupy --seconds 5 --out traces
@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if unknown:
         parser.error(f"there is no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
     seconds = min(max(options.seconds, LEAST_SECONDS), MOST_SECONDS)
-    options.out.mkdir(parents=True, exist_ok=True)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for name in options.programs or PROGRAMS:
         print(f"\n== {name} ==", flush=True)
@@ -52,13 +53,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Record and explain small programs of real libraries.")
     parser.add_argument("programs", nargs="*", help=f"which of {', '.join(PROGRAMS)}; all if left out")
     parser.add_argument("--seconds", type=float, default=3.0, help=f"how long each works, at most {MOST_SECONDS:.0f}")
-    parser.add_argument("--out", type=Path, default=Path("real_programs"), help="the folder of the traces")
+    parser.add_argument("--out", type=Path, help="keep the traces in this folder")
     parser.add_argument("--json", type=Path, help="store what is found first here")
     parser.add_argument("--no-stacks", action="store_true", help="sample no Python stacks")
     return parser
 
 
-def record(name: str, seconds: float, out: Path, *, stacks: bool) -> dict[str, Any]:
+def record(name: str, seconds: float, out: Path | None, *, stacks: bool) -> dict[str, Any]:
     """Run a program, warm, while it is recorded; print what is found, and return the first of it."""
     prepare = PROGRAMS[name]
     with Session("cuda", ring_size=4_000_000, capture="ranges", title=name) as lab:
@@ -72,7 +73,8 @@ def record(name: str, seconds: float, out: Path, *, stacks: bool) -> dict[str, A
             lab.synchronize()
             took = time.perf_counter() - began
         trace = lab.trace
-    trace.save(out / f"{name}.parquet")
+    if out is not None:
+        trace.save(out / f"{name}.parquet")
     print(f"{took:.2f} s, {trace!r}")
     found = trace.explain()
     for answer in (found, trace.idle(), trace.critical_path()):
