@@ -17,7 +17,7 @@ from gpustreamlab.analysis._pieces import Pieces, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
-from gpustreamlab.analysis._stacks import name_threads
+from gpustreamlab.analysis._stacks import HostBound, find_host_bound, name_threads
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, LaneKind, SpanKind
@@ -89,6 +89,8 @@ class Explanation(Reported):
 
     findings: tuple[Finding, ...]
     """Reasons; what saves most comes first."""
+    host_bound: tuple[HostBound, ...]
+    """Streams that stood idle for most of their time because the host launched late, whether that cost overlap or not."""
     streams: tuple[str, ...]
     """The streams that were looked at."""
     active_ns: int
@@ -144,7 +146,8 @@ class Explanation(Reported):
         rows += more_row(len(self.findings) - LISTED_FINDINGS, len(rows[0]), "more: see .findings")
         lines = [line for place, finding in enumerate(self.findings[:LISTED_FINDINGS], 1) for line in _lines(place, finding)]
         table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
-        return Report(title="Why:", line=self._line(), tables=(table,) if self.findings else (), notes=tuple(self._notes()))
+        tables = (*([table] if self.findings else []), *([_bound_table(self)] if self.host_bound else []))
+        return Report(title="Why:", line=self._line(), tables=tables, notes=tuple(self._notes()))
 
     def _notes(self) -> list[str]:
         notes = []
@@ -165,6 +168,15 @@ class Explanation(Reported):
         if self.metadata.dropped_spans:
             notes.append(f"{self.metadata.dropped_spans:,} spans were dropped: what stood in front may be missing.")
         return [*notes, *simulated_notes(self.metadata)]
+
+
+def _bound_table(found: Explanation) -> ReportTable:
+    """Tell of streams that waited for the host, those of findings too: their cost is of overlap only."""
+    rows = [["stream", "what happened, and what to do"]]
+    rows += [[display_name(one.stream, 32), str(one)] for one in found.host_bound[:LISTED_FINDINGS]]
+    rows += more_row(len(found.host_bound) - LISTED_FINDINGS, len(rows[0]), "more: see .host_bound")
+    lines = [line for one in found.host_bound[:LISTED_FINDINGS] for line in wrap_sentence(f"Bound by the host: {one}")]
+    return ReportTable(caption="Bound by the host", rows=rows, lines=lines, wraps=True)
 
 
 def _lines(place: int, finding: Finding) -> list[str]:
@@ -254,6 +266,7 @@ def _explanation(
     used = np.unique(trace.lane[rows])
     return Explanation(
         findings=tuple(findings),
+        host_bound=find_host_bound(trace, used.tolist()),
         streams=tuple(trace.lanes[lane].name for lane in used.tolist()),
         active_ns=whole.active_ns,
         together_ns=whole.together_ns,

@@ -159,7 +159,7 @@ def test_a_late_host_is_told_with_thread_calls_and_function(trace):
     assert finding.function_share > 0.5
     assert [trace.names[trace.name[row]] for row in (finding.last_call_row, finding.launch_row)] == ["cudaLaunchKernel"] * 2
     assert trace.start_ns[finding.launch_row] == trace.queued_ns[finding.row]
-    assert "Thread 'worker' launched it with cudaLaunchKernel, " in finding.text
+    assert "Thread 'worker' launched spin on 'b' with cudaLaunchKernel, " in finding.text
     assert f"stand in {finding.function}." in finding.text
     assert finding.function in trace.explain().to_pandas().function.tolist()
 
@@ -215,7 +215,43 @@ def test_of_all_gaps_of_a_stream_samples_are_counted_once():
     finding = next(one for one in trace.explain().findings if one.stream == "b")
     assert (finding.code, finding.thread, finding.last_call_row) == (Cause.HOST_LATE, "worker", -1)
     assert (finding.function, finding.sample_count, finding.function_share) == ("slow", 6, 4 / 6)
-    assert "launched it. In all such gaps of the stream 67% of 6 samples of the Python stack stand in slow." in finding.text
+    assert (
+        "launched y on 'b'. In all such gaps of the stream 67% of 6 samples of the Python stack stand in slow." in finding.text
+    )
+
+
+def decode(lab, *, waits):
+    """Launch a small kernel each 200 us in a thread, while another stream is busy."""
+    first, second = pair(lab)
+
+    def tokens():
+        for _ in range(100):
+            spin(lab, MS // 5, stream="a")
+            if waits:
+                first.synchronize()
+            else:
+                for _ in range(150):
+                    second.query()
+            spin(lab, 2_000, stream="b")
+
+    tokens()
+
+
+def test_a_stream_that_waits_for_the_host_is_told_though_overlap_would_save_nothing():
+    found = recorded(lambda lab: decode(lab, waits=False), stacks=True).explain()
+    (bound,) = [one for one in found.host_bound if one.stream == "b"]
+    assert (bound.thread, bound.gap_count, bound.calls) == ("worker", 99, ("cudaLaunchKernel", "cudaLaunchKernel"))
+    assert bound.late_ns > 0.8 * bound.total_ns
+    assert bound.median_ns == pytest.approx(bound.late_ns / 99, rel=0.1)
+    text = " ".join(str(found).split())
+    assert "Bound by the host: 'b' was idle for" in text
+    assert "as thread 'worker' had not launched its next work: 99 times" in text
+    assert all(f">{one.stream}<" in found._repr_html_() for one in found.host_bound)
+    assert [one.stream for one in found.host_bound] == [one.stream for one in found.host_bound if one.late_ns]
+
+
+def test_a_thread_that_waits_for_the_device_binds_no_stream():
+    assert not recorded(lambda lab: decode(lab, waits=True), stacks=False).explain().host_bound
 
 
 def test_stacks_begin_and_end_with_their_capture():
