@@ -10,12 +10,10 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, union_edges
 from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, launch_calls, thread_lanes
-from gpustreamlab.analysis._idle import KINDS as IDLE_KINDS
-from gpustreamlab.analysis._idle import idle
-from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces
+from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, ordered_by_lane
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
-from gpustreamlab.typing import Cause, IdleKind, Int64Array, MarkerKind, SpanKind
+from gpustreamlab.typing import Cause, EdgeKind, Int64Array, MarkerKind, SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.analysis._explain import Finding
@@ -166,34 +164,31 @@ def find_host_bound(trace: Trace, streams: Iterable[int]) -> tuple[HostBound, ..
     streams
         The streams' lanes.
     """
-    gaps = idle(trace)
-    waits = gaps.kind == IDLE_KINDS.index(IdleKind.HOST)
+    if not len(trace.edges.select(EdgeKind.LAUNCH)):
+        return ()  # nobody knows whether the thread waited for the device
     cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
-    ends_ns = gaps.start_ns + gaps.duration_ns
-    is_pause = gaps.duration_ns > PAUSE_NS
-    is_pause |= np.searchsorted(cells_ns, ends_ns) > np.searchsorted(cells_ns, gaps.start_ns)
-    found = []
-    for lane in streams:
-        own = gaps.lane == lane
-        late = np.flatnonzero(own & waits & ~is_pause)
-        if len(late) >= LEAST_BOUND_GAPS:
-            pauses_ns = int(gaps.duration_ns[own & is_pause].sum())
-            found.append(_host_bound(trace, gaps.row[late], gaps.start_ns[late], pauses_ns))
+    wanted, found = {*streams}, []
+    for part in ordered_by_lane(trace, counted_rows(trace)):
+        reach_ns = np.maximum.accumulate(trace.end_ns[part])
+        row, since_ns, start_ns = part[1:], reach_ns[:-1], trace.start_ns[part[1:]]
+        is_pause = start_ns - since_ns > PAUSE_NS
+        is_pause |= np.searchsorted(cells_ns, start_ns) > np.searchsorted(cells_ns, since_ns)
+        late = (trace.queued_ns[row] > since_ns) & (trace.queued_ns[row] < start_ns) & ~is_pause
+        if int(trace.lane[part[0]]) in wanted and late.sum() >= LEAST_BOUND_GAPS:
+            total_ns = int(reach_ns[-1] - trace.start_ns[part[0]] - (start_ns - since_ns)[is_pause].sum())
+            found.append(_host_bound(trace, row[late], since_ns[late], total_ns))
     return tuple(sorted(filter(None, found), key=lambda one: -one.late_ns))
 
 
-def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, pauses_ns: int) -> HostBound | None:
+def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: int) -> HostBound | None:
     """Tell of gaps before some rows of a stream, since some times, if they are most of its time."""
-    work = (trace.lane == trace.lane[row[0]]) & counted_rows(trace)
-    total_ns = int(trace.end_ns[work].max() - trace.start_ns[work].min()) - pauses_ns
-    launched_ns = trace.queued_ns[row]
-    if (launched_ns - since_ns).sum() < max(LEAST_BOUND_SHARE * total_ns, LEAST_BOUND_NS):
+    launched_ns, least_ns = trace.queued_ns[row], max(LEAST_BOUND_SHARE * total_ns, LEAST_BOUND_NS)
+    if (launched_ns - since_ns).sum() < least_ns:
         return None
     lanes, launch = thread_lanes(trace)(row), launch_calls(trace)[row]
     calls = _usual_calls(trace, launch)
     late_ns = launched_ns - since_ns - blocked_ns(trace, lanes, since_ns, launched_ns)
-    # Without calls nobody knows whether the thread waited for the device.
-    if calls is None or late_ns.sum() < max(LEAST_BOUND_SHARE * total_ns, LEAST_BOUND_NS):
+    if calls is None or late_ns.sum() < least_ns:
         return None
     longest = int(np.argmax(late_ns))
     functions = count_functions(trace, lanes, since_ns, launched_ns)
