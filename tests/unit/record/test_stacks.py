@@ -188,6 +188,15 @@ def test_samples_survive_a_file_and_a_cut(trace, tmp_path):
     assert len(trace.between(0, 1 << 60).where(kind="sample")) == len(trace.where(kind="sample"))
 
 
+def test_samples_are_in_the_spool_of_a_run_that_died(tmp_path):
+    with gsl.Session("sim", spool=tmp_path / "run.gsl") as lab, lab.capture("kernels", stacks=True):
+        lab.stream("a")
+        spin(lab, MS, stream="a")
+        slow_host(lab.stream("a"), 0.05)
+    loaded = gsl.load_trace(tmp_path / "run.gsl").where(kind="sample")
+    assert "slow_host" in {loaded.names[code].partition(" ")[0] for code in loaded.name}
+
+
 def test_without_samples_the_thread_and_the_calls_are_told():
     (finding,) = recorded(late, stacks=False).explain("a", "b").findings
     assert (finding.thread, finding.function, finding.sample_count) == ("worker", None, 0)
