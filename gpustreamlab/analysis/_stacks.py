@@ -25,6 +25,8 @@ LEAST_BOUND_GAPS = 20
 """From how many gaps on that is a habit."""
 LEAST_BOUND_NS = 10_000_000
 """From which time on it is worth telling."""
+LEAST_SAMPLES = 12
+"""Of fewer samples their number is told, not a share."""
 _NAME_WIDTH = 40
 _FUNCTION_WIDTH = 80
 
@@ -111,13 +113,13 @@ def functions_text(functions: Sequence[FunctionCount], count: int = 0) -> str:
 
     Examples
     --------
-    >>> functions_text((FunctionCount("step (run.py:7)", 3), FunctionCount("load (run.py:2)", 1)))
-    '75% of 4 samples of the Python stack stand in step (run.py:7)'
+    >>> functions_text((FunctionCount("step (run.py:7)", 30), FunctionCount("load (run.py:2)", 10)))
+    '75% of 40 samples of the Python stack stand in step (run.py:7)'
     """
     count = max(count, sum(one.sample_count for one in functions))
-    samples = f"{count:,} sample{'s' if count > 1 else ''} of the Python stack"
-    function = display_name(functions[0].function, _FUNCTION_WIDTH)
-    return f"{format_share(functions[0].sample_count / count)} of {samples} stand in {function}"
+    most, function = functions[0].sample_count, display_name(functions[0].function, _FUNCTION_WIDTH)
+    share = format_share(most / count) if count >= LEAST_SAMPLES else f"{most}"
+    return f"{share} of {count:,} samples of the Python stack stand in {function}"
 
 
 def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[Finding]) -> list[Finding]:

@@ -26,7 +26,7 @@ MAX_FRAMES = 12
 MAX_DEPTH = 100
 """So many frames are looked through for them."""
 KEPT_LOOKS = 4_000
-"""Looks at one thread that wait to be taken, 20 s; the newest count. They are taken 5 times a second once it has launched."""
+"""Looks at one thread that wait to be taken, 20 s; the newest count. Once it has launched, that is every 2 s."""
 HELPER_PREFIX = "gpustreamlab"
 """How threads of this package are named."""
 
