@@ -64,6 +64,7 @@ def record(name: str, seconds: float, out: Path | None, *, stacks: bool) -> dict
     prepare = PROGRAMS[name]
     with Session("cuda", ring_size=4_000_000, capture="ranges", title=name) as lab:
         program = prepare(lab)
+        lab.synchronize()  # what was prepared with no stream selected
         program(lab, LEAST_SECONDS)
         lab.synchronize()
         lab.clear()
