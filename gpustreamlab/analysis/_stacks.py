@@ -135,13 +135,15 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
         if finding.code not in _OF_HOST or thread is None:
             return finding
         last = int(_calls_before(trace, launch[[row]])[0]) if launch[row] >= 0 else -1
-        is_such = (found.cause == CODES.index(finding.code)) & (pieces.lane[found.piece] == trace.lane[row])
+        is_such = found.cause == CODES.index(finding.code)
+        if finding.pair_count == 1:
+            is_such &= pieces.lane[found.piece] == trace.lane[row]
         late = found.piece[is_such]
         lanes = lanes_of(pieces.row[late])
         functions = count_functions(trace, lanes, pieces.idle_since_ns[late], pieces.launched_ns[late])
         count = sum(one.sample_count for one in functions)
         function, most = functions[0] if functions else (None, 0)
-        stood = f". In all such gaps of the stream {functions_text(functions)}" if functions else ""
+        stood = f". In all such gaps {functions_text(functions)}" if functions else ""
         result = replace(
             finding,
             thread=thread,

@@ -224,7 +224,7 @@ def test_of_all_gaps_of_a_stream_samples_are_counted_once():
     finding = next(one for one in trace.explain().findings if one.stream == "b")
     assert (finding.code, finding.thread, finding.last_call_row) == (Cause.HOST_LATE, "worker", -1)
     assert (finding.function, finding.sample_count, finding.function_share) == ("slow", 6, 4 / 6)
-    assert "launched y on 'b'. In all such gaps of the stream 4 of 6 samples of the Python stack stand in slow." in finding.text
+    assert "launched y on 'b'. In all such gaps 4 of 6 samples of the Python stack stand in slow." in finding.text
 
 
 def decode(lab, *, waits):
