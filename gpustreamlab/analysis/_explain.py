@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -13,13 +13,13 @@ from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_tra
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launch_calls, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import finding_texts
-from gpustreamlab.analysis._pieces import Pieces, find_pieces
+from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +60,16 @@ class Finding:
     """What happened, in one sentence with the figures of the longest."""
     fix: str
     """What to type, or to do."""
+    pieces: LatePieces = field(default=NO_PIECES, repr=False, compare=False)
+    """All pieces that it concerns; none for `Cause.SAME_LANE`."""
+
+    @property
+    def head(self) -> str:
+        """The cause, how sure it is, and what it saves at most, in a line."""
+        sure = ", likely" if self.certainty is Certainty.LIKELY else ""
+        times = f", {self.piece_count:,} times" if self.piece_count > 1 else ""
+        saves = f"saves at most {format_ns(self.saves_ns)}" if self.saves_ns else f"waited {format_ns(self.waited_ns)}"
+        return f"{self.code}{sure}: {saves}{times}"
 
     @property
     def page(self) -> str:
@@ -101,11 +111,21 @@ class Explanation(Reported):
     def __len__(self) -> int:
         return len(self.findings)
 
+    @property
+    def headline(self) -> str:
+        """What overlapped, and what is to be gained at most, in a line."""
+        return self._line()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures mean, and what cannot be known."""
+        return tuple(self._notes())
+
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each finding, as a `pandas.DataFrame`; the columns are the fields of `Finding`."""
+        """Return one row for each finding, as a `pandas.DataFrame`; the columns are the fields of `Finding`, but `pieces`."""
         import pandas as pd
 
-        names = list(Finding.__slots__)
+        names = [name for name in Finding.__slots__ if name != "pieces"]
         return pd.DataFrame([[getattr(finding, name) for name in names] for finding in self.findings], columns=names)
 
     def _line(self) -> str:
@@ -131,7 +151,7 @@ class Explanation(Reported):
         rows += more_row(len(self.findings) - LISTED_FINDINGS, len(rows[0]), "more: see .findings")
         lines = [line for place, finding in enumerate(self.findings[:LISTED_FINDINGS], 1) for line in _lines(place, finding)]
         table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
-        return Report(title="Why:", line=self._line(), tables=(table,) if self.findings else (), notes=tuple(self._notes()))
+        return Report(title="Why:", line=self._line(), tables=(table,) if self.findings else (), notes=self.notes)
 
     def _notes(self) -> list[str]:
         notes = []
@@ -156,10 +176,7 @@ class Explanation(Reported):
 
 def _lines(place: int, finding: Finding) -> list[str]:
     """Write a finding as text: why and how much, what happened, what to do."""
-    sure = ", likely" if finding.certainty is Certainty.LIKELY else ""
-    times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
-    saves = f"saves at most {format_ns(finding.saves_ns)}" if finding.saves_ns else f"waited {format_ns(finding.waited_ns)}"
-    lines = wrap_sentence(f"{place}. {finding.code}{sure}: {saves}{times}")
+    lines = wrap_sentence(f"{place}. {finding.head}")
     for sentence in (finding.text, finding.fix):
         lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
     return lines
@@ -321,18 +338,14 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
     width = len(trace.lanes) + 1
     unique, group = np.unique((found.cause * width + lane) * width + other + 1, return_inverse=True)
     waited_ns = np.bincount(group, weights=found.waited_ns, minlength=len(unique)).astype(np.int64)
-    counts = np.bincount(group, minlength=len(unique))
-    longest = np.empty(len(unique), np.int64)
-    order = np.argsort(found.waited_ns, kind="stable")
-    longest[group[order]] = order
+    members = np.split(np.lexsort((-found.waited_ns, group)), np.cumsum(np.bincount(group, minlength=len(unique)))[:-1])
     told = [place for place in np.argsort(-waited_ns, kind="stable").tolist() if waited_ns[place] >= least_ns]
-    return [
-        _finding(trace, pieces, found, int(longest[place]), int(counts[place]), int(waited_ns[place]), gain_ns)
-        for place in told
-    ]
+    return [_finding(trace, pieces, found, members[place], int(waited_ns[place]), gain_ns) for place in told]
 
 
-def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, count: int, waited_ns: int, gain_ns: int) -> Finding:
+def _finding(trace: Trace, pieces: Pieces, found: Found, members: Int64Array, waited_ns: int, gain_ns: int) -> Finding:
+    """Make one of its members, of which the longest comes first."""
+    longest, late = int(members[0]), found.piece[members]
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
     text, fix = finding_texts(
@@ -345,10 +358,19 @@ def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, count: in
         other=trace.lanes[int(trace.lane[before])].name if before >= 0 else None,
         saves_ns=min(waited_ns, gain_ns),
         waited_ns=waited_ns,
-        piece_count=count,
+        piece_count=len(members),
         row=int(pieces.row[piece]),
         other_row=before,
         call_row=call,
         text=text,
         fix=fix,
+        pieces=LatePieces(
+            row=pieces.row[late],
+            other_row=found.before[members],
+            call_row=found.call[members],
+            idle_since_ns=pieces.idle_since_ns[late],
+            launched_ns=pieces.launched_ns[late],
+            start_ns=pieces.start_ns[late],
+            waited_ns=found.waited_ns[members],
+        ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpustreamlab.analysis._pieces import Pieces
+from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.model import Trace, display_name
 from gpustreamlab.typing import Cause
@@ -104,7 +104,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
 
 
 def finding_texts(
-    code: Cause, trace: Trace, pieces: Pieces, *, piece: int, before: int, call: int, waited_ns: int
+    code: Cause, trace: Trace, pieces: Pieces | LatePieces, *, piece: int, before: int, call: int, waited_ns: int
 ) -> tuple[str, str]:
     """Write what happened, and what to do.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,6 +113,28 @@ class Pieces:
             union_edges(self.launched_ns[own], self.end_ns[own]) for own in (self.lane == lane for lane in np.unique(self.lane))
         ]
         return StepTime(edges).together_ns
+
+
+class LatePieces(NamedTuple):
+    """Pieces of work that began late for one reason, what waited longest first; int64 arrays of shape (piece_count,)."""
+
+    row: Int64Array
+    """First row of each."""
+    other_row: Int64Array
+    """Row of the work that stood in front, or -1."""
+    call_row: Int64Array
+    """Row of the call of the host that proves it, or -1."""
+    idle_since_ns: Int64Array
+    """Since when its stream had been idle, or since when anything ran at all, in ns."""
+    launched_ns: Int64Array
+    """When it was launched, never before `idle_since_ns` nor after `start_ns`, in ns."""
+    start_ns: Int64Array
+    """When it began, in ns."""
+    waited_ns: Int64Array
+    """For how long others ran meanwhile, but no longer than it then ran alone, in ns."""
+
+
+NO_PIECES = LatePieces(*[np.empty(0, np.int64)] * len(LatePieces._fields))
 
 
 def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:

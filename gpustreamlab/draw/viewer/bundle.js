@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 85570544aa19a845d036459955e26f8e86246f086034cf24588baee5578d5a9b
+// Made by scripts/bundle_viewer.py. 3dc89817698ccd66c2200bd3f6f8c4a6d24b300fd739c0ae47771cf710a137cc
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1286,1921 +1286,6 @@ var gpustreamlab = (() => {
     return list;
   }
 
-  // pins.js
-  function pinAnchor(view, hit) {
-    const row = view.store.row(hit.row);
-    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
-    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
-  }
-  function movedPin(view, anchor) {
-    const { hit, starts, places } = anchor;
-    if (!view.tables.rows[hit.row]) return null;
-    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
-    if (found.includes(-1)) return null;
-    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
-    return found[0] === hit.first && found[1] === hit.last ? hit : null;
-  }
-  function enclosingSpans(view, { row: code, index }) {
-    const { store, tables } = view;
-    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
-    const own = tables.rows[code], row = store.row(code);
-    const start = row.start[index], end = row.end[index];
-    const found = [];
-    tables.rows.forEach((other, otherCode) => {
-      if (other.lane !== own.lane || other.top >= own.top) return;
-      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
-      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
-    });
-    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
-  }
-  function isInOwner(row, index) {
-    return row.ownerLane[index] === row.lane;
-  }
-
-  // theme.js
-  var THEME_DEFAULTS = { ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e" };
-  var FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif";
-  var THEME_DELAYS_MS = [60, 300, 1e3];
-  var colourContext = /* @__PURE__ */ (() => {
-    let ctx = null;
-    return () => ctx || (ctx = document.createElement("canvas").getContext("2d"));
-  })();
-  function parseColour(text) {
-    const ctx = colourContext();
-    ctx.fillStyle = "#000000";
-    ctx.fillStyle = text;
-    const value = ctx.fillStyle;
-    if (value[0] === "#") return [1, 3, 5].map((place) => parseInt(value.slice(place, place + 2), 16)).concat(1);
-    return value.match(/[\d.]+/g).map(Number);
-  }
-  function blend(over, under, alpha) {
-    const a = parseColour(over), b = parseColour(under);
-    return "#" + [0, 1, 2].map((i) => Math.round(a[i] * alpha + b[i] * (1 - alpha)).toString(16).padStart(2, "0")).join("");
-  }
-  function readTheme(element) {
-    const style = getComputedStyle(element), theme = {};
-    for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
-      const [r2, g2, b2, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value);
-      theme[name] = alpha < 0.05 ? value : blend(`rgb(${r2},${g2},${b2})`, "#ffffff", 1);
-    }
-    const [r, g, b] = parseColour(theme.paper);
-    theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128;
-    theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)";
-    theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2";
-    theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4";
-    theme.key = JSON.stringify(theme);
-    return theme;
-  }
-  function watchTheme(callback) {
-    const system = window.matchMedia("(prefers-color-scheme: dark)"), contrast = window.matchMedia("(prefers-contrast: more)");
-    let timers = [];
-    const changed = () => {
-      timers.forEach(clearTimeout);
-      timers = THEME_DELAYS_MS.map((delay) => setTimeout(callback, delay));
-      callback();
-    };
-    const observer = new MutationObserver(changed);
-    const attributes = { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"] };
-    for (const node of [document.documentElement, document.body]) observer.observe(node, attributes);
-    for (const query of [system, contrast]) query.addEventListener("change", changed);
-    return () => {
-      timers.forEach(clearTimeout);
-      observer.disconnect();
-      for (const query of [system, contrast]) query.removeEventListener("change", changed);
-    };
-  }
-  function themePlot(plot, theme) {
-    for (const axis of plot.below)
-      axis.setv({ major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid });
-    for (const part of plot.center)
-      if (/Grid$/.test(part.type)) part.setv({ grid_line_color: theme.grid, grid_line_alpha: 0.7 });
-  }
-
-  // brush.js
-  var BAND_PX = 26;
-  var TINT = 0.3;
-  var HATCH_PX = 8;
-  var HATCH_LINES = {
-    "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
-    "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
-    "-": [[0, 4, 8, 4]],
-    "|": [[4, 0, 4, 8]],
-    "x": [[0, 0, 8, 8], [8, 0, 0, 8]],
-    "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
-    ".": [[3, 4, 5, 4]]
-  };
-  var SPARE_FILL = "#8d99a6";
-  var BAR_INK = "#101418";
-  var BAR_PAPER = "#ffffff";
-  var Hatches = class {
-    constructor() {
-      this.made = /* @__PURE__ */ new Map();
-    }
-    get(ctx, sign, colour, alpha, ratio) {
-      const key = `${sign} ${colour} ${alpha} ${ratio}`;
-      if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, colour, alpha, ratio));
-      return this.made.get(key);
-    }
-    // Anchor all of them at a point of the canvas, in device px.
-    anchor(x, y) {
-      const matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
-      for (const pattern of this.made.values()) pattern.setTransform(matrix);
-    }
-  };
-  function makeHatch(ctx, sign, colour, alpha, ratio) {
-    const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio));
-    tile.width = tile.height = size;
-    const pen = tile.getContext("2d");
-    pen.scale(size / HATCH_PX, size / HATCH_PX);
-    pen.globalAlpha = alpha;
-    pen.strokeStyle = colour;
-    pen.lineWidth = sign === "." ? 2 : 1;
-    pen.beginPath();
-    for (const [x0, y0, x1, y1] of HATCH_LINES[sign] || []) {
-      pen.moveTo(x0, y0);
-      pen.lineTo(x1, y1);
-    }
-    pen.stroke();
-    return ctx.createPattern(tile, "repeat");
-  }
-  var Texts = class {
-    constructor() {
-      this.widths = /* @__PURE__ */ new Map();
-    }
-    width(ctx, text) {
-      const key = ctx.font + text;
-      let width = this.widths.get(key);
-      if (width === void 0) {
-        if (this.widths.size > 2e4) this.widths.clear();
-        this.widths.set(key, width = ctx.measureText(text).width);
-      }
-      return width;
-    }
-    // The text, or its begin with "…", or "" where not even that fits.
-    fit(ctx, text, roomPx) {
-      const width = this.width(ctx, text);
-      if (width <= roomPx) return text;
-      let keep = Math.min(text.length - 1, Math.floor(text.length * roomPx / width));
-      while (keep > 1 && this.width(ctx, text.slice(0, keep) + "…") > roomPx) keep--;
-      return keep < 2 ? "" : text.slice(0, keep).trimEnd() + "…";
-    }
-  };
-  var setFont = (ctx, px, weight = "normal") => {
-    ctx.font = `${weight} ${px}px ${FONT}`;
-  };
-  var Looks = class {
-    constructor(tables, theme) {
-      this.fills = [];
-      this.hatches = [];
-      this.places = /* @__PURE__ */ new Map();
-      this.paper = theme.paper;
-      this.paleInk = theme.ink;
-      this.nameFill = tables.name_styles.map((style) => this.fillCode(style[0]));
-      this.nameHatch = tables.name_styles.map((style) => this.hatchCode(style[1]));
-      this.nameText = tables.name_styles.map((style) => style[2]);
-      this.nameCount = tables.names.length;
-      this.addBlocked(tables.call_styles ?? []);
-      this.kindFill = tables.kind_styles.map((style) => style[0] ? this.fillCode(style[0]) : -1);
-      this.kindHatch = tables.kind_styles.map((style) => style[1] ? this.hatchCode(style[1]) : -1);
-      this.spareFill = this.fillCode(SPARE_FILL);
-      this.shades = this.fills.map((fill) => shadesOf(fill, theme.paper));
-    }
-    // Calls that blocked the host look as those do that are made to wait, whatever their name.
-    addBlocked(calls) {
-      const [, fill, hatch, text] = calls.find(([label]) => label === "synchronise") ?? [];
-      if (!fill) return;
-      this.blockedCode = this.nameCount;
-      this.nameFill[this.blockedCode] = this.fillCode(fill);
-      this.nameHatch[this.blockedCode] = this.hatchCode(hatch);
-      this.nameText[this.blockedCode] = text;
-    }
-    // The name after which a span looks.
-    name(row, index) {
-      return this.blockedCode !== void 0 && isBlocked(row, index) ? this.blockedCode : row.name[index];
-    }
-    // The ink on a bar, and the colour below it.
-    ink(row, name, kind) {
-      return row.isPale ? this.paleInk : this.text(name, kind);
-    }
-    ground({ isPale }, name, kind) {
-      const code = this.fill(name, kind);
-      return isPale ? this.shades[code][PALE_SHADE] : this.fills[code];
-    }
-    fillCode(fill) {
-      return codeOf(this.fills, this.places, fill);
-    }
-    hatchCode(sign) {
-      return sign in HATCH_LINES ? codeOf(this.hatches, this.places, sign) : -1;
-    }
-    fill(name, kind) {
-      const code = this.kindFill[kind];
-      return code >= 0 ? code : this.nameFill[name] ?? this.spareFill;
-    }
-    hatch(name, kind) {
-      const code = this.kindHatch[kind];
-      return code >= 0 ? code : this.nameHatch[name] ?? -1;
-    }
-    text(name, kind) {
-      return this.kindFill[kind] >= 0 ? BAR_INK : this.nameText[name] ?? BAR_INK;
-    }
-  };
-  function codeOf(list, places, value) {
-    if (!places.has(value)) {
-      places.set(value, list.length);
-      list.push(value);
-    }
-    return places.get(value);
-  }
-  var SHADES = 16;
-  var DIM_SHADE = 3;
-  var PALE_SHADE = 5;
-  var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
-  function clipLanes(ctx, view, left, paint) {
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop());
-    ctx.clip();
-    paint();
-    ctx.restore();
-  }
-
-  // lod.js
-  var BIN_PX = 1.5;
-  var PICK_SAMPLES = 8;
-  function binWidth(nsPerPx) {
-    const wanted = BIN_PX * nsPerPx;
-    let width = 1;
-    while (width < wanted) {
-      if (width > 1 && width * 1.5 >= wanted) return width * 1.5;
-      width *= 2;
-    }
-    return width;
-  }
-  var LodItems = class {
-    constructor(capacity = 4096) {
-      this.length = 0;
-      this.capacity = 0;
-      for (const name of ["row", "first", "last", "pick"]) this[name] = new Int32Array(0);
-      for (const name of ["left", "right", "count", "busy"]) this[name] = new Float64Array(0);
-      this.reserve(capacity);
-    }
-    push(row, left, right, first, last, count, busy, pick) {
-      if (this.length === this.capacity) this.reserve(2 * this.capacity);
-      const place = this.length++;
-      this.row[place] = row;
-      this.left[place] = left;
-      this.right[place] = right;
-      this.first[place] = first;
-      this.last[place] = last;
-      this.count[place] = count;
-      this.busy[place] = busy;
-      this.pick[place] = pick;
-    }
-    reserve(capacity) {
-      for (const name of ["row", "first", "last", "pick", "left", "right", "count", "busy"]) {
-        this[name] = grown(this[name], capacity, this.length);
-      }
-      this.capacity = capacity;
-    }
-  };
-  function decimate(store, code, x0, x1, bin, out) {
-    const row = store.row(code);
-    const begin = row.firstEndingFrom(x0);
-    if (begin >= row.length) return;
-    const first = row.firstFrom(Math.floor(row.start[begin] / bin) * bin, begin);
-    if (row.overlaps || 2 * row.slack >= bin) walkItems(row, first, x0, x1, bin, out);
-    else gallopItems(row, first, x0, x1, bin, out);
-  }
-  function gallopItems(row, begin, x0, x1, bin, out) {
-    const { start, end, length, slack } = row;
-    let step = 1;
-    for (let index = begin; index < length && start[index] <= x1; ) {
-      if (end[index] - start[index] >= bin) {
-        if (end[index] >= x0) pushSpan(row, index, out);
-        index++;
-        continue;
-      }
-      let last = gallop(start, (Math.floor(start[index] / bin) + 1) * bin, index + 1, length, step) - 1;
-      step = Math.max(1, last - index >> 1);
-      if (slack) last = lastBeforeLong(row, index, last, bin);
-      if (end[last] - start[last] >= bin) last--;
-      if (end[last] >= x0) pushMerged(row, index, last, end[last], out);
-      index = last + 1;
-    }
-  }
-  function lastBeforeLong({ start, end, slack }, first, last, bin) {
-    const near = gallop(start, Math.floor(start[first] / bin) * bin + slack + 1, first, last + 1) - 1;
-    return near >= first && end[near] - start[near] >= bin ? near : last;
-  }
-  function walkItems(row, begin, x0, x1, bin, out) {
-    const { start, end, length } = row;
-    for (let index = begin; index < length && start[index] <= x1; ) {
-      const limit = (Math.floor(start[index] / bin) + 1) * bin;
-      let right = end[index], next = index + 1;
-      if (right - start[index] < bin) {
-        for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next]);
-      }
-      if (right >= x0) pushMerged(row, index, next - 1, right, out);
-      index = next;
-    }
-  }
-  function pushSpan(row, index, out) {
-    const left = row.start[index], right = row.end[index];
-    if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left, index);
-    else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index], index);
-  }
-  function pushMerged(row, first, last, right, out) {
-    if (first === last) pushSpan(row, first, out);
-    else {
-      const pick = pickLongest(row, first, last);
-      out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last), pick);
-    }
-  }
-  function pickLongest({ start, end }, first, last) {
-    const width = last - first;
-    let pick = first, longest = end[first] - start[first];
-    for (let sample = 1; sample < PICK_SAMPLES; sample++) {
-      const index = first + Math.floor(width * sample / (PICK_SAMPLES - 1)), duration = end[index] - start[index];
-      if (duration > longest) {
-        longest = duration;
-        pick = index;
-      }
-    }
-    return pick;
-  }
-
-  // waits.js
-  var SHOWN_WAITS = 20;
-  var WAIT_ENDS = {
-    for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
-    by: { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" }
-  };
-  function waitsOf(view, { row: code, index }, side) {
-    const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code);
-    const own = side === "for" ? row.start[index] : row.end[index];
-    const found = [];
-    for (let i = 0; i < edges.length; i += 1) {
-      if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue;
-      const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i];
-      const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place);
-      if (!found.some((wait) => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] });
-    }
-    return found.sort((a, b) => a.gapNs - b.gapNs);
-  }
-  function launchesOf({ store }, { row: code, index }) {
-    const { launches } = store, row = store.row(code), own = row.start[index], found = [];
-    for (let i = 0; i < launches.length; i += 1) {
-      for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
-        if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue;
-        const other = launches[otherRow][i];
-        found.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side });
-      }
-    }
-    return found;
-  }
-  function isAtPlace(row, index, place) {
-    return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1);
-  }
-  function launchText(view, { row: code, index, gapNs, side }) {
-    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
-    return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`;
-  }
-  function launchNodes(view, hit) {
-    const found = launchesOf(view, hit);
-    return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
-      const own = found.filter((launch) => launch.side === side);
-      if (!own.length) return [];
-      const items = own.slice(0, SHOWN_WAITS).map((launch) => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))));
-      if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }));
-      return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)];
-    });
-  }
-  function spanEndingAt(row, time, place = -1) {
-    const last = row.indexAt(time);
-    for (let index = row.length ? row.firstEndingFrom(time) : 0; index <= last; index += 1) {
-      if (row.end[index] === time && isAtPlace(row, index, place)) return index;
-    }
-    return -1;
-  }
-  function spanStartingAt(row, time, place = -1) {
-    for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
-      if (isAtPlace(row, index, place)) return index;
-    }
-    return -1;
-  }
-  function waitText(view, { row: code, index, gapNs }, side) {
-    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
-    return `${name} on ${laneText(laneOf(view, code))} · ${gapText(gapNs, side)}`;
-  }
-  function gapText(gapNs, side) {
-    if (gapNs === 0) return side === "for" ? "ended as this started" : "started as this ended";
-    const place = gapNs > 0 === (side === "for") ? "before" : "after";
-    return side === "for" ? `ended ${formatNs(Math.abs(gapNs))} ${place} this started` : `started ${formatNs(Math.abs(gapNs))} ${place} this ended`;
-  }
-  function waitFacts(view, hit) {
-    if (!isSpan(hit)) return [];
-    const launches = launchesOf(view, hit).map((launch) => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)]);
-    return [...launches, ...["for", "by"].flatMap((side) => waitsOf(view, hit, side).map((wait) => [`waited ${side}`, waitText(view, wait, side)]))];
-  }
-  function waitNodes(view, hit) {
-    if (!isSpan(hit)) return [];
-    return [...launchNodes(view, hit), ...["for", "by"].flatMap((side) => {
-      const waits = waitsOf(view, hit, side);
-      if (!waits.length) return [];
-      const items = waits.slice(0, SHOWN_WAITS).map((wait) => makeNode("li", {}, waitNode(view, wait, side)));
-      if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }));
-      return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)];
-    })];
-  }
-  var waitNode = (view, wait, side) => spanLink(view, wait, waitText(view, wait, side));
-  function spanLink(view, wait, text) {
-    if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" });
-    const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index];
-    const go = () => {
-      const index = view.store.indexOf(wait.row, starts, place);
-      if (index >= 0) view.show(wait.row, index);
-    };
-    return makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go });
-  }
-
-  // paint_edges.js
-  var MAX_EDGES = 2e3;
-  var FEW_EDGES = 40;
-  var EDGE_BIN_PX = 24;
-  var ARROW_PX = 6;
-  var FAINT = 0.35;
-  var UNKNOWN = 0;
-  var SHOWN = 1;
-  var HIDDEN = 2;
-  function paintEdges(ctx, painter) {
-    const { view, theme } = painter, { edges } = view.store;
-    painter.hiddenEdges = 0;
-    if (!view.showsWaits || !edges || !edges.length) return;
-    const found = edgesInView(view, edges);
-    painter.hiddenEdges = found.total - found.places.length;
-    paintArrows(ctx, view, found.places, { colour: theme.soft, alpha: FAINT, width: 1 });
-  }
-  function paintOwnEdges(ctx, { view, theme }) {
-    const { edges } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
-    if (!view.showsWaits || !edges || !edges.length || !hits.length) return;
-    const ends = hits.map((hit) => endsOf(view, hit)).filter(Boolean), places = [];
-    for (let i = 0; i < edges.length && places.length < MAX_EDGES; i++) {
-      if (ends.some((end) => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isEdgeShown(view.store, edges, i)) places.push(i);
-    }
-    paintArrows(ctx, view, places, { colour: theme.ink, alpha: 1, width: 1.5 });
-  }
-  function paintOwnLaunches(ctx, { view, theme }) {
-    const { launches } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
-    if (!launches.length || !hits.length) return;
-    const ends = hits.map((hit) => launchEndsOf(view, hit)).filter(Boolean), places = [];
-    for (let i = 0; i < launches.length && places.length < MAX_EDGES; i++) {
-      if (ends.some((end) => isOwnEdge(launches, i, end)) && passesWindow(view, launches, i)) places.push(i);
-    }
-    paintArrows(ctx, view, places, { colour: theme.accent, alpha: 1, width: 1.5, edges: launches, dash: [4, 3] });
-  }
-  function launchEndsOf(view, hit) {
-    const ends = endsOf(view, hit);
-    return ends && { ...ends, endFrom: ends.startFrom, endTo: ends.startTo };
-  }
-  function endsOf({ store }, { row, index, first = index, last = index }) {
-    const { start, end, place, length } = store.row(row);
-    if (!(last < length)) return null;
-    const isOne = first === last && store.countSum(row, first, last) === 1;
-    return { row, place: isOne ? place[first] : -1, startFrom: start[first], startTo: isOne ? start[first] : end[last], endFrom: isOne ? end[first] : start[first], endTo: end[last] };
-  }
-  var isOwnEdge = ({ row0, row1, x0, x1, place0, place1 }, i, { row, place, startFrom, startTo, endFrom, endTo }) => row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo && isPlaceOf(place, place0[i]) || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo && isPlaceOf(place, place1[i]);
-  var isPlaceOf = (place, known) => place < 0 || known < 0 || place === known;
-  function passesWindow(view, { x0, x1, row0, row1 }, i) {
-    if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false;
-    const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]], [top, bottom] = lanesWindow(view);
-    return Boolean(source && target) && Math.max(source.bottom, target.bottom) > top && Math.min(source.top, target.top) < bottom;
-  }
-  var lanesWindow = (view) => [view.scrollPx + view.parts.headPx, view.scrollPx + view.lanesPx];
-  function edgesInView(view, edges) {
-    const { rows } = view.tables, [top, bottom] = lanesWindow(view), { x0, x1, row0, row1 } = edges, places = [];
-    const isSeen = new Uint8Array(rows.length);
-    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = rows[row].bottom > top && rows[row].top < bottom;
-    let total = 0;
-    for (let i = 0; i < edges.length; i++) {
-      const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
-      if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
-      if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || !isEdgeShown(view.store, edges, i)) continue;
-      if (isToldByWork(view.store, edges, i)) continue;
-      total++;
-      if (places.length < MAX_EDGES) places.push(i);
-    }
-    return { places: places.length > FEW_EDGES ? longestEdges(view, edges, places) : places, total };
-  }
-  function isToldByWork(store, edges, i) {
-    const twin = i + edges.twin[i];
-    return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin);
-  }
-  function longestEdges(view, { x0, x1, row0, row1 }, places) {
-    const bin = EDGE_BIN_PX / BIN_PX * binWidth(view.nsPerPx), { rows } = view.tables, longest = /* @__PURE__ */ new Map();
-    for (const i of places) {
-      const key = (Math.floor(x1[i] / bin) * rows.length + row0[i]) * rows.length + row1[i], other = longest.get(key);
-      if (other === void 0 || Math.abs(x1[i] - x0[i]) > Math.abs(x1[other] - x0[other])) longest.set(key, i);
-    }
-    return [...longest.values()];
-  }
-  function isEdgeShown(store, edges, i) {
-    if (!store.filter) return true;
-    if (edges.shownVersion !== store.version) {
-      edges.shown = new Uint8Array(edges.length);
-      edges.shownVersion = store.version;
-    }
-    if (edges.shown[i] === UNKNOWN)
-      edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN;
-    return edges.shown[i] === SHOWN;
-  }
-  function areEndsShown(store, { row0, row1, x0, x1, place0, place1 }, i) {
-    return spanEndingAt(store.row(row0[i]), x0[i], place0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0;
-  }
-  function paintArrows(ctx, view, places, { colour, alpha, width, edges = view.store.edges, dash = [] }) {
-    if (!places.length) return;
-    clipLanes(ctx, view, view.frame.left, () => {
-      ctx.strokeStyle = ctx.fillStyle = colour;
-      ctx.globalAlpha = alpha;
-      ctx.lineWidth = width;
-      const lines = new Path2D(), heads = new Path2D();
-      for (const place of places) addArrow(lines, heads, view, edges, place);
-      ctx.setLineDash(dash);
-      ctx.stroke(lines);
-      ctx.fill(heads);
-    });
-  }
-  function addArrow(lines, heads, view, edges, place) {
-    const source = view.tables.rows[edges.row0[place]], target = view.tables.rows[edges.row1[place]];
-    if (edges.row0[place] === edges.row1[place]) return;
-    const isDown = source.top <= target.top, way = isDown ? 1 : -1;
-    const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom);
-    const [x0, x1] = [edges.x0[place], headTime(view.store, edges, place)].map((time) => nearPx(view, view.pxAt(time)));
-    lines.moveTo(x0, y0);
-    lines.lineTo(x1, y1 - way * ARROW_PX * 0.6);
-    heads.moveTo(x1, y1);
-    heads.lineTo(x1 - ARROW_PX / 2, y1 - way * ARROW_PX);
-    heads.lineTo(x1 + ARROW_PX / 2, y1 - way * ARROW_PX);
-    heads.closePath();
-  }
-  function headTime(store, { row1, x0, x1, place1 }, i) {
-    if (x1[i] >= x0[i]) return x1[i];
-    const row = store.row(row1[i]), index = spanStartingAt(row, x1[i], place1[i]);
-    return index < 0 ? x1[i] : Math.min(x0[i], row.end[index]);
-  }
-  var nearPx = (view, px) => Math.max(-5e3, Math.min(view.frame.right + 5e3, px));
-
-  // memory.js
-  function paintMemory(ctx, painter) {
-    eachStrip(ctx, painter, (strip, box) => paintMemoryStrip(ctx, painter, strip, box));
-  }
-  function paintMemoryLabels(ctx, painter) {
-    eachStrip(ctx, painter, (strip, { top }) => labelMemory(ctx, painter, strip, top));
-  }
-  function eachStrip(ctx, { view }, paint) {
-    const shown = (view.tables.memory ?? []).filter(({ top, bottom }) => view.yAt(bottom) > view.lanesTop() && view.yAt(top) < view.lanesBottom());
-    if (!shown.length) return;
-    clipLanes(ctx, view, view.frame.left, () => {
-      for (const strip of shown) paint(strip, { top: view.yAt(strip.top) + 2, bottom: view.yAt(strip.bottom) - 1 });
-    });
-  }
-  function paintMemoryStrip(ctx, { view, theme }, strip, { top, bottom }) {
-    const most = strip.most || 1, y = (value) => bottom - (bottom - top) * value / most;
-    for (const line of strip.lines) {
-      const path = memoryPath(view, line, y);
-      if (!path) continue;
-      ctx.lineWidth = line.filled ? 1 : 1.5;
-      ctx.strokeStyle = line.filled ? theme.memory : theme.soft;
-      if (line.filled) {
-        const area = new Path2D(path.line);
-        area.lineTo(path.to, bottom);
-        area.lineTo(path.from, bottom);
-        ctx.fillStyle = theme.memory;
-        ctx.globalAlpha = 0.6;
-        ctx.fill(area);
-        ctx.globalAlpha = 1;
-      }
-      ctx.stroke(path.line);
-    }
-  }
-  function labelMemory(ctx, { view, theme, texts }, strip, top) {
-    setFont(ctx, 11);
-    ctx.textAlign = "right";
-    ctx.textBaseline = "top";
-    ctx.fillStyle = theme.soft;
-    const text = `max ${strip.most_text}`, width = texts.width(ctx, text);
-    ctx.globalAlpha = 0.8;
-    ctx.fillStyle = theme.paper;
-    ctx.fillRect(view.frame.right - width - 8, top, width + 6, 13);
-    ctx.globalAlpha = 1;
-    ctx.fillStyle = theme.soft;
-    ctx.fillText(text, view.frame.right - 5, top + 1);
-  }
-  function memoryPath(view, { time, value }, y) {
-    const line = new Path2D(), first = Math.max(0, upperBound(time, view.x0, 0, time.length) - 1);
-    if (!time.length || time[first] > view.x1) return null;
-    const from = nearPx(view, view.pxAt(Math.max(time[first], view.x0)));
-    let level = y(value[first]), x = from;
-    line.moveTo(from, level);
-    for (let i = first + 1; i < time.length && time[i] <= view.x1; i++) {
-      x = view.pxAt(time[i]);
-      line.lineTo(x, level);
-      line.lineTo(x, level = y(value[i]));
-    }
-    const to = nearPx(view, view.pxAt(Math.min(view.x1, view.extent().end)));
-    line.lineTo(Math.max(x, to), level);
-    return { line, from, to: Math.max(x, to) };
-  }
-  function memoryAt(view, px, py) {
-    const { frame } = view;
-    if (px < frame.left || px > frame.right || py < view.lanesTop() || py >= view.lanesBottom()) return null;
-    const strip = (view.tables.memory ?? []).find(({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom));
-    if (!strip) return null;
-    const at = view.timeAt(px);
-    const facts = strip.lines.map(({ label, time, value }) => {
-      const index = upperBound(time, at, 0, time.length) - 1;
-      return [label, index < 0 ? "" : `${formatBytes(value[index])}, since ${formatNs(time[index])}`];
-    }).filter(([, text]) => text);
-    return facts.length ? { lane: strip.lane, at, facts: [["at", exactTime(at)], ...facts.reverse()] } : null;
-  }
-
-  // paint_marks.js
-  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
-  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
-  var MARK_HIT_PX = 4;
-  var LINE_GAP_PX = 2;
-  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
-  var markRank = ({ kind }) => MARK_RANKS[kind] ?? 3;
-  function paintMarks(ctx, painter) {
-    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
-    paintMarkLines(ctx, painter, marks);
-    const taken = view.tables.mark_rows.map(() => []);
-    if (!taken.length) return;
-    setFont(ctx, 11, "bold");
-    ctx.textBaseline = "middle";
-    for (const mark of marks) labelMark(ctx, painter, mark, taken);
-  }
-  function marksBetween(marks, from, to) {
-    const first = firstMark(marks, from);
-    let last = first;
-    while (last < marks.length && marks[last].time <= to) last++;
-    return marks.slice(first, last);
-  }
-  function firstMark(marks, time) {
-    let low = 0, high = marks.length;
-    while (low < high) {
-      const middle = low + high >> 1;
-      if (marks[middle].time < time) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  }
-  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
-  function paintMarkLines(ctx, { view, theme }, marks) {
-    const drawn = /* @__PURE__ */ new Set();
-    ctx.save();
-    ctx.lineWidth = 1.5;
-    for (const mark of marks) {
-      const x = markPx(view, mark);
-      if (drawn.has(x)) continue;
-      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
-      ctx.strokeStyle = markColour(mark.kind, theme);
-      ctx.setLineDash(MARK_DASHES[mark.kind] || []);
-      ctx.beginPath();
-      ctx.moveTo(x, view.frame.top);
-      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
-      ctx.stroke();
-    }
-    ctx.restore();
-  }
-  function labelMark(ctx, { view, theme, texts }, mark, taken) {
-    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
-    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
-    if (begin < view.frame.left - 1) return;
-    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
-    if (row < 0) return;
-    taken[row].push([begin, end]);
-    const middle = view.frame.top + view.tables.mark_rows[row];
-    ctx.fillStyle = theme.paper;
-    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
-    ctx.textAlign = isRight ? "left" : "right";
-    ctx.fillStyle = markColour(mark.kind, theme);
-    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
-  }
-  function marksAt(view, px, py) {
-    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
-    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
-    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
-    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
-  }
-
-  // tips.js
-  var TIP_GAP_PX = 12;
-  var TIP_MARKS = 5;
-  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
-  function addTips(viewer) {
-    const { view } = viewer;
-    const figure = partOf(viewer, "figure");
-    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", hidden: true });
-    if ("popover" in tip) tip.popover = "manual";
-    rootOf(viewer).append(tip);
-    const state = { key: "", pointer: null, frame: 0 };
-    const hide = () => {
-      state.key = "";
-      closeAbove(tip);
-      if (view.hovered) view.set("hovered", null);
-    };
-    const refresh = () => {
-      state.frame = 0;
-      const hit = state.pointer && hitUnder(viewer, state.pointer);
-      const marks = hit || !state.pointer ? [] : marksUnder(viewer, state.pointer);
-      const memory = hit || !state.pointer ? null : memoryUnder(viewer, state.pointer);
-      if (hit) fillTip(view, tip, hit, state);
-      else if (marks.length) fillMarkTip(view, tip, marks, state);
-      else if (memory) fillMemoryTip(view, tip, memory, state);
-      else return hide();
-      openAbove(tip);
-      placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer);
-    };
-    const later = () => {
-      state.frame ||= requestAnimationFrame(refresh);
-    };
-    const offs = [
-      // While a button is down the pointer drags: the picture moves, and there is nothing to read.
-      listen(figure, "pointermove", (event) => {
-        state.pointer = event.buttons || event.pointerType === "touch" ? null : { x: event.clientX, y: event.clientY };
-        later();
-      }, true),
-      listen(figure, "pointerdown", () => {
-        state.pointer = null;
-        later();
-      }, true),
-      listen(figure, "pointerleave", () => {
-        state.pointer = null;
-        later();
-      }),
-      // What is under a pointer that stays changes when the picture moves.
-      view.on("range", () => state.pointer && later()),
-      view.on("data", () => state.pointer && later())
-    ];
-    commandsOf(viewer).hideTip = () => {
-      state.pointer = null;
-      hide();
-    };
-    return () => {
-      offs.forEach((off) => off());
-      cancelAnimationFrame(state.frame);
-      tip.remove();
-    };
-  }
-  function figurePoint(viewer, { x, y }) {
-    const box = partOf(viewer, "figure").getBoundingClientRect();
-    return { x: x - box.left, y: y - box.top };
-  }
-  function hitUnder(viewer, place) {
-    const point = figurePoint(viewer, place);
-    return viewer.view.hitAt(point.x, point.y);
-  }
-  function marksUnder(viewer, place) {
-    const point = figurePoint(viewer, place);
-    return marksAt(viewer.view, point.x, point.y);
-  }
-  function memoryUnder(viewer, place) {
-    const point = figurePoint(viewer, place);
-    return memoryAt(viewer.view, point.x, point.y);
-  }
-  function fillMemoryTip(view, tip, { lane, at, facts }, state) {
-    if (view.hovered) view.set("hovered", null);
-    const key = `memory ${lane} ${at}`;
-    if (key === state.key) return;
-    state.key = key;
-    tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts));
-  }
-  function hitKey(hit) {
-    return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
-  }
-  function fillTip(view, tip, hit, state) {
-    const key = `${hitKey(hit)} ${view.store.length}`;
-    if (key === state.key) return;
-    state.key = key;
-    const facts = isSpan(hit) ? spanFacts(view, hit).slice(1) : mergedFacts(view, hit);
-    const title = makeNode("strong", { text: hitTitle(view, hit), dir: "auto" });
-    const hint = isSpan(hit) ? null : makeNode("p", { text: "Too narrow to draw apart: zoom in" });
-    tip.replaceChildren(title, factList(facts), ...hint ? [hint] : []);
-    view.set("hovered", hit);
-  }
-  function fillMarkTip(view, tip, marks, state) {
-    if (view.hovered) view.set("hovered", null);
-    const key = `marks ${marks.map(({ time, text }) => `${time} ${text}`).join("\n")}`;
-    if (key === state.key) return;
-    state.key = key;
-    const entries = marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => [
-      makeNode("strong", { text, dir: "auto" }),
-      factList([["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])
-    ]);
-    const more = marks.length - TIP_MARKS;
-    tip.replaceChildren(...entries, ...more > 0 ? [makeNode("p", { text: `${formatCount(more)} more here: zoom in` })] : []);
-  }
-  function tipRoom({ view, figureElement }, hit, { y }) {
-    if (!hit) return [y, y];
-    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
-    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
-  }
-  function placeTip(tip, [top, bottom], pointer) {
-    const wide = tip.offsetWidth, high = tip.offsetHeight;
-    const limit = document.documentElement;
-    let x = Math.min(pointer.x + TIP_GAP_PX, limit.clientWidth - wide - 4);
-    let y = bottom + TIP_GAP_PX;
-    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
-    if (y < 4) {
-      y = Math.max(4, Math.min(pointer.y - high / 2, limit.clientHeight - high - 4));
-      x = pointer.x + TIP_GAP_PX;
-      if (x + wide > limit.clientWidth - 4) x = pointer.x - TIP_GAP_PX - wide;
-    }
-    tip.style.left = `${Math.max(4, x)}px`;
-    tip.style.top = `${y}px`;
-  }
-
-  // view.js
-  var LANES_MAX_PX = 520;
-  var LANES_MIN_PX = 60;
-  var LANES_GAP_PX = 12;
-  var SMS_STRIP_PX = 66;
-  var BUSY_STRIP_PX = 44;
-  var CAPTURE_STRIP_PX = 12;
-  var MIN_WINDOW_NS = 10;
-  var EMPTY_WINDOW_NS = 1e6;
-  var HIT_PX = 3;
-  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"]);
-  var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
-  function planParts(tables) {
-    const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)));
-    const strips = [];
-    let bottom = lanesPx;
-    const add = (kind, px) => {
-      strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
-      bottom += LANES_GAP_PX + px;
-    };
-    if (tables.bands.length) add("sms", SMS_STRIP_PX);
-    add("busy", BUSY_STRIP_PX);
-    if (tables.capture?.shown) add("capture", CAPTURE_STRIP_PX);
-    const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map((g) => g.top), ...tables.lanes.map((l) => l.top), lanesPx) : 0;
-    return { lanesPx, strips, headPx, innerPx: bottom };
-  }
-  var View = class {
-    constructor(tables, store) {
-      this.store = store;
-      this.listeners = /* @__PURE__ */ new Map();
-      this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
-      this.scrollPx = 0;
-      this.hiddenNames = /* @__PURE__ */ new Set();
-      this.hiddenKinds = /* @__PURE__ */ new Set();
-      this.hiddenPartitions = /* @__PURE__ */ new Set();
-      this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
-      this.showsWaits = true;
-      this.isLive = this.isFollowing = this.isPaused = false;
-      this.nowNs = 0;
-      this.painted = null;
-      this.adoptTables(tables);
-      const { start, end } = this.fullRange();
-      this.x0 = start;
-      this.x1 = end;
-    }
-    adoptTables(tables) {
-      this.tables = tables;
-      this.parts = planParts(tables);
-      this.lanesPx = this.parts.lanesPx;
-      this.laneOrder = tables.lanes.map((_, code) => code).sort((a, b) => tables.lanes[a].top - tables.lanes[b].top);
-      this.laneRows = tables.lanes.map(() => []);
-      tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
-      this.scrollPx = this.clampScroll(this.scrollPx);
-    }
-    on(event, listener) {
-      if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
-      this.listeners.get(event).add(listener);
-      return () => this.listeners.get(event).delete(listener);
-    }
-    emit(event, detail) {
-      for (const listener of [...this.listeners.get(event) || []]) listener(detail);
-    }
-    // From the first start to the last end, with a margin.
-    fullRange() {
-      const { start, end } = this.extent();
-      const width = end - start || EMPTY_WINDOW_NS;
-      return { start: start - 0.01 * width, end: start + 1.01 * width };
-    }
-    extent() {
-      const has = this.store.length > 0;
-      const start = has ? Math.min(0, this.store.firstNs) : 0;
-      return { start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start) };
-    }
-    // From the first start to the last end on any stream: what threads of the host called before and after is no work.
-    streamExtent() {
-      const rows = this.usedStreams().flatMap((lane) => this.laneRows[lane]).map((code) => this.store.ownRow(code)).filter((row) => row.length);
-      if (!rows.length) return this.extent();
-      return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
-    }
-    // Codes of the streams on which anything ran.
-    usedStreams() {
-      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
-      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
-    }
-    // How far a window may reach.
-    bounds() {
-      const { start, end } = this.extent(), full = end - start || EMPTY_WINDOW_NS;
-      return { low: start - 0.1 * full, high: start + 1.1 * full };
-    }
-    // A window that is neither too narrow nor outside what there is.
-    clampRange(x0, x1) {
-      const { low, high } = this.bounds();
-      const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0));
-      const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2));
-      return [begin, begin + width];
-    }
-    setRange(x0, x1) {
-      if (!(x1 > x0) || !Number.isFinite(x1 - x0)) return;
-      const [begin, end] = this.clampRange(x0, x1);
-      if (begin === this.x0 && end === this.x1) return;
-      this.x0 = begin;
-      this.x1 = end;
-      this.emit("range");
-    }
-    fit() {
-      const { start, end } = this.fullRange();
-      this.setRange(start, end);
-    }
-    // A factor below 1 zooms in.
-    zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
-      const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0);
-      this.setRange(atNs - share * width, atNs + (1 - share) * width);
-    }
-    panBy(fraction) {
-      const step = fraction * (this.x1 - this.x0);
-      this.setRange(this.x0 + step, this.x1 + step);
-    }
-    clampScroll(px) {
-      return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0;
-    }
-    scrollTo(px) {
-      const clamped = this.clampScroll(Math.round(px));
-      if (clamped !== this.scrollPx) this.set("scrollPx", clamped);
-    }
-    get canScroll() {
-      return this.tables.height_px > this.lanesPx + 0.5;
-    }
-    get nsPerPx() {
-      return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left);
-    }
-    timeAt(px) {
-      return this.x0 + (px - this.frame.left) * this.nsPerPx;
-    }
-    pxAt(ns) {
-      return this.frame.left + (ns - this.x0) / this.nsPerPx;
-    }
-    lanesTop() {
-      return this.frame.top + this.parts.headPx;
-    }
-    lanesBottom() {
-      return this.frame.top + this.lanesPx;
-    }
-    yAt(lanePx) {
-      return this.frame.top + lanePx - this.scrollPx;
-    }
-    // Codes of the lanes in view, from the top.
-    visibleLanes() {
-      const { lanes } = this.tables, top = this.scrollPx + this.parts.headPx, bottom = this.scrollPx + this.lanesPx;
-      let low = 0, high = this.laneOrder.length;
-      while (low < high) {
-        const middle = low + high >> 1;
-        if (lanes[this.laneOrder[middle]].bottom <= top) low = middle + 1;
-        else high = middle;
-      }
-      const first = low;
-      while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++;
-      return this.laneOrder.slice(first, low);
-    }
-    hitAt(px, py) {
-      if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
-      if (py < this.lanesTop() || py >= this.lanesBottom()) return null;
-      return nearestItem(this.painted, px, py, this);
-    }
-    // Bring a span into view, as little as needed, and pin it.
-    show(row, index) {
-      const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0;
-      const px = (end - start) / this.nsPerPx;
-      if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
-      else if (px < 4) this.zoomTo(start, end);
-      else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
-      const { top, bottom } = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
-      if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
-      else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
-      this.set("pinned", { row, index });
-    }
-    zoomTo(start, end) {
-      const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2;
-      this.setRange(middle - width / 2, middle + width / 2);
-    }
-    // Set one of the properties that are drawn; the event's detail is its name.
-    set(property, value) {
-      this[property] = value;
-      if (FILTER_KEYS.has(property)) this.applyFilter();
-      if (property === "matches") this.store.setMatches(value);
-      this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
-    }
-    applyFilter() {
-      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions } = this;
-      this.store.setFilter(names.size || kinds.size || partitions.size ? { names, kinds, partitions } : null);
-      this.hovered = this.pinned = null;
-    }
-    setTables(tables) {
-      this.adoptTables(tables);
-      this.store.setRows(tables.rows);
-      this.emit("data", "tables");
-    }
-    appended() {
-      this.emit("data", "spans");
-    }
-  };
-  function nearestItem(painted, px, py, view) {
-    const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
-    let best = null, bestCost = Infinity;
-    for (const { row: row2, from, to, top, bottom } of segments) {
-      if (py < top - 1 || py > bottom + 1) continue;
-      for (let i2 = to - 1; i2 >= from; i2--) {
-        const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
-        if (offNs > slackNs) continue;
-        const isMerged2 = items.first[i2] !== items.last[i2];
-        const cost = offNs / slackNs + (isMerged2 ? 0.5 : 0);
-        if (best && best.row === row2 ? cost < bestCost : cost <= bestCost) {
-          bestCost = cost;
-          best = { row: row2, i: i2, isMerged: isMerged2 };
-        }
-      }
-    }
-    if (!best) return null;
-    const { row, i, isMerged } = best;
-    return isMerged ? { row, first: items.first[i], last: items.last[i], count: items.count[i] } : { row, index: items.first[i] };
-  }
-
-  // details.js
-  var CLICK_PX = 4;
-  function addDetails(viewer) {
-    const { view } = viewer;
-    const figure = partOf(viewer, "figure");
-    const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true });
-    partOf(viewer, "panels").append(panel);
-    const state = { anchor: null, down: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" };
-    const commands = commandsOf(viewer);
-    commands.unpin = () => view.set("pinned", null);
-    const refresh = (property) => keepPinned(viewer, panel, state, property);
-    const offs = [
-      listen(figure, "pointerdown", (event) => {
-        state.down = event.button ? null : event;
-      }, true),
-      listen(figure, "pointerup", (event) => {
-        if (isClick(state.down, event) && !commands.isMeasuring?.()) pinUnder(viewer, event);
-        state.down = null;
-      }, true),
-      view.on("look", refresh),
-      view.on("data", refresh),
-      view.on("data", () => showWaits(view, state)),
-      view.on("look", (property) => {
-        if (FILTER_KEYS.has(property)) showWaits(view, state);
-      })
-    ];
-    return () => {
-      offs.forEach((off) => off());
-      panel.remove();
-    };
-  }
-  function isClick(down, up) {
-    return Boolean(down) && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX;
-  }
-  function pinUnder(viewer, event) {
-    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-    if (!isInLanes(viewer.view, point)) return;
-    viewer.view.set("pinned", viewer.view.hitAt(point.x, point.y));
-  }
-  function isInLanes(view, point) {
-    const { left, right, top } = view.frame;
-    return point.x >= left && point.x <= right && point.y >= top && point.y < top + view.lanesPx;
-  }
-  function keepPinned(viewer, panel, state, property) {
-    const { view } = viewer;
-    if (state.anchor && !view.pinned && FILTER_KEYS.has(property)) view.pinned = movedPin(view, state.anchor);
-    if (view.pinned !== (state.anchor?.hit ?? null)) {
-      state.anchor = view.pinned && pinAnchor(view, view.pinned);
-      showDetails(viewer, panel, view.pinned, state.waits);
-      state.waitKey = "";
-      showWaits(view, state);
-      return;
-    }
-    if (!state.anchor) return;
-    const hit = movedPin(view, state.anchor);
-    if (hit === state.anchor.hit) return;
-    if (hit) state.anchor = pinAnchor(view, hit);
-    view.set("pinned", hit);
-  }
-  function showWaits(view, state) {
-    const { edges, launches, version } = view.store;
-    const key = view.pinned ? `${edges.length + edges.evictedCount} ${launches.length + launches.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : "";
-    if (key === state.waitKey) return;
-    state.waitKey = key;
-    const nodes = view.pinned ? waitNodes(view, view.pinned) : [];
-    const shown = nodes.map((node) => node.textContent).join("\n");
-    if (shown !== [...state.waits.children].map((node) => node.textContent).join("\n") || !view.pinned) state.waits.replaceChildren(...nodes);
-  }
-  function showDetails(viewer, panel, hit, waits) {
-    const { view } = viewer;
-    panel.hidden = !hit;
-    if (!hit) {
-      panel.replaceChildren();
-      return;
-    }
-    const title = hitTitle(view, hit);
-    const facts = detailFacts(view, hit);
-    const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) });
-    const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitHit(view, hit) });
-    const close = makeButton("Unpin", { key: "Escape", onclick: () => {
-      commandsOf(viewer).unpin();
-      rootOf(viewer).focus({ preventScroll: true });
-    } });
-    const head = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
-    waits.replaceChildren();
-    panel.replaceChildren(head, factList(facts), waits, ...enclosingNodes(view, hit));
-    announce(viewer, [title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
-  }
-  function detailFacts(view, hit) {
-    if (!isSpan(hit)) return mergedFacts(view, hit);
-    return [...spanFacts(view, hit).slice(1), ...placeFacts(view, hit)];
-  }
-  function placeFacts(view, { row: code, index }) {
-    const row = view.store.row(code);
-    if (view.store.countSum(code, index, index) > 1) return [];
-    const start = traceTime(view.tables, row.start[index]);
-    const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]];
-    const clock = clockTime(view.tables, start);
-    return clock ? [...facts, ["clock", clock]] : facts;
-  }
-  function traceTime(tables, ns) {
-    return BigInt(tables.zero_ns) + BigInt(Math.round(ns));
-  }
-  function clockTime(tables, timeNs) {
-    const epoch = BigInt(tables.epoch_unix_ns || 0);
-    if (epoch <= 0n) return "";
-    const at = epoch + timeNs;
-    const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB");
-    return `${text}.${String(at % 1000000000n).padStart(9, "0")}`;
-  }
-  function enclosingNodes(view, hit) {
-    if (!isSpan(hit)) return [];
-    const spans = enclosingSpans(view, hit);
-    if (!spans.length) return [];
-    const list = makeNode("ol", { class: "gsl-inside" });
-    for (const span of spans) {
-      const row = view.store.row(span.row);
-      const text = `${nameOf(view, row.name[span.index])} · ${formatNs(row.end[span.index] - row.start[span.index])}`;
-      list.append(makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: () => view.show(span.row, span.index) })));
-    }
-    return [makeNode("h4", { text: "Inside" }), list];
-  }
-  function factsText(title, facts) {
-    return [`name	${title}`, ...facts.map(([label, text]) => `${label}	${text.replaceAll("\n", ", ")}`)].join("\n");
-  }
-  function fitHit(view, hit) {
-    const row = view.store.row(hit.row);
-    const [first, last] = isSpan(hit) ? [hit.index, hit.index] : [hit.first, hit.last];
-    const start = row.start[first], end = endOfHit(row, first, last);
-    const rim = Math.max((end - start) * 0.1, 2);
-    view.setRange(start - rim, end + rim);
-  }
-
-  // follow.js
-  var FOLLOW_NS = 1e10;
-  var FOLLOW_MARGIN = 0.02;
-  var NEARLY_NS = 1;
-  function addFollow(viewer) {
-    const { view } = viewer;
-    if (!view.isLive) return () => {
-    };
-    const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() });
-    const pause = makeButton("Pause", { label: "Hold the picture while data arrives", key: "Space", onclick: () => togglePause() });
-    const says = makeNode("output", { class: "gsl-came", "aria-live": "off" });
-    const group = makeNode("span", { class: "gsl-follow" }, follow, pause);
-    toolsOf(viewer).prepend(group);
-    newsOf(viewer).prepend(says);
-    const state = { seen: 0, wasFollowing: false, isMoving: false, widthNs: null };
-    function startFollowing() {
-      if (view.isPaused) togglePause();
-      view.set("isFollowing", true);
-      stick();
-    }
-    function togglePause() {
-      if (!view.isPaused) {
-        state.wasFollowing = view.isFollowing;
-        view.set("isFollowing", false);
-      }
-      view.set("isPaused", !view.isPaused);
-      if (!view.isPaused && state.wasFollowing) {
-        view.set("isFollowing", true);
-        stick();
-      }
-    }
-    function stick() {
-      if (!view.isFollowing || view.isPaused) return;
-      state.isMoving = true;
-      view.setRange(...followRange(view, state.widthNs));
-      state.isMoving = false;
-    }
-    function moved() {
-      if (state.isMoving || !view.isFollowing) return;
-      const full = view.fullRange();
-      if (view.x1 < view.extent().end - NEARLY_NS) view.set("isFollowing", false);
-      else state.widthNs = view.x0 <= full.start + NEARLY_NS ? null : view.x1 - view.x0;
-    }
-    function show() {
-      group.hidden = !view.isLive;
-      follow.setAttribute("aria-pressed", String(view.isFollowing));
-      pause.setAttribute("aria-pressed", String(view.isPaused));
-      pause.textContent = view.isPaused ? "Go on" : "Pause";
-      const came = view.isPaused ? spansSoFar(view.store) - state.seen : 0;
-      says.textContent = view.isPaused ? `Paused, ${formatCount(came)} new ${came === 1 ? "span" : "spans"}` : "";
-    }
-    function changed(property) {
-      if (property === "isPaused" && view.isPaused) state.seen = spansSoFar(view.store);
-      show();
-    }
-    const offs = [view.on("range", moved), view.on("state", changed), view.on("data", () => {
-      stick();
-      show();
-    })];
-    Object.assign(commandsOf(viewer), { follow: startFollowing, pause: togglePause });
-    show();
-    return () => {
-      offs.forEach((off) => off());
-      group.remove();
-      says.remove();
-    };
-  }
-  function followRange(view, widthNs) {
-    const full = view.fullRange(), { end } = view.extent();
-    if (widthNs === null && full.end - full.start <= FOLLOW_NS) return [full.start, full.end];
-    const width = widthNs ?? FOLLOW_NS, edge = end + FOLLOW_MARGIN * width;
-    return [edge - width, edge];
-  }
-  function spansSoFar(store) {
-    return store.spanCount + store.evictedCount;
-  }
-
-  // examples.js
-  var EXAMPLE_LETTERS = 24;
-  var DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
-  function searchExamples(view) {
-    const { store, tables } = view, found = exampleSpan(store);
-    if (!found) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
-    const { row, index } = found, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`;
-    const fields = [
-      ["stream", laneText(tables.lanes[row.lane]), "Stream"],
-      ["kind", tables.kinds[row.kind[index]], "Kind"],
-      ["partition", tables.partitions[row.partition[index]]?.text, "Partition"],
-      ["thread", tables.threads[row.thread[index]], "Thread that recorded it"]
-    ].filter(([, value]) => value && quoted(value));
-    return [
-      [quoted(name) || "name:", "Part of a name; quotes hold words together"],
-      ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
-      ...hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : [],
-      [longer, "Longer than; <5us shorter than; ns us ms s min"],
-      [`${fields.length ? `${fields[0][0]}:${quoted(fields[0][1])} ` : ""}${longer}`, "All of it together"]
-    ];
-  }
-  function exampleSpan(store) {
-    const row = store.rows.map(({ code, length }) => length ? store.row(code) : null).find((shown) => shown?.length);
-    if (!row) return null;
-    let index = 0;
-    for (let at = 1; at < Math.min(row.length, 1e3); at += 1) if (row.end[at] - row.start[at] > row.end[index] - row.start[index]) index = at;
-    return { row, index };
-  }
-  function hasStrays(store) {
-    return store.rows.some((row) => {
-      for (let index = 0; row.hasWork && index < row.length; index += 1) if (isStray(row, index)) return true;
-      return false;
-    });
-  }
-  function quoted(text) {
-    const [word = ""] = [...text].slice(0, EXAMPLE_LETTERS).join("").split('"').filter((part) => part.trim());
-    return /^[\w.-]+$/.test(word) ? word : word && `"${word}"`;
-  }
-  function durationBelow(ns) {
-    const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size) ?? ["ns", 1];
-    return ns >= 1 ? `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}` : "0ns";
-  }
-
-  // help.js
-  var HELP_ROWS = [
-    ["W  S", "Zoom in, out (at the pointer, else the middle)"],
-    ["A  D", "Move to earlier, later"],
-    ["F", "Fit what is pinned or selected; again: everything"],
-    ["←  →", "Previous, next span of the row"],
-    ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
-    ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
-    ["M or R", "Ruler: click twice; Enter takes the pinned span"],
-    ["T", "Totals of what is in view"],
-    ["E", "Show, hide the waits (arrows)"],
-    ["PgUp  PgDn", "Scroll the lanes"],
-    ["Esc", "Leave ruler, unpin, unselect, end the search"]
-  ];
-  var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
-  var HELP_MOUSE_ROWS = [
-    ["Drag", "Move"],
-    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
-    ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
-    ["Shift+drag", "Select a window and lanes: totals and overlap"],
-    ["Click", "Pin a span: its details below"],
-    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
-  ];
-  function addHelp(viewer) {
-    const root = rootOf(viewer);
-    const close = makeButton("Close", { key: "Escape", onclick: () => shut() });
-    const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true });
-    if ("popover" in sheet) sheet.popover = "auto";
-    const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
-    toolsOf(viewer).append(button);
-    root.append(sheet);
-    const shut = () => {
-      closeAbove(sheet);
-      root.focus({ preventScroll: true });
-    };
-    const toggle = () => {
-      if (!sheet.hidden) return shut();
-      commandsOf(viewer).hideTip?.();
-      const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
-      sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut));
-      openAbove(sheet);
-      sheet.focus({ preventScroll: true });
-    };
-    const offs = [
-      listen(sheet, "toggle", (event) => {
-        if (event.newState === "closed") sheet.hidden = true;
-      }),
-      listen(sheet, "keydown", (event) => {
-        if (event.key !== "Escape" && event.key !== "?") return;
-        event.preventDefault();
-        event.stopPropagation();
-        shut();
-      })
-    ];
-    commandsOf(viewer).help = toggle;
-    return () => {
-      offs.forEach((off) => off());
-      button.remove();
-      sheet.remove();
-    };
-  }
-  function keyList(rows) {
-    const list = makeNode("dl", { class: "gsl-keys" });
-    for (const [keys, text] of rows) {
-      const term = makeNode("dt");
-      for (const key of keys.split("  ")) term.append(makeNode("kbd", { text: key }));
-      list.append(term, makeNode("dd", { text }));
-    }
-    return list;
-  }
-  function exampleList(viewer, shut) {
-    const list = makeNode("dl", { class: "gsl-keys gsl-examples" });
-    for (const [text, about] of searchExamples(viewer.view)) {
-      const go = () => {
-        shut();
-        commandsOf(viewer).searchFor?.(text);
-      };
-      list.append(makeNode("dt", {}, makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go })), makeNode("dd", { text: about }));
-    }
-    return list;
-  }
-
-  // keys.js
-  var ZOOM_STEP = 1.5;
-  var PAN_STEP = 0.2;
-  var PAGE_STEP = 0.8;
-  var MOVES = /* @__PURE__ */ new Set(["w", "a", "s", "d"]);
-  var SCROLLS = /^(Arrow|Page|Home|End)/;
-  var NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]";
-  function addKeys(viewer) {
-    const root = rootOf(viewer), figure = partOf(viewer, "figure");
-    root.tabIndex = 0;
-    root.dataset.lmSuppressShortcuts = "true";
-    if (!root.hasAttribute("aria-label")) root.setAttribute("aria-label", "Timeline. Press question mark for its keys.");
-    viewer.plotView?.canvas_view?.events_el?.removeAttribute("tabindex");
-    for (const part of figure.children) part.dataset.lmSuppressShortcuts = "true";
-    if (!root.hasAttribute("role")) root.setAttribute("role", "region");
-    const state = { pointer: null };
-    const removeHelp = addHelp(viewer);
-    const keyed = (event) => {
-      if (!isForTimeline(event, root, state)) return;
-      const action = keyAction(viewer, event, state);
-      if (!action) return;
-      event.preventDefault();
-      event.stopPropagation();
-      if (!MOVES.has(event.key.toLowerCase())) commandsOf(viewer).hideTip?.();
-      action();
-    };
-    const offs = [
-      listen(document, "keydown", keyed),
-      listen(root, "pointerenter", (event) => {
-        state.pointer = event;
-      }),
-      listen(root, "pointerleave", () => {
-        state.pointer = null;
-      }),
-      listen(figure, "pointermove", (event) => {
-        state.pointer = event;
-      }, true),
-      // Who clicks into the picture means the timeline; else a part of Bokeh's would take the focus. Controls take it themselves.
-      listen(figure, "mousedown", (event) => {
-        if (!isOnPicture(viewer, event)) return;
-        event.preventDefault();
-        root.focus({ preventScroll: true });
-      }, true)
-    ];
-    return () => {
-      offs.forEach((off) => off());
-      removeHelp();
-    };
-  }
-  function isOnPicture(viewer, event) {
-    return figurePoint(viewer, { x: event.clientX, y: event.clientY }).y >= viewer.view.frame.top;
-  }
-  function isForTimeline(event, root, state) {
-    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false;
-    const target = event.composedPath()[0];
-    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
-    if (root.contains(target) || root.contains(event.target)) return true;
-    const hasNoFocus = target === document.body || target === document.documentElement;
-    if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
-    return Boolean(state.pointer) || isPageOfOne() && !isForScrolling(event);
-  }
-  function isPageOfOne() {
-    return window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1;
-  }
-  function isForScrolling({ key }) {
-    const { scrollHeight, clientHeight } = document.documentElement;
-    return scrollHeight > clientHeight && (key === " " || /^(ArrowUp|ArrowDown|Page|Home|End)/.test(key));
-  }
-  function isWriting(target) {
-    return target.isContentEditable || target.tagName === "TEXTAREA" || target.tagName === "SELECT" || target.tagName === "INPUT" && !/^(button|checkbox|radio|range|reset|submit)$/.test(target.type);
-  }
-  function keyAction(viewer, event, state) {
-    const { view } = viewer, commands = commandsOf(viewer);
-    const isOnControl = event.composedPath()[0].matches?.("button, a, summary, input");
-    if (isOnControl && (event.key === " " || event.key === "Enter")) return void 0;
-    const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
-    if (event.shiftKey && event.key.length > 1) return void 0;
-    const at = () => pointerTime(viewer, state);
-    return {
-      w: () => view.zoomBy(1 / ZOOM_STEP, at()),
-      s: () => view.zoomBy(ZOOM_STEP, at()),
-      "+": () => view.zoomBy(1 / ZOOM_STEP, at()),
-      "=": () => view.zoomBy(1 / ZOOM_STEP, at()),
-      "-": () => view.zoomBy(ZOOM_STEP, at()),
-      a: () => view.panBy(-PAN_STEP),
-      d: () => view.panBy(PAN_STEP),
-      f: () => fitNext(view),
-      0: () => view.fit(),
-      arrowleft: () => stepSpan(view, -1),
-      arrowright: () => stepSpan(view, 1),
-      arrowup: () => stepRow(view, -1),
-      arrowdown: () => stepRow(view, 1),
-      pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : void 0,
-      pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : void 0,
-      "/": commands.search,
-      m: commands.measure,
-      r: commands.measure,
-      t: commands.sumView,
-      e: commands.toggleWaits,
-      "?": commands.help,
-      enter: commands.isMeasuring?.() ? commands.measurePinned : void 0,
-      " ": view.isLive ? commands.pause : void 0,
-      end: view.isLive ? commands.follow : void 0,
-      escape: () => leaveOne(viewer)
-    }[letter];
-  }
-  function pointerTime(viewer, { pointer }) {
-    if (!pointer) return void 0;
-    const { view } = viewer;
-    const { x } = figurePoint(viewer, { x: pointer.clientX, y: pointer.clientY });
-    return x >= view.frame.left && x <= view.frame.right ? view.timeAt(x) : void 0;
-  }
-  function fitNext(view) {
-    const { pinned, selection, x0, x1 } = view;
-    if (pinned) fitHit(view, pinned);
-    else if (selection) view.setRange(selection.start, selection.end);
-    if (view.x0 === x0 && view.x1 === x1) view.fit();
-  }
-  function leaveOne(viewer) {
-    const { view } = viewer, commands = commandsOf(viewer);
-    if (commands.leaveRuler?.()) return;
-    if (view.pinned) return commands.unpin?.();
-    if (view.selection) return commands.unselect?.();
-    commands.clearSearch?.();
-  }
-  function stepSpan(view, direction) {
-    const from = view.pinned;
-    if (!from) return pinFirst(view);
-    const edge = isSpan(from) ? from.index : direction > 0 ? from.last : from.first;
-    const index = edge + direction;
-    if (index >= 0 && index < view.store.row(from.row).length) view.show(from.row, index);
-  }
-  function stepRow(view, direction) {
-    const from = view.pinned;
-    if (!from) return pinFirst(view);
-    const rows = rowsFromTop(view);
-    const columns = view.store.row(from.row);
-    const [first, last] = isSpan(from) ? [from.index, from.index] : [from.first, from.last];
-    const middle = (columns.start[first] + endOfHit(columns, first, last)) / 2;
-    for (let place = rows.indexOf(from.row) + direction; place >= 0 && place < rows.length; place += direction) {
-      if (view.store.row(rows[place]).length) return view.show(rows[place], nearestSpan(view.store, rows[place], middle));
-    }
-  }
-  function pinFirst(view) {
-    const rows = rowsFromTop(view).filter((code) => view.store.row(code).length);
-    const shown = rows.find((code) => view.tables.rows[code].bottom > view.scrollPx) ?? rows[0];
-    if (shown !== void 0) view.show(shown, nearestSpan(view.store, shown, (view.x0 + view.x1) / 2));
-  }
-  function rowsFromTop({ tables: { rows } }) {
-    return rows.map((_, code) => code).sort((a, b) => rows[a].top - rows[b].top || a - b);
-  }
-  function nearestSpan(store, code, time) {
-    const row = store.row(code), at = store.indexAt(code, time);
-    if (at < 0) return 0;
-    if (at + 1 >= row.length || row.end[at] >= time) return at;
-    return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1;
-  }
-
-  // layer.js
-  var layerClasses = /* @__PURE__ */ new WeakMap();
-  function layerClass(Bokeh) {
-    if (layerClasses.has(Bokeh)) return layerClasses.get(Bokeh);
-    const { Annotation, AnnotationView } = Bokeh.require("models/annotations/annotation");
-    class TimelineLayerView extends AnnotationView {
-      get needs_clip() {
-        return false;
-      }
-      // Names stand left of the frame.
-      _paint(ctx) {
-        const context = ctx || this.layer.ctx;
-        if (this.model.painting) this.model.painting(context, this.plot_view, context.layer ? context.layer.pixel_ratio : 1);
-      }
-    }
-    class TimelineLayer extends Annotation {
-    }
-    TimelineLayer.__name__ = "GslTimelineLayer";
-    TimelineLayer.prototype.default_view = TimelineLayerView;
-    layerClasses.set(Bokeh, TimelineLayer);
-    return TimelineLayer;
-  }
-  function addLayers(Bokeh, plot, view, painter) {
-    const Layer = layerClass(Bokeh);
-    const paint = (part) => (ctx, plotView, ratio) => {
-      placeFrame(view, plotView);
-      if (view.frame.right - view.frame.left < 2) return;
-      ctx.save();
-      painter[part](ctx, ratio);
-      ctx.restore();
-    };
-    const main = new Layer({ level: "annotation" }), overlay = new Layer({ level: "overlay" });
-    main.painting = paint("paintMain");
-    overlay.painting = paint("paintOverlay");
-    plot.add_layout(main);
-    plot.add_layout(overlay);
-    return { main, overlay };
-  }
-  function placeFrame(view, plotView) {
-    const { left, top, right, bottom } = plotView.frame.bbox;
-    view.frame = { left, top, right, bottom };
-  }
-  function tickFormatter(Bokeh, view) {
-    const { TickFormatter } = Bokeh.require("models/formatters/tick_formatter");
-    class TimelineTickFormatter extends TickFormatter {
-      doFormat(ticks) {
-        return formatTicks(ticks, view.x0, view.x1 - view.x0);
-      }
-    }
-    TimelineTickFormatter.__name__ = "GslTickFormatter";
-    return new TimelineTickFormatter();
-  }
-  function leaveViewport(plot) {
-    const { visualViewport } = window;
-    if (!visualViewport) return;
-    const heard = [];
-    plot.default_view = class TimelinePlotView extends plot.default_view {
-      connect_signals() {
-        const add = visualViewport.addEventListener;
-        visualViewport.addEventListener = (...options) => {
-          heard.push(options);
-          add.apply(visualViewport, options);
-        };
-        try {
-          super.connect_signals();
-        } finally {
-          visualViewport.addEventListener = add;
-        }
-      }
-      remove() {
-        for (const options of heard.splice(0)) visualViewport.removeEventListener(...options);
-        super.remove();
-      }
-    };
-  }
-  function paintEachFrame(plotView) {
-    let due = null;
-    const paint = (done) => {
-      due = null;
-      try {
-        if (!plotView.is_destroyed) plotView.repaint();
-      } finally {
-        done();
-      }
-    };
-    plotView.throttled_paint = () => due ||= new Promise((done) => requestAnimationFrame(() => paint(done)));
-  }
-
-  // name_times.js
-  var NameTimes = class {
-    constructor() {
-      this.names = /* @__PURE__ */ new Map();
-      this.kinds = /* @__PURE__ */ new Set();
-      this.strayCount = 0;
-      this.hasBlocked = false;
-      this.rows = [];
-    }
-    /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
-    update(store, { rows, names }) {
-      const scratch = { busy: new Float64Array(names.length), count: new Float64Array(names.length), kinds: new Uint8Array(256) };
-      for (let code = 0; code < rows.length; code += 1) {
-        const row = store.ownRow(code);
-        let known = this.rows[code];
-        if (known && (known.edits !== row.edits || known.length > row.length)) {
-          this.add(known.names, -1);
-          this.strayCount -= known.strays;
-          known = null;
-        }
-        if (!known) known = this.rows[code] = { edits: row.edits, length: 0, strays: 0, names: /* @__PURE__ */ new Map() };
-        if (known.length < row.length) this.addRow(row, known, scratch);
-      }
-      scratch.kinds.forEach((isThere, kind) => {
-        if (isThere) this.kinds.add(kind);
-      });
-    }
-    addRow(row, known, { busy, count, kinds }) {
-      const { name, kind, start, end, busyOrNull, length } = row, fresh = /* @__PURE__ */ new Map();
-      for (let i = known.length; i < length; i += 1) {
-        const code = name[i];
-        if (!count[code]) fresh.set(code, null);
-        busy[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i];
-        count[code] += 1;
-        kinds[kind[i]] = 1;
-      }
-      for (const code of fresh.keys()) {
-        fresh.set(code, { busy: busy[code], count: count[code] });
-        busy[code] = count[code] = 0;
-      }
-      if (row.hasWork) this.countStrays(row, known);
-      known.length = length;
-      addTimes(known.names, fresh, 1);
-      this.add(fresh, 1);
-    }
-    countStrays(row, known) {
-      for (let i = known.length; i < row.length; i += 1) {
-        if (isStray(row, i)) {
-          known.strays += 1;
-          this.strayCount += 1;
-        }
-        if (isBlocked(row, i)) this.hasBlocked = true;
-      }
-    }
-    add(times, sign) {
-      addTimes(this.names, times, sign);
-    }
-    /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
-    order(known = []) {
-      const { names } = this, kept = known.filter((code) => names.has(code)), isKept = new Set(kept);
-      const fresh = [...names.keys()].filter((code) => !isKept.has(code));
-      return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)];
-    }
-  };
-  function addTimes(sums, times, sign) {
-    for (const [code, { busy, count }] of times) {
-      const sum = sums.get(code) ?? { busy: 0, count: 0 };
-      const left = { busy: sum.busy + sign * busy, count: sum.count + sign * count };
-      if (left.count) sums.set(code, left);
-      else sums.delete(code);
-    }
-  }
-
-  // legend.js
-  var LEGEND_NAMES = 14;
-  var LEGEND_LINES = 2;
-  var LEAST_NAMES = 3;
-  var LEGEND_EVERY_MS = 2e3;
-  var KIND_WORDS = { host: "call", annotation: "NVTX" };
-  var PALE_KINDS = /* @__PURE__ */ new Set(["range", "annotation"]);
-  var PLAIN_FILL = "#d5d9dd";
-  function addLegend(viewer) {
-    const { view } = viewer;
-    const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-all", role: "dialog", "aria-label": "All of the legend", tabindex: "-1", hidden: true });
-    if ("popover" in sheet) sheet.popover = "auto";
-    partOf(viewer, "bar").append(chips);
-    rootOf(viewer).append(sheet);
-    const state = { times: new NameTimes(), drawn: "", nameCount: 0, order: [], wasFollowing: view.isFollowing };
-    const recount = () => {
-      state.times.update(view.store, view.tables);
-      state.order = state.times.order(view.isLive ? state.order : []);
-      draw();
-    };
-    const restate = () => {
-      if (state.wasFollowing && !view.isFollowing) state.order = [];
-      state.wasFollowing = view.isFollowing;
-      if (!state.order.length) recount();
-    };
-    const draw = () => drawLegend(viewer, { chips, sheet, state });
-    const again = throttled(recount, LEGEND_EVERY_MS);
-    const offs = [
-      view.on("data", again),
-      view.on("state", restate),
-      view.on("look", (property) => {
-        if (FILTER_KEYS.has(property)) draw();
-      }),
-      listen(sheet, "toggle", (event) => {
-        if (event.newState === "closed") sheet.hidden = true;
-      }),
-      listen(sheet, "keydown", (event) => {
-        if (event.key !== "Escape") return;
-        event.preventDefault();
-        event.stopPropagation();
-        closeAbove(sheet);
-        chips.querySelector(".gsl-more")?.focus();
-      })
-    ];
-    let wide = 0;
-    const observer = new ResizeObserver(([{ contentRect }]) => {
-      if (contentRect.width === wide) return;
-      wide = contentRect.width;
-      fitLegend(chips, state.nameCount);
-    });
-    recount();
-    observer.observe(chips);
-    return () => {
-      observer.disconnect();
-      offs.forEach((off) => off());
-      again.stop();
-      chips.remove();
-      sheet.remove();
-    };
-  }
-  function drawLegend(viewer, { chips, sheet, state }) {
-    const { view } = viewer;
-    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view);
-    const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount;
-    const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays }], ...[...FILTER_KEYS].map((group) => [...view[group]])].map(withoutAll));
-    if (drawn === state.drawn) {
-      retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names);
-      fitLegend(chips, names.length);
-      return;
-    }
-    state.drawn = drawn;
-    const focused = document.activeElement?.dataset?.entry;
-    const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
-    chips.replaceChildren(
-      ...names.slice(0, LEGEND_NAMES).map((entry) => chip(view, entry)),
-      more,
-      ...chipsOf(view, "kind", shownKinds),
-      ...chipsOf(view, "calls", calls),
-      ...chipsOf(view, "SMs", partitions),
-      ...strays ? [strayChip(viewer, strays)] : [],
-      ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []
-    );
-    state.nameCount = names.length;
-    fitLegend(chips, names.length);
-    fillSheet(sheet, names.map((entry) => chip(view, entry)));
-    if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
-  }
-  function chipsOf(view, of, entries) {
-    const [first, ...others] = entries.map((entry) => chip(view, entry));
-    return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
-  }
-  function fitLegend(chips, nameCount) {
-    const names = [...chips.querySelectorAll('[data-entry^="hiddenNames-"]')], more = chips.querySelector(".gsl-more");
-    names.forEach((name) => {
-      name.hidden = false;
-    });
-    for (let shown = names.length; ; shown -= 1) {
-      more.hidden = shown === nameCount;
-      more.textContent = `+ ${formatCount(nameCount - shown)} more`;
-      const lines = new Set([...chips.children].filter((child) => !child.hidden).map((child) => Math.round((child.offsetTop + child.offsetHeight / 2) / 12)));
-      if (lines.size <= LEGEND_LINES || shown <= LEAST_NAMES) return;
-      names[shown - 1].hidden = true;
-    }
-  }
-  function fillSheet(sheet, names) {
-    const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0;
-    const list = makeNode("div", { class: "gsl-list" }, ...names);
-    const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) });
-    sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list);
-    list.scrollTop = scrolled;
-  }
-  function openAll(sheet, button) {
-    openAbove(sheet);
-    const box = button.getBoundingClientRect(), { clientWidth, clientHeight } = document.documentElement;
-    sheet.style.left = `${Math.max(4, Math.min(box.left, clientWidth - sheet.offsetWidth - 8))}px`;
-    sheet.style.top = `${Math.max(4, Math.min(box.bottom + 4, clientHeight - sheet.offsetHeight - 4))}px`;
-    sheet.focus({ preventScroll: true });
-  }
-  var withoutAll = (entries) => entries.map((entry) => entry.all ? { ...entry, all: null, time: null } : entry);
-  function nameEntries(view, { times, order }) {
-    const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
-    return groups.map(({ text, codes, busy }) => {
-      const [fill, hatch] = view.tables.name_styles[codes[0]] ?? [];
-      return { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), fill, hatch };
-    });
-  }
-  function groupNames(view, names, keepsPlaces = false) {
-    const groups = /* @__PURE__ */ new Map();
-    for (const { name: code, busy, count } of names) {
-      const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key);
-      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count }).codes.push(code);
-      else groups.set(key, { text: own, codes: [code], busy, count });
-    }
-    return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
-  }
-  function nameGroup(name) {
-    return name.includes("<") || name.includes("::") ? name : name.replace(/(?<![^\s_\-#:/.[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*");
-  }
-  function kindEntries(view, { kinds }) {
-    if (kinds.size < 2) return [];
-    const all = [...kinds].sort((a, b) => a - b), hasPale = view.tables.rows.some((row) => row.pale);
-    return all.map((code) => {
-      const [fill, hatch] = view.tables.kind_styles[code], kind = view.tables.kinds[code];
-      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : SPARE_FILL), hatch, isPale: hasPale && PALE_KINDS.has(kind) };
-    });
-  }
-  function callEntries(view, { order, times }) {
-    const all = order.filter((code) => callLabel(view, code));
-    const isTold = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
-    return (view.tables.call_styles ?? []).map(([label, fill, hatch]) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill, hatch, isCall: true })).filter(isTold);
-  }
-  function strayChip(viewer, count) {
-    const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`;
-    const chip2 = makeNode("button", { type: "button", class: "gsl-chip", title, "aria-label": title, onclick: () => commandsOf(viewer).searchFor?.("is:stray") });
-    chip2.append(makeNode("i", { class: "gsl-stray-sign", "aria-hidden": "true" }), makeNode("span", { class: "gsl-text", text: count === 1 ? "stray" : "strays" }), makeNode("small", { text: formatCount(count) }));
-    return chip2;
-  }
-  function partitionEntries({ tables: { bands, partitions } }) {
-    const all = [...partitions.keys()];
-    return bands.map(({ label, fill, hatch, letter }, band) => ({ group: "hiddenPartitions", codes: all.filter((code) => partitions[code].band === band), all, text: label, fill, hatch, letter })).filter((entry) => entry.codes.length);
-  }
-  function chip(view, entry) {
-    const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter, entry.isPale) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })];
-    if (!entry.codes.length) return makeNode("span", { class: "gsl-chip", title: about }, ...parts);
-    const isHidden = entry.codes.every((code) => view[entry.group].has(code));
-    const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) };
-    const button = makeNode("button", facts, ...parts);
-    if (entry.time) button.append(makeNode("small", { text: entry.time }));
-    button.addEventListener("click", (event) => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry));
-    return button;
-  }
-  var entryKey = ({ group, codes, isCall }) => `${isCall ? "calls" : group}-${codes[0]}`;
-  function chipAbout({ text, time, codes, isCall }) {
-    const count = !isCall && time && codes.length > 1 ? `${formatCount(codes.length)} names, ` : "";
-    return time ? `${text}, ${count}${time} in all` : text;
-  }
-  function retime(chips, names) {
-    const byEntry = new Map(names.map((entry) => [entryKey(entry), entry]));
-    for (const chip2 of chips) {
-      const entry = byEntry.get(chip2.dataset.entry), small = chip2.querySelector("small");
-      if (!entry || !small || small.textContent === entry.time) continue;
-      small.textContent = entry.time;
-      chip2.title = chipAbout(entry);
-      chip2.setAttribute("aria-label", chip2.title);
-    }
-  }
-  function toggleEntry(view, { group, codes }) {
-    const hidden = new Set(view[group]);
-    const isHidden = codes.every((code) => hidden.has(code));
-    for (const code of codes) {
-      if (isHidden) hidden.delete(code);
-      else hidden.add(code);
-    }
-    view.set(group, hidden);
-  }
-  function showOnly(view, { group, codes, all }) {
-    const others = all.filter((code) => !codes.includes(code));
-    const isAlone = others.every((code) => view[group].has(code)) && !codes.some((code) => view[group].has(code));
-    view.set(group, new Set(isAlone ? [] : others));
-  }
-  function showAll(view) {
-    for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
-  }
-
   // steps.js
   var SUM_STEPS = 64;
   var StepSeries = class {
@@ -3580,69 +1665,485 @@ var gpustreamlab = (() => {
     else map.set(key, [value]);
   }
 
-  // busy.js
-  function busyShares(store, tables, x0, x1, n) {
-    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
-    if (steps) steps.addIntegrals(x0, x1, [lanes]);
-    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
-    return { lanes: scaled(lanes, n / (x1 - x0)) };
+  // waits.js
+  var SHOWN_WAITS = 20;
+  var WAIT_ENDS = {
+    for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
+    by: { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" }
+  };
+  function waitsOf(view, { row: code, index }, side) {
+    const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code);
+    const own = side === "for" ? row.start[index] : row.end[index];
+    const found2 = [];
+    for (let i = 0; i < edges.length; i += 1) {
+      if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue;
+      const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i];
+      const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place);
+      if (!found2.some((wait) => wait.row === other && wait.index === at)) found2.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] });
+    }
+    return found2.sort((a, b) => a.gapNs - b.gapNs);
   }
-  function smShares(store, tables, x0, x1, n) {
-    const bands = tables.bands.map(() => new Float64Array(n));
-    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
-    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
-  }
-  function scaled(values, factor) {
-    for (let index = 0; index < values.length; index++) values[index] *= factor;
-    return values;
-  }
-  function addCoverage(union, x0, x1, columns) {
-    const first = upperBound(union.end, x0, 0, union.length);
-    const last = lowerBound(union.start, x1, first, union.length) - 1;
-    if (last - first < columns.length) addByInterval(union, first, last, x0, x1, columns);
-    else addByColumn(union, first, last, x0, x1, columns);
-  }
-  function addByInterval(union, first, last, x0, x1, columns) {
-    const { start, end } = union, n = columns.length, width = x1 - x0;
-    for (let index = first; index <= last; index++) {
-      const to = Math.min(end[index] - x0, width), density = union.densityAt(index);
-      let from = Math.max(start[index] - x0, 0);
-      for (let column = Math.min(n - 1, Math.floor(from / width * n)); from < to; column++) {
-        const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to;
-        if (border <= from) continue;
-        columns[column] += (border - from) * density;
-        from = border;
+  function launchesOf({ store }, { row: code, index }) {
+    const { launches } = store, row = store.row(code), own = row.start[index], found2 = [];
+    for (let i = 0; i < launches.length; i += 1) {
+      for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
+        if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue;
+        const other = launches[otherRow][i];
+        found2.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side });
       }
     }
+    return found2;
   }
-  function addByColumn(union, first, last, x0, x1, columns) {
-    const { start } = union, n = columns.length, width = x1 - x0, window2 = { x0, base: union.busyBefore(first) };
-    let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window2);
-    let step = 1;
-    for (let column = 0; column < n; column++) {
-      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
-      next = gallop(start, x0 + right, from, last + 1, step);
-      step = Math.max(1, next - from >> 1);
-      const until = next > from ? coveredUntil(union, next, right, window2) : coveredWithin(union, next, before, left, right, x0);
-      columns[column] += until - before;
-      before = until;
+  function isAtPlace(row, index, place) {
+    return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1);
+  }
+  function launchText(view, { row: code, index, gapNs, side }) {
+    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
+    return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`;
+  }
+  function launchNodes(view, hit) {
+    const found2 = launchesOf(view, hit);
+    return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
+      const own = found2.filter((launch) => launch.side === side);
+      if (!own.length) return [];
+      const items = own.slice(0, SHOWN_WAITS).map((launch) => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))));
+      if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }));
+      return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)];
+    });
+  }
+  function spanEndingAt(row, time, place = -1) {
+    const last = row.indexAt(time);
+    for (let index = row.length ? row.firstEndingFrom(time) : 0; index <= last; index += 1) {
+      if (row.end[index] === time && isAtPlace(row, index, place)) return index;
     }
+    return -1;
   }
-  function coveredUntil(union, next, t, { x0, base }) {
-    const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0;
-    return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered;
+  function spanStartingAt(row, time, place = -1) {
+    for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
+      if (isAtPlace(row, index, place)) return index;
+    }
+    return -1;
   }
-  function coveredWithin(union, next, before, from, t, x0) {
-    const end = next ? union.end[next - 1] - x0 : from;
-    return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1);
+  function waitText(view, { row: code, index, gapNs }, side) {
+    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
+    return `${name} on ${laneText(laneOf(view, code))} · ${gapText(gapNs, side)}`;
   }
-  function coverage(union, first, last, from, to) {
-    if (last < first) return 0;
-    const before = from - union.start[first], after = union.end[last] - to;
-    let sum = union.busySum(first, last);
-    if (before > 0) sum -= before * union.densityAt(first);
-    if (after > 0) sum -= after * union.densityAt(last);
-    return sum;
+  function gapText(gapNs, side) {
+    if (gapNs === 0) return side === "for" ? "ended as this started" : "started as this ended";
+    const place = gapNs > 0 === (side === "for") ? "before" : "after";
+    return side === "for" ? `ended ${formatNs(Math.abs(gapNs))} ${place} this started` : `started ${formatNs(Math.abs(gapNs))} ${place} this ended`;
+  }
+  function waitFacts(view, hit) {
+    if (!isSpan(hit)) return [];
+    const launches = launchesOf(view, hit).map((launch) => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)]);
+    return [...launches, ...["for", "by"].flatMap((side) => waitsOf(view, hit, side).map((wait) => [`waited ${side}`, waitText(view, wait, side)]))];
+  }
+  function waitNodes(view, hit) {
+    if (!isSpan(hit)) return [];
+    return [...launchNodes(view, hit), ...["for", "by"].flatMap((side) => {
+      const waits = waitsOf(view, hit, side);
+      if (!waits.length) return [];
+      const items = waits.slice(0, SHOWN_WAITS).map((wait) => makeNode("li", {}, waitNode(view, wait, side)));
+      if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }));
+      return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)];
+    })];
+  }
+  var waitNode = (view, wait, side) => spanLink(view, wait, waitText(view, wait, side));
+  function spanLink(view, wait, text) {
+    if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" });
+    const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index];
+    const go = () => {
+      const index = view.store.indexOf(wait.row, starts, place);
+      if (index >= 0) view.show(wait.row, index);
+    };
+    return makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go });
+  }
+
+  // why.js
+  var found = /* @__PURE__ */ new WeakMap();
+  function reasonsOf(view) {
+    const { why, store, tables } = view;
+    if (!why) return null;
+    const key = `${store.version} ${tables.zero_ns} ${tables.lanes.length} ${tables.rows.length}`;
+    const known = found.get(why);
+    if (known?.key === key && known.view === view) return known.reasons;
+    const reasons = findReasons(view);
+    found.set(why, { key, view, reasons });
+    return reasons;
+  }
+  function findReasons(view) {
+    const { why, tables } = view;
+    const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
+    const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
+    const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
+    const findings = why.findings.map(({ head, count, pieces: pieces2 }, at) => ({
+      head,
+      count,
+      number: at + 1,
+      pieces: pieces2.map(({ late, other, call, since, text, fix }, place) => ({
+        number: at + 1,
+        place,
+        lane: lanes[late[0]],
+        since: since + moved,
+        start: late[1] + moved,
+        late: find(late),
+        other: find(other),
+        call: find(call),
+        text,
+        fix
+      }))
+    }));
+    const pieces = findings.flatMap((finding) => finding.pieces).sort((a, b) => Boolean(a.place) - Boolean(b.place));
+    const gapWords = new Map(why.gaps.map(([lane, end, kind]) => [`${lanes[lane]} ${end + moved}`, why.gap_words[kind]]));
+    return { findings, pieces, gapWords };
+  }
+  function findSpan({ store, tables, laneRows }, lane, start, end) {
+    let best = null;
+    for (const code of laneRows[lane] ?? []) {
+      const row = store.row(code);
+      for (let index = row.length ? row.firstFrom(start) : 0; index < row.length && row.start[index] === start; index++) {
+        if (row.end[index] !== end) continue;
+        if (tables.kind_counted[row.kind[index]]) return { row: code, index };
+        best ??= { row: code, index };
+      }
+    }
+    return best;
+  }
+  function shownPiece(view) {
+    const { reason } = view;
+    return reason ? reasonsOf(view)?.findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
+  }
+  function showPiece(view, { number, place, lane, since, start, late, other }) {
+    if (late) view.show(late.row, late.index);
+    else view.set("pinned", null);
+    view.set("reason", { number, place });
+    const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? start, startOf(view, other) ?? since, endOf(view, other) ?? start];
+    const far = 3 * (start - since || lateEnd - start);
+    const from = Math.max(Math.min(since, otherStart), since - far), to = Math.min(Math.max(lateEnd, otherEnd), start + far);
+    view.setRange(from - 0.05 * (to - from), to + 0.05 * (to - from));
+    if (other) scrollToBoth(view, lane, view.tables.rows[other.row].lane);
+  }
+  var startOf = ({ store }, hit) => hit ? store.row(hit.row).start[hit.index] : null;
+  var endOf = ({ store }, hit) => hit ? store.row(hit.row).end[hit.index] : null;
+  function scrollToBoth(view, ...codes) {
+    const lanes = codes.map((code) => view.tables.lanes[code]), { headPx } = view.parts;
+    const top = Math.min(...lanes.map((lane) => lane.top)) - headPx, bottom = Math.max(...lanes.map((lane) => lane.bottom));
+    if (bottom - top > view.lanesPx) return;
+    if (top < view.scrollPx) view.scrollTo(top);
+    else if (bottom > view.scrollPx + view.lanesPx) view.scrollTo(bottom - view.lanesPx);
+  }
+
+  // gaps.js
+  var NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with.";
+  var NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began.";
+  var CUT = "No cause is told here: of each reason only the longest pieces are kept.";
+  function gapAt(view, px, py) {
+    const isIn = ({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom);
+    const lane = view.visibleLanes().find((code) => isIn(view.tables.lanes[code]));
+    return lane === void 0 ? null : gapOf(view, lane, view.timeAt(px));
+  }
+  function gapOf(view, lane, time) {
+    const union = unionsOf(view.store, view.tables).lane(lane);
+    const next = union ? upperBound(union.start, time, 0, union.length) : 0;
+    if (!union || next === union.length) return null;
+    const start = next ? union.end[next - 1] : view.streamExtent().start;
+    return time > start ? { lane, start, end: union.start[next] } : null;
+  }
+  function addGaps(viewer) {
+    const { view } = viewer;
+    const panel = makeNode("section", { class: "gsl-panel gsl-details gsl-gap", "aria-label": "Details of the gap", hidden: true });
+    partOf(viewer, "panels").append(panel);
+    const show = () => showGap(viewer, panel);
+    const offs = [
+      view.on("look", (property) => {
+        if (property === "pinned" && view.pinned && view.gap) view.set("gap", null);
+        else if (property === "gap" || property === "why" && view.gap) show();
+      }),
+      // Work that comes later may lie in it.
+      view.on("data", () => {
+        if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null);
+      })
+    ];
+    return () => {
+      offs.forEach((off) => off());
+      panel.remove();
+    };
+  }
+  function showGap(viewer, panel) {
+    const { view } = viewer, { gap } = view;
+    panel.hidden = !gap;
+    panel.replaceChildren();
+    if (!gap) return;
+    const title = `idle ${exactTime(gap.end - gap.start)}`, facts = gapFacts(view, gap), why = gapReasons(viewer, gap);
+    const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitGap(view) });
+    const close = makeButton("Close", { key: "Escape", onclick: () => {
+      view.set("gap", null);
+      rootOf(viewer).focus({ preventScroll: true });
+    } });
+    panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why);
+    announce(viewer, [title, ...facts.map((pair) => pair.join(" ")), ...why.map((node) => node.textContent)].join(", "));
+  }
+  function fitGap(view) {
+    const { start, end } = view.gap, rim = Math.max((end - start) * 0.1, 2);
+    view.setRange(start - rim, end + rim);
+  }
+  function gapFacts(view, { lane, start, end }) {
+    const word = reasonsOf(view)?.gapWords.get(`${lane} ${end}`);
+    return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...word ? [["idle for", word]] : []];
+  }
+  function workBehind({ store, tables, laneRows }, { lane, end }) {
+    for (const code of laneRows[lane]) {
+      const row = store.ownRow(code), index = spanStartingAt(row, end);
+      if (index >= 0 && tables.kind_counted[row.kind[index]]) return { code, index };
+    }
+    return null;
+  }
+  function nextNodes(view, gap) {
+    const next = workBehind(view, gap);
+    if (!next) return [];
+    const own = view.store.ownRow(next.code), text = nameOf(view, own.name[next.index]);
+    const go = () => {
+      const index = view.store.indexOf(next.code, gap.end, own.place[next.index]);
+      if (index >= 0) view.show(next.code, index);
+    };
+    return [makeNode("h4", { text: "Next on it" }), makeNode("ol", { class: "gsl-inside" }, makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go })))];
+  }
+  function gapReasons(viewer, gap) {
+    const { view } = viewer, reasons = reasonsOf(view);
+    const pieces = reasons ? reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end) : [];
+    if (pieces.length) return pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece));
+    const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name;
+    const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane);
+    const ask = commandsOf(viewer).askWhy;
+    return [
+      makeNode("p", { text: noReason(view, reasons, gap) }),
+      makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
+      ask && !reasons ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
+    ].filter(Boolean);
+  }
+  function noReason(view, reasons, gap) {
+    if (!isAnyBusy(view, gap)) return NOTHING_BESIDE;
+    if (!view.why?.explained) return "Why was not asked.";
+    const isCut = reasons.findings.some(({ count, pieces }) => count > pieces.length && pieces.some((piece) => piece.lane === gap.lane));
+    return isCut || view.why.more ? CUT : NOT_LISTED;
+  }
+  function isAnyBusy({ store, tables }, { start, end }) {
+    return unionsOf(store, tables).lanes().some((union) => {
+      const next = upperBound(union.end, start, 0, union.length);
+      return next < union.length && union.start[next] < end;
+    });
+  }
+  function pieceNodes(view, { head, number }, piece) {
+    const show = makeButton(head, { label: `Show ${head}`, class: "gsl-reason", onclick: () => showPiece(view, piece) });
+    show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
+    return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
+  }
+
+  // theme.js
+  var THEME_DEFAULTS = { ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e" };
+  var FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif";
+  var THEME_DELAYS_MS = [60, 300, 1e3];
+  var colourContext = /* @__PURE__ */ (() => {
+    let ctx = null;
+    return () => ctx || (ctx = document.createElement("canvas").getContext("2d"));
+  })();
+  function parseColour(text) {
+    const ctx = colourContext();
+    ctx.fillStyle = "#000000";
+    ctx.fillStyle = text;
+    const value = ctx.fillStyle;
+    if (value[0] === "#") return [1, 3, 5].map((place) => parseInt(value.slice(place, place + 2), 16)).concat(1);
+    return value.match(/[\d.]+/g).map(Number);
+  }
+  function blend(over, under, alpha) {
+    const a = parseColour(over), b = parseColour(under);
+    return "#" + [0, 1, 2].map((i) => Math.round(a[i] * alpha + b[i] * (1 - alpha)).toString(16).padStart(2, "0")).join("");
+  }
+  function readTheme(element) {
+    const style = getComputedStyle(element), theme = {};
+    for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
+      const [r2, g2, b2, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value);
+      theme[name] = alpha < 0.05 ? value : blend(`rgb(${r2},${g2},${b2})`, "#ffffff", 1);
+    }
+    const [r, g, b] = parseColour(theme.paper);
+    theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128;
+    theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)";
+    theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2";
+    theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4";
+    theme.key = JSON.stringify(theme);
+    return theme;
+  }
+  function watchTheme(callback) {
+    const system = window.matchMedia("(prefers-color-scheme: dark)"), contrast = window.matchMedia("(prefers-contrast: more)");
+    let timers = [];
+    const changed = () => {
+      timers.forEach(clearTimeout);
+      timers = THEME_DELAYS_MS.map((delay) => setTimeout(callback, delay));
+      callback();
+    };
+    const observer = new MutationObserver(changed);
+    const attributes = { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"] };
+    for (const node of [document.documentElement, document.body]) observer.observe(node, attributes);
+    for (const query of [system, contrast]) query.addEventListener("change", changed);
+    return () => {
+      timers.forEach(clearTimeout);
+      observer.disconnect();
+      for (const query of [system, contrast]) query.removeEventListener("change", changed);
+    };
+  }
+  function themePlot(plot, theme) {
+    for (const axis of plot.below)
+      axis.setv({ major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid });
+    for (const part of plot.center)
+      if (/Grid$/.test(part.type)) part.setv({ grid_line_color: theme.grid, grid_line_alpha: 0.7 });
+  }
+
+  // brush.js
+  var BAND_PX = 26;
+  var TINT = 0.3;
+  var HATCH_PX = 8;
+  var HATCH_LINES = {
+    "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
+    "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
+    "-": [[0, 4, 8, 4]],
+    "|": [[4, 0, 4, 8]],
+    "x": [[0, 0, 8, 8], [8, 0, 0, 8]],
+    "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
+    ".": [[3, 4, 5, 4]]
+  };
+  var SPARE_FILL = "#8d99a6";
+  var BAR_INK = "#101418";
+  var BAR_PAPER = "#ffffff";
+  var Hatches = class {
+    constructor() {
+      this.made = /* @__PURE__ */ new Map();
+    }
+    get(ctx, sign, colour, alpha, ratio) {
+      const key = `${sign} ${colour} ${alpha} ${ratio}`;
+      if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, colour, alpha, ratio));
+      return this.made.get(key);
+    }
+    // Anchor all of them at a point of the canvas, in device px.
+    anchor(x, y) {
+      const matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
+      for (const pattern of this.made.values()) pattern.setTransform(matrix);
+    }
+  };
+  function makeHatch(ctx, sign, colour, alpha, ratio) {
+    const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio));
+    tile.width = tile.height = size;
+    const pen = tile.getContext("2d");
+    pen.scale(size / HATCH_PX, size / HATCH_PX);
+    pen.globalAlpha = alpha;
+    pen.strokeStyle = colour;
+    pen.lineWidth = sign === "." ? 2 : 1;
+    pen.beginPath();
+    for (const [x0, y0, x1, y1] of HATCH_LINES[sign] || []) {
+      pen.moveTo(x0, y0);
+      pen.lineTo(x1, y1);
+    }
+    pen.stroke();
+    return ctx.createPattern(tile, "repeat");
+  }
+  var Texts = class {
+    constructor() {
+      this.widths = /* @__PURE__ */ new Map();
+    }
+    width(ctx, text) {
+      const key = ctx.font + text;
+      let width = this.widths.get(key);
+      if (width === void 0) {
+        if (this.widths.size > 2e4) this.widths.clear();
+        this.widths.set(key, width = ctx.measureText(text).width);
+      }
+      return width;
+    }
+    // The text, or its begin with "…", or "" where not even that fits.
+    fit(ctx, text, roomPx) {
+      const width = this.width(ctx, text);
+      if (width <= roomPx) return text;
+      let keep = Math.min(text.length - 1, Math.floor(text.length * roomPx / width));
+      while (keep > 1 && this.width(ctx, text.slice(0, keep) + "…") > roomPx) keep--;
+      return keep < 2 ? "" : text.slice(0, keep).trimEnd() + "…";
+    }
+  };
+  var setFont = (ctx, px, weight = "normal") => {
+    ctx.font = `${weight} ${px}px ${FONT}`;
+  };
+  var Looks = class {
+    constructor(tables, theme) {
+      this.fills = [];
+      this.hatches = [];
+      this.places = /* @__PURE__ */ new Map();
+      this.paper = theme.paper;
+      this.paleInk = theme.ink;
+      this.nameFill = tables.name_styles.map((style) => this.fillCode(style[0]));
+      this.nameHatch = tables.name_styles.map((style) => this.hatchCode(style[1]));
+      this.nameText = tables.name_styles.map((style) => style[2]);
+      this.nameCount = tables.names.length;
+      this.addBlocked(tables.call_styles ?? []);
+      this.kindFill = tables.kind_styles.map((style) => style[0] ? this.fillCode(style[0]) : -1);
+      this.kindHatch = tables.kind_styles.map((style) => style[1] ? this.hatchCode(style[1]) : -1);
+      this.spareFill = this.fillCode(SPARE_FILL);
+      this.shades = this.fills.map((fill) => shadesOf(fill, theme.paper));
+    }
+    // Calls that blocked the host look as those do that are made to wait, whatever their name.
+    addBlocked(calls) {
+      const [, fill, hatch, text] = calls.find(([label]) => label === "synchronise") ?? [];
+      if (!fill) return;
+      this.blockedCode = this.nameCount;
+      this.nameFill[this.blockedCode] = this.fillCode(fill);
+      this.nameHatch[this.blockedCode] = this.hatchCode(hatch);
+      this.nameText[this.blockedCode] = text;
+    }
+    // The name after which a span looks.
+    name(row, index) {
+      return this.blockedCode !== void 0 && isBlocked(row, index) ? this.blockedCode : row.name[index];
+    }
+    // The ink on a bar, and the colour below it.
+    ink(row, name, kind) {
+      return row.isPale ? this.paleInk : this.text(name, kind);
+    }
+    ground({ isPale }, name, kind) {
+      const code = this.fill(name, kind);
+      return isPale ? this.shades[code][PALE_SHADE] : this.fills[code];
+    }
+    fillCode(fill) {
+      return codeOf(this.fills, this.places, fill);
+    }
+    hatchCode(sign) {
+      return sign in HATCH_LINES ? codeOf(this.hatches, this.places, sign) : -1;
+    }
+    fill(name, kind) {
+      const code = this.kindFill[kind];
+      return code >= 0 ? code : this.nameFill[name] ?? this.spareFill;
+    }
+    hatch(name, kind) {
+      const code = this.kindHatch[kind];
+      return code >= 0 ? code : this.nameHatch[name] ?? -1;
+    }
+    text(name, kind) {
+      return this.kindFill[kind] >= 0 ? BAR_INK : this.nameText[name] ?? BAR_INK;
+    }
+  };
+  function codeOf(list, places, value) {
+    if (!places.has(value)) {
+      places.set(value, list.length);
+      list.push(value);
+    }
+    return places.get(value);
+  }
+  var SHADES = 16;
+  var DIM_SHADE = 3;
+  var PALE_SHADE = 5;
+  var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
+  function clipLanes(ctx, view, left, paint) {
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop());
+    ctx.clip();
+    paint();
+    ctx.restore();
   }
 
   // paint_lanes.js
@@ -3783,6 +2284,1887 @@ var gpustreamlab = (() => {
       ctx.fillStyle = theme.soft;
       ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
     }
+  }
+
+  // paint_overlay.js
+  function paintOutlines(ctx, { view, theme }) {
+    for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
+      const box = hit && boxOf(view, hit);
+      if (!box) continue;
+      clipLanes(ctx, view, view.frame.left, () => {
+        for (const [width, style] of [[5, theme.paper], [2, colour]]) {
+          ctx.lineWidth = width;
+          ctx.strokeStyle = style;
+          ctx.strokeRect(box.left, box.top, box.width, box.height);
+        }
+      });
+    }
+  }
+  function boxOf(view, hit) {
+    const place = view.tables.rows[hit.row];
+    if (!place) return null;
+    const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last;
+    if (!(last < columns.length)) return null;
+    const left = Math.max(view.frame.left - 20, Math.round(view.pxAt(columns.start[first])));
+    const right = Math.min(view.frame.right + 20, Math.round(view.pxAt(endOfHit(columns, first, last))));
+    if (right < view.frame.left || left > view.frame.right) return null;
+    return { left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top) };
+  }
+  function paintSelection(ctx, { view, theme }) {
+    if (!view.selection) return;
+    const { start, end, lanes } = view.selection, { frame } = view;
+    const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end));
+    if (right <= left) return;
+    clipLanes(ctx, view, frame.left, () => {
+      ctx.fillStyle = theme.accent;
+      ctx.globalAlpha = 0.16;
+      for (const code of view.visibleLanes()) {
+        const lane = view.tables.lanes[code];
+        if (!lanes || lanes.has(code)) ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top);
+      }
+      ctx.globalAlpha = 1;
+      for (const x of [left, right - 1]) ctx.fillRect(x, frame.top, 1, view.lanesPx);
+    });
+  }
+  function paintRuler(ctx, painter) {
+    const { view, theme } = painter;
+    if (!view.ruler) return;
+    const { start, end } = view.ruler, { frame } = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end));
+    const bottom = frame.top + view.parts.innerPx, middle = view.lanesTop() + 12;
+    ctx.fillStyle = theme.accent;
+    for (const x of [a, b]) if (x >= frame.left && x <= frame.right) ctx.fillRect(Math.round(x), frame.top, 1, bottom - frame.top);
+    const left = Math.max(frame.left, a), right = Math.min(frame.right, b);
+    if (right < left) return;
+    ctx.fillRect(left, middle, right - left, 1);
+    if (right - left > 14) for (const [x, way] of [[a, 1], [b, -1]]) {
+      if (x < frame.left || x > frame.right) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, middle + 0.5);
+      ctx.lineTo(x + way * 7, middle - 3.5);
+      ctx.lineTo(x + way * 7, middle + 4.5);
+      ctx.fill();
+    }
+    paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, { fill: theme.accent, ink: theme.paper, isBold: true });
+  }
+  function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null }) {
+    setFont(ctx, 12, isBold ? "bold" : "normal");
+    const width = texts.width(ctx, text) + 16, height = 20, { frame } = view;
+    const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2));
+    ctx.beginPath();
+    ctx.roundRect(left, middle - height / 2, width, height, height / 2);
+    ctx.fillStyle = fill;
+    ctx.fill();
+    if (line) {
+      ctx.strokeStyle = line;
+      ctx.lineWidth = 1;
+      ctx.stroke();
+    }
+    ctx.fillStyle = ink;
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    ctx.fillText(text, left + width / 2, middle + 0.5);
+  }
+  function paintMoreLanes(ctx, painter) {
+    const { view, theme } = painter, { tables, frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
+    const say = (sign, count, middle) => paintPill(
+      ctx,
+      painter,
+      `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`,
+      frame.right - 4,
+      middle,
+      look
+    );
+    if (view.canScroll) {
+      const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen[0]) : 0, below = tables.lanes.length - above - seen.length;
+      if (above) say("▴", above, view.lanesTop() + 12);
+      if (below) say("▾", below, view.lanesBottom() - 12);
+    }
+    if (painter.hiddenEdges)
+      paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look);
+  }
+
+  // paint_why.js
+  var SIGN_PX = 8.5;
+  var SIGN_STEP_PX = 2 * SIGN_PX + 2;
+  var MOST_ASIDE = 4;
+  function signsIn(view) {
+    const reasons = reasonsOf(view), { left, right } = view.frame;
+    if (!reasons) return [];
+    const taken = new Map(view.visibleLanes().map((lane) => [lane, []])), signs = [];
+    for (const piece of reasons.pieces) {
+      const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
+      if (!places || begin < left || begin > right + SIGN_PX) continue;
+      const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE);
+      if (x === null) continue;
+      places.push(x);
+      const { top, bottom } = piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane];
+      signs.push({ piece, x, y: view.yAt((top + bottom) / 2) });
+    }
+    return signs;
+  }
+  function freePlace(places, from, tries) {
+    for (let x = from; tries > 0; tries--, x -= SIGN_STEP_PX) if (places.every((other) => Math.abs(other - x) >= SIGN_STEP_PX)) return x;
+    return null;
+  }
+  function paintSigns(ctx, { view, theme }) {
+    const signs = signsIn(view);
+    if (!signs.length) return;
+    clipLanes(ctx, view, 0, () => {
+      ctx.textAlign = "center";
+      ctx.textBaseline = "middle";
+      for (const { piece: { number, place }, x, y } of signs) {
+        setFont(ctx, number > 9 ? 10 : 11, "bold");
+        paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
+        paintDisc(ctx, x, y, SIGN_PX, theme.warn);
+        if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
+        ctx.fillStyle = place ? theme.warn : theme.paper;
+        ctx.fillText(String(number), x, y + 0.5);
+      }
+    });
+  }
+  function paintDisc(ctx, x, y, radius, colour) {
+    ctx.beginPath();
+    ctx.arc(x, y, radius, 0, 2 * Math.PI);
+    ctx.fillStyle = colour;
+    ctx.fill();
+  }
+  function signAt(view, px, py) {
+    if (py < view.lanesTop() || py >= view.lanesBottom()) return null;
+    return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5)?.piece ?? null;
+  }
+  function paintWhy(ctx, painter) {
+    const { view, theme } = painter, piece = shownPiece(view);
+    if (view.gap) paintGap(ctx, painter, view.gap, theme.accent);
+    if (!piece) return;
+    if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn);
+    for (const hit of [piece.other, piece.call]) {
+      const box = hit && boxOf(view, hit);
+      if (!box) continue;
+      clipLanes(ctx, view, view.frame.left, () => {
+        for (const [width, colour] of [[5, theme.paper], [2, theme.warn]]) {
+          ctx.lineWidth = width;
+          ctx.strokeStyle = colour;
+          ctx.strokeRect(box.left, box.top, box.width, box.height);
+        }
+      });
+    }
+  }
+  function paintGap(ctx, painter, { lane, start, end }, colour) {
+    const { view, theme } = painter, { top, bottom } = view.tables.lanes[lane];
+    const left = Math.max(view.frame.left, view.pxAt(start)), right = Math.min(view.frame.right, view.pxAt(end));
+    if (right < left) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      ctx.fillStyle = colour;
+      ctx.globalAlpha = 0.16;
+      ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
+      ctx.globalAlpha = 1;
+      for (const x of [left, right - 1]) ctx.fillRect(x, view.yAt(top), 1, bottom - top);
+      paintPill(ctx, painter, `idle ${formatNs(end - start)}`, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true });
+    });
+  }
+
+  // pins.js
+  function pinAnchor(view, hit) {
+    const row = view.store.row(hit.row);
+    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
+    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
+  }
+  function movedPin(view, anchor) {
+    const { hit, starts, places } = anchor;
+    if (!view.tables.rows[hit.row]) return null;
+    const found2 = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
+    if (found2.includes(-1)) return null;
+    if (isSpan(hit)) return found2[0] === hit.index ? hit : { row: hit.row, index: found2[0] };
+    return found2[0] === hit.first && found2[1] === hit.last ? hit : null;
+  }
+  function enclosingSpans(view, { row: code, index }) {
+    const { store, tables } = view;
+    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
+    const own = tables.rows[code], row = store.row(code);
+    const start = row.start[index], end = row.end[index];
+    const found2 = [];
+    tables.rows.forEach((other, otherCode) => {
+      if (other.lane !== own.lane || other.top >= own.top) return;
+      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
+      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found2.push({ row: otherCode, index: at });
+    });
+    return found2.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
+  }
+  function isInOwner(row, index) {
+    return row.ownerLane[index] === row.lane;
+  }
+
+  // lod.js
+  var BIN_PX = 1.5;
+  var PICK_SAMPLES = 8;
+  function binWidth(nsPerPx) {
+    const wanted = BIN_PX * nsPerPx;
+    let width = 1;
+    while (width < wanted) {
+      if (width > 1 && width * 1.5 >= wanted) return width * 1.5;
+      width *= 2;
+    }
+    return width;
+  }
+  var LodItems = class {
+    constructor(capacity = 4096) {
+      this.length = 0;
+      this.capacity = 0;
+      for (const name of ["row", "first", "last", "pick"]) this[name] = new Int32Array(0);
+      for (const name of ["left", "right", "count", "busy"]) this[name] = new Float64Array(0);
+      this.reserve(capacity);
+    }
+    push(row, left, right, first, last, count, busy, pick) {
+      if (this.length === this.capacity) this.reserve(2 * this.capacity);
+      const place = this.length++;
+      this.row[place] = row;
+      this.left[place] = left;
+      this.right[place] = right;
+      this.first[place] = first;
+      this.last[place] = last;
+      this.count[place] = count;
+      this.busy[place] = busy;
+      this.pick[place] = pick;
+    }
+    reserve(capacity) {
+      for (const name of ["row", "first", "last", "pick", "left", "right", "count", "busy"]) {
+        this[name] = grown(this[name], capacity, this.length);
+      }
+      this.capacity = capacity;
+    }
+  };
+  function decimate(store, code, x0, x1, bin, out) {
+    const row = store.row(code);
+    const begin = row.firstEndingFrom(x0);
+    if (begin >= row.length) return;
+    const first = row.firstFrom(Math.floor(row.start[begin] / bin) * bin, begin);
+    if (row.overlaps || 2 * row.slack >= bin) walkItems(row, first, x0, x1, bin, out);
+    else gallopItems(row, first, x0, x1, bin, out);
+  }
+  function gallopItems(row, begin, x0, x1, bin, out) {
+    const { start, end, length, slack } = row;
+    let step = 1;
+    for (let index = begin; index < length && start[index] <= x1; ) {
+      if (end[index] - start[index] >= bin) {
+        if (end[index] >= x0) pushSpan(row, index, out);
+        index++;
+        continue;
+      }
+      let last = gallop(start, (Math.floor(start[index] / bin) + 1) * bin, index + 1, length, step) - 1;
+      step = Math.max(1, last - index >> 1);
+      if (slack) last = lastBeforeLong(row, index, last, bin);
+      if (end[last] - start[last] >= bin) last--;
+      if (end[last] >= x0) pushMerged(row, index, last, end[last], out);
+      index = last + 1;
+    }
+  }
+  function lastBeforeLong({ start, end, slack }, first, last, bin) {
+    const near = gallop(start, Math.floor(start[first] / bin) * bin + slack + 1, first, last + 1) - 1;
+    return near >= first && end[near] - start[near] >= bin ? near : last;
+  }
+  function walkItems(row, begin, x0, x1, bin, out) {
+    const { start, end, length } = row;
+    for (let index = begin; index < length && start[index] <= x1; ) {
+      const limit = (Math.floor(start[index] / bin) + 1) * bin;
+      let right = end[index], next = index + 1;
+      if (right - start[index] < bin) {
+        for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next]);
+      }
+      if (right >= x0) pushMerged(row, index, next - 1, right, out);
+      index = next;
+    }
+  }
+  function pushSpan(row, index, out) {
+    const left = row.start[index], right = row.end[index];
+    if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left, index);
+    else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index], index);
+  }
+  function pushMerged(row, first, last, right, out) {
+    if (first === last) pushSpan(row, first, out);
+    else {
+      const pick = pickLongest(row, first, last);
+      out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last), pick);
+    }
+  }
+  function pickLongest({ start, end }, first, last) {
+    const width = last - first;
+    let pick = first, longest = end[first] - start[first];
+    for (let sample = 1; sample < PICK_SAMPLES; sample++) {
+      const index = first + Math.floor(width * sample / (PICK_SAMPLES - 1)), duration = end[index] - start[index];
+      if (duration > longest) {
+        longest = duration;
+        pick = index;
+      }
+    }
+    return pick;
+  }
+
+  // paint_edges.js
+  var MAX_EDGES = 2e3;
+  var FEW_EDGES = 40;
+  var EDGE_BIN_PX = 24;
+  var ARROW_PX = 6;
+  var FAINT = 0.35;
+  var UNKNOWN = 0;
+  var SHOWN = 1;
+  var HIDDEN = 2;
+  function paintEdges(ctx, painter) {
+    const { view, theme } = painter, { edges } = view.store;
+    painter.hiddenEdges = 0;
+    if (!view.showsWaits || !edges || !edges.length) return;
+    const found2 = edgesInView(view, edges);
+    painter.hiddenEdges = found2.total - found2.places.length;
+    paintArrows(ctx, view, found2.places, { colour: theme.soft, alpha: FAINT, width: 1 });
+  }
+  function paintOwnEdges(ctx, { view, theme }) {
+    const { edges } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
+    if (!view.showsWaits || !edges || !edges.length || !hits.length) return;
+    const ends = hits.map((hit) => endsOf(view, hit)).filter(Boolean), places = [];
+    for (let i = 0; i < edges.length && places.length < MAX_EDGES; i++) {
+      if (ends.some((end) => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isEdgeShown(view.store, edges, i)) places.push(i);
+    }
+    paintArrows(ctx, view, places, { colour: theme.ink, alpha: 1, width: 1.5 });
+  }
+  function paintOwnLaunches(ctx, { view, theme }) {
+    const { launches } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
+    if (!launches.length || !hits.length) return;
+    const ends = hits.map((hit) => launchEndsOf(view, hit)).filter(Boolean), places = [];
+    for (let i = 0; i < launches.length && places.length < MAX_EDGES; i++) {
+      if (ends.some((end) => isOwnEdge(launches, i, end)) && passesWindow(view, launches, i)) places.push(i);
+    }
+    paintArrows(ctx, view, places, { colour: theme.accent, alpha: 1, width: 1.5, edges: launches, dash: [4, 3] });
+  }
+  function launchEndsOf(view, hit) {
+    const ends = endsOf(view, hit);
+    return ends && { ...ends, endFrom: ends.startFrom, endTo: ends.startTo };
+  }
+  function endsOf({ store }, { row, index, first = index, last = index }) {
+    const { start, end, place, length } = store.row(row);
+    if (!(last < length)) return null;
+    const isOne = first === last && store.countSum(row, first, last) === 1;
+    return { row, place: isOne ? place[first] : -1, startFrom: start[first], startTo: isOne ? start[first] : end[last], endFrom: isOne ? end[first] : start[first], endTo: end[last] };
+  }
+  var isOwnEdge = ({ row0, row1, x0, x1, place0, place1 }, i, { row, place, startFrom, startTo, endFrom, endTo }) => row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo && isPlaceOf(place, place0[i]) || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo && isPlaceOf(place, place1[i]);
+  var isPlaceOf = (place, known) => place < 0 || known < 0 || place === known;
+  function passesWindow(view, { x0, x1, row0, row1 }, i) {
+    if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false;
+    const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]], [top, bottom] = lanesWindow(view);
+    return Boolean(source && target) && Math.max(source.bottom, target.bottom) > top && Math.min(source.top, target.top) < bottom;
+  }
+  var lanesWindow = (view) => [view.scrollPx + view.parts.headPx, view.scrollPx + view.lanesPx];
+  function edgesInView(view, edges) {
+    const { rows } = view.tables, [top, bottom] = lanesWindow(view), { x0, x1, row0, row1 } = edges, places = [];
+    const isSeen = new Uint8Array(rows.length);
+    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = rows[row].bottom > top && rows[row].top < bottom;
+    let total = 0;
+    for (let i = 0; i < edges.length; i++) {
+      const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
+      if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
+      if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || !isEdgeShown(view.store, edges, i)) continue;
+      if (isToldByWork(view.store, edges, i)) continue;
+      total++;
+      if (places.length < MAX_EDGES) places.push(i);
+    }
+    return { places: places.length > FEW_EDGES ? longestEdges(view, edges, places) : places, total };
+  }
+  function isToldByWork(store, edges, i) {
+    const twin = i + edges.twin[i];
+    return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin);
+  }
+  function longestEdges(view, { x0, x1, row0, row1 }, places) {
+    const bin = EDGE_BIN_PX / BIN_PX * binWidth(view.nsPerPx), { rows } = view.tables, longest = /* @__PURE__ */ new Map();
+    for (const i of places) {
+      const key = (Math.floor(x1[i] / bin) * rows.length + row0[i]) * rows.length + row1[i], other = longest.get(key);
+      if (other === void 0 || Math.abs(x1[i] - x0[i]) > Math.abs(x1[other] - x0[other])) longest.set(key, i);
+    }
+    return [...longest.values()];
+  }
+  function isEdgeShown(store, edges, i) {
+    if (!store.filter) return true;
+    if (edges.shownVersion !== store.version) {
+      edges.shown = new Uint8Array(edges.length);
+      edges.shownVersion = store.version;
+    }
+    if (edges.shown[i] === UNKNOWN)
+      edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN;
+    return edges.shown[i] === SHOWN;
+  }
+  function areEndsShown(store, { row0, row1, x0, x1, place0, place1 }, i) {
+    return spanEndingAt(store.row(row0[i]), x0[i], place0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0;
+  }
+  function paintArrows(ctx, view, places, { colour, alpha, width, edges = view.store.edges, dash = [] }) {
+    if (!places.length) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      ctx.strokeStyle = ctx.fillStyle = colour;
+      ctx.globalAlpha = alpha;
+      ctx.lineWidth = width;
+      const lines = new Path2D(), heads = new Path2D();
+      for (const place of places) addArrow(lines, heads, view, edges, place);
+      ctx.setLineDash(dash);
+      ctx.stroke(lines);
+      ctx.fill(heads);
+    });
+  }
+  function addArrow(lines, heads, view, edges, place) {
+    const source = view.tables.rows[edges.row0[place]], target = view.tables.rows[edges.row1[place]];
+    if (edges.row0[place] === edges.row1[place]) return;
+    const isDown = source.top <= target.top, way = isDown ? 1 : -1;
+    const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom);
+    const [x0, x1] = [edges.x0[place], headTime(view.store, edges, place)].map((time) => nearPx(view, view.pxAt(time)));
+    lines.moveTo(x0, y0);
+    lines.lineTo(x1, y1 - way * ARROW_PX * 0.6);
+    heads.moveTo(x1, y1);
+    heads.lineTo(x1 - ARROW_PX / 2, y1 - way * ARROW_PX);
+    heads.lineTo(x1 + ARROW_PX / 2, y1 - way * ARROW_PX);
+    heads.closePath();
+  }
+  function headTime(store, { row1, x0, x1, place1 }, i) {
+    if (x1[i] >= x0[i]) return x1[i];
+    const row = store.row(row1[i]), index = spanStartingAt(row, x1[i], place1[i]);
+    return index < 0 ? x1[i] : Math.min(x0[i], row.end[index]);
+  }
+  var nearPx = (view, px) => Math.max(-5e3, Math.min(view.frame.right + 5e3, px));
+
+  // memory.js
+  function paintMemory(ctx, painter) {
+    eachStrip(ctx, painter, (strip, box) => paintMemoryStrip(ctx, painter, strip, box));
+  }
+  function paintMemoryLabels(ctx, painter) {
+    eachStrip(ctx, painter, (strip, { top }) => labelMemory(ctx, painter, strip, top));
+  }
+  function eachStrip(ctx, { view }, paint) {
+    const shown = (view.tables.memory ?? []).filter(({ top, bottom }) => view.yAt(bottom) > view.lanesTop() && view.yAt(top) < view.lanesBottom());
+    if (!shown.length) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      for (const strip of shown) paint(strip, { top: view.yAt(strip.top) + 2, bottom: view.yAt(strip.bottom) - 1 });
+    });
+  }
+  function paintMemoryStrip(ctx, { view, theme }, strip, { top, bottom }) {
+    const most = strip.most || 1, y = (value) => bottom - (bottom - top) * value / most;
+    for (const line of strip.lines) {
+      const path = memoryPath(view, line, y);
+      if (!path) continue;
+      ctx.lineWidth = line.filled ? 1 : 1.5;
+      ctx.strokeStyle = line.filled ? theme.memory : theme.soft;
+      if (line.filled) {
+        const area = new Path2D(path.line);
+        area.lineTo(path.to, bottom);
+        area.lineTo(path.from, bottom);
+        ctx.fillStyle = theme.memory;
+        ctx.globalAlpha = 0.6;
+        ctx.fill(area);
+        ctx.globalAlpha = 1;
+      }
+      ctx.stroke(path.line);
+    }
+  }
+  function labelMemory(ctx, { view, theme, texts }, strip, top) {
+    setFont(ctx, 11);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "top";
+    ctx.fillStyle = theme.soft;
+    const text = `max ${strip.most_text}`, width = texts.width(ctx, text);
+    ctx.globalAlpha = 0.8;
+    ctx.fillStyle = theme.paper;
+    ctx.fillRect(view.frame.right - width - 8, top, width + 6, 13);
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(text, view.frame.right - 5, top + 1);
+  }
+  function memoryPath(view, { time, value }, y) {
+    const line = new Path2D(), first = Math.max(0, upperBound(time, view.x0, 0, time.length) - 1);
+    if (!time.length || time[first] > view.x1) return null;
+    const from = nearPx(view, view.pxAt(Math.max(time[first], view.x0)));
+    let level = y(value[first]), x = from;
+    line.moveTo(from, level);
+    for (let i = first + 1; i < time.length && time[i] <= view.x1; i++) {
+      x = view.pxAt(time[i]);
+      line.lineTo(x, level);
+      line.lineTo(x, level = y(value[i]));
+    }
+    const to = nearPx(view, view.pxAt(Math.min(view.x1, view.extent().end)));
+    line.lineTo(Math.max(x, to), level);
+    return { line, from, to: Math.max(x, to) };
+  }
+  function memoryAt(view, px, py) {
+    const { frame } = view;
+    if (px < frame.left || px > frame.right || py < view.lanesTop() || py >= view.lanesBottom()) return null;
+    const strip = (view.tables.memory ?? []).find(({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom));
+    if (!strip) return null;
+    const at = view.timeAt(px);
+    const facts = strip.lines.map(({ label, time, value }) => {
+      const index = upperBound(time, at, 0, time.length) - 1;
+      return [label, index < 0 ? "" : `${formatBytes(value[index])}, since ${formatNs(time[index])}`];
+    }).filter(([, text]) => text);
+    return facts.length ? { lane: strip.lane, at, facts: [["at", exactTime(at)], ...facts.reverse()] } : null;
+  }
+
+  // paint_marks.js
+  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
+  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
+  var MARK_HIT_PX = 4;
+  var LINE_GAP_PX = 2;
+  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
+  var markRank = ({ kind }) => MARK_RANKS[kind] ?? 3;
+  function paintMarks(ctx, painter) {
+    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
+    paintMarkLines(ctx, painter, marks);
+    const taken = view.tables.mark_rows.map(() => []);
+    if (!taken.length) return;
+    setFont(ctx, 11, "bold");
+    ctx.textBaseline = "middle";
+    for (const mark of marks) labelMark(ctx, painter, mark, taken);
+  }
+  function marksBetween(marks, from, to) {
+    const first = firstMark(marks, from);
+    let last = first;
+    while (last < marks.length && marks[last].time <= to) last++;
+    return marks.slice(first, last);
+  }
+  function firstMark(marks, time) {
+    let low = 0, high = marks.length;
+    while (low < high) {
+      const middle = low + high >> 1;
+      if (marks[middle].time < time) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
+  function paintMarkLines(ctx, { view, theme }, marks) {
+    const drawn = /* @__PURE__ */ new Set();
+    ctx.save();
+    ctx.lineWidth = 1.5;
+    for (const mark of marks) {
+      const x = markPx(view, mark);
+      if (drawn.has(x)) continue;
+      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
+      ctx.strokeStyle = markColour(mark.kind, theme);
+      ctx.setLineDash(MARK_DASHES[mark.kind] || []);
+      ctx.beginPath();
+      ctx.moveTo(x, view.frame.top);
+      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+  function labelMark(ctx, { view, theme, texts }, mark, taken) {
+    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
+    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
+    if (begin < view.frame.left - 1) return;
+    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
+    if (row < 0) return;
+    taken[row].push([begin, end]);
+    const middle = view.frame.top + view.tables.mark_rows[row];
+    ctx.fillStyle = theme.paper;
+    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
+    ctx.textAlign = isRight ? "left" : "right";
+    ctx.fillStyle = markColour(mark.kind, theme);
+    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
+  }
+  function marksAt(view, px, py) {
+    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
+    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
+    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
+    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
+  }
+
+  // tips.js
+  var TIP_GAP_PX = 12;
+  var TIP_MARKS = 5;
+  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
+  function addTips(viewer) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", hidden: true });
+    if ("popover" in tip) tip.popover = "manual";
+    rootOf(viewer).append(tip);
+    const state = { key: "", pointer: null, frame: 0 };
+    const hide = () => {
+      state.key = "";
+      closeAbove(tip);
+      if (view.hovered) view.set("hovered", null);
+    };
+    const refresh = () => {
+      state.frame = 0;
+      const sign = state.pointer && signUnder(viewer, state.pointer);
+      const hit = !sign && state.pointer && hitUnder(viewer, state.pointer);
+      const marks = sign || hit || !state.pointer ? [] : marksUnder(viewer, state.pointer);
+      const memory = sign || hit || !state.pointer ? null : memoryUnder(viewer, state.pointer);
+      if (sign) fillSignTip(view, tip, sign, state);
+      else if (hit) fillTip(view, tip, hit, state);
+      else if (marks.length) fillMarkTip(view, tip, marks, state);
+      else if (memory) fillMemoryTip(view, tip, memory, state);
+      else return hide();
+      openAbove(tip);
+      placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer);
+    };
+    const later = () => {
+      state.frame ||= requestAnimationFrame(refresh);
+    };
+    const offs = [
+      // While a button is down the pointer drags: the picture moves, and there is nothing to read.
+      listen(figure, "pointermove", (event) => {
+        state.pointer = event.buttons || event.pointerType === "touch" ? null : { x: event.clientX, y: event.clientY };
+        later();
+      }, true),
+      listen(figure, "pointerdown", () => {
+        state.pointer = null;
+        later();
+      }, true),
+      listen(figure, "pointerleave", () => {
+        state.pointer = null;
+        later();
+      }),
+      // What is under a pointer that stays changes when the picture moves.
+      view.on("range", () => state.pointer && later()),
+      view.on("data", () => state.pointer && later())
+    ];
+    commandsOf(viewer).hideTip = () => {
+      state.pointer = null;
+      hide();
+    };
+    return () => {
+      offs.forEach((off) => off());
+      cancelAnimationFrame(state.frame);
+      tip.remove();
+    };
+  }
+  function figurePoint(viewer, { x, y }) {
+    const box = partOf(viewer, "figure").getBoundingClientRect();
+    return { x: x - box.left, y: y - box.top };
+  }
+  function hitUnder(viewer, place) {
+    const point = figurePoint(viewer, place);
+    return viewer.view.hitAt(point.x, point.y);
+  }
+  function signUnder(viewer, place) {
+    const point = figurePoint(viewer, place);
+    return signAt(viewer.view, point.x, point.y);
+  }
+  function marksUnder(viewer, place) {
+    const point = figurePoint(viewer, place);
+    return marksAt(viewer.view, point.x, point.y);
+  }
+  function memoryUnder(viewer, place) {
+    const point = figurePoint(viewer, place);
+    return memoryAt(viewer.view, point.x, point.y);
+  }
+  function fillMemoryTip(view, tip, { lane, at, facts }, state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = `memory ${lane} ${at}`;
+    if (key === state.key) return;
+    state.key = key;
+    tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts));
+  }
+  function fillSignTip(view, tip, { number, place, text, fix }, state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = `sign ${number} ${place}`;
+    if (key === state.key) return;
+    state.key = key;
+    const { head } = reasonsOf(view).findings[number - 1];
+    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
+  }
+  function hitKey(hit) {
+    return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
+  }
+  function fillTip(view, tip, hit, state) {
+    const key = `${hitKey(hit)} ${view.store.length}`;
+    if (key === state.key) return;
+    state.key = key;
+    const facts = isSpan(hit) ? spanFacts(view, hit).slice(1) : mergedFacts(view, hit);
+    const title = makeNode("strong", { text: hitTitle(view, hit), dir: "auto" });
+    const hint = isSpan(hit) ? null : makeNode("p", { text: "Too narrow to draw apart: zoom in" });
+    tip.replaceChildren(title, factList(facts), ...hint ? [hint] : []);
+    view.set("hovered", hit);
+  }
+  function fillMarkTip(view, tip, marks, state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = `marks ${marks.map(({ time, text }) => `${time} ${text}`).join("\n")}`;
+    if (key === state.key) return;
+    state.key = key;
+    const entries = marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => [
+      makeNode("strong", { text, dir: "auto" }),
+      factList([["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])
+    ]);
+    const more = marks.length - TIP_MARKS;
+    tip.replaceChildren(...entries, ...more > 0 ? [makeNode("p", { text: `${formatCount(more)} more here: zoom in` })] : []);
+  }
+  function tipRoom({ view, figureElement }, hit, { y }) {
+    if (!hit) return [y, y];
+    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
+    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
+  }
+  function placeTip(tip, [top, bottom], pointer) {
+    const wide = tip.offsetWidth, high = tip.offsetHeight;
+    const limit = document.documentElement;
+    let x = Math.min(pointer.x + TIP_GAP_PX, limit.clientWidth - wide - 4);
+    let y = bottom + TIP_GAP_PX;
+    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
+    if (y < 4) {
+      y = Math.max(4, Math.min(pointer.y - high / 2, limit.clientHeight - high - 4));
+      x = pointer.x + TIP_GAP_PX;
+      if (x + wide > limit.clientWidth - 4) x = pointer.x - TIP_GAP_PX - wide;
+    }
+    tip.style.left = `${Math.max(4, x)}px`;
+    tip.style.top = `${y}px`;
+  }
+
+  // view.js
+  var LANES_MAX_PX = 520;
+  var LANES_MIN_PX = 60;
+  var LANES_GAP_PX = 12;
+  var SMS_STRIP_PX = 66;
+  var BUSY_STRIP_PX = 44;
+  var CAPTURE_STRIP_PX = 12;
+  var MIN_WINDOW_NS = 10;
+  var EMPTY_WINDOW_NS = 1e6;
+  var HIT_PX = 3;
+  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"]);
+  var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
+  function planParts(tables) {
+    const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)));
+    const strips = [];
+    let bottom = lanesPx;
+    const add = (kind, px) => {
+      strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
+      bottom += LANES_GAP_PX + px;
+    };
+    if (tables.bands.length) add("sms", SMS_STRIP_PX);
+    add("busy", BUSY_STRIP_PX);
+    if (tables.capture?.shown) add("capture", CAPTURE_STRIP_PX);
+    const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map((g) => g.top), ...tables.lanes.map((l) => l.top), lanesPx) : 0;
+    return { lanesPx, strips, headPx, innerPx: bottom };
+  }
+  var View = class {
+    constructor(tables, store) {
+      this.store = store;
+      this.listeners = /* @__PURE__ */ new Map();
+      this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
+      this.scrollPx = 0;
+      this.hiddenNames = /* @__PURE__ */ new Set();
+      this.hiddenKinds = /* @__PURE__ */ new Set();
+      this.hiddenPartitions = /* @__PURE__ */ new Set();
+      this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
+      this.gap = this.reason = null;
+      this.why = tables.why ?? null;
+      this.showsWaits = true;
+      this.isLive = this.isFollowing = this.isPaused = false;
+      this.nowNs = 0;
+      this.painted = null;
+      this.adoptTables(tables);
+      const { start, end } = this.fullRange();
+      this.x0 = start;
+      this.x1 = end;
+    }
+    adoptTables(tables) {
+      this.tables = tables;
+      this.parts = planParts(tables);
+      this.lanesPx = this.parts.lanesPx;
+      this.laneOrder = tables.lanes.map((_, code) => code).sort((a, b) => tables.lanes[a].top - tables.lanes[b].top);
+      this.laneRows = tables.lanes.map(() => []);
+      tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
+      this.scrollPx = this.clampScroll(this.scrollPx);
+    }
+    on(event, listener) {
+      if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
+      this.listeners.get(event).add(listener);
+      return () => this.listeners.get(event).delete(listener);
+    }
+    emit(event, detail) {
+      for (const listener of [...this.listeners.get(event) || []]) listener(detail);
+    }
+    // From the first start to the last end, with a margin.
+    fullRange() {
+      const { start, end } = this.extent();
+      const width = end - start || EMPTY_WINDOW_NS;
+      return { start: start - 0.01 * width, end: start + 1.01 * width };
+    }
+    extent() {
+      const has = this.store.length > 0;
+      const start = has ? Math.min(0, this.store.firstNs) : 0;
+      return { start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start) };
+    }
+    // From the first start to the last end on any stream: what threads of the host called before and after is no work.
+    streamExtent() {
+      const rows = this.usedStreams().flatMap((lane) => this.laneRows[lane]).map((code) => this.store.ownRow(code)).filter((row) => row.length);
+      if (!rows.length) return this.extent();
+      return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
+    }
+    // Codes of the streams on which anything ran.
+    usedStreams() {
+      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
+      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
+    }
+    // How far a window may reach.
+    bounds() {
+      const { start, end } = this.extent(), full = end - start || EMPTY_WINDOW_NS;
+      return { low: start - 0.1 * full, high: start + 1.1 * full };
+    }
+    // A window that is neither too narrow nor outside what there is.
+    clampRange(x0, x1) {
+      const { low, high } = this.bounds();
+      const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0));
+      const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2));
+      return [begin, begin + width];
+    }
+    setRange(x0, x1) {
+      if (!(x1 > x0) || !Number.isFinite(x1 - x0)) return;
+      const [begin, end] = this.clampRange(x0, x1);
+      if (begin === this.x0 && end === this.x1) return;
+      this.x0 = begin;
+      this.x1 = end;
+      this.emit("range");
+    }
+    fit() {
+      const { start, end } = this.fullRange();
+      this.setRange(start, end);
+    }
+    // A factor below 1 zooms in.
+    zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
+      const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0);
+      this.setRange(atNs - share * width, atNs + (1 - share) * width);
+    }
+    panBy(fraction) {
+      const step = fraction * (this.x1 - this.x0);
+      this.setRange(this.x0 + step, this.x1 + step);
+    }
+    clampScroll(px) {
+      return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0;
+    }
+    scrollTo(px) {
+      const clamped = this.clampScroll(Math.round(px));
+      if (clamped !== this.scrollPx) this.set("scrollPx", clamped);
+    }
+    get canScroll() {
+      return this.tables.height_px > this.lanesPx + 0.5;
+    }
+    get nsPerPx() {
+      return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left);
+    }
+    timeAt(px) {
+      return this.x0 + (px - this.frame.left) * this.nsPerPx;
+    }
+    pxAt(ns) {
+      return this.frame.left + (ns - this.x0) / this.nsPerPx;
+    }
+    lanesTop() {
+      return this.frame.top + this.parts.headPx;
+    }
+    lanesBottom() {
+      return this.frame.top + this.lanesPx;
+    }
+    yAt(lanePx) {
+      return this.frame.top + lanePx - this.scrollPx;
+    }
+    // Codes of the lanes in view, from the top.
+    visibleLanes() {
+      const { lanes } = this.tables, top = this.scrollPx + this.parts.headPx, bottom = this.scrollPx + this.lanesPx;
+      let low = 0, high = this.laneOrder.length;
+      while (low < high) {
+        const middle = low + high >> 1;
+        if (lanes[this.laneOrder[middle]].bottom <= top) low = middle + 1;
+        else high = middle;
+      }
+      const first = low;
+      while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++;
+      return this.laneOrder.slice(first, low);
+    }
+    hitAt(px, py) {
+      if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
+      if (py < this.lanesTop() || py >= this.lanesBottom()) return null;
+      return nearestItem(this.painted, px, py, this);
+    }
+    // Bring a span into view, as little as needed, and pin it.
+    show(row, index) {
+      const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0;
+      const px = (end - start) / this.nsPerPx;
+      if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
+      else if (px < 4) this.zoomTo(start, end);
+      else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
+      const { top, bottom } = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
+      if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
+      else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
+      this.set("pinned", { row, index });
+    }
+    zoomTo(start, end) {
+      const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2;
+      this.setRange(middle - width / 2, middle + width / 2);
+    }
+    // Set one of the properties that are drawn; the event's detail is its name.
+    set(property, value) {
+      this[property] = value;
+      if (FILTER_KEYS.has(property)) this.applyFilter();
+      if (property === "matches") this.store.setMatches(value);
+      this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
+    }
+    applyFilter() {
+      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions } = this;
+      this.store.setFilter(names.size || kinds.size || partitions.size ? { names, kinds, partitions } : null);
+      this.hovered = this.pinned = null;
+    }
+    setTables(tables) {
+      this.adoptTables(tables);
+      this.store.setRows(tables.rows);
+      this.emit("data", "tables");
+    }
+    appended() {
+      this.emit("data", "spans");
+    }
+  };
+  function nearestItem(painted, px, py, view) {
+    const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
+    let best = null, bestCost = Infinity;
+    for (const { row: row2, from, to, top, bottom } of segments) {
+      if (py < top - 1 || py > bottom + 1) continue;
+      for (let i2 = to - 1; i2 >= from; i2--) {
+        const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
+        if (offNs > slackNs) continue;
+        const isMerged2 = items.first[i2] !== items.last[i2];
+        const cost = offNs / slackNs + (isMerged2 ? 0.5 : 0);
+        if (best && best.row === row2 ? cost < bestCost : cost <= bestCost) {
+          bestCost = cost;
+          best = { row: row2, i: i2, isMerged: isMerged2 };
+        }
+      }
+    }
+    if (!best) return null;
+    const { row, i, isMerged } = best;
+    return isMerged ? { row, first: items.first[i], last: items.last[i], count: items.count[i] } : { row, index: items.first[i] };
+  }
+
+  // details.js
+  var CLICK_PX = 4;
+  function addDetails(viewer) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true });
+    partOf(viewer, "panels").append(panel);
+    const state = { anchor: null, down: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" };
+    const commands = commandsOf(viewer);
+    commands.unpin = () => view.set("pinned", null);
+    const refresh = (property) => keepPinned(viewer, panel, state, property);
+    const offs = [
+      listen(figure, "pointerdown", (event) => {
+        state.down = event.button ? null : event;
+      }, true),
+      listen(figure, "pointerup", (event) => {
+        if (isClick(state.down, event) && !commands.isMeasuring?.()) pinUnder(viewer, event);
+        state.down = null;
+      }, true),
+      view.on("look", refresh),
+      view.on("data", refresh),
+      view.on("data", () => showWaits(view, state)),
+      view.on("look", (property) => {
+        if (FILTER_KEYS.has(property)) showWaits(view, state);
+      })
+    ];
+    return () => {
+      offs.forEach((off) => off());
+      panel.remove();
+    };
+  }
+  function isClick(down, up) {
+    return Boolean(down) && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX;
+  }
+  function pinUnder(viewer, event) {
+    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+    if (!isInLanes(viewer.view, point)) return;
+    const { view } = viewer, piece = signAt(view, point.x, point.y);
+    if (piece) return showPiece(view, piece);
+    const hit = view.hitAt(point.x, point.y);
+    view.set("pinned", hit);
+    view.set("gap", hit ? null : gapAt(view, point.x, point.y));
+  }
+  function isInLanes(view, point) {
+    const { left, right, top } = view.frame;
+    return point.x >= left && point.x <= right && point.y >= top && point.y < top + view.lanesPx;
+  }
+  function keepPinned(viewer, panel, state, property) {
+    const { view } = viewer;
+    if (state.anchor && !view.pinned && FILTER_KEYS.has(property)) view.pinned = movedPin(view, state.anchor);
+    if (view.pinned !== (state.anchor?.hit ?? null)) {
+      state.anchor = view.pinned && pinAnchor(view, view.pinned);
+      showDetails(viewer, panel, view.pinned, state.waits);
+      state.waitKey = "";
+      showWaits(view, state);
+      return;
+    }
+    if (!state.anchor) return;
+    const hit = movedPin(view, state.anchor);
+    if (hit === state.anchor.hit) return;
+    if (hit) state.anchor = pinAnchor(view, hit);
+    view.set("pinned", hit);
+  }
+  function showWaits(view, state) {
+    const { edges, launches, version } = view.store;
+    const key = view.pinned ? `${edges.length + edges.evictedCount} ${launches.length + launches.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : "";
+    if (key === state.waitKey) return;
+    state.waitKey = key;
+    const nodes = view.pinned ? waitNodes(view, view.pinned) : [];
+    const shown = nodes.map((node) => node.textContent).join("\n");
+    if (shown !== [...state.waits.children].map((node) => node.textContent).join("\n") || !view.pinned) state.waits.replaceChildren(...nodes);
+  }
+  function showDetails(viewer, panel, hit, waits) {
+    const { view } = viewer;
+    panel.hidden = !hit;
+    if (!hit) {
+      panel.replaceChildren();
+      return;
+    }
+    const title = hitTitle(view, hit);
+    const facts = detailFacts(view, hit);
+    const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) });
+    const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitHit(view, hit) });
+    const close = makeButton("Unpin", { key: "Escape", onclick: () => {
+      commandsOf(viewer).unpin();
+      rootOf(viewer).focus({ preventScroll: true });
+    } });
+    const head = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
+    waits.replaceChildren();
+    panel.replaceChildren(head, factList(facts), waits, ...enclosingNodes(view, hit));
+    announce(viewer, [title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
+  }
+  function detailFacts(view, hit) {
+    if (!isSpan(hit)) return mergedFacts(view, hit);
+    return [...spanFacts(view, hit).slice(1), ...placeFacts(view, hit)];
+  }
+  function placeFacts(view, { row: code, index }) {
+    const row = view.store.row(code);
+    if (view.store.countSum(code, index, index) > 1) return [];
+    const start = traceTime(view.tables, row.start[index]);
+    const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]];
+    const clock = clockTime(view.tables, start);
+    return clock ? [...facts, ["clock", clock]] : facts;
+  }
+  function traceTime(tables, ns) {
+    return BigInt(tables.zero_ns) + BigInt(Math.round(ns));
+  }
+  function clockTime(tables, timeNs) {
+    const epoch = BigInt(tables.epoch_unix_ns || 0);
+    if (epoch <= 0n) return "";
+    const at = epoch + timeNs;
+    const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB");
+    return `${text}.${String(at % 1000000000n).padStart(9, "0")}`;
+  }
+  function enclosingNodes(view, hit) {
+    if (!isSpan(hit)) return [];
+    const spans = enclosingSpans(view, hit);
+    if (!spans.length) return [];
+    const list = makeNode("ol", { class: "gsl-inside" });
+    for (const span of spans) {
+      const row = view.store.row(span.row);
+      const text = `${nameOf(view, row.name[span.index])} · ${formatNs(row.end[span.index] - row.start[span.index])}`;
+      list.append(makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: () => view.show(span.row, span.index) })));
+    }
+    return [makeNode("h4", { text: "Inside" }), list];
+  }
+  function factsText(title, facts) {
+    return [`name	${title}`, ...facts.map(([label, text]) => `${label}	${text.replaceAll("\n", ", ")}`)].join("\n");
+  }
+  function fitHit(view, hit) {
+    const row = view.store.row(hit.row);
+    const [first, last] = isSpan(hit) ? [hit.index, hit.index] : [hit.first, hit.last];
+    const start = row.start[first], end = endOfHit(row, first, last);
+    const rim = Math.max((end - start) * 0.1, 2);
+    view.setRange(start - rim, end + rim);
+  }
+
+  // follow.js
+  var FOLLOW_NS = 1e10;
+  var FOLLOW_MARGIN = 0.02;
+  var NEARLY_NS = 1;
+  function addFollow(viewer) {
+    const { view } = viewer;
+    if (!view.isLive) return () => {
+    };
+    const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() });
+    const pause = makeButton("Pause", { label: "Hold the picture while data arrives", key: "Space", onclick: () => togglePause() });
+    const says = makeNode("output", { class: "gsl-came", "aria-live": "off" });
+    const group = makeNode("span", { class: "gsl-follow" }, follow, pause);
+    toolsOf(viewer).prepend(group);
+    newsOf(viewer).prepend(says);
+    const state = { seen: 0, wasFollowing: false, isMoving: false, widthNs: null };
+    function startFollowing() {
+      if (view.isPaused) togglePause();
+      view.set("isFollowing", true);
+      stick();
+    }
+    function togglePause() {
+      if (!view.isPaused) {
+        state.wasFollowing = view.isFollowing;
+        view.set("isFollowing", false);
+      }
+      view.set("isPaused", !view.isPaused);
+      if (!view.isPaused && state.wasFollowing) {
+        view.set("isFollowing", true);
+        stick();
+      }
+    }
+    function stick() {
+      if (!view.isFollowing || view.isPaused) return;
+      state.isMoving = true;
+      view.setRange(...followRange(view, state.widthNs));
+      state.isMoving = false;
+    }
+    function moved() {
+      if (state.isMoving || !view.isFollowing) return;
+      const full = view.fullRange();
+      if (view.x1 < view.extent().end - NEARLY_NS) view.set("isFollowing", false);
+      else state.widthNs = view.x0 <= full.start + NEARLY_NS ? null : view.x1 - view.x0;
+    }
+    function show() {
+      group.hidden = !view.isLive;
+      follow.setAttribute("aria-pressed", String(view.isFollowing));
+      pause.setAttribute("aria-pressed", String(view.isPaused));
+      pause.textContent = view.isPaused ? "Go on" : "Pause";
+      const came = view.isPaused ? spansSoFar(view.store) - state.seen : 0;
+      says.textContent = view.isPaused ? `Paused, ${formatCount(came)} new ${came === 1 ? "span" : "spans"}` : "";
+    }
+    function changed(property) {
+      if (property === "isPaused" && view.isPaused) state.seen = spansSoFar(view.store);
+      show();
+    }
+    const offs = [view.on("range", moved), view.on("state", changed), view.on("data", () => {
+      stick();
+      show();
+    })];
+    Object.assign(commandsOf(viewer), { follow: startFollowing, pause: togglePause });
+    show();
+    return () => {
+      offs.forEach((off) => off());
+      group.remove();
+      says.remove();
+    };
+  }
+  function followRange(view, widthNs) {
+    const full = view.fullRange(), { end } = view.extent();
+    if (widthNs === null && full.end - full.start <= FOLLOW_NS) return [full.start, full.end];
+    const width = widthNs ?? FOLLOW_NS, edge = end + FOLLOW_MARGIN * width;
+    return [edge - width, edge];
+  }
+  function spansSoFar(store) {
+    return store.spanCount + store.evictedCount;
+  }
+
+  // examples.js
+  var EXAMPLE_LETTERS = 24;
+  var DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
+  function searchExamples(view) {
+    const { store, tables } = view, found2 = exampleSpan(store);
+    if (!found2) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
+    const { row, index } = found2, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`;
+    const fields = [
+      ["stream", laneText(tables.lanes[row.lane]), "Stream"],
+      ["kind", tables.kinds[row.kind[index]], "Kind"],
+      ["partition", tables.partitions[row.partition[index]]?.text, "Partition"],
+      ["thread", tables.threads[row.thread[index]], "Thread that recorded it"]
+    ].filter(([, value]) => value && quoted(value));
+    return [
+      [quoted(name) || "name:", "Part of a name; quotes hold words together"],
+      ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
+      ...hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : [],
+      [longer, "Longer than; <5us shorter than; ns us ms s min"],
+      [`${fields.length ? `${fields[0][0]}:${quoted(fields[0][1])} ` : ""}${longer}`, "All of it together"]
+    ];
+  }
+  function exampleSpan(store) {
+    const row = store.rows.map(({ code, length }) => length ? store.row(code) : null).find((shown) => shown?.length);
+    if (!row) return null;
+    let index = 0;
+    for (let at = 1; at < Math.min(row.length, 1e3); at += 1) if (row.end[at] - row.start[at] > row.end[index] - row.start[index]) index = at;
+    return { row, index };
+  }
+  function hasStrays(store) {
+    return store.rows.some((row) => {
+      for (let index = 0; row.hasWork && index < row.length; index += 1) if (isStray(row, index)) return true;
+      return false;
+    });
+  }
+  function quoted(text) {
+    const [word = ""] = [...text].slice(0, EXAMPLE_LETTERS).join("").split('"').filter((part) => part.trim());
+    return /^[\w.-]+$/.test(word) ? word : word && `"${word}"`;
+  }
+  function durationBelow(ns) {
+    const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size) ?? ["ns", 1];
+    return ns >= 1 ? `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}` : "0ns";
+  }
+
+  // help.js
+  var HELP_ROWS = [
+    ["W  S", "Zoom in, out (at the pointer, else the middle)"],
+    ["A  D", "Move to earlier, later"],
+    ["F", "Fit what is pinned or selected; again: everything"],
+    ["←  →", "Previous, next span of the row"],
+    ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
+    ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
+    ["M or R", "Ruler: click twice; Enter takes the pinned span"],
+    ["T", "Totals of what is in view"],
+    ["E", "Show, hide the waits (arrows)"],
+    ["Y", "Why: the next reason"],
+    ["PgUp  PgDn", "Scroll the lanes"],
+    ["Esc", "Leave ruler, unpin, unselect, end the search"]
+  ];
+  var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
+  var HELP_MOUSE_ROWS = [
+    ["Drag", "Move"],
+    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
+    ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
+    ["Shift+drag", "Select a window and lanes: totals and overlap"],
+    ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
+    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
+  ];
+  function addHelp(viewer) {
+    const root = rootOf(viewer);
+    const close = makeButton("Close", { key: "Escape", onclick: () => shut() });
+    const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
+    const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true });
+    if ("popover" in sheet) sheet.popover = "auto";
+    const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
+    toolsOf(viewer).append(button);
+    root.append(sheet);
+    const shut = () => {
+      closeAbove(sheet);
+      root.focus({ preventScroll: true });
+    };
+    const toggle = () => {
+      if (!sheet.hidden) return shut();
+      commandsOf(viewer).hideTip?.();
+      const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
+      sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut));
+      openAbove(sheet);
+      sheet.focus({ preventScroll: true });
+    };
+    const offs = [
+      listen(sheet, "toggle", (event) => {
+        if (event.newState === "closed") sheet.hidden = true;
+      }),
+      listen(sheet, "keydown", (event) => {
+        if (event.key !== "Escape" && event.key !== "?") return;
+        event.preventDefault();
+        event.stopPropagation();
+        shut();
+      })
+    ];
+    commandsOf(viewer).help = toggle;
+    return () => {
+      offs.forEach((off) => off());
+      button.remove();
+      sheet.remove();
+    };
+  }
+  function keyList(rows) {
+    const list = makeNode("dl", { class: "gsl-keys" });
+    for (const [keys, text] of rows) {
+      const term = makeNode("dt");
+      for (const key of keys.split("  ")) term.append(makeNode("kbd", { text: key }));
+      list.append(term, makeNode("dd", { text }));
+    }
+    return list;
+  }
+  function exampleList(viewer, shut) {
+    const list = makeNode("dl", { class: "gsl-keys gsl-examples" });
+    for (const [text, about] of searchExamples(viewer.view)) {
+      const go = () => {
+        shut();
+        commandsOf(viewer).searchFor?.(text);
+      };
+      list.append(makeNode("dt", {}, makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go })), makeNode("dd", { text: about }));
+    }
+    return list;
+  }
+
+  // keys.js
+  var ZOOM_STEP = 1.5;
+  var PAN_STEP = 0.2;
+  var PAGE_STEP = 0.8;
+  var MOVES = /* @__PURE__ */ new Set(["w", "a", "s", "d"]);
+  var SCROLLS = /^(Arrow|Page|Home|End)/;
+  var NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]";
+  function addKeys(viewer) {
+    const root = rootOf(viewer), figure = partOf(viewer, "figure");
+    root.tabIndex = 0;
+    root.dataset.lmSuppressShortcuts = "true";
+    if (!root.hasAttribute("aria-label")) root.setAttribute("aria-label", "Timeline. Press question mark for its keys.");
+    viewer.plotView?.canvas_view?.events_el?.removeAttribute("tabindex");
+    for (const part of figure.children) part.dataset.lmSuppressShortcuts = "true";
+    if (!root.hasAttribute("role")) root.setAttribute("role", "region");
+    const state = { pointer: null };
+    const removeHelp = addHelp(viewer);
+    const keyed = (event) => {
+      if (!isForTimeline(event, root, state)) return;
+      const action = keyAction(viewer, event, state);
+      if (!action) return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (!MOVES.has(event.key.toLowerCase())) commandsOf(viewer).hideTip?.();
+      action();
+    };
+    const offs = [
+      listen(document, "keydown", keyed),
+      listen(root, "pointerenter", (event) => {
+        state.pointer = event;
+      }),
+      listen(root, "pointerleave", () => {
+        state.pointer = null;
+      }),
+      listen(figure, "pointermove", (event) => {
+        state.pointer = event;
+      }, true),
+      // Who clicks into the picture means the timeline; else a part of Bokeh's would take the focus. Controls take it themselves.
+      listen(figure, "mousedown", (event) => {
+        if (!isOnPicture(viewer, event)) return;
+        event.preventDefault();
+        root.focus({ preventScroll: true });
+      }, true)
+    ];
+    return () => {
+      offs.forEach((off) => off());
+      removeHelp();
+    };
+  }
+  function isOnPicture(viewer, event) {
+    return figurePoint(viewer, { x: event.clientX, y: event.clientY }).y >= viewer.view.frame.top;
+  }
+  function isForTimeline(event, root, state) {
+    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false;
+    const target = event.composedPath()[0];
+    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
+    if (root.contains(target) || root.contains(event.target)) return true;
+    const hasNoFocus = target === document.body || target === document.documentElement;
+    if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
+    return Boolean(state.pointer) || isPageOfOne() && !isForScrolling(event);
+  }
+  function isPageOfOne() {
+    return window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1;
+  }
+  function isForScrolling({ key }) {
+    const { scrollHeight, clientHeight } = document.documentElement;
+    return scrollHeight > clientHeight && (key === " " || /^(ArrowUp|ArrowDown|Page|Home|End)/.test(key));
+  }
+  function isWriting(target) {
+    return target.isContentEditable || target.tagName === "TEXTAREA" || target.tagName === "SELECT" || target.tagName === "INPUT" && !/^(button|checkbox|radio|range|reset|submit)$/.test(target.type);
+  }
+  function keyAction(viewer, event, state) {
+    const { view } = viewer, commands = commandsOf(viewer);
+    const isOnControl = event.composedPath()[0].matches?.("button, a, summary, input");
+    if (isOnControl && (event.key === " " || event.key === "Enter")) return void 0;
+    const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
+    if (event.shiftKey && event.key.length > 1) return void 0;
+    const at = () => pointerTime(viewer, state);
+    return {
+      w: () => view.zoomBy(1 / ZOOM_STEP, at()),
+      s: () => view.zoomBy(ZOOM_STEP, at()),
+      "+": () => view.zoomBy(1 / ZOOM_STEP, at()),
+      "=": () => view.zoomBy(1 / ZOOM_STEP, at()),
+      "-": () => view.zoomBy(ZOOM_STEP, at()),
+      a: () => view.panBy(-PAN_STEP),
+      d: () => view.panBy(PAN_STEP),
+      f: () => fitNext(view),
+      0: () => view.fit(),
+      arrowleft: () => stepSpan(view, -1),
+      arrowright: () => stepSpan(view, 1),
+      arrowup: () => stepRow(view, -1),
+      arrowdown: () => stepRow(view, 1),
+      pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : void 0,
+      pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : void 0,
+      "/": commands.search,
+      m: commands.measure,
+      r: commands.measure,
+      t: commands.sumView,
+      e: commands.toggleWaits,
+      y: commands.nextReason,
+      "?": commands.help,
+      enter: commands.isMeasuring?.() ? commands.measurePinned : void 0,
+      " ": view.isLive ? commands.pause : void 0,
+      end: view.isLive ? commands.follow : void 0,
+      escape: () => leaveOne(viewer)
+    }[letter];
+  }
+  function pointerTime(viewer, { pointer }) {
+    if (!pointer) return void 0;
+    const { view } = viewer;
+    const { x } = figurePoint(viewer, { x: pointer.clientX, y: pointer.clientY });
+    return x >= view.frame.left && x <= view.frame.right ? view.timeAt(x) : void 0;
+  }
+  function fitNext(view) {
+    const { pinned, gap, selection, x0, x1 } = view;
+    if (pinned) fitHit(view, pinned);
+    else if (gap) fitGap(view);
+    else if (selection) view.setRange(selection.start, selection.end);
+    if (view.x0 === x0 && view.x1 === x1) view.fit();
+  }
+  function leaveOne(viewer) {
+    const { view } = viewer, commands = commandsOf(viewer);
+    if (commands.leaveRuler?.()) return;
+    if (view.pinned) return commands.unpin?.();
+    if (view.gap) return view.set("gap", null);
+    if (view.reason) return view.set("reason", null);
+    if (view.selection) return commands.unselect?.();
+    commands.clearSearch?.();
+  }
+  function stepSpan(view, direction) {
+    const from = view.pinned;
+    if (!from) return pinFirst(view);
+    const edge = isSpan(from) ? from.index : direction > 0 ? from.last : from.first;
+    const index = edge + direction;
+    if (index >= 0 && index < view.store.row(from.row).length) view.show(from.row, index);
+  }
+  function stepRow(view, direction) {
+    const from = view.pinned;
+    if (!from) return pinFirst(view);
+    const rows = rowsFromTop(view);
+    const columns = view.store.row(from.row);
+    const [first, last] = isSpan(from) ? [from.index, from.index] : [from.first, from.last];
+    const middle = (columns.start[first] + endOfHit(columns, first, last)) / 2;
+    for (let place = rows.indexOf(from.row) + direction; place >= 0 && place < rows.length; place += direction) {
+      if (view.store.row(rows[place]).length) return view.show(rows[place], nearestSpan(view.store, rows[place], middle));
+    }
+  }
+  function pinFirst(view) {
+    const rows = rowsFromTop(view).filter((code) => view.store.row(code).length);
+    const shown = rows.find((code) => view.tables.rows[code].bottom > view.scrollPx) ?? rows[0];
+    if (shown !== void 0) view.show(shown, nearestSpan(view.store, shown, (view.x0 + view.x1) / 2));
+  }
+  function rowsFromTop({ tables: { rows } }) {
+    return rows.map((_, code) => code).sort((a, b) => rows[a].top - rows[b].top || a - b);
+  }
+  function nearestSpan(store, code, time) {
+    const row = store.row(code), at = store.indexAt(code, time);
+    if (at < 0) return 0;
+    if (at + 1 >= row.length || row.end[at] >= time) return at;
+    return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1;
+  }
+
+  // layer.js
+  var layerClasses = /* @__PURE__ */ new WeakMap();
+  function layerClass(Bokeh) {
+    if (layerClasses.has(Bokeh)) return layerClasses.get(Bokeh);
+    const { Annotation, AnnotationView } = Bokeh.require("models/annotations/annotation");
+    class TimelineLayerView extends AnnotationView {
+      get needs_clip() {
+        return false;
+      }
+      // Names stand left of the frame.
+      _paint(ctx) {
+        const context = ctx || this.layer.ctx;
+        if (this.model.painting) this.model.painting(context, this.plot_view, context.layer ? context.layer.pixel_ratio : 1);
+      }
+    }
+    class TimelineLayer extends Annotation {
+    }
+    TimelineLayer.__name__ = "GslTimelineLayer";
+    TimelineLayer.prototype.default_view = TimelineLayerView;
+    layerClasses.set(Bokeh, TimelineLayer);
+    return TimelineLayer;
+  }
+  function addLayers(Bokeh, plot, view, painter) {
+    const Layer = layerClass(Bokeh);
+    const paint = (part) => (ctx, plotView, ratio) => {
+      placeFrame(view, plotView);
+      if (view.frame.right - view.frame.left < 2) return;
+      ctx.save();
+      painter[part](ctx, ratio);
+      ctx.restore();
+    };
+    const main = new Layer({ level: "annotation" }), overlay = new Layer({ level: "overlay" });
+    main.painting = paint("paintMain");
+    overlay.painting = paint("paintOverlay");
+    plot.add_layout(main);
+    plot.add_layout(overlay);
+    return { main, overlay };
+  }
+  function placeFrame(view, plotView) {
+    const { left, top, right, bottom } = plotView.frame.bbox;
+    view.frame = { left, top, right, bottom };
+  }
+  function tickFormatter(Bokeh, view) {
+    const { TickFormatter } = Bokeh.require("models/formatters/tick_formatter");
+    class TimelineTickFormatter extends TickFormatter {
+      doFormat(ticks) {
+        return formatTicks(ticks, view.x0, view.x1 - view.x0);
+      }
+    }
+    TimelineTickFormatter.__name__ = "GslTickFormatter";
+    return new TimelineTickFormatter();
+  }
+  function leaveViewport(plot) {
+    const { visualViewport } = window;
+    if (!visualViewport) return;
+    const heard = [];
+    plot.default_view = class TimelinePlotView extends plot.default_view {
+      connect_signals() {
+        const add = visualViewport.addEventListener;
+        visualViewport.addEventListener = (...options) => {
+          heard.push(options);
+          add.apply(visualViewport, options);
+        };
+        try {
+          super.connect_signals();
+        } finally {
+          visualViewport.addEventListener = add;
+        }
+      }
+      remove() {
+        for (const options of heard.splice(0)) visualViewport.removeEventListener(...options);
+        super.remove();
+      }
+    };
+  }
+  function paintEachFrame(plotView) {
+    let due = null;
+    const paint = (done) => {
+      due = null;
+      try {
+        if (!plotView.is_destroyed) plotView.repaint();
+      } finally {
+        done();
+      }
+    };
+    plotView.throttled_paint = () => due ||= new Promise((done) => requestAnimationFrame(() => paint(done)));
+  }
+
+  // name_times.js
+  var NameTimes = class {
+    constructor() {
+      this.names = /* @__PURE__ */ new Map();
+      this.kinds = /* @__PURE__ */ new Set();
+      this.strayCount = 0;
+      this.hasBlocked = false;
+      this.rows = [];
+    }
+    /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
+    update(store, { rows, names }) {
+      const scratch = { busy: new Float64Array(names.length), count: new Float64Array(names.length), kinds: new Uint8Array(256) };
+      for (let code = 0; code < rows.length; code += 1) {
+        const row = store.ownRow(code);
+        let known = this.rows[code];
+        if (known && (known.edits !== row.edits || known.length > row.length)) {
+          this.add(known.names, -1);
+          this.strayCount -= known.strays;
+          known = null;
+        }
+        if (!known) known = this.rows[code] = { edits: row.edits, length: 0, strays: 0, names: /* @__PURE__ */ new Map() };
+        if (known.length < row.length) this.addRow(row, known, scratch);
+      }
+      scratch.kinds.forEach((isThere, kind) => {
+        if (isThere) this.kinds.add(kind);
+      });
+    }
+    addRow(row, known, { busy, count, kinds }) {
+      const { name, kind, start, end, busyOrNull, length } = row, fresh = /* @__PURE__ */ new Map();
+      for (let i = known.length; i < length; i += 1) {
+        const code = name[i];
+        if (!count[code]) fresh.set(code, null);
+        busy[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i];
+        count[code] += 1;
+        kinds[kind[i]] = 1;
+      }
+      for (const code of fresh.keys()) {
+        fresh.set(code, { busy: busy[code], count: count[code] });
+        busy[code] = count[code] = 0;
+      }
+      if (row.hasWork) this.countStrays(row, known);
+      known.length = length;
+      addTimes(known.names, fresh, 1);
+      this.add(fresh, 1);
+    }
+    countStrays(row, known) {
+      for (let i = known.length; i < row.length; i += 1) {
+        if (isStray(row, i)) {
+          known.strays += 1;
+          this.strayCount += 1;
+        }
+        if (isBlocked(row, i)) this.hasBlocked = true;
+      }
+    }
+    add(times, sign) {
+      addTimes(this.names, times, sign);
+    }
+    /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
+    order(known = []) {
+      const { names } = this, kept = known.filter((code) => names.has(code)), isKept = new Set(kept);
+      const fresh = [...names.keys()].filter((code) => !isKept.has(code));
+      return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)];
+    }
+  };
+  function addTimes(sums, times, sign) {
+    for (const [code, { busy, count }] of times) {
+      const sum = sums.get(code) ?? { busy: 0, count: 0 };
+      const left = { busy: sum.busy + sign * busy, count: sum.count + sign * count };
+      if (left.count) sums.set(code, left);
+      else sums.delete(code);
+    }
+  }
+
+  // legend.js
+  var LEGEND_NAMES = 14;
+  var LEGEND_LINES = 2;
+  var LEAST_NAMES = 3;
+  var LEGEND_EVERY_MS = 2e3;
+  var KIND_WORDS = { host: "call", annotation: "NVTX" };
+  var PALE_KINDS = /* @__PURE__ */ new Set(["range", "annotation"]);
+  var PLAIN_FILL = "#d5d9dd";
+  function addLegend(viewer) {
+    const { view } = viewer;
+    const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
+    const sheet = makeNode("section", { class: "gsl-sheet gsl-all", role: "dialog", "aria-label": "All of the legend", tabindex: "-1", hidden: true });
+    if ("popover" in sheet) sheet.popover = "auto";
+    partOf(viewer, "bar").append(chips);
+    rootOf(viewer).append(sheet);
+    const state = { times: new NameTimes(), drawn: "", nameCount: 0, order: [], wasFollowing: view.isFollowing };
+    const recount = () => {
+      state.times.update(view.store, view.tables);
+      state.order = state.times.order(view.isLive ? state.order : []);
+      draw();
+    };
+    const restate = () => {
+      if (state.wasFollowing && !view.isFollowing) state.order = [];
+      state.wasFollowing = view.isFollowing;
+      if (!state.order.length) recount();
+    };
+    const draw = () => drawLegend(viewer, { chips, sheet, state });
+    const again = throttled(recount, LEGEND_EVERY_MS);
+    const offs = [
+      view.on("data", again),
+      view.on("state", restate),
+      view.on("look", (property) => {
+        if (FILTER_KEYS.has(property)) draw();
+      }),
+      listen(sheet, "toggle", (event) => {
+        if (event.newState === "closed") sheet.hidden = true;
+      }),
+      listen(sheet, "keydown", (event) => {
+        if (event.key !== "Escape") return;
+        event.preventDefault();
+        event.stopPropagation();
+        closeAbove(sheet);
+        chips.querySelector(".gsl-more")?.focus();
+      })
+    ];
+    let wide = 0;
+    const observer = new ResizeObserver(([{ contentRect }]) => {
+      if (contentRect.width === wide) return;
+      wide = contentRect.width;
+      fitLegend(chips, state.nameCount);
+    });
+    recount();
+    observer.observe(chips);
+    return () => {
+      observer.disconnect();
+      offs.forEach((off) => off());
+      again.stop();
+      chips.remove();
+      sheet.remove();
+    };
+  }
+  function drawLegend(viewer, { chips, sheet, state }) {
+    const { view } = viewer;
+    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view);
+    const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount;
+    const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays }], ...[...FILTER_KEYS].map((group) => [...view[group]])].map(withoutAll));
+    if (drawn === state.drawn) {
+      retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names);
+      fitLegend(chips, names.length);
+      return;
+    }
+    state.drawn = drawn;
+    const focused = document.activeElement?.dataset?.entry;
+    const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
+    chips.replaceChildren(
+      ...names.slice(0, LEGEND_NAMES).map((entry) => chip(view, entry)),
+      more,
+      ...chipsOf(view, "kind", shownKinds),
+      ...chipsOf(view, "calls", calls),
+      ...chipsOf(view, "SMs", partitions),
+      ...strays ? [strayChip(viewer, strays)] : [],
+      ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []
+    );
+    state.nameCount = names.length;
+    fitLegend(chips, names.length);
+    fillSheet(sheet, names.map((entry) => chip(view, entry)));
+    if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
+  }
+  function chipsOf(view, of, entries) {
+    const [first, ...others] = entries.map((entry) => chip(view, entry));
+    return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
+  }
+  function fitLegend(chips, nameCount) {
+    const names = [...chips.querySelectorAll('[data-entry^="hiddenNames-"]')], more = chips.querySelector(".gsl-more");
+    names.forEach((name) => {
+      name.hidden = false;
+    });
+    for (let shown = names.length; ; shown -= 1) {
+      more.hidden = shown === nameCount;
+      more.textContent = `+ ${formatCount(nameCount - shown)} more`;
+      const lines = new Set([...chips.children].filter((child) => !child.hidden).map((child) => Math.round((child.offsetTop + child.offsetHeight / 2) / 12)));
+      if (lines.size <= LEGEND_LINES || shown <= LEAST_NAMES) return;
+      names[shown - 1].hidden = true;
+    }
+  }
+  function fillSheet(sheet, names) {
+    const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0;
+    const list = makeNode("div", { class: "gsl-list" }, ...names);
+    const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) });
+    sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list);
+    list.scrollTop = scrolled;
+  }
+  function openAll(sheet, button) {
+    openAbove(sheet);
+    const box = button.getBoundingClientRect(), { clientWidth, clientHeight } = document.documentElement;
+    sheet.style.left = `${Math.max(4, Math.min(box.left, clientWidth - sheet.offsetWidth - 8))}px`;
+    sheet.style.top = `${Math.max(4, Math.min(box.bottom + 4, clientHeight - sheet.offsetHeight - 4))}px`;
+    sheet.focus({ preventScroll: true });
+  }
+  var withoutAll = (entries) => entries.map((entry) => entry.all ? { ...entry, all: null, time: null } : entry);
+  function nameEntries(view, { times, order }) {
+    const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
+    return groups.map(({ text, codes, busy }) => {
+      const [fill, hatch] = view.tables.name_styles[codes[0]] ?? [];
+      return { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), fill, hatch };
+    });
+  }
+  function groupNames(view, names, keepsPlaces = false) {
+    const groups = /* @__PURE__ */ new Map();
+    for (const { name: code, busy, count } of names) {
+      const own = nameOf(view, code), key = nameGroup(own), found2 = groups.get(key);
+      if (found2) Object.assign(found2, { text: key, busy: found2.busy + busy, count: found2.count + count }).codes.push(code);
+      else groups.set(key, { text: own, codes: [code], busy, count });
+    }
+    return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
+  }
+  function nameGroup(name) {
+    return name.includes("<") || name.includes("::") ? name : name.replace(/(?<![^\s_\-#:/.[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*");
+  }
+  function kindEntries(view, { kinds }) {
+    if (kinds.size < 2) return [];
+    const all = [...kinds].sort((a, b) => a - b), hasPale = view.tables.rows.some((row) => row.pale);
+    return all.map((code) => {
+      const [fill, hatch] = view.tables.kind_styles[code], kind = view.tables.kinds[code];
+      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : SPARE_FILL), hatch, isPale: hasPale && PALE_KINDS.has(kind) };
+    });
+  }
+  function callEntries(view, { order, times }) {
+    const all = order.filter((code) => callLabel(view, code));
+    const isTold = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
+    return (view.tables.call_styles ?? []).map(([label, fill, hatch]) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill, hatch, isCall: true })).filter(isTold);
+  }
+  function strayChip(viewer, count) {
+    const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`;
+    const chip2 = makeNode("button", { type: "button", class: "gsl-chip", title, "aria-label": title, onclick: () => commandsOf(viewer).searchFor?.("is:stray") });
+    chip2.append(makeNode("i", { class: "gsl-stray-sign", "aria-hidden": "true" }), makeNode("span", { class: "gsl-text", text: count === 1 ? "stray" : "strays" }), makeNode("small", { text: formatCount(count) }));
+    return chip2;
+  }
+  function partitionEntries({ tables: { bands, partitions } }) {
+    const all = [...partitions.keys()];
+    return bands.map(({ label, fill, hatch, letter }, band) => ({ group: "hiddenPartitions", codes: all.filter((code) => partitions[code].band === band), all, text: label, fill, hatch, letter })).filter((entry) => entry.codes.length);
+  }
+  function chip(view, entry) {
+    const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter, entry.isPale) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })];
+    if (!entry.codes.length) return makeNode("span", { class: "gsl-chip", title: about }, ...parts);
+    const isHidden = entry.codes.every((code) => view[entry.group].has(code));
+    const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) };
+    const button = makeNode("button", facts, ...parts);
+    if (entry.time) button.append(makeNode("small", { text: entry.time }));
+    button.addEventListener("click", (event) => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry));
+    return button;
+  }
+  var entryKey = ({ group, codes, isCall }) => `${isCall ? "calls" : group}-${codes[0]}`;
+  function chipAbout({ text, time, codes, isCall }) {
+    const count = !isCall && time && codes.length > 1 ? `${formatCount(codes.length)} names, ` : "";
+    return time ? `${text}, ${count}${time} in all` : text;
+  }
+  function retime(chips, names) {
+    const byEntry = new Map(names.map((entry) => [entryKey(entry), entry]));
+    for (const chip2 of chips) {
+      const entry = byEntry.get(chip2.dataset.entry), small = chip2.querySelector("small");
+      if (!entry || !small || small.textContent === entry.time) continue;
+      small.textContent = entry.time;
+      chip2.title = chipAbout(entry);
+      chip2.setAttribute("aria-label", chip2.title);
+    }
+  }
+  function toggleEntry(view, { group, codes }) {
+    const hidden = new Set(view[group]);
+    const isHidden = codes.every((code) => hidden.has(code));
+    for (const code of codes) {
+      if (isHidden) hidden.delete(code);
+      else hidden.add(code);
+    }
+    view.set(group, hidden);
+  }
+  function showOnly(view, { group, codes, all }) {
+    const others = all.filter((code) => !codes.includes(code));
+    const isAlone = others.every((code) => view[group].has(code)) && !codes.some((code) => view[group].has(code));
+    view.set(group, new Set(isAlone ? [] : others));
+  }
+  function showAll(view) {
+    for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
+  }
+
+  // busy.js
+  function busyShares(store, tables, x0, x1, n) {
+    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
+    if (steps) steps.addIntegrals(x0, x1, [lanes]);
+    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
+    return { lanes: scaled(lanes, n / (x1 - x0)) };
+  }
+  function smShares(store, tables, x0, x1, n) {
+    const bands = tables.bands.map(() => new Float64Array(n));
+    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
+    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
+  }
+  function scaled(values, factor) {
+    for (let index = 0; index < values.length; index++) values[index] *= factor;
+    return values;
+  }
+  function addCoverage(union, x0, x1, columns) {
+    const first = upperBound(union.end, x0, 0, union.length);
+    const last = lowerBound(union.start, x1, first, union.length) - 1;
+    if (last - first < columns.length) addByInterval(union, first, last, x0, x1, columns);
+    else addByColumn(union, first, last, x0, x1, columns);
+  }
+  function addByInterval(union, first, last, x0, x1, columns) {
+    const { start, end } = union, n = columns.length, width = x1 - x0;
+    for (let index = first; index <= last; index++) {
+      const to = Math.min(end[index] - x0, width), density = union.densityAt(index);
+      let from = Math.max(start[index] - x0, 0);
+      for (let column = Math.min(n - 1, Math.floor(from / width * n)); from < to; column++) {
+        const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to;
+        if (border <= from) continue;
+        columns[column] += (border - from) * density;
+        from = border;
+      }
+    }
+  }
+  function addByColumn(union, first, last, x0, x1, columns) {
+    const { start } = union, n = columns.length, width = x1 - x0, window2 = { x0, base: union.busyBefore(first) };
+    let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window2);
+    let step = 1;
+    for (let column = 0; column < n; column++) {
+      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
+      next = gallop(start, x0 + right, from, last + 1, step);
+      step = Math.max(1, next - from >> 1);
+      const until = next > from ? coveredUntil(union, next, right, window2) : coveredWithin(union, next, before, left, right, x0);
+      columns[column] += until - before;
+      before = until;
+    }
+  }
+  function coveredUntil(union, next, t, { x0, base }) {
+    const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0;
+    return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered;
+  }
+  function coveredWithin(union, next, before, from, t, x0) {
+    const end = next ? union.end[next - 1] - x0 : from;
+    return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1);
+  }
+  function coverage(union, first, last, from, to) {
+    if (last < first) return 0;
+    const before = from - union.start[first], after = union.end[last] - to;
+    let sum = union.busySum(first, last);
+    if (before > 0) sum -= before * union.densityAt(first);
+    if (after > 0) sum -= after * union.densityAt(last);
+    return sum;
   }
 
   // paint_strips.js
@@ -4349,103 +4731,6 @@ var gpustreamlab = (() => {
     }
   }
 
-  // paint_overlay.js
-  function paintOutlines(ctx, { view, theme }) {
-    for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
-      const box = hit && boxOf(view, hit);
-      if (!box) continue;
-      clipLanes(ctx, view, view.frame.left, () => {
-        for (const [width, style] of [[5, theme.paper], [2, colour]]) {
-          ctx.lineWidth = width;
-          ctx.strokeStyle = style;
-          ctx.strokeRect(box.left, box.top, box.width, box.height);
-        }
-      });
-    }
-  }
-  function boxOf(view, hit) {
-    const place = view.tables.rows[hit.row];
-    if (!place) return null;
-    const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last;
-    if (!(last < columns.length)) return null;
-    const left = Math.max(view.frame.left - 20, Math.round(view.pxAt(columns.start[first])));
-    const right = Math.min(view.frame.right + 20, Math.round(view.pxAt(endOfHit(columns, first, last))));
-    if (right < view.frame.left || left > view.frame.right) return null;
-    return { left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top) };
-  }
-  function paintSelection(ctx, { view, theme }) {
-    if (!view.selection) return;
-    const { start, end, lanes } = view.selection, { frame } = view;
-    const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end));
-    if (right <= left) return;
-    clipLanes(ctx, view, frame.left, () => {
-      ctx.fillStyle = theme.accent;
-      ctx.globalAlpha = 0.16;
-      for (const code of view.visibleLanes()) {
-        const lane = view.tables.lanes[code];
-        if (!lanes || lanes.has(code)) ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top);
-      }
-      ctx.globalAlpha = 1;
-      for (const x of [left, right - 1]) ctx.fillRect(x, frame.top, 1, view.lanesPx);
-    });
-  }
-  function paintRuler(ctx, painter) {
-    const { view, theme } = painter;
-    if (!view.ruler) return;
-    const { start, end } = view.ruler, { frame } = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end));
-    const bottom = frame.top + view.parts.innerPx, middle = view.lanesTop() + 12;
-    ctx.fillStyle = theme.accent;
-    for (const x of [a, b]) if (x >= frame.left && x <= frame.right) ctx.fillRect(Math.round(x), frame.top, 1, bottom - frame.top);
-    const left = Math.max(frame.left, a), right = Math.min(frame.right, b);
-    if (right < left) return;
-    ctx.fillRect(left, middle, right - left, 1);
-    if (right - left > 14) for (const [x, way] of [[a, 1], [b, -1]]) {
-      if (x < frame.left || x > frame.right) continue;
-      ctx.beginPath();
-      ctx.moveTo(x, middle + 0.5);
-      ctx.lineTo(x + way * 7, middle - 3.5);
-      ctx.lineTo(x + way * 7, middle + 4.5);
-      ctx.fill();
-    }
-    paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, { fill: theme.accent, ink: theme.paper, isBold: true });
-  }
-  function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null }) {
-    setFont(ctx, 12, isBold ? "bold" : "normal");
-    const width = texts.width(ctx, text) + 16, height = 20, { frame } = view;
-    const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2));
-    ctx.beginPath();
-    ctx.roundRect(left, middle - height / 2, width, height, height / 2);
-    ctx.fillStyle = fill;
-    ctx.fill();
-    if (line) {
-      ctx.strokeStyle = line;
-      ctx.lineWidth = 1;
-      ctx.stroke();
-    }
-    ctx.fillStyle = ink;
-    ctx.textAlign = "center";
-    ctx.textBaseline = "middle";
-    ctx.fillText(text, left + width / 2, middle + 0.5);
-  }
-  function paintMoreLanes(ctx, painter) {
-    const { view, theme } = painter, { tables, frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
-    const say = (sign, count, middle) => paintPill(
-      ctx,
-      painter,
-      `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`,
-      frame.right - 4,
-      middle,
-      look
-    );
-    if (view.canScroll) {
-      const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen[0]) : 0, below = tables.lanes.length - above - seen.length;
-      if (above) say("▴", above, view.lanesTop() + 12);
-      if (below) say("▾", below, view.lanesBottom() - 12);
-    }
-    if (painter.hiddenEdges)
-      paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look);
-  }
-
   // paint.js
   var Painter = class {
     constructor(view, theme) {
@@ -4493,7 +4778,9 @@ var gpustreamlab = (() => {
       paintOwnEdges(ctx, this);
       paintOwnLaunches(ctx, this);
       paintSelection(ctx, this);
+      paintWhy(ctx, this);
       paintOutlines(ctx, this);
+      paintSigns(ctx, this);
       paintRuler(ctx, this);
       paintMoreLanes(ctx, this);
     }
@@ -4735,16 +5022,16 @@ var gpustreamlab = (() => {
   function nextMatch(store, from, direction = 1) {
     if (!store.matches) return null;
     const anchor = anchorOf(store, from, direction);
-    let found = null;
+    let found2 = null;
     for (const { code, length } of store.rows) {
       const row = length ? store.row(code) : null;
       if (!row?.length) continue;
       const index = direction > 0 ? matchAfter(row, anchor, store.matches) : matchBefore(row, anchor, store.matches);
       if (index < 0 || index >= row.length) continue;
       const time = row.start[index];
-      if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: code, index, time };
+      if (!found2 || (direction > 0 ? time < found2.time : time >= found2.time)) found2 = { row: code, index, time };
     }
-    return found && { row: found.row, index: found.index };
+    return found2 && { row: found2.row, index: found2.index };
   }
   function anchorOf(store, from, direction) {
     if (from?.row !== void 0) return { time: store.row(from.row).start[from.index], row: from.row, index: from.index };
@@ -5201,8 +5488,8 @@ ${lane.label}`), asked.lanes);
     }
     panel.dataset.reachNs = view.store.lastNs;
     const scrolled = [...panel.querySelectorAll(".gsl-table")].map((table) => table.scrollTop);
-    const found = totals(view.store, view.tables, selection);
-    const tables = makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found));
+    const found2 = totals(view.store, view.tables, selection);
+    const tables = makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found2));
     const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What the legend hides counts too." })] : [];
     panel.replaceChildren(selectionHead(viewer, panel), tables, ...note);
     panel.querySelectorAll(".gsl-table").forEach((table, k) => {
@@ -5231,12 +5518,12 @@ ${lane.label}`), asked.lanes);
     const parts = [...streams || !threads ? [counted(streams, "stream")] : [], ...threads ? [counted(threads, "host thread")] : []];
     return parts.join(" and ");
   }
-  function totalTables(view, selection, found) {
+  function totalTables(view, selection, found2) {
     const { tables } = view, window2 = selection.end - selection.start, word = tables.header.busy_word;
     const lane = (code) => laneText(tables.lanes[code]);
-    const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) => [[lane(code)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) => [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)]);
+    const lanes = found2.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) => [[lane(code)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
+    const names = groupNames(view, found2.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
+    const pairs = found2.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) => [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)]);
     return [
       totalTable("Streams", streamHeads(word), lanes, `Time in which the stream was ${word}, and its share of the window`),
       totalTable("Names", NAME_HEADS, names, "Time of the name's spans within the window, added up, and how that compares with the window"),
@@ -5287,14 +5574,85 @@ ${lane.label}`), asked.lanes);
     };
   }
 
+  // why_panel.js
+  var ASKED = "Asked: the kernel answers when it is not busy.";
+  var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
+  function addWhy(viewer) {
+    const { view } = viewer;
+    const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
+    partOf(viewer, "panels").prepend(panel);
+    const state = { isShown: true, isAsked: false };
+    const ask = viewer.askWhy && (() => {
+      Object.assign(state, { isAsked: true, isShown: true });
+      viewer.askWhy();
+      show();
+    });
+    const toggle = () => {
+      if (!view.why && ask) return ask();
+      state.isShown = !state.isShown;
+      show();
+    };
+    const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
+    toolsOf(viewer).append(button);
+    function show() {
+      button.hidden = !view.why && !ask;
+      panel.hidden = !state.isShown || !(view.why || state.isAsked);
+      button.setAttribute("aria-pressed", String(!panel.hidden));
+      if (!panel.hidden) panel.replaceChildren(...panelNodes(view, state, ask));
+      press();
+    }
+    const press = () => panel.querySelectorAll(".gsl-reason").forEach((reason, at) => reason.setAttribute("aria-pressed", String(view.reason?.number === at + 1)));
+    const commands = commandsOf(viewer);
+    commands.askWhy = ask;
+    commands.nextReason = () => {
+      if (!view.why && ask) return ask();
+      const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
+      if (!next) return;
+      showPiece(view, next.pieces[0]);
+      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "));
+    };
+    const off = view.on("look", (property) => {
+      if (property === "why") state.isAsked = false;
+      if (property === "why") show();
+      else if (property === "reason") press();
+      else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
+    });
+    show();
+    return () => {
+      off();
+      panel.remove();
+      button.remove();
+    };
+  }
+  var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
+  function panelNodes(view, { isAsked }, ask) {
+    const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
+    const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
+    if (isAsked) return [head];
+    const { findings } = reasonsOf(view), { notes, more } = view.why;
+    const all = [...more ? [`… ${formatCount(more)} more: see trace.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
+    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, finding)));
+    return [head, ...findings.length ? [list] : [], ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+  }
+  function findingNode(view, { head, number, pieces: [{ text, fix }] }) {
+    const go = () => {
+      const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
+      showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
+    };
+    const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go });
+    button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
+    return makeNode("li", {}, button, makeNode("p", { text, dir: "auto" }), makeNode("p", { class: "gsl-fix", text: fix, dir: "auto" }));
+  }
+
   // viewer.js
   var AXIS_PX = 48;
   var TOOLBAR_PX = 32;
   var TABLES_FORMAT = 2;
+  var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addTips, addDetails, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addLegend, addFollow];
+  var CONTROLS = [addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
   var Viewer = class {
-    constructor({ element, Bokeh, item, tables, store, live = false }) {
+    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);
       this.Bokeh = Bokeh;
       this.item = item;
@@ -5307,6 +5665,7 @@ ${lane.label}`), asked.lanes);
       this.theme = readTheme(this.element);
       this.painter = new Painter(this.view, this.theme);
       this.paintListeners = /* @__PURE__ */ new Set();
+      this.askWhy = askWhy;
       this.removers = [];
       this.isDestroyed = false;
     }
@@ -5383,8 +5742,7 @@ ${lane.label}`), asked.lanes);
       if (plot.x_range.start !== view.x0 || plot.x_range.end !== view.x1) plot.x_range.setv({ start: view.x0, end: view.x1 });
     }
     lookChanged(property) {
-      const isAbove = property === "hovered" || property === "pinned" || property === "selection" || property === "ruler";
-      if (isAbove) this.plotView.request_paint(this.layers.overlay);
+      if (ABOVE.has(property)) this.plotView.request_paint(this.layers.overlay);
       else this.plotView.request_paint();
     }
     dataChanged(detail) {

@@ -1,0 +1,81 @@
+// The panel "Why?": what `trace.explain()` prints. Each finding has its number on the timeline; a click shows where.
+
+import { announce, commandsOf, makeButton, makeNode, partOf, toolsOf } from "./nodes.js"
+import { formatCount } from "./units.js"
+import { reasonsOf, showPiece, shownPiece } from "./why.js"
+
+const ASKED = "Asked: the kernel answers when it is not busy."
+const HINT = "Click a reason, its number in the picture, or a gap of a lane."
+
+/** Add the panel and its button, where reasons are known or can be asked for: `viewer.askWhy` does, where it is set. */
+export function addWhy(viewer) {
+  const { view } = viewer
+  const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true })
+  partOf(viewer, "panels").prepend(panel)
+  const state = { isShown: true, isAsked: false }
+  const ask = viewer.askWhy && (() => {
+    Object.assign(state, { isAsked: true, isShown: true })
+    viewer.askWhy()
+    show()
+  })
+  const toggle = () => {
+    if (!view.why && ask) return ask()
+    state.isShown = !state.isShown
+    show()
+  }
+  const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle })
+  toolsOf(viewer).append(button)
+  function show() {
+    button.hidden = !view.why && !ask
+    panel.hidden = !state.isShown || !(view.why || state.isAsked)
+    button.setAttribute("aria-pressed", String(!panel.hidden))
+    if (!panel.hidden) panel.replaceChildren(...panelNodes(view, state, ask))
+    press()
+  }
+  const press = () => panel.querySelectorAll(".gsl-reason").forEach((reason, at) => reason.setAttribute("aria-pressed", String(view.reason?.number === at + 1)))
+  const commands = commandsOf(viewer)
+  commands.askWhy = ask
+  commands.nextReason = () => {
+    if (!view.why && ask) return ask()
+    const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)]
+    if (!next) return
+    showPiece(view, next.pieces[0])
+    announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "))
+  }
+  const off = view.on("look", property => {
+    if (property === "why") state.isAsked = false
+    if (property === "why") show()
+    else if (property === "reason") press()
+    // Who goes on to another span is done with the reason.
+    else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null)
+  })
+  show()
+  return () => {
+    off()
+    panel.remove()
+    button.remove()
+  }
+}
+
+const isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index
+
+function panelNodes(view, { isAsked }, ask) {
+  const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null
+  const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again)
+  if (isAsked) return [head]
+  const { findings } = reasonsOf(view), { notes, more } = view.why
+  const all = [...(more ? [`… ${formatCount(more)} more: see trace.explain().findings.`] : []), ...(findings.length ? [HINT] : []), ...notes]
+  const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(view, finding)))
+  return [head, ...(findings.length ? [list] : []), ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
+}
+
+function findingNode(view, { head, number, pieces: [{ text, fix }] }) {
+  // Looked up anew: spans of a live view move. A second click goes to its next piece.
+  const go = () => {
+    const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view
+    showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0])
+  }
+  const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go })
+  button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }))
+  return makeNode("li", {}, button, makeNode("p", { text, dir: "auto" }), makeNode("p", { class: "gsl-fix", text: fix, dir: "auto" }))
+}
