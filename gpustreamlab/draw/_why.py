@@ -36,7 +36,7 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
     found = explain(trace)
     return common | {
         "line": found.headline,
-        "notes": list(found.notes),
+        "notes": list(found.notes) if len(found.streams) > 1 else [],
         "findings": [_finding_entry(trace, finding, zero_ns) for finding in found.findings[:LISTED_FINDINGS]],
         "more": max(0, len(found.findings) - LISTED_FINDINGS),
         "gaps": _gap_entries(trace, zero_ns),
@@ -47,7 +47,8 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
 def _finding_entry(trace: Trace, finding: Finding, zero_ns: int) -> dict[str, Any]:
     count = min(LISTED_PIECES, len(finding.pieces.row))
     pieces = [_piece_entry(trace, finding, place, zero_ns) for place in range(count)]
-    return {"head": finding.head, "count": finding.piece_count, "pieces": pieces}
+    facts = {"head": finding.head, "text": finding.text, "fix": finding.fix, "count": finding.piece_count}
+    return facts | {"pieces": pieces}
 
 
 def _piece_entry(trace: Trace, finding: Finding, place: int, zero_ns: int) -> dict[str, Any]:
@@ -68,4 +69,5 @@ def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
     gaps = idle(trace)
     longest = np.argsort(-gaps.duration_ns, kind="stable")[:LISTED_GAPS]
     ends_ns = gaps.start_ns + gaps.duration_ns - zero_ns
-    return np.stack((gaps.lane, ends_ns, gaps.kind), axis=1)[longest].tolist()
+    entries: list[list[int]] = np.stack((gaps.lane, ends_ns, gaps.kind), axis=1)[longest].tolist()
+    return entries

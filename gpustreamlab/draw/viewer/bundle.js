@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 3dc89817698ccd66c2200bd3f6f8c4a6d24b300fd739c0ae47771cf710a137cc
+// Made by scripts/bundle_viewer.py. 3a4d4eac6fdbd5629e77dd8f06bb40b896405e09d3f57e0586e0b198151cbf01
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1776,9 +1776,8 @@ var gpustreamlab = (() => {
     const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
     const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
     const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
-    const findings = why.findings.map(({ head, count, pieces: pieces2 }, at) => ({
-      head,
-      count,
+    const findings = why.findings.map(({ pieces: pieces2, ...said }, at) => ({
+      ...said,
       number: at + 1,
       pieces: pieces2.map(({ late, other, call, since, text, fix }, place) => ({
         number: at + 1,
@@ -5601,7 +5600,15 @@ ${lane.label}`), asked.lanes);
       if (!panel.hidden) panel.replaceChildren(...panelNodes(view, state, ask));
       press();
     }
-    const press = () => panel.querySelectorAll(".gsl-reason").forEach((reason, at) => reason.setAttribute("aria-pressed", String(view.reason?.number === at + 1)));
+    const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
+      const isShown = view.reason?.number === at + 1, finding = reasonsOf(view).findings[at];
+      const { text, fix } = isShown && view.reason.place ? finding.pieces[view.reason.place] : finding;
+      const [button2, ...lines] = item.children;
+      button2.setAttribute("aria-pressed", String(isShown));
+      lines.forEach((line, place) => {
+        line.textContent = [text, fix][place];
+      });
+    });
     const commands = commandsOf(viewer);
     commands.askWhy = ask;
     commands.nextReason = () => {
@@ -5609,7 +5616,7 @@ ${lane.label}`), asked.lanes);
       const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
       if (!next) return;
       showPiece(view, next.pieces[0]);
-      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "));
+      announce(viewer, [next.head, next.text, next.fix].join(", "));
     };
     const off = view.on("look", (property) => {
       if (property === "why") state.isAsked = false;
@@ -5630,18 +5637,18 @@ ${lane.label}`), asked.lanes);
     const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
     if (isAsked) return [head];
     const { findings } = reasonsOf(view), { notes, more } = view.why;
-    const all = [...more ? [`… ${formatCount(more)} more: see trace.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
+    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
     const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, finding)));
     return [head, ...findings.length ? [list] : [], ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
   }
-  function findingNode(view, { head, number, pieces: [{ text, fix }] }) {
+  function findingNode(view, { head, number }) {
     const go = () => {
       const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
       showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
     };
     const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go });
     button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
-    return makeNode("li", {}, button, makeNode("p", { text, dir: "auto" }), makeNode("p", { class: "gsl-fix", text: fix, dir: "auto" }));
+    return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }));
   }
 
   // viewer.js

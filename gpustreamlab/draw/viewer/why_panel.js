@@ -32,7 +32,14 @@ export function addWhy(viewer) {
     if (!panel.hidden) panel.replaceChildren(...panelNodes(view, state, ask))
     press()
   }
-  const press = () => panel.querySelectorAll(".gsl-reason").forEach((reason, at) => reason.setAttribute("aria-pressed", String(view.reason?.number === at + 1)))
+  // Where one of the other pieces is shown, its own figures.
+  const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
+    const isShown = view.reason?.number === at + 1, finding = reasonsOf(view).findings[at]
+    const { text, fix } = isShown && view.reason.place ? finding.pieces[view.reason.place] : finding
+    const [button, ...lines] = item.children
+    button.setAttribute("aria-pressed", String(isShown))
+    lines.forEach((line, place) => { line.textContent = [text, fix][place] })
+  })
   const commands = commandsOf(viewer)
   commands.askWhy = ask
   commands.nextReason = () => {
@@ -40,7 +47,7 @@ export function addWhy(viewer) {
     const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)]
     if (!next) return
     showPiece(view, next.pieces[0])
-    announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "))
+    announce(viewer, [next.head, next.text, next.fix].join(", "))
   }
   const off = view.on("look", property => {
     if (property === "why") state.isAsked = false
@@ -64,12 +71,12 @@ function panelNodes(view, { isAsked }, ask) {
   const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again)
   if (isAsked) return [head]
   const { findings } = reasonsOf(view), { notes, more } = view.why
-  const all = [...(more ? [`… ${formatCount(more)} more: see trace.explain().findings.`] : []), ...(findings.length ? [HINT] : []), ...notes]
+  const all = [...(more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : []), ...(findings.length ? [HINT] : []), ...notes]
   const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(view, finding)))
   return [head, ...(findings.length ? [list] : []), ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
 }
 
-function findingNode(view, { head, number, pieces: [{ text, fix }] }) {
+function findingNode(view, { head, number }) {
   // Looked up anew: spans of a live view move. A second click goes to its next piece.
   const go = () => {
     const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view
@@ -77,5 +84,5 @@ function findingNode(view, { head, number, pieces: [{ text, fix }] }) {
   }
   const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go })
   button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }))
-  return makeNode("li", {}, button, makeNode("p", { text, dir: "auto" }), makeNode("p", { class: "gsl-fix", text: fix, dir: "auto" }))
+  return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }))
 }
