@@ -147,6 +147,7 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     rows : ndarray of bool, shape (n_spans,)
         What counts as work.
     """
+    rows = rows & (trace.end_ns > trace.start_ns)  # what took no time held nothing up
     by_lane = ordered_by_lane(trace, rows)
     if not by_lane:
         none = np.empty(0, np.int64)

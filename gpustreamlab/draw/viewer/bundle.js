@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 3a4d4eac6fdbd5629e77dd8f06bb40b896405e09d3f57e0586e0b198151cbf01
+// Made by scripts/bundle_viewer.py. 194c9222cdd649a115d6a4ec1f29f2c760c71cbeec3d721fec8df230d841d87b
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1674,25 +1674,25 @@ var gpustreamlab = (() => {
   function waitsOf(view, { row: code, index }, side) {
     const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code);
     const own = side === "for" ? row.start[index] : row.end[index];
-    const found2 = [];
+    const found = [];
     for (let i = 0; i < edges.length; i += 1) {
       if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue;
       const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i];
       const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place);
-      if (!found2.some((wait) => wait.row === other && wait.index === at)) found2.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] });
+      if (!found.some((wait) => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] });
     }
-    return found2.sort((a, b) => a.gapNs - b.gapNs);
+    return found.sort((a, b) => a.gapNs - b.gapNs);
   }
   function launchesOf({ store }, { row: code, index }) {
-    const { launches } = store, row = store.row(code), own = row.start[index], found2 = [];
+    const { launches } = store, row = store.row(code), own = row.start[index], found = [];
     for (let i = 0; i < launches.length; i += 1) {
       for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
         if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue;
         const other = launches[otherRow][i];
-        found2.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side });
+        found.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side });
       }
     }
-    return found2;
+    return found;
   }
   function isAtPlace(row, index, place) {
     return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1);
@@ -1702,9 +1702,9 @@ var gpustreamlab = (() => {
     return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`;
   }
   function launchNodes(view, hit) {
-    const found2 = launchesOf(view, hit);
+    const found = launchesOf(view, hit);
     return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
-      const own = found2.filter((launch) => launch.side === side);
+      const own = found.filter((launch) => launch.side === side);
       if (!own.length) return [];
       const items = own.slice(0, SHOWN_WAITS).map((launch) => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))));
       if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }));
@@ -1760,16 +1760,12 @@ var gpustreamlab = (() => {
   }
 
   // why.js
-  var found = /* @__PURE__ */ new WeakMap();
   function reasonsOf(view) {
     const { why, store, tables } = view;
     if (!why) return null;
     const key = `${store.version} ${tables.zero_ns} ${tables.lanes.length} ${tables.rows.length}`;
-    const known = found.get(why);
-    if (known?.key === key && known.view === view) return known.reasons;
-    const reasons = findReasons(view);
-    found.set(why, { key, view, reasons });
-    return reasons;
+    if (view.found?.key !== key || view.found.why !== why) view.found = { key, why, reasons: findReasons(view) };
+    return view.found.reasons;
   }
   function findReasons(view) {
     const { why, tables } = view;
@@ -1850,7 +1846,7 @@ var gpustreamlab = (() => {
   }
   function addGaps(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-details gsl-gap", "aria-label": "Details of the gap", hidden: true });
+    const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true });
     partOf(viewer, "panels").append(panel);
     const show = () => showGap(viewer, panel);
     const offs = [
@@ -2471,23 +2467,23 @@ var gpustreamlab = (() => {
   function movedPin(view, anchor) {
     const { hit, starts, places } = anchor;
     if (!view.tables.rows[hit.row]) return null;
-    const found2 = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
-    if (found2.includes(-1)) return null;
-    if (isSpan(hit)) return found2[0] === hit.index ? hit : { row: hit.row, index: found2[0] };
-    return found2[0] === hit.first && found2[1] === hit.last ? hit : null;
+    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
+    if (found.includes(-1)) return null;
+    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
+    return found[0] === hit.first && found[1] === hit.last ? hit : null;
   }
   function enclosingSpans(view, { row: code, index }) {
     const { store, tables } = view;
     if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
     const own = tables.rows[code], row = store.row(code);
     const start = row.start[index], end = row.end[index];
-    const found2 = [];
+    const found = [];
     tables.rows.forEach((other, otherCode) => {
       if (other.lane !== own.lane || other.top >= own.top) return;
       const above = store.row(otherCode), at = store.indexAt(otherCode, start);
-      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found2.push({ row: otherCode, index: at });
+      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
     });
-    return found2.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
+    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
   }
   function isInOwner(row, index) {
     return row.ownerLane[index] === row.lane;
@@ -2611,9 +2607,9 @@ var gpustreamlab = (() => {
     const { view, theme } = painter, { edges } = view.store;
     painter.hiddenEdges = 0;
     if (!view.showsWaits || !edges || !edges.length) return;
-    const found2 = edgesInView(view, edges);
-    painter.hiddenEdges = found2.total - found2.places.length;
-    paintArrows(ctx, view, found2.places, { colour: theme.soft, alpha: FAINT, width: 1 });
+    const found = edgesInView(view, edges);
+    painter.hiddenEdges = found.total - found.places.length;
+    paintArrows(ctx, view, found.places, { colour: theme.soft, alpha: FAINT, width: 1 });
   }
   function paintOwnEdges(ctx, { view, theme }) {
     const { edges } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
@@ -3047,6 +3043,7 @@ var gpustreamlab = (() => {
       this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
       this.gap = this.reason = null;
       this.why = tables.why ?? null;
+      this.found = null;
       this.showsWaits = true;
       this.isLive = this.isFollowing = this.isPaused = false;
       this.nowNs = 0;
@@ -3450,9 +3447,9 @@ var gpustreamlab = (() => {
   var EXAMPLE_LETTERS = 24;
   var DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
   function searchExamples(view) {
-    const { store, tables } = view, found2 = exampleSpan(store);
-    if (!found2) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
-    const { row, index } = found2, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`;
+    const { store, tables } = view, found = exampleSpan(store);
+    if (!found) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
+    const { row, index } = found, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`;
     const fields = [
       ["stream", laneText(tables.lanes[row.lane]), "Stream"],
       ["kind", tables.kinds[row.kind[index]], "Kind"],
@@ -4026,8 +4023,8 @@ var gpustreamlab = (() => {
   function groupNames(view, names, keepsPlaces = false) {
     const groups = /* @__PURE__ */ new Map();
     for (const { name: code, busy, count } of names) {
-      const own = nameOf(view, code), key = nameGroup(own), found2 = groups.get(key);
-      if (found2) Object.assign(found2, { text: key, busy: found2.busy + busy, count: found2.count + count }).codes.push(code);
+      const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key);
+      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count }).codes.push(code);
       else groups.set(key, { text: own, codes: [code], busy, count });
     }
     return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
@@ -5021,16 +5018,16 @@ var gpustreamlab = (() => {
   function nextMatch(store, from, direction = 1) {
     if (!store.matches) return null;
     const anchor = anchorOf(store, from, direction);
-    let found2 = null;
+    let found = null;
     for (const { code, length } of store.rows) {
       const row = length ? store.row(code) : null;
       if (!row?.length) continue;
       const index = direction > 0 ? matchAfter(row, anchor, store.matches) : matchBefore(row, anchor, store.matches);
       if (index < 0 || index >= row.length) continue;
       const time = row.start[index];
-      if (!found2 || (direction > 0 ? time < found2.time : time >= found2.time)) found2 = { row: code, index, time };
+      if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: code, index, time };
     }
-    return found2 && { row: found2.row, index: found2.index };
+    return found && { row: found.row, index: found.index };
   }
   function anchorOf(store, from, direction) {
     if (from?.row !== void 0) return { time: store.row(from.row).start[from.index], row: from.row, index: from.index };
@@ -5487,8 +5484,8 @@ ${lane.label}`), asked.lanes);
     }
     panel.dataset.reachNs = view.store.lastNs;
     const scrolled = [...panel.querySelectorAll(".gsl-table")].map((table) => table.scrollTop);
-    const found2 = totals(view.store, view.tables, selection);
-    const tables = makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found2));
+    const found = totals(view.store, view.tables, selection);
+    const tables = makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found));
     const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What the legend hides counts too." })] : [];
     panel.replaceChildren(selectionHead(viewer, panel), tables, ...note);
     panel.querySelectorAll(".gsl-table").forEach((table, k) => {
@@ -5517,12 +5514,12 @@ ${lane.label}`), asked.lanes);
     const parts = [...streams || !threads ? [counted(streams, "stream")] : [], ...threads ? [counted(threads, "host thread")] : []];
     return parts.join(" and ");
   }
-  function totalTables(view, selection, found2) {
+  function totalTables(view, selection, found) {
     const { tables } = view, window2 = selection.end - selection.start, word = tables.header.busy_word;
     const lane = (code) => laneText(tables.lanes[code]);
-    const lanes = found2.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) => [[lane(code)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const names = groupNames(view, found2.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const pairs = found2.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) => [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)]);
+    const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) => [[lane(code)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
+    const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
+    const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) => [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)]);
     return [
       totalTable("Streams", streamHeads(word), lanes, `Time in which the stream was ${word}, and its share of the window`),
       totalTable("Names", NAME_HEADS, names, "Time of the name's spans within the window, added up, and how that compares with the window"),
@@ -5597,7 +5594,7 @@ ${lane.label}`), asked.lanes);
       button.hidden = !view.why && !ask;
       panel.hidden = !state.isShown || !(view.why || state.isAsked);
       button.setAttribute("aria-pressed", String(!panel.hidden));
-      if (!panel.hidden) panel.replaceChildren(...panelNodes(view, state, ask));
+      if (!panel.hidden) panel.replaceChildren(...panelNodes(viewer, state, ask));
       press();
     }
     const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
@@ -5632,19 +5629,21 @@ ${lane.label}`), asked.lanes);
     };
   }
   var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
-  function panelNodes(view, { isAsked }, ask) {
+  function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
     const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
     const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
     if (isAsked) return [head];
     const { findings } = reasonsOf(view), { notes, more } = view.why;
     const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
-    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, finding)));
+    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, figure, finding)));
     return [head, ...findings.length ? [list] : [], ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
   }
-  function findingNode(view, { head, number }) {
+  function findingNode(view, figure, { head, number }) {
     const go = () => {
       const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
       showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
+      const { bottom, height } = figure.getBoundingClientRect();
+      if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
     };
     const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go });
     button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));

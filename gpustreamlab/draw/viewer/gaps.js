@@ -30,7 +30,7 @@ function gapOf(view, lane, time) {
 /** Show the details of the gap that was clicked, until Esc. */
 export function addGaps(viewer) {
   const { view } = viewer
-  const panel = makeNode("section", { class: "gsl-panel gsl-details gsl-gap", "aria-label": "Details of the gap", hidden: true })
+  const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true })
   partOf(viewer, "panels").append(panel)
   const show = () => showGap(viewer, panel)
   const offs = [

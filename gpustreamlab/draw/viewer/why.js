@@ -1,7 +1,5 @@
 // Why work did not overlap: what draw/_why.py says, with its spans found in the store.
 
-const found = new WeakMap()
-
 /**
  * The reasons that are known, or null: those of `view.why`, in whose `pieces` spans are hits, null where hidden or not there.
  *
@@ -11,11 +9,8 @@ export function reasonsOf(view) {
   const { why, store, tables } = view
   if (!why) return null
   const key = `${store.version} ${tables.zero_ns} ${tables.lanes.length} ${tables.rows.length}`
-  const known = found.get(why)
-  if (known?.key === key && known.view === view) return known.reasons
-  const reasons = findReasons(view)
-  found.set(why, { key, view, reasons })
-  return reasons
+  if (view.found?.key !== key || view.found.why !== why) view.found = { key, why, reasons: findReasons(view) }
+  return view.found.reasons
 }
 
 function findReasons(view) {

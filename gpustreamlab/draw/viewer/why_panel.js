@@ -29,7 +29,7 @@ export function addWhy(viewer) {
     button.hidden = !view.why && !ask
     panel.hidden = !state.isShown || !(view.why || state.isAsked)
     button.setAttribute("aria-pressed", String(!panel.hidden))
-    if (!panel.hidden) panel.replaceChildren(...panelNodes(view, state, ask))
+    if (!panel.hidden) panel.replaceChildren(...panelNodes(viewer, state, ask))
     press()
   }
   // Where one of the other pieces is shown, its own figures.
@@ -66,21 +66,23 @@ export function addWhy(viewer) {
 
 const isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index
 
-function panelNodes(view, { isAsked }, ask) {
+function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
   const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null
   const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again)
   if (isAsked) return [head]
   const { findings } = reasonsOf(view), { notes, more } = view.why
   const all = [...(more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : []), ...(findings.length ? [HINT] : []), ...notes]
-  const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(view, finding)))
+  const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(view, figure, finding)))
   return [head, ...(findings.length ? [list] : []), ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
 }
 
-function findingNode(view, { head, number }) {
+function findingNode(view, figure, { head, number }) {
   // Looked up anew: spans of a live view move. A second click goes to its next piece.
   const go = () => {
     const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view
     showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0])
+    const { bottom, height } = figure.getBoundingClientRect()
+    if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" }) // The list is long: what it tells of would be out of sight.
   }
   const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go })
   button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }))
