@@ -46,7 +46,7 @@ class TimelinePage(anywidget.AnyWidget):
     capacity
         How many spans the page holds.
     tell_why
-        Explains what ran so far, as `why_tables` does, when a page asks; None where that is not known any more.
+        Explains what ran so far, as `why_tables` does, when a page asks; False where the timeline is gone.
     """
 
     _esm = f"{viewer_script()}\n{(_STATIC / 'timeline.js').read_text(encoding='utf-8')}"
@@ -124,7 +124,7 @@ class TimelinePage(anywidget.AnyWidget):
         if asked == "snapshot":
             self.send_state("snapshot")
         elif asked == "why":
-            self.send({"why": self._tell_why() or None})
+            self.send({"why": self._tell_why()})
 
 
 MAX_DISPLAYS = 100

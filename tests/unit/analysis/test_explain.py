@@ -12,7 +12,17 @@ import gpustreamlab as gsl
 from gpustreamlab.model import Marker
 from gpustreamlab.typing import Cause, Certainty
 from gpustreamlab.workloads import copy_to_device, copy_to_host, spin
-from tests.helpers.planted import CLEAN, MB, MS, PLANTED, host_arrays, pair, wait_for_device, wait_for_stream
+from tests.helpers.planted import (
+    CLEAN,
+    MB,
+    MS,
+    PLANTED,
+    host_arrays,
+    pair,
+    wait_for_device,
+    wait_for_device_in_a_loop,
+    wait_for_stream,
+)
 from tests.helpers.traces import make_kernel_trace
 
 PROGRAMS = [pytest.param(cause, program, id=program.__name__) for cause, programs in PLANTED.items() for program in programs]
@@ -88,6 +98,24 @@ def test_a_finding_has_its_records_and_figures():
     assert finding.saves_ns == finding.waited_ns == pytest.approx(2 * MS, rel=0.001)
     assert trace.explain().to_pandas().code.tolist() == ["HOST_SYNC_STREAM"]
     assert [one.code for one in trace.explain(finding.row).findings] == [finding.code]
+
+
+def test_a_finding_has_all_its_pieces_the_longest_first():
+    trace = run(wait_for_device_in_a_loop)
+    for finding in trace.explain().findings:
+        late = finding.pieces
+        assert {len(column) for column in late} == {finding.piece_count}
+        assert (late.row[0], late.other_row[0], late.call_row[0]) == (finding.row, finding.other_row, finding.call_row)
+        assert (np.diff(late.waited_ns) <= 0).all()
+        assert late.waited_ns.sum() == finding.waited_ns
+        assert (late.start_ns == trace.start_ns[late.row]).all()
+        assert {trace.lanes[lane].name for lane in trace.lane[late.row]} == {finding.stream}
+
+
+def test_work_that_took_no_time_holds_nothing_up():
+    assert not gsl.Trace.from_columns(start_ns=[5], end_ns=[5], stream=["a"]).explain()
+    trace = gsl.Trace.from_columns(start_ns=[0, 10**6], end_ns=[0, 10**6 + 9], stream=["a", "b"])
+    assert not trace.explain()
 
 
 def test_names_of_ranges_and_kernels_can_be_asked_for():
