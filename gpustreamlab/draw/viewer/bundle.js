@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 194c9222cdd649a115d6a4ec1f29f2c760c71cbeec3d721fec8df230d841d87b
+// Made by scripts/bundle_viewer.py. d06e826df21ea9de9dc8774280ad3989bb8ce56819ddd80295692de05d0209c0
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -5594,7 +5594,7 @@ ${lane.label}`), asked.lanes);
       button.hidden = !view.why && !ask;
       panel.hidden = !state.isShown || !(view.why || state.isAsked);
       button.setAttribute("aria-pressed", String(!panel.hidden));
-      if (!panel.hidden) panel.replaceChildren(...panelNodes(viewer, state, ask));
+      panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
       press();
     }
     const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {

@@ -29,7 +29,7 @@ export function addWhy(viewer) {
     button.hidden = !view.why && !ask
     panel.hidden = !state.isShown || !(view.why || state.isAsked)
     button.setAttribute("aria-pressed", String(!panel.hidden))
-    if (!panel.hidden) panel.replaceChildren(...panelNodes(viewer, state, ask))
+    panel.replaceChildren(...(panel.hidden ? [] : panelNodes(viewer, state, ask)))
     press()
   }
   // Where one of the other pieces is shown, its own figures.
