@@ -272,6 +272,7 @@ def test_the_button_asks_why_work_did_not_overlap(lab):
     # Its spans are found among those of the view, and a session that forgets them takes it back
     panel.locator(".gsl-reason").first.click()
     lab.wait_until("live.viewer.view.reason && live.viewer.view.pinned")
+    lab.keep("live-why")
     lab.kernel("lab.clear()")
     lab.wait_until("!live.viewer.view.why")
     assert not panel.is_visible()

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. d06e826df21ea9de9dc8774280ad3989bb8ce56819ddd80295692de05d0209c0
+// Made by scripts/bundle_viewer.py. 9b7b46de65571c6020b90ee0ceb9946956bb10069914a9ab001475d57f64676e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1831,6 +1831,7 @@ var gpustreamlab = (() => {
   // gaps.js
   var NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with.";
   var NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began.";
+  var NOT_KNOWN = "The cause is not known here.";
   var CUT = "No cause is told here: of each reason only the longest pieces are kept.";
   function gapAt(view, px, py) {
     const isIn = ({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom);
@@ -1918,7 +1919,7 @@ var gpustreamlab = (() => {
   }
   function noReason(view, reasons, gap) {
     if (!isAnyBusy(view, gap)) return NOTHING_BESIDE;
-    if (!view.why?.explained) return "Why was not asked.";
+    if (!view.why?.explained) return view.why?.line ?? NOT_KNOWN;
     const isCut = reasons.findings.some(({ count, pieces }) => count > pieces.length && pieces.some((piece) => piece.lane === gap.lane));
     return isCut || view.why.more ? CUT : NOT_LISTED;
   }

@@ -10,6 +10,7 @@ import { reasonsOf, showPiece } from "./why.js"
 
 const NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with."
 const NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began."
+const NOT_KNOWN = "The cause is not known here."
 const CUT = "No cause is told here: of each reason only the longest pieces are kept."
 
 /** The gap between the work of a stream at a place of the figure, as {lane, start, end}, or null; the first is before its first work. */
@@ -105,7 +106,7 @@ function gapReasons(viewer, gap) {
 
 function noReason(view, reasons, gap) {
   if (!isAnyBusy(view, gap)) return NOTHING_BESIDE
-  if (!view.why?.explained) return "Why was not asked."
+  if (!view.why?.explained) return view.why?.line ?? NOT_KNOWN
   const isCut = reasons.findings.some(({ count, pieces }) => count > pieces.length && pieces.some(piece => piece.lane === gap.lane))
   return isCut || view.why.more ? CUT : NOT_LISTED
 }
