@@ -129,6 +129,9 @@ def finding_texts(
     def stream(row: int) -> str:
         return repr(display_name(trace.lanes[int(trace.lane[row])].name, _NAME_WIDTH)) if row >= 0 else "another stream"
 
+    def lasted(row: int) -> str:
+        return format_ns(int(trace.end_ns[row] - trace.start_ns[row]))
+
     part = int(trace.partition[before]) if before >= 0 else -1
     blocks = trace.extra.get("grid_blocks")
     launched_ns = int(pieces.launched_ns[piece])
@@ -138,8 +141,8 @@ def finding_texts(
         "other": f"{name(before)} on {stream(before)}" if before >= 0 else "work of other streams",
         "stream": stream(row),
         "other_stream": stream(before),
-        "call": f"{name(call)} ({format_ns(int(trace.duration_ns[call]))})" if call >= 0 else "a call",
-        "took": format_ns(int(trace.duration_ns[before])) if before >= 0 else "little",
+        "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
+        "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
