@@ -241,6 +241,44 @@ def test_a_hundred_streams_fit_the_window(read, width, scheme):
     assert reader.errors == []
 
 
+def written(reader):
+    """Return the texts that are painted above the bars."""
+    return reader.js(
+        """(() => {
+          const said = [], ctx = document.createElement("canvas").getContext("2d")
+          ctx.fillText = text => said.push(text)
+          v.painter.paintOverlay(ctx, 1)
+          return said
+        })()"""
+    )
+
+
+def test_every_piece_has_its_number_where_there_is_room_and_the_longest_in_any_case(read, loop):
+    assert sorted(written(read(loop))) == ["1"] * 4 + ["2"] * 3
+    reader = read(record(planted.tiny_kernels))
+    count = reader.js("w.why.findings.reduce((sum, { pieces }) => sum + pieces.length, 0)")
+    assert 2 <= len(written(reader)) < count
+    assert set(written(reader)) == {"1", "2"}
+
+
+def test_a_gap_says_how_long_it_is_where_there_is_room(read):
+    reader = read(record(planted.tiny_kernels))
+    reader.press("y")
+    assert "idle 4.40 µs" in written(reader)
+    reader.js("w.fit()")
+    assert reader.js("w.reason")
+    assert not [text for text in written(reader) if text.startswith("idle")]
+
+
+def test_the_button_brings_a_panel_that_is_out_of_sight_into_view(read):
+    reader = read(random_trace(2_000, 100), height=500)
+    button, panel = reader.page.locator(".gsl-why-button"), reader.page.locator(".gsl-why")
+    assert panel.bounding_box()["y"] > 500
+    button.click()
+    reader.page.wait_for_function("document.querySelector('.gsl-why').getBoundingClientRect().top < innerHeight - 20")
+    assert panel.is_visible()
+
+
 def test_the_button_hides_and_shows_the_panel(read, loop):
     reader = read(loop)
     button = reader.page.locator(".gsl-why-button")

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 9b7b46de65571c6020b90ee0ceb9946956bb10069914a9ab001475d57f64676e
+// Made by scripts/bundle_viewer.py. ee145c3098c54f69984d1a1de3ac8c1c1e9de387b02d30cadcf6fc5fae7fa8d2
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2455,7 +2455,10 @@ var gpustreamlab = (() => {
       ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
       ctx.globalAlpha = 1;
       for (const x of [left, right - 1]) ctx.fillRect(x, view.yAt(top), 1, bottom - top);
-      paintPill(ctx, painter, `idle ${formatNs(end - start)}`, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true });
+      const text = `idle ${formatNs(end - start)}`;
+      setFont(ctx, 12, "bold");
+      if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return;
+      paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true });
     });
   }
 
@@ -5578,7 +5581,11 @@ ${lane.label}`), asked.lanes);
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
     partOf(viewer, "panels").prepend(panel);
-    const state = { isShown: true, isAsked: false };
+    const state = { isShown: true, isAsked: false, isSeen: true };
+    const watch = new IntersectionObserver((entries) => {
+      state.isSeen = entries.at(-1).isIntersecting;
+    });
+    watch.observe(panel);
     const ask = viewer.askWhy && (() => {
       Object.assign(state, { isAsked: true, isShown: true });
       viewer.askWhy();
@@ -5586,6 +5593,7 @@ ${lane.label}`), asked.lanes);
     });
     const toggle = () => {
       if (!view.why && ask) return ask();
+      if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" });
       state.isShown = !state.isShown;
       show();
     };
@@ -5625,6 +5633,7 @@ ${lane.label}`), asked.lanes);
     show();
     return () => {
       off();
+      watch.disconnect();
       panel.remove();
       button.remove();
     };

@@ -90,6 +90,9 @@ function paintGap(ctx, painter, { lane, start, end }, colour) {
     ctx.fillRect(left, view.yAt(top), right - left, bottom - top)
     ctx.globalAlpha = 1
     for (const x of [left, right - 1]) ctx.fillRect(x, view.yAt(top), 1, bottom - top)
-    paintPill(ctx, painter, `idle ${formatNs(end - start)}`, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true })
+    const text = `idle ${formatNs(end - start)}`
+    setFont(ctx, 12, "bold")
+    if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return // No room beside the sign.
+    paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true })
   })
 }

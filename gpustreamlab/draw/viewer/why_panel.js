@@ -12,7 +12,9 @@ export function addWhy(viewer) {
   const { view } = viewer
   const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true })
   partOf(viewer, "panels").prepend(panel)
-  const state = { isShown: true, isAsked: false }
+  const state = { isShown: true, isAsked: false, isSeen: true }
+  const watch = new IntersectionObserver(entries => { state.isSeen = entries.at(-1).isIntersecting })
+  watch.observe(panel)
   const ask = viewer.askWhy && (() => {
     Object.assign(state, { isAsked: true, isShown: true })
     viewer.askWhy()
@@ -20,6 +22,8 @@ export function addWhy(viewer) {
   })
   const toggle = () => {
     if (!view.why && ask) return ask()
+    // Below many lanes it may be out of sight: who presses the button wants to see it.
+    if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" })
     state.isShown = !state.isShown
     show()
   }
@@ -59,6 +63,7 @@ export function addWhy(viewer) {
   show()
   return () => {
     off()
+    watch.disconnect()
     panel.remove()
     button.remove()
   }
