@@ -39,7 +39,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Make fewer, longer kernels, or launch them as one CUDA graph.",
         ),
         Cause.LAZY_LOAD: (
-            "The first launch of {work} took {queued} until it began: its code was loaded.",
+            "The host was in {call} before {work} began: code was loaded, the first time that it was needed.",
             "Run it once before you measure, or set CUDA_MODULE_LOADING=EAGER before the process starts.",
         ),
         Cause.ALLOC_SYNC: (
@@ -71,7 +71,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Give both streams one priority: lab.stream(name, priority=0).",
         ),
         Cause.QUEUE_ALIAS: (
-            "{work} began as {other} ended, with room left on the SMs; of more streams than hardware queues some share one.",
+            "{work} began as {other} ended, with room left on the SMs: {queue}.",
             "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams.",
         ),
         Cause.GRAPH_ORDER: (
@@ -79,8 +79,16 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Fork with an event during the capture, so that the graph holds no order between them.",
         ),
         Cause.QUEUE_FULL: (
-            "The launch of {work} took {queued} until it began, with the launch queue full.",
+            "The host was in {call} before {work} began: the launch queue was full.",
             "Launch fewer, longer kernels, or from a second thread.",
+        ),
+        Cause.HOST_FUNC: (
+            "{work} began {queued} after its launch; a function of the host had been enqueued between it and the work before.",
+            "Put the function into a stream of its own, or make it shorter: Python in it also waits for the GIL.",
+        ),
+        Cause.PROFILER_OVERHEAD: (
+            "{call} of the profiler held up the host before it launched {work}.",
+            "Without the profiler this gap is shorter: compare with a run that records ranges only, lab.capture('ranges').",
         ),
         Cause.OTHER_STREAM: (
             "{work} was launched with {other_stream} selected, and did not run there.",
@@ -94,6 +102,10 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "{name} took {waited} longer beside {other} than it takes alone (median of its launches).",
             "Share out the SMs: lab.partition(...). If both are bound by memory, nothing is gained by overlap.",
         ),
+        Cause.NOT_OFFERED: (
+            "For {missing} only one stream had work queued or running, the longest time {stream} for {longest}.",
+            "If other work does not need its result, launch that first, in the same cell or from a second thread.",
+        ),
         Cause.UNKNOWN: (
             "{work} began {queued} after its launch, while {other} ran, and nothing in the trace tells why.",
             "Ruled out: a wait of the session, one copy engine, full SMs, a slow launch.",
@@ -104,7 +116,15 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
 
 
 def finding_texts(
-    code: Cause, trace: Trace, pieces: Pieces | LatePieces, *, piece: int, before: int, call: int, waited_ns: int
+    code: Cause,
+    trace: Trace,
+    pieces: Pieces | LatePieces,
+    *,
+    piece: int,
+    before: int,
+    call: int,
+    waited_ns: int,
+    is_proved: bool,
 ) -> tuple[str, str]:
     """Write what happened, and what to do.
 
@@ -120,6 +140,8 @@ def finding_texts(
         Rows of the work in front of it and of the call that held it up, -1 for none.
     waited_ns
         For how long others ran meanwhile, in ns.
+    is_proved
+        Whether it is proved: of hardware queues, that both came through one.
     """
     row = int(pieces.row[piece])
 
@@ -147,6 +169,7 @@ def finding_texts(
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
+        "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])

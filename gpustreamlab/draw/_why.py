@@ -8,12 +8,14 @@ import numpy as np
 
 from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Finding, explain, finding_texts, idle
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import LaneKind
+from gpustreamlab.typing import Cause, Certainty, LaneKind
 
 EXPLAINED_SPANS = 1_000_000
 """Of longer traces a page says what to type instead: so many take 0.5 to 2 s."""
 LISTED_PIECES = 200
 """How many pieces of a finding a page has, those first that waited longest."""
+ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
+"""Causes that tell of work while it ran, not of why its stream was idle before."""
 LISTED_GAPS = 2_000
 """Of how many gaps a page says what `trace.idle()` says, the longest first."""
 
@@ -47,15 +49,19 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
 def _finding_entry(trace: Trace, finding: Finding, zero_ns: int) -> dict[str, Any]:
     count = min(LISTED_PIECES, len(finding.pieces.row))
     pieces = [_piece_entry(trace, finding, place, zero_ns) for place in range(count)]
-    facts = {"head": finding.head, "text": finding.text, "fix": finding.fix, "count": finding.piece_count}
-    return facts | {"pieces": pieces}
+    return {"head": finding.head, "count": finding.piece_count, "pieces": pieces}
 
 
 def _piece_entry(trace: Trace, finding: Finding, place: int, zero_ns: int) -> dict[str, Any]:
-    row, other, call, since_ns, _, _, waited_ns = (int(column[place]) for column in finding.pieces)
-    text, fix = finding_texts(finding.code, trace, finding.pieces, piece=place, before=other, call=call, waited_ns=waited_ns)
+    row, other, call, since_ns, _, start_ns, waited_ns, certainty = (int(column[place]) for column in finding.pieces)
+    text, fix = finding.text, finding.fix
+    if place:
+        sure, late = tuple(Certainty)[certainty] is Certainty.PROVED, finding.pieces
+        text, fix = finding_texts(
+            finding.code, trace, late, piece=place, before=other, call=call, waited_ns=waited_ns, is_proved=sure
+        )
     spans = {name: _span_key(trace, at, zero_ns) for name, at in (("late", row), ("other", other), ("call", call)) if at >= 0}
-    return spans | {"since": since_ns - zero_ns, "text": text, "fix": fix}
+    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - zero_ns, "text": text, "fix": fix}
 
 
 def _span_key(trace: Trace, row: int, zero_ns: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Frozen values: the trace and its parts."""
 
-from gpustreamlab.model._columns import EDGE_KINDS, SM_SHARED_BYTES, Counters, Edges, WorkDetail
-from gpustreamlab.model._device import SCHEMA_VERSION, Capabilities, Capability, Device, Lane, Marker, TraceMetadata
+from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail
+from gpustreamlab.model._device import SCHEMA_VERSION, Capabilities, Capability, Device, Lane, Marker, SMLimits, TraceMetadata
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
 from gpustreamlab.model._partition import (
     Layout,
@@ -22,7 +22,6 @@ __all__ = [
     "EDGE_KINDS",
     "MAX_NAME_LENGTH",
     "SCHEMA_VERSION",
-    "SM_SHARED_BYTES",
     "SPAN_KINDS",
     "Capabilities",
     "Capability",
@@ -34,6 +33,7 @@ __all__ = [
     "LayoutChange",
     "Marker",
     "Partition",
+    "SMLimits",
     "SMResource",
     "Trace",
     "TraceMetadata",

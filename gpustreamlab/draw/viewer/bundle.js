@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. ee145c3098c54f69984d1a1de3ac8c1c1e9de387b02d30cadcf6fc5fae7fa8d2
+// Made by scripts/bundle_viewer.py. 5ad204f67c71c7ffdafa0426b44b0aba1f18fdad1473f8f6889b3a339e45b955
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1772,8 +1772,9 @@ var gpustreamlab = (() => {
     const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
     const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
     const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
-    const findings = why.findings.map(({ pieces: pieces2, ...said }, at) => ({
-      ...said,
+    const findings = why.findings.map(({ head, count, pieces: pieces2 }, at) => ({
+      head,
+      count,
       number: at + 1,
       pieces: pieces2.map(({ late, other, call, since, text, fix }, place) => ({
         number: at + 1,
@@ -1906,7 +1907,7 @@ var gpustreamlab = (() => {
   }
   function gapReasons(viewer, gap) {
     const { view } = viewer, reasons = reasonsOf(view);
-    const pieces = reasons ? reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end) : [];
+    const pieces = reasons ? reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end) : [];
     if (pieces.length) return pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece));
     const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name;
     const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane);
@@ -5607,8 +5608,7 @@ ${lane.label}`), asked.lanes);
       press();
     }
     const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
-      const isShown = view.reason?.number === at + 1, finding = reasonsOf(view).findings[at];
-      const { text, fix } = isShown && view.reason.place ? finding.pieces[view.reason.place] : finding;
+      const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
       const [button2, ...lines] = item.children;
       button2.setAttribute("aria-pressed", String(isShown));
       lines.forEach((line, place) => {
@@ -5622,7 +5622,7 @@ ${lane.label}`), asked.lanes);
       const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
       if (!next) return;
       showPiece(view, next.pieces[0]);
-      announce(viewer, [next.head, next.text, next.fix].join(", "));
+      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "));
     };
     const off = view.on("look", (property) => {
       if (property === "why") state.isAsked = false;

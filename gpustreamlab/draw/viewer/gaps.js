@@ -92,7 +92,7 @@ function nextNodes(view, gap) {
 
 function gapReasons(viewer, gap) {
   const { view } = viewer, reasons = reasonsOf(view)
-  const pieces = reasons ? reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end) : []
+  const pieces = reasons ? reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end) : []
   if (pieces.length) return pieces.flatMap(piece => pieceNodes(view, reasons.findings[piece.number - 1], piece))
   const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name
   const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane)

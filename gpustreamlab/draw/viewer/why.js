@@ -19,8 +19,8 @@ function findReasons(view) {
   const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex(lane => lane.name === name && lane.host === host))
   const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns))
   const find = span => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null
-  const findings = why.findings.map(({ pieces, ...said }, at) => ({
-    ...said, number: at + 1,
+  const findings = why.findings.map(({ head, count, pieces }, at) => ({
+    head, count, number: at + 1,
     pieces: pieces.map(({ late, other, call, since, text, fix }, place) => ({
       number: at + 1, place, lane: lanes[late[0]], since: since + moved, start: late[1] + moved,
       late: find(late), other: find(other), call: find(call), text, fix,

@@ -38,8 +38,7 @@ export function addWhy(viewer) {
   }
   // Where one of the other pieces is shown, its own figures.
   const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
-    const isShown = view.reason?.number === at + 1, finding = reasonsOf(view).findings[at]
-    const { text, fix } = isShown && view.reason.place ? finding.pieces[view.reason.place] : finding
+    const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0]
     const [button, ...lines] = item.children
     button.setAttribute("aria-pressed", String(isShown))
     lines.forEach((line, place) => { line.textContent = [text, fix][place] })
@@ -51,7 +50,7 @@ export function addWhy(viewer) {
     const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)]
     if (!next) return
     showPiece(view, next.pieces[0])
-    announce(viewer, [next.head, next.text, next.fix].join(", "))
+    announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "))
   }
   const off = view.on("look", property => {
     if (property === "why") state.isAsked = false

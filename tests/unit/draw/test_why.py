@@ -33,7 +33,7 @@ def test_a_page_says_what_explain_prints(trace):
     why = page_data(plan_picture(trace))[0]["tables"]["why"]
     said = [f"Why: {why['line']}"]
     for number, finding in enumerate(why["findings"], 1):
-        said += [f"{number}. {finding['head']}", finding["text"], finding["fix"]]
+        said += [f"{number}. {finding['head']}", finding["pieces"][0]["text"], finding["pieces"][0]["fix"]]
 
     printed = " ".join(str(trace.explain()).split())
     assert printed == " ".join([*said, *why["notes"]])

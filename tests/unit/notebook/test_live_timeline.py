@@ -217,7 +217,7 @@ def test_a_page_that_asks_why_is_told_of_what_ran_until_then(lab, quiet):
     ((message, _),) = comm.sent
     why, (finding,) = message["content"]["why"], lab.explain().findings
 
-    assert [entry["text"] for entry in why["findings"]] == [finding.text]
+    assert [entry["pieces"][0]["text"] for entry in why["findings"]] == [finding.text]
     assert int(why["zero_ns"]) + why["findings"][0]["pieces"][0]["late"][1] == lab.trace.start_ns[finding.row]
 
 
