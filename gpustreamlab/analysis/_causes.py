@@ -40,6 +40,8 @@ SLOWED_TIMES = 1.2
 """From how many times its median alone a kernel beside others counts as slowed."""
 EVEN_TIMES = 1.2
 """A kernel of which nine of ten launches take at most this many times their median takes always the same."""
+COPY_SHARE = 0.5
+"""A call that copies pageable memory is held up by the copy if that takes this share of it, else by what stood in front."""
 LEAST_SHARE = 0.1
 """A cause of the host counts from this share of the time for which the launch was late."""
 
@@ -270,8 +272,11 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
         return named_calls(trace, told)
 
     allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
-    of_device, pageable = syncs & of(_OF_DEVICE.search), (pageable_copies(trace) >= 0) & ~syncs
-    blocks = of(is_blocking) & ~allocates & ~pageable & ~of_device
+    copy = pageable_copies(trace)
+    # A copy that takes little of its call waited for the work in front of it: pinned memory would change nothing.
+    pageable = (copy >= 0) & ~syncs & (trace.duration_ns[copy] >= COPY_SHARE * trace.duration_ns)
+    of_device = syncs & of(_OF_DEVICE.search)
+    blocks = (of(is_blocking) | (copy >= 0)) & ~allocates & ~pageable & ~of_device
     yield Cause.HOST_SYNC_DEVICE, np.flatnonzero(of_device)
     yield Cause.HOST_SYNC_STREAM, np.flatnonzero(blocks)
     yield Cause.PAGEABLE_COPY, np.flatnonzero(pageable)

@@ -28,6 +28,20 @@ LISTED_FINDINGS = 10
 """How many findings are shown; all are in `Explanation.findings`."""
 PAIRS_TOLD = 4
 """How many pairs of streams are told apart for one cause; what the others cost is added up."""
+ELSEWHERE = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN)
+"""What these cost has nothing to do with what the streams leave to be gained as their work is placed."""
+OF_HOST = (
+    Cause.HOST_SYNC_DEVICE,
+    Cause.HOST_SYNC_STREAM,
+    Cause.HOST_LATE,
+    Cause.LAUNCH_BOUND,
+    Cause.LAZY_LOAD,
+    Cause.ALLOC_SYNC,
+    Cause.PAGEABLE_COPY,
+    Cause.QUEUE_FULL,
+    Cause.PROFILER_OVERHEAD,
+)
+"""What a program does all the time without harm; told where something is to be gained."""
 LEAST_SHARE = 0.01
 """From which share of the time that anything ran a finding is worth telling."""
 NOT_OFFERED_SHARE = 0.2
@@ -140,7 +154,7 @@ class Explanation(Reported):
         return max(LEAST_NS, int(LEAST_SHARE * self.active_ns))
 
     def _line(self) -> str:
-        if len(self.streams) < 2:
+        if len(self.streams) < 2 and not self.findings:
             return "one stream, so nothing can overlap" if self.streams else "nothing ran"
         together = f"{format_ns(self.together_ns)} of {format_ns(self.active_ns)} with two or more streams at work"
         bound = f": {self.reason}" if self.reason else ""
@@ -167,7 +181,9 @@ class Explanation(Reported):
     def _notes(self) -> list[str]:
         notes = []
         if self.findings:
-            notes.append("Saves at most: if that alone were mended and the work ran as fast beside the other as alone.")
+            notes.append(
+                "Saves at most: by overlap, if that alone were mended, and the work ran as fast beside the other as alone."
+            )
         elif self.worth_ns <= self.gain_ns:
             notes.append("No cause stands out: nothing that held work up cost 1% or more.")
         if self.streams and self.is_ranges:
@@ -189,10 +205,13 @@ def _told(finding: Finding) -> list[str]:
     """Write why, which work, and what it would save at most."""
     likely = " (likely)" if finding.certainty is Certainty.LIKELY else ""
     which = f"{display_name(finding.stream, 32)}, not beside {display_name(finding.other or 'others', 32)}"
+    if finding.code is Cause.SAME_LANE:
+        which = f"{display_name(finding.stream, 32)}, for both"
     if finding.pair_count > 1:
         which = f"{finding.pair_count:,} pairs of streams; the longest: {which}"
     times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
-    return [f"{finding.code}{likely}", which, f"{format_ns(finding.saves_ns)}{times}"]
+    saves = format_ns(finding.saves_ns) if finding.saves_ns else f"nothing, waited {format_ns(finding.waited_ns)}"
+    return [f"{finding.code}{likely}", which, f"{saves}{times}"]
 
 
 def explain(trace: Trace, first: str | int | None = None, second: str | None = None) -> Explanation:
@@ -281,7 +300,12 @@ def _explanation(
     findings = _grouped(trace, pieces, found, result.gain_ns, result.worth_ns if least_ns is None else least_ns)
     if least_ns is None:
         findings += _not_offered(trace, rows, pieces, result, findings)
-    return replace(result, findings=tuple(sorted(findings, key=lambda finding: -finding.waited_ns)))
+    elsewhere_ns = [finding.saves_ns for finding in findings if finding.code is Cause.OTHER_STREAM]
+    return replace(
+        result,
+        findings=tuple(sorted(findings, key=lambda finding: -finding.waited_ns)),
+        gain_ns=max([result.gain_ns, *elsewhere_ns]),
+    )
 
 
 def _not_offered(
@@ -332,7 +356,8 @@ def _one_piece(trace: Trace, row: int, *, waited_ns: int) -> LatePieces:
 def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:
     """Return the work of a stream, or of all ranges or kernels of a name; shape (n_spans,), bool."""
     streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
-    if name in streams:
+    on_streams = np.unique(trace.lane[rows])
+    if name in streams and (name not in trace.names or name in [trace.lanes[lane].name for lane in on_streams.tolist()]):
         lanes = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes])
         of_stream: BoolArray = rows & lanes[trace.lane]
         return of_stream
@@ -408,6 +433,13 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
         of_cause = found.cause == groups[place] - len(pairs)
         told_ns = cost_ns[is_told & (cause == groups[place] - len(pairs))].sum()
         waited_ns[place] = max(min(_most_ns(pieces, found.among(of_cause)), gain_ns) - told_ns, waited_ns[place])
+    cause_of_group = np.zeros(len(groups), np.int64)
+    cause_of_group[group_of_pair] = cause
+    is_elsewhere = np.isin(cause_of_group, [CODES.index(code) for code in ELSEWHERE])
+    saves_ns = np.where(is_elsewhere, waited_ns, np.minimum(waited_ns, gain_ns))
+    # Why work that had been launched did not begin is told also where nothing is to be gained by it.
+    is_of_host = np.isin(cause_of_group, [CODES.index(code) for code in OF_HOST])
+    worth_ns = np.where(is_of_host & (least_ns > 1), saves_ns, waited_ns)
     counts, pair_counts = np.bincount(group), np.bincount(group_of_pair)
     members = np.split(np.lexsort((found.waited_ns, found.saves_ns, group)), np.cumsum(counts)[:-1])
     return [
@@ -419,9 +451,9 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
             piece_count=int(counts[place]),
             pair_count=int(pair_counts[place]),
             waited_ns=int(waited_ns[place]),
-            saves_ns=min(int(waited_ns[place]), gain_ns),
+            saves_ns=int(saves_ns[place]),
         )
-        for place in np.flatnonzero(waited_ns >= least_ns).tolist()
+        for place in np.flatnonzero(worth_ns >= least_ns).tolist()
     ]
 
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import Cause
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.typing import Cause, SpanKind
 
 _NAME_WIDTH = 40
 
@@ -24,11 +24,13 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.HOST_SYNC_DEVICE: (
             "The host was in {call}, which waits for the whole device, before it launched {work}.",
-            "Launch on {stream} first, then wait. If it needs the result of {other_stream}, this order is real.",
+            "Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
+            "lab.stream({stream}).wait({other_stream}).",
         ),
         Cause.HOST_SYNC_STREAM: (
             "The host was in {call} while {other} ran, before it launched {work}.",
-            "Launch on {stream} first, then wait. If it needs the result of {other_stream}, this order is real.",
+            "Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
+            "lab.stream({stream}).wait({other_stream}).",
         ),
         Cause.HOST_LATE: (
             "{work} was launched {late} after its stream had become idle, while {other} ran.",
@@ -52,7 +54,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.COPY_ENGINE: (
             "{work} waited {queued} and began as {other} ended: copies in one direction share an engine.",
-            "They cannot overlap. Put other work beside them, or a copy in the other direction.",
+            "The two never run at once. Give the streams kernels to run meanwhile, or a copy in the other direction.",
         ),
         Cause.GRID_FILLS_DEVICE: (
             "{other} has {blocks} blocks and fills all {sms} SMs; {work} waited {queued} until some were free.",
@@ -108,7 +110,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.UNKNOWN: (
             "{work} began {queued} after its launch, while {other} ran, and nothing in the trace tells why.",
-            "Ruled out: a wait of the session, one copy engine, full SMs, a slow launch.",
+            "Ruled out: {ruled_out}.",
         ),
     }
 )
@@ -169,8 +171,23 @@ def finding_texts(
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
+        "ruled_out": _ruled_out(trace),
         "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])
     return happened, fix
+
+
+def _ruled_out(trace: Trace) -> str:
+    """Say what the records of a trace exclude, and what nobody can tell without them."""
+    has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
+    known = {
+        "one copy engine": True,
+        "an event that its stream waited for": has_calls,
+        "a slow launch": has_calls,
+        "full SMs": "grid_blocks" in trace.extra,
+    }
+    lacks = [what for what, is_known in known.items() if not is_known]
+    unknown = f". Not recorded, so that nobody can tell: {', '.join(lacks)}" if lacks else ""
+    return ", ".join(what for what, is_known in known.items() if is_known) + unknown
