@@ -171,7 +171,7 @@ def finding_texts(
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
-        "ruled_out": _ruled_out(trace),
+        "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
         "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }

@@ -38,7 +38,7 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
     found = explain(trace)
     return common | {
         "line": found.headline,
-        "notes": list(found.notes) if len(found.streams) > 1 else [],
+        "notes": list(found.notes) if found or len(found.streams) > 1 else [],
         "findings": [_finding_entry(trace, finding, zero_ns) for finding in found.findings[:LISTED_FINDINGS]],
         "more": max(0, len(found.findings) - LISTED_FINDINGS),
         "gaps": _gap_entries(trace, zero_ns),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,19 +11,24 @@ import gpustreamlab as gsl
 from gpustreamlab.analysis import IDLE_TEXTS, explain, idle
 from gpustreamlab.draw import _why, plan_picture, why_tables
 from gpustreamlab.draw._html import page_data
+from gpustreamlab.model import Marker
 from gpustreamlab.typing import IdleKind
 from tests.helpers import planted
 from tests.helpers.traces import empty_trace, make_trace
 
 
+def record(program):
+    with gsl.Session("sim", capture="ranges") as lab:
+        lab.capture("kernels", host=True)
+        program(lab)
+        lab.synchronize()
+        return lab.trace
+
+
 @pytest.fixture(scope="module")
 def trace():
     """Return work that the host held up seven times, by two findings."""
-    with gsl.Session("sim", capture="ranges") as lab:
-        lab.capture("kernels", host=True)
-        planted.wait_for_device_in_a_loop(lab)
-        lab.synchronize()
-        return lab.trace
+    return record(planted.wait_for_device_in_a_loop)
 
 
 def key_of(trace, row):
@@ -50,6 +57,16 @@ def test_each_piece_says_what_explain_says_of_its_row_and_names_its_spans(trace)
             assert (piece["text"], piece["fix"]) == (alone.text, alone.fix)
             assert [piece["late"], piece["other"], piece["call"]] == [key_of(trace, at) for at in (row, other, call)]
             assert piece["since"] == since_ns - trace.start_ns.min()
+
+
+def test_work_that_was_not_late_says_nothing_of_the_gap_before_it():
+    trace = record(planted.wait_for_stream)
+    between_ns = int(trace.end_ns[trace.name == trace.names.index("spin")].min()) + 1_000
+    why = why_tables(replace(trace, markers=(Marker(time_ns=between_ns, text="In [2]", kind="cell"),)), 0)
+    (finding,) = why["findings"]
+    assert finding["head"].startswith("NOT_OFFERED")
+    (piece,) = finding["pieces"]
+    assert piece["since"] == piece["late"][1]
 
 
 def test_the_longest_pieces_are_kept_and_it_is_said_how_many_there_are(trace, monkeypatch):
