@@ -34,13 +34,14 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
     common = {"zero_ns": str(zero_ns), "lanes": lanes, "gap_words": list(IDLE_TEXTS)}
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return common | {"line": asked, "notes": [], "findings": [], "more": 0, "gaps": [], "explained": False}
+        return common | {"line": asked, "notes": [], "findings": [], "more": 0, "bound": [], "gaps": [], "explained": False}
     found = explain(trace)
     return common | {
         "line": found.headline,
-        "notes": list(found.notes) if found or len(found.streams) > 1 else [],
+        "notes": list(found.notes) if found or found.host_bound or len(found.streams) > 1 else [],
         "findings": [_finding_entry(trace, finding, zero_ns) for finding in found.findings[:LISTED_FINDINGS]],
         "more": max(0, len(found.findings) - LISTED_FINDINGS),
+        "bound": [f"Bound by the host: {one}" for one in found.host_bound[:LISTED_FINDINGS]],
         "gaps": _gap_entries(trace, zero_ns),
         "explained": True,
     }

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5ad204f67c71c7ffdafa0426b44b0aba1f18fdad1473f8f6889b3a339e45b955
+// Made by scripts/bundle_viewer.py. a017a1bcc27e643c4d482df477dc3e1f8b572db85d14c9179c2439f43a86e89f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1824,9 +1824,7 @@ var gpustreamlab = (() => {
   function scrollToBoth(view, ...codes) {
     const lanes = codes.map((code) => view.tables.lanes[code]), { headPx } = view.parts;
     const top = Math.min(...lanes.map((lane) => lane.top)) - headPx, bottom = Math.max(...lanes.map((lane) => lane.bottom));
-    if (bottom - top > view.lanesPx) return;
-    if (top < view.scrollPx) view.scrollTo(top);
-    else if (bottom > view.scrollPx + view.lanesPx) view.scrollTo(bottom - view.lanesPx);
+    if (bottom - top <= view.lanesPx) view.scrollTo((top + bottom - view.lanesPx) / 2);
   }
 
   // gaps.js
@@ -5643,10 +5641,11 @@ ${lane.label}`), asked.lanes);
     const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
     const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
     if (isAsked) return [head];
-    const { findings } = reasonsOf(view), { notes, more } = view.why;
+    const { findings } = reasonsOf(view), { notes, more, bound } = view.why;
     const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
     const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, figure, finding)));
-    return [head, ...findings.length ? [list] : [], ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+    const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
+    return [head, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
   }
   function findingNode(view, figure, { head, number }) {
     const go = () => {

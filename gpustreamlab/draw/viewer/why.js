@@ -71,7 +71,5 @@ const endOf = ({ store }, hit) => hit ? store.row(hit.row).end[hit.index] : null
 function scrollToBoth(view, ...codes) {
   const lanes = codes.map(code => view.tables.lanes[code]), { headPx } = view.parts
   const top = Math.min(...lanes.map(lane => lane.top)) - headPx, bottom = Math.max(...lanes.map(lane => lane.bottom))
-  if (bottom - top > view.lanesPx) return
-  if (top < view.scrollPx) view.scrollTo(top)
-  else if (bottom > view.scrollPx + view.lanesPx) view.scrollTo(bottom - view.lanesPx)
+  if (bottom - top <= view.lanesPx) view.scrollTo((top + bottom - view.lanesPx) / 2)
 }

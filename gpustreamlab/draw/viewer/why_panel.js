@@ -74,10 +74,11 @@ function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
   const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null
   const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again)
   if (isAsked) return [head]
-  const { findings } = reasonsOf(view), { notes, more } = view.why
+  const { findings } = reasonsOf(view), { notes, more, bound } = view.why
   const all = [...(more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : []), ...(findings.length ? [HINT] : []), ...notes]
   const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(view, figure, finding)))
-  return [head, ...(findings.length ? [list] : []), ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
+  const lines = bound.map(text => makeNode("p", { class: "gsl-bound", text, dir: "auto" }))
+  return [head, ...(findings.length ? [list] : []), ...lines, ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
 }
 
 function findingNode(view, figure, { head, number }) {

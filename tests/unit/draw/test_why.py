@@ -43,9 +43,19 @@ def test_a_page_says_what_explain_prints(trace):
         said += [f"{number}. {finding['head']}", finding["pieces"][0]["text"], finding["pieces"][0]["fix"]]
 
     printed = " ".join(str(trace.explain()).split())
-    assert printed == " ".join([*said, *why["notes"]])
-    assert len(why["findings"]) == 2
+    assert printed == " ".join([*said, *why["bound"], *why["notes"]])
+    assert (len(why["findings"]), len(why["bound"])) == (2, 0)
     assert why["explained"]
+
+
+def test_a_page_says_which_stream_is_bound_by_the_host():
+    start_ns = np.arange(30) * 10**6
+    columns = {"start_ns": start_ns, "end_ns": start_ns + 10_000, "queued_ns": start_ns - 3_000, "stream": ["a"] * 30}
+    trace = gsl.Trace.from_columns(**columns, kind="kernel")
+    why = why_tables(trace, 0)
+    (bound,) = why["bound"]
+    assert bound.startswith("Bound by the host")
+    assert " ".join(str(trace.explain()).split()) == " ".join([f"Why: {why['line']}", bound, *why["notes"]])
 
 
 def test_each_piece_says_what_explain_says_of_its_row_and_names_its_spans(trace):
