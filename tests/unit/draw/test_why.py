@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab import workloads
 from gpustreamlab.analysis import IDLE_TEXTS, explain, idle
 from gpustreamlab.draw import _why, plan_picture, why_tables
 from gpustreamlab.draw._html import page_data
@@ -48,14 +49,20 @@ def test_a_page_says_what_explain_prints(trace):
     assert why["explained"]
 
 
-def test_a_page_says_which_stream_is_bound_by_the_host():
-    start_ns = np.arange(30) * 10**6
-    columns = {"start_ns": start_ns, "end_ns": start_ns + 10_000, "queued_ns": start_ns - 3_000, "stream": ["a"] * 30}
-    trace = gsl.Trace.from_columns(**columns, kind="kernel")
-    why = why_tables(trace, 0)
-    (bound,) = why["bound"]
-    assert bound.startswith("Bound by the host")
-    assert " ".join(str(trace.explain()).split()) == " ".join([f"Why: {why['line']}", bound, *why["notes"]])
+def test_a_page_says_which_streams_are_bound_by_the_host():
+    def decode(lab):
+        _, second = planted.pair(lab)
+        for _ in range(100):
+            workloads.spin(lab, 200_000, stream="a")
+            for _ in range(150):
+                second.query()
+            workloads.spin(lab, 2_000, stream="b")
+
+    trace = record(decode)
+    why, bound = why_tables(trace, 0), trace.explain().host_bound
+    assert why["bound"] == [f"Bound by the host: {one}" for one in bound]
+    assert bound
+    assert " ".join([*why["bound"], *why["notes"]]) in " ".join(str(trace.explain()).split())
 
 
 def test_each_piece_says_what_explain_says_of_its_row_and_names_its_spans(trace):
