@@ -41,8 +41,8 @@ LEAST_SHARE = 0.1
 """A cause of the host counts from this share of the time for which the launch was late."""
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
-_ALLOCATES = re.compile(r"^cu(da)?(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
-_LOADS = re.compile(r"^cu(da)?(module|library)load", re.IGNORECASE)
+_ALLOCATES = re.compile(r"^(cu(da)?|hip)(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
+_LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
 _WAITING = (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.PAGEABLE_COPY)
@@ -169,8 +169,9 @@ def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
     """Return for each row a number for its kernel, grid and partition; equal where all are."""
     import pandas as pd
 
-    grid = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))[rows]
-    grids, _ = pd.factorize(grid)
+    # The detail has the grid and the full name: a short one may stand for many kernels.
+    column = trace.extra.get("detail", trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64)))
+    grids, _ = pd.factorize(column[rows])
     parts = trace.partition[rows] + 1
     key = (trace.name[rows].astype(np.int64) * (int(grids.max()) + 1) + grids) * (int(parts.max()) + 1) + parts
     codes: Int64Array = pd.factorize(key)[0].astype(np.int64)
@@ -340,12 +341,15 @@ def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> _Part:
     sure = np.full(len(held), SURE.index(Certainty.UNKNOWN), np.int64)
     source, waits = event_waits(trace, row, pieces.latency_ns)
     before = np.where(waits, source, before)
+    device = np.array([lane.device for lane in trace.lanes])
     near = (before >= 0) & (trace.start_ns[row] - trace.end_ns[before] <= pieces.latency_ns)
+    near &= device[trace.lane[row]] == device[trace.lane[before]]
     for code, certainty, fits in _tests(trace, row, before, near, waits, call, slow):
         chosen = fits & (cause == CODES.index(Cause.UNKNOWN))
         cause[chosen] = CODES.index(code)
-        # Without the time of its launch nobody can say that it stood in a queue; a recorded wait needs none.
-        is_sure = known | (code is Cause.EVENT_WAIT)
+        # Without the time of its launch nobody can say that it stood in a queue, nor where it may have waited for an event that
+        # is not told of; a recorded wait needs none.
+        is_sure = (known & trace.metadata.waits_told) | (code is Cause.EVENT_WAIT)
         sure[chosen] = np.where(is_sure, SURE.index(certainty), SURE.index(Certainty.LIKELY))[chosen]
     return _part(held, cause, sure, before, call, waited_ns[held])
 

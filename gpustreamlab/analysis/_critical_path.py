@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
 from gpustreamlab.analysis._causes import last_awaited, launch_calls, thread_lanes
-from gpustreamlab.analysis._host_waits import host_waits
+from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -130,12 +130,13 @@ class CriticalPath(Reported):
         rows += more_row(len(parts) - LISTED_PARTS, 6)
         notes = ["If a step took nothing, the run would be shorter by at most as much: another chain may take over."]
         if not self.has_calls:
-            notes.append("Calls of the host are not known: lab.capture('kernels', host=True) tells what it did and waited for.")
+            advice = CALLS_OF_PROFILER if self.metadata.imported else "lab.capture('kernels', host=True)"
+            notes.append(f"Calls of the host are not known: {advice} tells what it did and waited for.")
         return Report(
             title="Critical path:",
             line=self._line(),
             tables=(ReportTable(caption="What the run's length is made of", rows=rows, names=(1, 2)),) if parts else (),
-            notes=(*(notes if parts else []), *simulated_notes(self.metadata)),
+            notes=(*(notes if parts else []), *self.metadata.missing, *simulated_notes(self.metadata)),
         )
 
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from gpustreamlab.analysis._pieces import Pieces
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import Cause
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.typing import Cause, SpanKind
 
 _NAME_WIDTH = 40
 
@@ -95,8 +95,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Share out the SMs: lab.partition(...). If both are bound by memory, nothing is gained by overlap.",
         ),
         Cause.UNKNOWN: (
-            "{work} began {queued} after its launch, while {other} ran, and nothing in the trace tells why.",
-            "Ruled out: a wait of the session, one copy engine, full SMs, a slow launch.",
+            "{work} began {after}, while {other} ran, and nothing in the trace tells why.",
+            "Ruled out: {ruled_out}.",
         ),
     }
 )
@@ -131,7 +131,7 @@ def finding_texts(
 
     part = int(trace.partition[before]) if before >= 0 else -1
     blocks = trace.extra.get("grid_blocks")
-    launched_ns = int(pieces.launched_ns[piece])
+    launched_ns, is_known = int(pieces.launched_ns[piece]), bool(pieces.is_launch_known[piece])
     words = {
         "name": name(row),
         "work": f"{name(row)} on {stream(row)}",
@@ -142,9 +142,25 @@ def finding_texts(
         "took": format_ns(int(trace.duration_ns[before])) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
+        "after": f"{format_ns(int(pieces.start_ns[piece]) - launched_ns)} after its launch" if is_known else "late",
+        "ruled_out": ", ".join(_ruled_out(trace, row, before, is_launch_known=is_known)),
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])
     return happened, fix
+
+
+def _ruled_out(trace: Trace, row: int, before: int, *, is_launch_known: bool) -> list[str]:
+    """Name the causes that the trace has the records to tell of, and does not."""
+    blocks, has_sms = trace.extra.get("grid_blocks"), bool(trace.metadata.device.sm_count)
+    has_grids = blocks is not None and has_sms and before >= 0 and bool(blocks[row] and blocks[before])
+    told = {
+        "a wait of the session": trace.metadata.waits_told and not trace.metadata.imported,
+        "a wait for an event": trace.metadata.waits_told and bool(trace.metadata.imported),
+        "one copy engine": True,
+        "full SMs": has_grids or trace.kind[row] != SPAN_KINDS.index(SpanKind.KERNEL),
+        "a slow launch": is_launch_known,
+    }
+    return [cause for cause, is_told in told.items() if is_told]

@@ -143,7 +143,7 @@ class Idle(Reported):
             title="Idle:",
             line=self._line(),
             tables=(table,) if len(self) else (),
-            notes=(*(notes if len(self) else []), *simulated_notes(self.metadata)),
+            notes=(*(notes if len(self) else []), *self.metadata.missing, *simulated_notes(self.metadata)),
         )
 
 

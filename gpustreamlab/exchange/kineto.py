@@ -38,6 +38,8 @@ from gpustreamlab.typing import CaptureTier, Int64Array, LaneKind, SpanKind
 
 LARGEST_FILE_BYTES = 2 << 30
 """Largest file that is read, unpacked. It needs some four times as much memory."""
+MOST_LISTED = 4
+"""How many categories that are not read are named."""
 MOST_LANES = 4_096
 """Most streams and threads of a file."""
 LARGEST_TIME_NS = 1 << 61
@@ -70,7 +72,6 @@ _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 _THREADS_GRID = "hipExtModuleLaunchKernel"
 """Tells its grid in threads, not in blocks. Source: the HIP API."""
 _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
-_PROFILE_WAITS = "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
 
 
 class _Args(msgspec.Struct, gc=False):
@@ -195,6 +196,7 @@ class _Reader:
             self._metadata(columns, keys),
             imported=self._used(len(work.events), len(calls.events), len(ranges.events)),
             missing=self._missing(of_work, calls),
+            waits_told=not self._lacks_waits(calls),
         )
         tables = Tables(lanes, threads, (), (), (), metadata)
         return build_trace(Delta(tables, columns, names=(*self._names,), details=(*self._details,), dependencies=waits))
@@ -218,12 +220,12 @@ class _Reader:
         """Return those of which the times make sense; the others are counted as refused."""
         kept, times = [], []
         for event in events:
-            start_ns, lasted_ns = _nanoseconds(event.ts), _nanoseconds(event.dur)
-            if start_ns is None or lasted_ns is None or lasted_ns < 0:
+            begins_ns, lasts_ns = _nanoseconds(event.ts), _nanoseconds(event.dur)
+            if begins_ns is None or lasts_ns is None or lasts_ns < 0:
                 self._refused += 1
-                continue
-            kept.append(event)
-            times.append((start_ns, start_ns + lasted_ns))
+            else:
+                kept.append(event)
+                times.append((begins_ns, begins_ns + lasts_ns))
         start_ns, end_ns = np.array(times, np.int64).reshape(-1, 2).T
         order = np.lexsort((-end_ns, start_ns))
         return _Block([kept[row] for row in order.tolist()], start_ns[order], end_ns[order])
@@ -367,31 +369,36 @@ class _Reader:
         )
 
     def _used(self, work_count: int, call_count: int, range_count: int) -> str:
-        """Say how many events were read, used and refused."""
+        """Say how many events were read, used, left out and refused."""
         used = f"{work_count:,} kernels, copies and fills, {call_count:,} calls, {range_count:,} ranges"
-        refused = f"{self._refused:,} were refused: their times make no sense" if self._refused else "none was refused"
-        return f"Read from {len(self._file.events):,} events: {used}; {refused}"
+        left_out = [f"{count:,} {name}" for name, count in self._left_out.most_common(MOST_LISTED)]
+        left_out += ["others"] if len(self._left_out) > MOST_LISTED else []
+        not_read = f"; not read: {', '.join(left_out)}" if left_out else ""
+        refused = f"; {self._refused:,} refused, as their times make no sense" if self._refused else ""
+        return f"{used} of {len(self._file.events):,} events{not_read}{refused}"
+
+    def _lacks_waits(self, calls: _Block) -> bool:
+        """Tell whether streams may have waited for each other without a row that says so: by default there are no such rows."""
+        return len(self._streams) > 1 and (self._wait_count < _wait_calls(calls) or not self._wait_count)
 
     def _missing(self, of_work: _Columns, calls: _Block) -> tuple[str, ...]:
-        """Say what the file does not tell, and what of it was not read."""
+        """Say what the file does not tell."""
         facts = []
         unlaunched, work_count = int((of_work["thread"] < 0).sum()), len(of_work["thread"])
         if unlaunched:
             facts.append(
-                f"{unlaunched:,} of {work_count:,} kernels, copies and fills have no call in the file: when the host launched "
-                f"them is not known. {_PROFILE_AGAIN}"
+                f"{unlaunched:,} of {work_count:,} kernels, copies and fills have no call in the file to tell their launch."
             )
-        call_count = sum("StreamWaitEvent" in str(event.name) for event in calls.events)
-        if len(self._streams) > 1 and (self._wait_count < call_count or not self._wait_count):
-            of_calls = f" of {call_count:,}" if call_count else ""
+        if self._lacks_waits(calls):
             facts.append(
-                f"{self._wait_count:,}{of_calls} waits of streams for events are told: streams may have waited for each other. "
-                f"Profile with experimental_config={_PROFILE_WAITS}"
+                f"{self._wait_count:,} of {_wait_calls(calls) or 'all'} waits of streams for events are told; the profiler's option "
+                "enable_cuda_sync_events=True tells them."
             )
-        if self._left_out:
-            told = ", ".join(f"{count:,} {name}" for name, count in self._left_out.most_common(5))
-            facts.append(f"{sum(self._left_out.values()):,} spans are not read: {told}")
         return tuple(facts)
+
+
+def _wait_calls(calls: _Block) -> int:
+    return sum("StreamWaitEvent" in str(event.name) for event in calls.events)
 
 
 def _blank(count: int) -> _Columns:

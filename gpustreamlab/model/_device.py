@@ -199,9 +199,11 @@ class TraceMetadata(Checked):
     recovery_note: str = ""
     """What may be missing because the run was cut short and the trace was read from its spool; empty otherwise."""
     imported: str = ""
-    """How many events of another tool's file were used and refused, in words; empty for a trace of our own."""
+    """How many events of another tool's file were used, left out and refused, in words; empty for a trace of our own."""
     missing: tuple[str, ...] = ()
-    """What another tool's file does not tell, and what of it was not read, in sentences, with what to type."""
+    """What another tool's file does not tell, and answers lack, in sentences, with what to type."""
+    waits_told: bool = True
+    """Whether waits of streams for events are in the trace; False where another tool's file lacks some."""
     part_of_spans: Count = 0
     """How many spans the trace had of which this is a part, cut out of it; 0 where it is whole. What was dropped, how far times
     can be trusted, and when kernels were captured is told of all of it."""
