@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = tuple(IdleKind)
 LAUNCH_GAP_NS = 30_000
-"""Up to here a gap between work that was queued counts as the launch's own. Source: HolisticTraceAnalysis, ``kernel_wait``."""
+"""Below this a gap between work that was queued counts as the launch's own. Source: HolisticTraceAnalysis, ``kernel_wait``."""
 
 
 class QueueLength(NamedTuple):
@@ -134,7 +134,7 @@ class Idle(Reported):
                 times = [format_ns(int(value)) for value in (sums[lane].sum(), *sums[lane])]
                 rows.append([display_name(self.lanes[lane].name, 32), *times, f"{gaps[lane]:,}"])
         notes = [
-            "host: launched when the stream was idle already; event: it waited for one; launch: at most 30 us, and queued."
+            "host: launched when the stream was idle already; event: it waited for one; launch: less than 30 us, and queued."
         ]
         if len(known):
             notes.append(f"From its launch to its start work took {format_ns(float(np.median(known)))} (median).")
@@ -172,7 +172,7 @@ def idle(trace: Trace) -> Idle:
     -----
     A gap is the host's where the work behind it was launched when the stream was idle already; all of it, as in
     HolisticTraceAnalysis (``host_wait``). Else it is an event's where the work began as what it waited for ended; else the
-    launch's up to 30 us (``kernel_wait`` there); else of another kind: no room on the SMs, a busy copy engine. Where the time
+    launch's below 30 us (``kernel_wait`` there); else of another kind: no room on the SMs, a busy copy engine. Where the time
     of the launch is not known it is never the host's.
 
     Examples
@@ -193,7 +193,7 @@ def idle(trace: Trace) -> Idle:
     delay_ns[~counted_rows(trace)] = -1
     known_ns = delay_ns[row]
     _, waited = event_waits(trace, row, launch_latency_ns(known_ns[known_ns >= 0]))
-    tests = [(known_ns >= 0) & (known_ns < duration_ns), waited, duration_ns <= LAUNCH_GAP_NS]
+    tests = [(known_ns >= 0) & (known_ns < duration_ns), waited, duration_ns < LAUNCH_GAP_NS]
     return Idle(
         row=row,
         lane=trace.lane[row].astype(np.int64),

@@ -391,8 +391,8 @@ class _Reader:
             )
         if self._lacks_waits(calls):
             facts.append(
-                f"{self._wait_count:,} of {_wait_calls(calls) or 'all'} waits of streams for events are told; the profiler's option "
-                "enable_cuda_sync_events=True tells them."
+                f"{self._wait_count:,} of {_wait_calls(calls) or 'all'} waits of streams for events are told; the "
+                "profiler tells them with enable_cuda_sync_events=True."
             )
         return tuple(facts)
 
