@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 HTA_ANSWERS = Path(__file__).parents[1] / "golden" / "hta" / "two_streams.json"
-"""What HolisticTraceAnalysis says of `two_streams`; ``python -m bench.hta --renew`` writes it."""
+"""What HolisticTraceAnalysis says of `two_streams`; ``python -m bench.hta_comparison --renew`` writes it."""
 
 BASE_NS = 1_700_000_000_000_000_000
 DEVICE = {"id": 0, "name": "demo", "totalGlobalMem": 1 << 34, "computeMajor": 9, "computeMinor": 0, "numSms": 132}

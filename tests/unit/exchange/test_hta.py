@@ -1,4 +1,4 @@
-"""Our answers beside what HolisticTraceAnalysis 0.5.0 said of the same file; ``python -m bench.hta --renew`` asks it again."""
+"""Our answers beside what HolisticTraceAnalysis 0.5.0 said of the same file, by ``python -m bench.hta_comparison --renew``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 import gpustreamlab as gsl
-from bench.hta import delays_us, difference, idle_us, queue_difference
+from bench.hta_comparison import delays_us, difference, idle_us, queue_difference
 from tests.helpers.kineto import HTA_ANSWERS, write_two_streams
 
 
