@@ -1,0 +1,83 @@
+"""Explanations of files of other tools: nothing is proved, or ruled out, that the file has no records of."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab.typing import Cause, Certainty
+from tests.helpers.kineto import DEVICE, call, kineto, launched, span, stream_wait, work, write
+
+FILLS = [10_000, 1, 1]
+
+
+@pytest.fixture
+def explain(tmp_path):
+    def explain(events, **top):
+        return gsl.load_trace(write(tmp_path / "run.json", kineto(events, **top))).explain()
+
+    return explain
+
+
+def one_behind_the_other(device=0):
+    """Return a grid that fills the card, and a kernel that was launched beside it and began as it ended."""
+    return [
+        *launched(100, 900, 10, stream=7, correlation=1, grid=FILLS),
+        *launched(1_001, 900, 20, stream=20, correlation=2, grid=FILLS, device=device),
+    ]
+
+
+def test_full_sms_are_proved_only_where_waits_are_told(explain):
+    (silent,) = explain(one_behind_the_other()).findings
+    assert (silent.code, silent.certainty) == (Cause.GRID_FILLS_DEVICE, Certainty.LIKELY)
+    other = [
+        *launched(3_000, 5, 2_990, stream=20, correlation=9),
+        stream_wait(2_980, stream=20, awaited=7, record=7, correlation=8),
+    ]
+    (told,) = explain([*one_behind_the_other(), *other]).findings
+    assert (told.code, told.certainty) == (Cause.GRID_FILLS_DEVICE, Certainty.PROVED)
+
+
+def test_a_wait_that_is_told_is_the_cause(explain):
+    wait = stream_wait(16, stream=20, awaited=7, record=11, correlation=12)
+    events = [
+        *launched(100, 900, 10, stream=7, correlation=10, grid=FILLS),
+        *launched(1_001, 900, 20, stream=20, correlation=20, grid=FILLS),
+        wait,
+    ]
+    (found,) = explain(events).findings
+    assert (found.code, found.certainty) == (Cause.EVENT_WAIT, Certainty.PROVED)
+
+
+def test_a_kernel_of_another_card_takes_no_sms(explain):
+    (found,) = explain(one_behind_the_other(device=1), deviceProperties=[DEVICE, {**DEVICE, "id": 1}]).findings
+    assert (found.code, found.certainty) == (Cause.UNKNOWN, Certainty.UNKNOWN)
+
+
+def test_what_has_no_call_began_late_and_nobody_knows_how_long_after_its_launch(explain):
+    events = [work(0, 900, stream=7, correlation=1, grid=[1, 1, 1]), work(1_001, 900, stream=20, correlation=2, grid=[1, 1, 1])]
+    found = explain(events, deviceProperties=None)
+    (finding,) = found.findings
+    assert finding.text.startswith("gemm on 'stream 20' began late, while gemm on 'stream 7' ran")
+    assert finding.fix == "Ruled out: one copy engine."
+    assert "ProfilerActivity.CPU" in " ".join(str(found).split())
+    assert "lab.capture" not in str(found)
+
+
+def test_instances_of_one_template_are_not_compared(explain):
+    """One short name stands for both, and the longer one happens to run beside another stream."""
+    events = [work(1_000 * n, 10, f"void k<a::F<{n % 2}> >(int)", stream=7, correlation=n + 1) for n in range(0, 24, 2)]
+    events += [work(1_000 * n, 100, f"void k<a::F<{n % 2}> >(int)", stream=7, correlation=n + 1) for n in range(1, 24, 2)]
+    events += [work(1_000 * n, 100, "other", stream=20, correlation=n + 100) for n in range(1, 24, 2)]
+    assert not any(finding.code is Cause.SLOWED_DOWN for finding in explain(events).findings)
+
+
+def test_waiting_calls_of_rocm_are_blamed_as_those_of_cuda(explain):
+    events = [
+        *launched(100, 900, 10, stream=1, correlation=1, by="hipLaunchKernel"),
+        call(20, 985, "hipFree", correlation=5),
+        *launched(1_020, 900, 1_010, stream=2, correlation=6, by="hipLaunchKernel"),
+        span(0, 2_000, "step"),
+    ]
+    (found,) = explain(events).findings
+    assert found.code is Cause.ALLOC_SYNC
