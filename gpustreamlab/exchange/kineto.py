@@ -284,7 +284,8 @@ class _Reader:
         return shapes[key]
 
     def _name(self, text: str) -> int:
-        return self._names.setdefault(cut_text(text), len(self._names))
+        known = self._names.get(text)
+        return self._names.setdefault(cut_text(text), len(self._names)) if known is None else known
 
     def _dependencies(self, rows: Sequence[_Event]) -> _Columns:
         """Return which stream waited for which, where both are known; what the host waited for its calls tell."""
@@ -390,9 +391,11 @@ class _Reader:
                 f"{unlaunched:,} of {work_count:,} kernels, copies and fills have no call in the file to tell their launch."
             )
         if self._lacks_waits(calls):
+            call_count = _wait_calls(calls)
+            told = f"{self._wait_count:,} of {call_count:,} waits of streams for events are told"
             facts.append(
-                f"{self._wait_count:,} of {_wait_calls(calls) or 'all'} waits of streams for events are told; the "
-                "profiler tells them with enable_cuda_sync_events=True."
+                f"{told if call_count else 'Whether streams waited for events is not told'}; the profiler tells it with "
+                "enable_cuda_sync_events=True."
             )
         return tuple(facts)
 
@@ -448,9 +451,11 @@ def _nanoseconds(raw: msgspec.Raw) -> int | None:
     """
     text = bytes(raw)
     whole, _, part = text.partition(b".")
-    if len(part) <= 3 and len(whole) < 20 and whole.removeprefix(b"-").isdigit() and (part.isdigit() or not part):
+    try:
+        if len(part) > 3 or len(whole) > 19:
+            raise ValueError
         value = int(whole + part.ljust(3, b"0"))
-    else:
+    except ValueError:  # another way of writing it, or no number
         try:
             number = Decimal(text.decode().strip('"'))
             value = int((number * 1000).to_integral_value()) if abs(number) < LARGEST_TIME_NS else LARGEST_TIME_NS

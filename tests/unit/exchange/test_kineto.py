@@ -216,8 +216,9 @@ def test_waits_that_the_file_does_not_tell_are_said(load):
     assert load(two[:2]).metadata.waits_told  # one stream
     silent, called, all_told = load(two), load(two + wait), load([*two, *wait, told])
     assert (silent.metadata.waits_told, called.metadata.waits_told, all_told.metadata.waits_told) == (False, False, True)
+    assert silent.metadata.missing[0].startswith("Whether streams waited for events is not told; ")
     assert called.metadata.missing == (
-        "0 of 1 waits of streams for events are told; the profiler tells them with enable_cuda_sync_events=True.",
+        "0 of 1 waits of streams for events are told; the profiler tells it with enable_cuda_sync_events=True.",
     )
     assert called.metadata.missing[0] in " ".join(str(called.idle()).split())
 
