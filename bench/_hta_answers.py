@@ -36,13 +36,25 @@ def answers(path: str) -> dict[str, Any]:
         told["rows"] = sorted(zip(work["stream"].tolist(), work["correlation"].tolist(), strict=True))
         counted = frame.query(analyzer.t.symbol_table.get_runtime_launch_events_query())
         told["queued"] = sorted(set(counted["correlation"].tolist()))
-        for name, ask in {"idle_us": _idle, "delay_us": _delays, "queue": _queue, "path_us": _path}.items():
+        for name, ask in {
+            "device_us": _device,
+            "idle_us": _idle,
+            "delay_us": _delays,
+            "queue": _queue,
+            "path_us": _path,
+        }.items():
             try:
                 told[name] = ask(analyzer)
             except Exception as error:  # noqa: BLE001 - that it fails is an answer, too
                 told[name] = f"{type(error).__name__}: {error}"[:200]
         told["all_s"] = time.perf_counter() - began
     return told
+
+
+def _device(analyzer: Any) -> dict[str, float]:
+    """Return from the first start to the last end of the device's rows, and for how long of it none ran, in us."""
+    (row,) = analyzer.get_temporal_breakdown(visualize=False).to_dict("records")
+    return {"all": float(row["kernel_time(us)"]), "idle": float(row["idle_time(us)"])}
 
 
 def _idle(analyzer: Any) -> dict[str, dict[str, float]]:

@@ -22,6 +22,7 @@ import numpy as np
 import gpustreamlab as gsl
 from bench._common import report
 from gpustreamlab.analysis import counted_rows
+from gpustreamlab.analysis._busy import interval_sum_ns, union_edges
 from gpustreamlab.analysis._causes import launch_calls
 from gpustreamlab.typing import EdgeKind, IdleKind
 from tests.helpers.kineto import HTA_ANSWERS, write_two_streams
@@ -45,7 +46,10 @@ def main(argv: list[str] | None = None) -> None:
         if options.renew:
             answers = ask_hta(python, [own])[str(own)]
             HTA_ANSWERS.write_text(
-                json.dumps({name: answers[name] for name in ("idle_us", "delay_us", "queue", "queued", "first_us")}, indent=1)
+                json.dumps(
+                    {name: answers[name] for name in ("device_us", "idle_us", "delay_us", "queue", "queued", "first_us")},
+                    indent=1,
+                )
                 + "\n"
             )
             return
@@ -89,6 +93,7 @@ def compare(path: Path, told: dict[str, Any]) -> dict[str, Any]:
     row |= {
         "kept by HTA": int(counted_rows(kept).sum()),
         "without a call": int((launch_calls(kept)[counted_rows(kept)] < 0).sum()),
+        "device idle": difference({"": device_us(kept)}, {"": told["device_us"]}),
         "idle": difference(idle_us(kept), told["idle_us"]),
         "launch delay": difference({"": delays_us(kept)}, {"": told["delay_us"]}),
         "queue length": queue_difference(kept, told),
@@ -104,6 +109,14 @@ def keep_rows(trace: gsl.Trace, rows: list[list[int]]) -> gsl.Trace:
     keys = set(map(tuple, rows))
     told = zip(streams.tolist(), trace.extra["correlation"].tolist(), strict=True)
     return trace[~counted_rows(trace) | np.array([key in keys for key in told], bool)]
+
+
+def device_us(trace: gsl.Trace) -> dict[str, float]:
+    """Return from the first start to the last end of all work, and for how long of it none ran."""
+    rows = counted_rows(trace)
+    lasted_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
+    busy_ns = interval_sum_ns(union_edges(trace.start_ns[rows], trace.end_ns[rows]))
+    return {"all": lasted_ns / 1e3, "idle": (lasted_ns - busy_ns) / 1e3}
 
 
 def idle_us(trace: gsl.Trace) -> dict[str, dict[str, float]]:

@@ -390,6 +390,10 @@ class _Reader:
             facts.append(
                 f"{unlaunched:,} of {work_count:,} kernels, copies and fills have no call in the file to tell their launch."
             )
+        devices = sorted({device for device, _, _ in self._streams})
+        unknown = [f"GPU {device}" for device in devices if not self._device(device).sm_count]
+        if unknown:
+            facts.append(f"The file has no properties of {', '.join(unknown)}: when kernels fill its SMs is not known.")
         if self._lacks_waits(calls):
             call_count = _wait_calls(calls)
             told = f"{self._wait_count:,} of {call_count:,} waits of streams for events are told"
