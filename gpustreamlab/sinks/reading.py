@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.errors import TraceError, TraceFileError
-from gpustreamlab.exchange.kineto import is_json, read_kineto
+from gpustreamlab.exchange import is_json, read_kineto
 from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata
 from gpustreamlab.record import NO_DEPENDENCIES, NO_ROWS, SPAN_COLUMNS, Delta, Tables, build_trace, join
 from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader, is_spool

@@ -13,7 +13,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import kineto as reader
+from gpustreamlab.exchange import _kineto, _kineto_json
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.kineto import (
@@ -270,11 +270,11 @@ def test_a_bad_file_says_what_it_is(tmp_path, content, told):
 
 
 def test_absurd_files_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "MOST_LANES", 3)
+    monkeypatch.setattr(_kineto, "MOST_LANES", 3)
     path = write_two_streams(tmp_path)
     with pytest.raises(TraceFileError, match="2 streams and 2 threads; 3 together are read"):
         gsl.load_trace(path)
-    monkeypatch.setattr(reader, "LARGEST_FILE_BYTES", 1_000)
+    monkeypatch.setattr(_kineto_json, "LARGEST_FILE_BYTES", 1_000)
     with pytest.raises(TraceFileError, match="Profile fewer steps"):
         gsl.load_trace(path)
 

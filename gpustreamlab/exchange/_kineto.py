@@ -6,22 +6,27 @@ What the host launched is found by its correlation, never by flows: files hold e
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
 from os import PathLike
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._kineto_json import (
+    NO_ARGS,
+    Event,
+    File,
+    Three,
+    nanoseconds,
+    read_json,
+    three_sizes,
+    whole_number,
+)
 from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
@@ -36,14 +41,10 @@ from gpustreamlab.record import (
 )
 from gpustreamlab.typing import CaptureTier, Int64Array, LaneKind, SpanKind
 
-LARGEST_FILE_BYTES = 2 << 30
-"""Largest file that is read, unpacked. It needs some four times as much memory."""
 MOST_LISTED = 4
 """How many categories that are not read are named."""
 MOST_LANES = 4_096
 """Most streams and threads of a file."""
-LARGEST_TIME_NS = 1 << 61
-"""Later times, of 2043, are refused."""
 LEAST_WALL_CLOCK_NS = 10**18
 """Earlier times, of 2001, are not counted from 1970."""
 
@@ -74,89 +75,20 @@ _THREADS_GRID = "hipExtModuleLaunchKernel"
 _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 
 
-class _Args(msgspec.Struct, gc=False):
-    name: object = None
-    device: object = None
-    context: object = None
-    stream: object = None
-    correlation: object = None
-    bytes: object = None
-    grid: object = None
-    block: object = None
-    registers: object = msgspec.field(name="registers per thread", default=None)
-    shared: object = msgspec.field(name="shared memory", default=None)
-    graph: object = msgspec.field(name="graph id", default=None)
-    awaited_stream: object = msgspec.field(name="wait_on_stream", default=None)
-    awaited_record: object = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: object = None
-    cat: object = None
-    name: object = None
-    pid: object = None
-    tid: object = None
-    ts: msgspec.Raw = msgspec.Raw(b"")
-    dur: msgspec.Raw = msgspec.Raw(b"0")
-    args: _Args | None = None
-
-
-class _File(msgspec.Struct):
-    events: list[_Event] = msgspec.field(name="traceEvents")
-    devices: object = msgspec.field(name="deviceProperties", default=None)
-    base_ns: object = msgspec.field(name="baseTimeNanoseconds", default=None)
-    distributed: object = msgspec.field(name="distributedInfo", default=None)
-
-
-_NO_ARGS = _Args()
 _StreamKey: TypeAlias = tuple[int, int, int]
 """Device, context, stream."""
-_Three: TypeAlias = tuple[int, int, int]
 _Columns: TypeAlias = dict[str, Int64Array]
-
-
-def is_json(path: str | PathLike[str]) -> bool:
-    """Tell by its first bytes whether a file holds JSON, packed by gzip or not."""
-    try:
-        with _open(Path(path)) as file:
-            return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in {b"{", b"["}
-    except (OSError, EOFError, zlib.error):
-        return False
 
 
 def read_kineto(path: str | PathLike[str]) -> Trace:
     """Read a file of PyTorch's profiler; see `gpustreamlab.load_trace`."""
-    name = str(Path(path))
-    try:
-        with _open(Path(path)) as file:
-            text = file.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceFileError(f"{name!r} cannot be unpacked: {error}. It was cut off or is damaged; copy it again.") from error
-    if len(text) > LARGEST_FILE_BYTES:
-        raise TraceFileError(
-            f"{name!r} is larger than {LARGEST_FILE_BYTES >> 30} GiB, unpacked. Profile fewer steps: "
-            "torch.profiler.profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=3))."
-        )
-    try:
-        content = msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=_File | list[_Event])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceFileError(
-            f"{name!r} cannot be read as a trace of PyTorch's profiler: {error}. It was cut off, is damaged, or is "
-            "another program's; export it again with prof.export_chrome_trace('run.json.gz')."
-        ) from error
-    return _Reader(content if isinstance(content, _File) else _File(events=content), name).read()
-
-
-def _open(path: Path) -> Any:
-    with path.open("rb") as file:
-        is_packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if is_packed else path.open("rb")
+    return _Reader(read_json(path), str(path)).read()
 
 
 class _Block(NamedTuple):
     """Events whose times make sense, in order of their starts; of two that begin at once the longer one is first."""
 
-    events: list[_Event]
+    events: list[Event]
     start_ns: Int64Array
     end_ns: Int64Array
 
@@ -164,7 +96,7 @@ class _Block(NamedTuple):
 class _Reader:
     """Turns the events of one file into a trace."""
 
-    def __init__(self, file: _File, path: str) -> None:
+    def __init__(self, file: File, path: str) -> None:
         self._file, self._path = file, path
         self._names: dict[str, int] = {}
         self._details: dict[WorkDetail, int] = {}
@@ -201,9 +133,9 @@ class _Reader:
         tables = Tables(lanes, threads, (), (), (), metadata)
         return build_trace(Delta(tables, columns, names=(*self._names,), details=(*self._details,), dependencies=waits))
 
-    def _sort(self) -> dict[str, list[_Event]]:
+    def _sort(self) -> dict[str, list[Event]]:
         """Return the events by what they are read as; count the spans that are not read."""
-        sorts: dict[str, list[_Event]] = {"work": [], "call": [], "range": [], "sync": []}
+        sorts: dict[str, list[Event]] = {"work": [], "call": [], "range": [], "sync": []}
         for event in self._file.events:
             if event.ph != "X":
                 continue
@@ -216,11 +148,11 @@ class _Reader:
                 self._left_out[str(event.cat)[:40]] += 1
         return sorts
 
-    def _timed(self, events: list[_Event]) -> _Block:
+    def _timed(self, events: list[Event]) -> _Block:
         """Return those of which the times make sense; the others are counted as refused."""
         kept, times = [], []
         for event in events:
-            begins_ns, lasts_ns = _nanoseconds(event.ts), _nanoseconds(event.dur)
+            begins_ns, lasts_ns = nanoseconds(event.ts), nanoseconds(event.dur)
             if begins_ns is None or lasts_ns is None or lasts_ns < 0:
                 self._refused += 1
             else:
@@ -253,7 +185,7 @@ class _Reader:
         kinds = [_WORK[str(event.cat).lower()] for event in block.events]
         shapes: dict[object, tuple[int, int]] = {}
         codes = [
-            self._shape(shapes, event, kind, (0, 0, 0) if is_unknown else _three((event.args or _NO_ARGS).grid))
+            self._shape(shapes, event, kind, (0, 0, 0) if is_unknown else three_sizes((event.args or NO_ARGS).grid))
             for event, kind, is_unknown in zip(block.events, kinds, counts_threads.tolist(), strict=True)
         ]
         name, detail = np.array(codes, np.int64).reshape(-1, 2).T
@@ -266,15 +198,15 @@ class _Reader:
             "name": name,
             "detail": detail,
             "kind": np.array([SPAN_KINDS.index(kind) for kind in kinds], np.int64),
-            "size_bytes": np.array([max(_whole((event.args or _NO_ARGS).bytes), 0) for event in block.events], np.int64),
+            "size_bytes": np.array([max(whole_number((event.args or NO_ARGS).bytes), 0) for event in block.events], np.int64),
             "correlation": correlation,
         }
 
-    def _shape(self, shapes: dict[object, tuple[int, int]], event: _Event, kind: SpanKind, grid: _Three) -> tuple[int, int]:
+    def _shape(self, shapes: dict[object, tuple[int, int]], event: Event, kind: SpanKind, grid: Three) -> tuple[int, int]:
         """Return the codes of the name and of the detail of a piece of work."""
-        args = event.args or _NO_ARGS
-        registers, shared_bytes, graph = (max(_whole(given), 0) for given in (args.registers, args.shared, args.graph))
-        key = (kind, str(event.name), grid, block := _three(args.block), registers, shared_bytes, graph)
+        args = event.args or NO_ARGS
+        registers, shared_bytes, graph = (max(whole_number(given), 0) for given in (args.registers, args.shared, args.graph))
+        key = (kind, str(event.name), grid, block := three_sizes(args.block), registers, shared_bytes, graph)
         if key not in shapes:
             full = cut_text(str(event.name), MAX_FULL_NAME)
             detail = WorkDetail(
@@ -287,15 +219,15 @@ class _Reader:
         known = self._names.get(text)
         return self._names.setdefault(cut_text(text), len(self._names)) if known is None else known
 
-    def _dependencies(self, rows: Sequence[_Event]) -> _Columns:
+    def _dependencies(self, rows: Sequence[Event]) -> _Columns:
         """Return which stream waited for which, where both are known; what the host waited for its calls tell."""
         waits = []
         for event in rows:
-            args = event.args or _NO_ARGS
+            args = event.args or NO_ARGS
             device, context, stream = _stream_key(event)
-            source = self._streams.get((device, context, _whole(args.awaited_stream, -1)))
+            source = self._streams.get((device, context, whole_number(args.awaited_stream, -1)))
             target = self._streams.get((device, context, stream))
-            record, wait = _whole(args.awaited_record), _whole(args.correlation)
+            record, wait = whole_number(args.awaited_record), whole_number(args.correlation)
             if event.name == _STREAM_WAIT and record > 0 and wait > 0:
                 self._wait_count += 1
                 if source is not None and target is not None:
@@ -338,7 +270,7 @@ class _Reader:
         """Return what the file tells of a device."""
         for told in self._file.devices if isinstance(self._file.devices, list) else []:
             if isinstance(told, dict) and told.get("id") == ordinal:
-                major, minor, sms, size = (max(_whole(told.get(name)), 0) for name in _DEVICE_NUMBERS)
+                major, minor, sms, size = (max(whole_number(told.get(name)), 0) for name in _DEVICE_NUMBERS)
                 name = cut_text(str(told.get("name")))
                 return Device(name=name, ordinal=ordinal, sm_count=sms, compute_capability=(major, minor), memory_bytes=size)
         return Device(name=f"GPU {ordinal}", ordinal=ordinal, sm_count=0)
@@ -346,14 +278,14 @@ class _Reader:
     def _metadata(self, columns: _Columns, keys: Sequence[_StreamKey]) -> TraceMetadata:
         """Return what the file tells of itself; where times are of the wall clock, the first becomes the trace's zero."""
         first_ns, last_ns = int(columns["start_ns"].min()), int(columns["end_ns"].max())
-        base_ns = _whole(self._file.base_ns)
+        base_ns = whole_number(self._file.base_ns)
         epoch_ns = base_ns + first_ns if base_ns + first_ns >= LEAST_WALL_CLOCK_NS else 0
         is_in_us = not (columns["start_ns"] % 1_000).any()
         shift_ns = first_ns if epoch_ns else 0
         for name in ("start_ns", "end_ns", "queued_ns"):
             columns[name] = columns[name] - shift_ns
         ranks = self._file.distributed if isinstance(self._file.distributed, dict) else {}
-        rank, rank_count = _whole(ranks.get("rank"), -1), _whole(ranks.get("world_size"))
+        rank, rank_count = whole_number(ranks.get("rank"), -1), whole_number(ranks.get("world_size"))
         step_ns = 1_000 if is_in_us else 0
         return TraceMetadata(
             backend=KINETO_BACKEND,
@@ -414,58 +346,15 @@ def _blank(count: int) -> _Columns:
     return {name: np.full(count, value, np.int64) for name, value in empty.items()}
 
 
-def _correlations(events: Sequence[_Event]) -> Int64Array:
-    return np.array([max(_whole((event.args or _NO_ARGS).correlation), 0) for event in events], np.int64)
+def _correlations(events: Sequence[Event]) -> Int64Array:
+    return np.array([max(whole_number((event.args or NO_ARGS).correlation), 0) for event in events], np.int64)
 
 
-def _stream_key(event: _Event) -> _StreamKey:
+def _stream_key(event: Event) -> _StreamKey:
     """Return device, context and stream; ROCm tells no context."""
-    args = event.args or _NO_ARGS
-    device = _whole(event.pid if args.device is None else args.device)
-    return max(device, 0), _whole(args.context), _whole(event.tid if args.stream is None else args.stream)
-
-
-def _whole(value: object, default: int = 0) -> int:
-    """Return a whole number of 61 bits, or the default for anything else."""
-    if type(value) is int and -LARGEST_TIME_NS < value < LARGEST_TIME_NS:
-        return value
-    return default
-
-
-def _three(value: object) -> _Three:
-    """Return three sizes, or zeros for what has none.
-
-    Examples
-    --------
-    >>> _three([64, 2, 1]), _three([64, -2, 1]), _three("none")
-    ((64, 2, 1), (0, 0, 0), (0, 0, 0))
-    """
-    if isinstance(value, list) and len(value) == 3 and all(0 < _whole(one) < 1 << 32 for one in value):
-        return value[0], value[1], value[2]
-    return 0, 0, 0
-
-
-def _nanoseconds(raw: msgspec.Raw) -> int | None:
-    """Return a decimal of microseconds as whole nanoseconds; None for what is none, or lies beyond all reason.
-
-    Examples
-    --------
-    >>> [_nanoseconds(msgspec.Raw(text)) for text in (b"1712195495505583.033", b"-1.5", b"2e3", b"0.0005", b"null", b"1e99")]
-    [1712195495505583033, -1500, 2000000, 0, None, None]
-    """
-    text = bytes(raw)
-    whole, _, part = text.partition(b".")
-    try:
-        if len(part) > 3 or len(whole) > 19:
-            raise ValueError
-        value = int(whole + part.ljust(3, b"0"))
-    except ValueError:  # another way of writing it, or no number
-        try:
-            number = Decimal(text.decode().strip('"'))
-            value = int((number * 1000).to_integral_value()) if abs(number) < LARGEST_TIME_NS else LARGEST_TIME_NS
-        except (InvalidOperation, UnicodeDecodeError):
-            return None
-    return value if -LARGEST_TIME_NS < value < LARGEST_TIME_NS else None
+    args = event.args or NO_ARGS
+    device = whole_number(event.pid if args.device is None else args.device)
+    return max(device, 0), whole_number(args.context), whole_number(event.tid if args.stream is None else args.stream)
 
 
 def _work_name(full: str, kind: SpanKind) -> str:
