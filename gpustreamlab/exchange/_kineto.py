@@ -67,6 +67,7 @@ _ROLES = {
 """Categories of spans; in 2021 some had other names."""
 _SAID_ELSEWHERE = frozenset({"gpu_user_annotation", "trace"})
 """Spans that tell nothing that ranges, first and last time do not."""
+_NAMES_AND_FLOWS = ("M", "s", "t", "f")
 _DEVICE_NUMBERS = ("computeMajor", "computeMinor", "numSms", "totalGlobalMem")
 _STREAM_WAIT = "Stream Wait Event"
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
@@ -134,13 +135,14 @@ class _Reader:
         return build_trace(Delta(tables, columns, names=(*self._names,), details=(*self._details,), dependencies=waits))
 
     def _sort(self) -> dict[str, list[Event]]:
-        """Return the events by what they are read as; count the spans that are not read."""
+        """Return the events by what they are read as; count those that are not read."""
         sorts: dict[str, list[Event]] = {"work": [], "call": [], "range": [], "sync": []}
         for event in self._file.events:
-            if event.ph != "X":
-                continue
             category = str(event.cat).lower()
-            if category in _WORK:
+            if event.ph != "X":
+                if event.ph not in _NAMES_AND_FLOWS and event.cat is not None:
+                    self._left_out[str(event.cat)[:40]] += 1
+            elif category in _WORK:
                 sorts["work"].append(event)
             elif category in _ROLES:
                 sorts[_ROLES[category]].append(event)
